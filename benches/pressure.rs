@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use benches::{Scratch, Shape, in_earnest, median, sized};
 use bytes::Bytes;
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 
 /// As the program `mdfs` has it.
 #[global_allocator]
@@ -55,7 +55,7 @@ fn name(writer: usize) -> String {
     format!("/burst-{writer}")
 }
 
-fn write(file: &File, transfers: usize, data: &Bytes) -> Vec<Duration> {
+fn write(file: &BlockingFile, transfers: usize, data: &Bytes) -> Vec<Duration> {
     let one = |i: usize| {
         let start = Instant::now();
         file.write_at((i * TRANSFER) as u64, data.clone()).expect("there is room");
@@ -71,7 +71,7 @@ fn burst(scratch: &Scratch, cache_bytes: usize, before: usize) -> Burst {
     let pool = scratch.running().pool().clone();
     let data = Bytes::from(vec![7; TRANSFER]);
     let transfers = 2 * cache_bytes / TRANSFER / WRITERS;
-    let files: Vec<File> =
+    let files: Vec<BlockingFile> =
         (0..WRITERS).map(|writer| volume.create(name(writer)).expect("there is room")).collect();
     let (over, resident, used) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();

@@ -57,7 +57,7 @@ pub(crate) enum Side {
 /// An open file of a side, for any thread.
 #[derive(Clone)]
 pub(crate) enum File {
-    Ours(client::blocking::File),
+    Ours(client::blocking::BlockingFile),
     Host(Arc<fs::File>),
 }
 

@@ -29,13 +29,13 @@ pub const EXIT_CODES: &str = "Exit codes:
   2  the command line makes no sense
   3  the volume cannot be opened: not there, not a volume, or in use
   4  a check has found flaws
-  5  a process of a cluster could not say in time that it lives; start it again
+  5  a process of a cluster lost its lease; start it again
 130  stopped by a signal; the message says how to go on";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the text of each variant says what its fields are")]
-pub enum Failure {
+pub enum CommandFailure {
     /// The volume cannot be opened.
     #[error(transparent)]
     Volume(#[from] OpenError),
@@ -60,31 +60,31 @@ pub enum Failure {
     /// Something on this computer.
     #[error("cannot {operation} {thing}: {error}")]
     Local { operation: &'static str, thing: String, error: io::Error },
-    /// The arguments fit together in no way.
+    /// The arguments do not fit together.
     #[error("{0}")]
     Usage(String),
-    /// Something that is not done, in a volume or on this computer; no system call is to blame.
+    /// An operation that the program refuses, in a volume or on this computer.
     #[error("cannot {operation} {thing}: {why}")]
     Refused { operation: &'static str, thing: String, why: &'static str },
-    /// Somebody wanted it to end.
+    /// Stopped by a signal.
     #[error("stopped; what is copied has its name, and {again} goes on from there")]
     Stopped { again: &'static str },
-    /// What must be so is not.
+    /// An error with a text of its own.
     #[error("{0}")]
     Wrong(String),
-    /// A volume is not as it must be; each flaw was told.
-    #[error("volume {}: {count} flaws, nothing was changed; each is told above with what to do", volume.display())]
+    /// A check has found flaws and reported each.
+    #[error("volume {}: {count} flaws, nothing was changed; see the advice for each above", volume.display())]
     Flawed { volume: PathBuf, count: u64 },
     /// A process of a cluster must stop.
     #[error(
-        "process {number} could not say in time that it lives, so others may serve its nodes now; \
-         start it again, and look at the way to etcd"
+        "process {number} could not renew its lease in time, so others may serve its nodes now; \
+         start it again, and check the connection to etcd"
     )]
     Fenced { number: u32 },
     /// A process in the background failed, and has reported why.
     #[error("the process in the background has failed")]
     Reported { code: Option<u8> },
-    /// Some of many things failed; each was told.
+    /// Some of many operations failed; each was reported.
     #[error("{failed} of {total} were not done; see the messages above")]
     Some { failed: usize, total: usize },
 }
@@ -123,7 +123,7 @@ pub enum MountFailure {
     System(#[from] io::Error),
 }
 
-impl Failure {
+impl CommandFailure {
     /// An operation in the volume `volume` failed.
     pub fn inside(volume: &Path, error: client::Error) -> Self {
         let client::Error { operation, path, cause } = error;
@@ -165,18 +165,18 @@ impl Failure {
         }
     }
 
-    /// Whoever read the output has gone, as in `mdfs ls VOL:/ | head`.
+    /// The reader of the output has gone, as in `mdfs ls VOL:/ | head`.
     fn is_closed_output(&self) -> bool {
         matches!(self, Self::Local { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
 /// Prints a failure of `program` and returns its exit code.
-pub fn report(program: &str, failure: &Failure) -> ExitCode {
+pub fn report(program: &str, failure: &CommandFailure) -> ExitCode {
     if failure.is_closed_output() {
         return ExitCode::SUCCESS;
     }
-    if !matches!(failure, Failure::Reported { .. }) {
+    if !matches!(failure, CommandFailure::Reported { .. }) {
         eprintln!("{program}: {failure}");
     }
     ExitCode::from(failure.code())

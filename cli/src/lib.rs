@@ -52,7 +52,7 @@ pub trait Commands: clap::Parser {
     const NAME: &'static str;
 
     /// Runs the command.
-    fn run(self, session: &mut session::Session) -> Result<(), exit::Failure>;
+    fn run(self, session: &mut session::CommandSession) -> Result<(), exit::CommandFailure>;
 
     /// The log filter if `MDFS_LOG` is not set.
     fn log_level(&self) -> &'static str;
@@ -64,7 +64,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if arguments.peek().is_some_and(|name| helper::is_helper(name)) {
         return helper::main(arguments.skip(1).collect());
     }
-    run_program::<commands::Program>(arguments)
+    run_program::<commands::MdfsProgram>(arguments)
 }
 
 /// Runs the program `P` with `arguments` (the program's name first) and returns its exit code.
@@ -82,7 +82,7 @@ pub fn run_program<P: Commands>(arguments: impl IntoIterator<Item = OsString>) -
     let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
     // A second call in one process changes nothing.
     let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
-    let mut session = session::Session::of_this_process();
+    let mut session = session::CommandSession::of_this_process();
     let done = program.run(&mut session);
     // What was done before a failure is kept.
     let finished = session.finish();

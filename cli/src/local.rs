@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// Bytes that are moved at a time.
 pub const CHUNK: usize = 4 << 20;
@@ -20,13 +20,13 @@ pub struct Target {
 
 /// Opens a file for reading.
 #[allow(clippy::disallowed_methods, reason = "the program reads files of this computer")]
-pub fn open(path: &Path) -> Result<fs::File, Failure> {
-    fs::File::open(path).map_err(|error| Failure::local("read", path, error))
+pub fn open(path: &Path) -> Result<fs::File, CommandFailure> {
+    fs::File::open(path).map_err(|error| CommandFailure::local("read", path, error))
 }
 
 /// The text of a file.
-pub fn read_text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))
+pub fn read_text(path: &Path) -> Result<String, CommandFailure> {
+    fs::read_to_string(path).map_err(|error| CommandFailure::local("read", path, error))
 }
 
 /// The bytes of `source` in chunks with their offsets, to the end or the first error.
@@ -54,16 +54,16 @@ pub fn chunks(mut source: impl Read) -> impl Iterator<Item = io::Result<(u64, By
 }
 
 /// Makes a directory unless it is there.
-pub fn make_directory(path: &Path) -> Result<(), Failure> {
+pub fn make_directory(path: &Path) -> Result<(), CommandFailure> {
     match fs::create_dir(path) {
         Err(_) if path.is_dir() => Ok(()),
-        result => result.map_err(|error| Failure::local("make directory", path, error)),
+        result => result.map_err(|error| CommandFailure::local("make directory", path, error)),
     }
 }
 
 /// Gives a file its name, in the place of an older one.
-pub fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
-    fs::rename(from, to).map_err(|error| Failure::local("create", to, error))
+pub fn rename(from: &Path, to: &Path) -> Result<(), CommandFailure> {
+    fs::rename(from, to).map_err(|error| CommandFailure::local("create", to, error))
 }
 
 /// Removes a file that was left unfinished; if it stays, it is only in the way.
@@ -73,14 +73,14 @@ pub fn remove(path: &Path) {
 
 impl Target {
     /// Makes or empties the file `path`.
-    pub fn create(path: &Path) -> Result<Self, Failure> {
+    pub fn create(path: &Path) -> Result<Self, CommandFailure> {
         let file = fs::OpenOptions::new().write(true).create(true).truncate(true).open(path);
-        let file = file.map_err(|error| Failure::local("create", path, error))?;
+        let file = file.map_err(|error| CommandFailure::local("create", path, error))?;
         Ok(Self { file, path: path.to_owned() })
     }
 
     /// Writes `parts` at `offset`.
-    pub fn write(&self, mut offset: u64, parts: &[Bytes]) -> Result<(), Failure> {
+    pub fn write(&self, mut offset: u64, parts: &[Bytes]) -> Result<(), CommandFailure> {
         for part in parts {
             if !is_zero(part) {
                 self.file.write_all_at(part, offset).map_err(|error| self.failed(error))?;
@@ -91,12 +91,12 @@ impl Target {
     }
 
     /// The file has `size` bytes, and is on the disk.
-    pub fn finish(self, size: u64) -> Result<(), Failure> {
+    pub fn finish(self, size: u64) -> Result<(), CommandFailure> {
         self.file.set_len(size).map_err(|error| self.failed(error))
     }
 
-    fn failed(&self, error: io::Error) -> Failure {
-        Failure::local("write", &self.path, error)
+    fn failed(&self, error: io::Error) -> CommandFailure {
+        CommandFailure::local("write", &self.path, error)
     }
 }
 

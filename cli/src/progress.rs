@@ -13,7 +13,7 @@ const BYTES_MIN: u64 = 64 << 20;
 /// or this many files.
 const FILES_MIN: u64 = 500;
 
-/// A bar on standard error; nothing is shown if nobody looks or a transfer is short.
+/// A bar on standard error; hidden if that is no terminal or the transfer is short.
 #[derive(Clone, Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -28,7 +28,7 @@ impl Progress {
         Self { bar: bar.with_style(style(TRANSFER)), files: Arc::default() }
     }
 
-    /// For work of `total` steps, which are told in words.
+    /// For work of `total` steps.
     pub fn of_work(total: u64) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(total).with_style(style(WORK))
@@ -53,13 +53,13 @@ impl Progress {
         self.bar.set_length(total);
     }
 
-    /// So many steps are done; `message` tells more.
+    /// Sets the number of steps done and the message beside the bar.
     pub fn at(&self, steps: u64, message: impl Into<Cow<'static, str>>) {
         self.bar.set_position(steps);
         self.bar.set_message(message);
     }
 
-    /// So many bytes more were moved.
+    /// Adds to the number of bytes moved.
     pub fn moved(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
@@ -69,7 +69,7 @@ impl Progress {
         self.bar.suspend(|| eprintln!("{line}"));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

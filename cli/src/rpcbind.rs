@@ -1,5 +1,5 @@
-//! Tells rpcbind of this computer where NFS and MOUNT answer, for clients that ask it instead of being
-//! told the port.
+//! Registers the port of NFS and MOUNT with rpcbind of this computer, for clients that look it up
+//! there.
 //!
 //! As libtirpc does it: version 4 of the protocol (RFC 1833 section 2.2) over the Unix socket of rpcbind,
 //! which then knows who asks. No privilege is needed; who registered, or root, may unregister.
@@ -15,7 +15,7 @@ const SOCKET: &str = "/run/rpcbind.sock";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// No list of registrations is longer.
 const REPLY_MAX: usize = 1 << 20;
-/// Tells that a fragment is the last of its record.
+/// Marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 
 /// rpcbind's own program and version.
@@ -32,7 +32,7 @@ const PROGRAMS: [(u32, u32); 3] = [(100_003, 3), (100_003, 4), (100_005, 3)];
 pub enum Error {
     #[error(
         "rpcbind does not answer at {SOCKET}: {0}; start it (the package and the service are called \
-         rpcbind), or leave out --rpcbind and tell clients the port"
+         rpcbind), or leave out --rpcbind and give clients the port"
     )]
     Silent(io::Error),
     #[error(
@@ -53,12 +53,12 @@ pub enum Error {
 
 /// The gateway is registered, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub(crate) struct RpcbindRegistration {
     at: SocketAddr,
     programs: Vec<(u32, u32)>,
 }
 
-impl Registered {
+impl RpcbindRegistration {
     /// Registers all programs of the gateway that answers `at`.
     pub(crate) fn new(at: SocketAddr) -> Result<Self, Error> {
         let mut registered = Self { at, programs: Vec::new() };
@@ -85,7 +85,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RpcbindRegistration {
     fn drop(&mut self) {
         for &program in &self.programs {
             match ask_bool(UNSET, program, self.at) {

@@ -1,4 +1,4 @@
-//! What the system tells a server: the signals that end it or let it read its settings again; secrets.
+//! Signals that end a server or reload its settings, and random secrets.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// 32 bytes that nobody can guess.
+/// 32 random bytes from the system.
 pub fn secret() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     // The system gives so few at once, or none.

@@ -4,26 +4,26 @@ use std::str::FromStr;
 
 /// A number of bytes, written as `4GiB`, `64k` or `512`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
+pub struct ByteSize(pub u64);
 
 /// The text is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no size; write a whole number and a unit, as in 512, 64KiB, 4GiB or 10GB")]
-pub struct BadSize;
+pub struct BadByteSize;
 
 /// Powers of 1024, each with a letter.
 const UNITS: &str = "KMGTPE";
 
-impl FromStr for Size {
-    type Err = BadSize;
+impl FromStr for ByteSize {
+    type Err = BadByteSize;
 
     /// `K`, `M`, ... and `KiB`, `MiB`, ... are powers of 1024, `KB`, `MB`, ... are powers of 1000.
-    fn from_str(text: &str) -> Result<Self, BadSize> {
+    fn from_str(text: &str) -> Result<Self, BadByteSize> {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| BadSize)?;
-        let factor = factor(&unit.trim_start().to_ascii_uppercase()).ok_or(BadSize)?;
-        number.checked_mul(factor).map(Self).ok_or(BadSize)
+        let number: u64 = number.parse().map_err(|_| BadByteSize)?;
+        let factor = factor(&unit.trim_start().to_ascii_uppercase()).ok_or(BadByteSize)?;
+        number.checked_mul(factor).map(Self).ok_or(BadByteSize)
     }
 }
 
@@ -40,13 +40,13 @@ fn factor(unit: &str) -> Option<u64> {
 }
 
 /// So much memory at least is for cached data: a few lines for each node of a usual volume.
-const CACHE_MIN: Size = Size(16 << 20);
+const CACHE_MIN: ByteSize = ByteSize(16 << 20);
 /// And so much at most, which no computer has.
-const CACHE_MAX: Size = Size(1 << 44);
+const CACHE_MAX: ByteSize = ByteSize(1 << 44);
 
 /// The memory of a cache.
-pub fn cache_size(text: &str) -> Result<Size, String> {
-    let size: Size = text.parse().map_err(|error: BadSize| error.to_string())?;
+pub fn cache_size(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse().map_err(|error: BadByteSize| error.to_string())?;
     if (CACHE_MIN.0..=CACHE_MAX.0).contains(&size.0) {
         return Ok(size);
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        let size = |text: &str| text.parse::<Size>().ok().map(|size| size.0);
+        let size = |text: &str| text.parse::<ByteSize>().ok().map(|size| size.0);
         assert_eq!(size("512"), Some(512));
         assert_eq!(size("512B"), Some(512));
         assert_eq!(size("64KiB"), Some(64 << 10));

@@ -16,19 +16,19 @@ use fileio::model::machine;
 use runtime::seed::Rng;
 
 use crate::Commands as _;
-use crate::commands::Program;
-use crate::session::Session;
+use crate::commands::MdfsProgram;
+use crate::session::CommandSession;
 
 /// The program with one volume, called `VOL`.
-pub(crate) struct Mdfs {
+pub(crate) struct TestProgram {
     pub(crate) volume: Volume,
     pub(crate) directory: tempfile::TempDir,
 }
 
 #[derive(Clone, Default)]
-struct Screen(Rc<RefCell<Vec<u8>>>);
+struct CapturedOutput(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Screen {
+impl Write for CapturedOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -38,7 +38,7 @@ impl Write for Screen {
     }
 }
 
-impl Mdfs {
+impl TestProgram {
     pub(crate) fn new() -> Self {
         let machine = machine::start().unwrap();
         let volume = Volume::holding(machine.client_handle(), Credentials::root(), machine);
@@ -52,15 +52,15 @@ impl Mdfs {
 
     /// Runs the command and returns what it prints, or the text of its failure.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<String, String> {
-        let screen = Screen::default();
+        let screen = CapturedOutput::default();
         let volume = self.volume.clone();
         let open = move |directory: &Path| {
             assert_eq!(directory, Path::new("VOL"));
             Ok(volume.clone())
         };
-        let mut session = Session::new(open, screen.clone());
+        let mut session = CommandSession::new(open, screen.clone());
         let arguments = ["mdfs"].iter().chain(arguments);
-        let program = Program::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        let program = MdfsProgram::try_parse_from(arguments).map_err(|error| error.to_string())?;
         program.run(&mut session).map_err(|failure| failure.to_string())?;
         let printed = screen.0.borrow().clone();
         Ok(String::from_utf8_lossy(&printed).into_owned())
@@ -73,7 +73,7 @@ impl Mdfs {
 
 #[test]
 fn the_arguments_and_every_help_are_consistent_and_give_examples() {
-    let program = Program::command();
+    let program = MdfsProgram::command();
     program.clone().debug_assert();
     for command in program.get_subcommands() {
         let help = command.clone().render_long_help().to_string();
@@ -83,7 +83,7 @@ fn the_arguments_and_every_help_are_consistent_and_give_examples() {
 
 #[test]
 fn files_go_in_and_come_out_byte_for_byte_with_mode_and_time() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let mut content = vec![0; 9 << 20];
     Rng::new(3).fill(&mut content);
     fs::write(mdfs.local("in"), &content).unwrap();
@@ -112,7 +112,7 @@ fn files_go_in_and_come_out_byte_for_byte_with_mode_and_time() {
 
 #[test]
 fn holes_stay_holes_in_both_directions() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let file = fs::File::create(mdfs.local("sparse")).unwrap();
     file.set_len(1 << 30).unwrap();
     mdfs.ok(&["put", &mdfs.local("sparse"), "VOL:/sparse"]);
@@ -131,7 +131,7 @@ fn holes_stay_holes_in_both_directions() {
 
 #[test]
 fn trees_go_in_and_come_out_whole() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let tree = mdfs.directory.path().join("tree");
     fs::create_dir_all(tree.join("sub/deep")).unwrap();
     for number in 0..1000 {
@@ -168,7 +168,7 @@ fn trees_go_in_and_come_out_whole() {
 
 #[test]
 fn one_failure_in_a_tree_does_not_stop_the_rest() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     fs::create_dir(mdfs.local("tree")).unwrap();
     for name in ["a", "b", "c"] {
         fs::write(mdfs.local("tree").clone() + "/" + name, name).unwrap();
@@ -182,7 +182,7 @@ fn one_failure_in_a_tree_does_not_stop_the_rest() {
 
 #[test]
 fn listings_are_aligned_sorted_and_readable_by_programs() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     mdfs.ok(&["mkdir", "VOL:/d", "VOL:/d/sub"]);
     for (name, length) in [("small", 5), ("big", 1 << 20)] {
         fs::write(mdfs.local(name), vec![b'x'; length]).unwrap();
@@ -216,7 +216,7 @@ fn listings_are_aligned_sorted_and_readable_by_programs() {
 
 #[test]
 fn stat_and_df_tell_people_and_programs() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     fs::write(mdfs.local("f"), vec![1; 10_000]).unwrap();
     mdfs.ok(&["put", &mdfs.local("f"), "VOL:/f"]);
     let text = mdfs.ok(&["stat", "VOL:/f"]);
@@ -235,7 +235,7 @@ fn stat_and_df_tell_people_and_programs() {
 
 #[test]
 fn names_are_moved_and_removed() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     mdfs.ok(&["mkdir", "-p", "VOL:/a/b", "VOL:/c"]);
     fs::write(mdfs.local("f"), "x").unwrap();
     mdfs.ok(&["put", &mdfs.local("f"), "VOL:/a/f"]);
@@ -254,7 +254,7 @@ fn names_are_moved_and_removed() {
 
 #[test]
 fn a_failure_names_the_thing_the_cause_and_the_next_step() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let text = |arguments: &[&str]| mdfs.run(arguments).unwrap_err();
     assert_eq!(
         text(&["cat", "VOL:/no/such"]),

@@ -23,16 +23,16 @@ use crate::{
 pub struct Volume {
     file_system: FileSystem<ClientHandle>,
     /// What must live as long as the volume is used, as a machine in this process.
-    machine: Option<Arc<dyn OpenedFile>>,
+    machine: Option<Arc<dyn KeptAlive>>,
 }
 
 /// Anything that is kept only to be dropped last.
-trait OpenedFile: Any + Send + Sync + std::fmt::Debug {}
-impl<T: Any + Send + Sync + std::fmt::Debug> OpenedFile for T {}
+trait KeptAlive: Any + Send + Sync + std::fmt::Debug {}
+impl<T: Any + Send + Sync + std::fmt::Debug> KeptAlive for T {}
 
 /// An open file of a [`Volume`].
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct BlockingFile {
     file: file::File<ClientHandle>,
     volume: Volume,
 }
@@ -58,19 +58,27 @@ impl Volume {
     }
 
     /// See [`FileSystem::open`].
-    pub fn open(&self, path: impl AsRef<[u8]>, options: OpenOptions) -> Result<File, Error> {
+    pub fn open(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: OpenOptions,
+    ) -> Result<BlockingFile, Error> {
         let file = wait(self.file_system.open(path, options))?;
-        Ok(File { file, volume: self.clone() })
+        Ok(BlockingFile { file, volume: self.clone() })
     }
 
     /// See [`FileSystem::create`].
-    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File, Error> {
+    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<BlockingFile, Error> {
         let file = wait(self.file_system.create(path))?;
-        Ok(File { file, volume: self.clone() })
+        Ok(BlockingFile { file, volume: self.clone() })
     }
 
     /// Opens a stream in one of the modes of C's `fopen`, as in `"r+"`.
-    pub fn stream(&self, path: impl AsRef<[u8]>, mode: Mode) -> Result<Stream<File>, Error> {
+    pub fn stream(
+        &self,
+        path: impl AsRef<[u8]>,
+        mode: Mode,
+    ) -> Result<Stream<BlockingFile>, Error> {
         let file = self.open(path, mode.options())?;
         Stream::new(file, mode)
     }
@@ -246,7 +254,7 @@ impl Volume {
         if self.machine.is_some() {
             return self.sync();
         }
-        wait(self.file_system.last_words());
+        wait(self.file_system.wait_for_closes());
         Ok(())
     }
 
@@ -256,7 +264,7 @@ impl Volume {
     }
 }
 
-impl File {
+impl BlockingFile {
     /// The volume that it is in.
     pub fn volume(&self) -> &Volume {
         &self.volume
@@ -387,7 +395,7 @@ impl File {
     }
 }
 
-/// The mark of one client, different from every other's: it tells its calls from theirs.
+/// The mark of one client, different from every other's: it marks its calls.
 #[allow(clippy::disallowed_types, reason = "an ordinary thread has no context to draw from")]
 pub fn random_client() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};

@@ -4,7 +4,7 @@ use fileio::protocol::{DirectoryEntry, DirectoryPage, Handle, ReadDirectory};
 use runtime::Spawn;
 
 use crate::error::{Cause, Error};
-use crate::file_system::FileSystem;
+use crate::session::ClientSession;
 
 /// Entries that one page asks for.
 pub const PAGE_ENTRIES: u32 = 1024;
@@ -13,7 +13,7 @@ pub const PAGE_ENTRIES: u32 = 1024;
 /// are seen once.
 #[derive(Debug)]
 pub struct ReadDir<S> {
-    file_system: FileSystem<S>,
+    session: ClientSession<S>,
     path: Vec<u8>,
     directory: Handle,
     after: u64,
@@ -22,9 +22,9 @@ pub struct ReadDir<S> {
 }
 
 impl<S: Spawn> ReadDir<S> {
-    pub(crate) fn new(file_system: FileSystem<S>, path: &[u8], directory: Handle) -> Self {
+    pub(crate) fn new(session: ClientSession<S>, path: &[u8], directory: Handle) -> Self {
         let path = path.to_vec();
-        Self { file_system, path, directory, after: 0, end: false, attributes: false }
+        Self { session, path, directory, after: 0, end: false, attributes: false }
     }
 
     /// Brings the attributes of each entry too.
@@ -46,7 +46,7 @@ impl<S: Spawn> ReadDir<S> {
         if self.end {
             return Ok(None);
         }
-        let page = self.file_system.read_page(self.directory, self.after, self.attributes).await;
+        let page = self.session.read_page(self.directory, self.after, self.attributes).await;
         let page = page.map_err(Error::of("list", &self.path))?;
         // A page that brings nothing could be asked for again and again.
         self.end = page.end || page.entries.is_empty();
@@ -64,7 +64,7 @@ impl<S: Spawn> ReadDir<S> {
     }
 }
 
-impl<S: Spawn> FileSystem<S> {
+impl<S: Spawn> ClientSession<S> {
     pub(crate) async fn read_page(
         &self,
         directory: Handle,

@@ -14,15 +14,15 @@ use futures::{StreamExt as _, stream};
 use runtime::{Spawn, Undelivered};
 
 use crate::error::{Cause, Error};
-use crate::file_system::FileSystem;
-use crate::leases::{Holding, Leases};
+use crate::leases::{Leases, OpenFileGuard};
 use crate::options::OpenOptions;
+use crate::session::ClientSession;
 use crate::{Attributes, Change};
 
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
 
-/// An append whose answer was lost is asked for so often.
+/// Attempts of an append whose reply was lost.
 const APPEND_TRIES_MAX: u32 = 12;
 
 /// The first pause before that; each later one is twice as long.
@@ -33,25 +33,25 @@ const APPEND_PAUSE: Duration = Duration::from_millis(2);
 /// [`sync`](Self::sync) tells.
 #[derive(Clone, Debug)]
 pub struct File<S: Spawn> {
-    system: FileSystem<S>,
+    session: ClientSession<S>,
     path: Arc<[u8]>,
     handle: Handle,
     options: OpenOptions,
-    unsynced: Arc<Unsynced>,
+    unsynced: Arc<UnsyncedBytes>,
     id: u64,
-    _holding: Arc<Holding<S>>,
+    _holding: Arc<OpenFileGuard<S>>,
 }
 
 impl<S: Spawn> File<S> {
     pub(crate) fn new(
-        system: FileSystem<S>,
+        session: ClientSession<S>,
         path: &[u8],
-        holding: Holding<S>,
+        holding: OpenFileGuard<S>,
         options: OpenOptions,
     ) -> Self {
-        let id = system.leases().call().number;
+        let id = session.leases().call().number;
         Self {
-            system,
+            session,
             id,
             path: path.into(),
             handle: holding.file(),
@@ -61,23 +61,23 @@ impl<S: Spawn> File<S> {
         }
     }
 
-    pub(crate) fn system(&self) -> &FileSystem<S> {
-        &self.system
+    pub(crate) fn session(&self) -> &ClientSession<S> {
+        &self.session
     }
 
     pub(crate) fn machine(&self) -> &S {
-        self.system.machine()
+        self.session.machine()
     }
 
     pub(crate) fn leases(&self) -> &Arc<Leases> {
-        self.system.leases()
+        self.session.leases()
     }
 
     pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// The number of this opening, by which locks of it and its clones are told from others.
+    /// The number of this opening, which identifies its locks and those of its clones.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -139,13 +139,13 @@ impl<S: Spawn> File<S> {
 
     /// One piece, and whether it is as long as asked for.
     async fn read_piece(&self, (offset, length): (u64, u32)) -> Result<(Vec<Bytes>, bool), Cause> {
-        let who = self.system.who();
+        let who = self.session.who();
         let mut parts = Vec::new();
         let mut done: u32 = 0;
         while done < length {
             let (offset, length) = (offset + u64::from(done), length - done);
             let read = Read { who: who.clone(), file: self.handle, offset, length };
-            let read = self.system.ask(read).await?;
+            let read = self.session.ask(read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count as u64 > u64::from(length) {
                 return Err(FileIoError::from(runtime::Undelivered::ProtocolMismatch).into());
@@ -175,7 +175,7 @@ impl<S: Spawn> File<S> {
 
     /// Writes `data` at the end of the file, wherever that is by then, and returns the new end. Appends of
     /// many clients never overlap, and up to [`TRANSFER_MAX`] bytes lie together; longer ones may have
-    /// those of others between their pieces. A lost answer is asked for again; if nobody can tell what came
+    /// those of others between their pieces. A request whose reply is lost is sent again; if it is unknown what came
     /// of it, since a node has restarted, the error is [`Undelivered::Lost`].
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
         let mut rest = data.into();
@@ -198,7 +198,7 @@ impl<S: Spawn> File<S> {
         let lost = FileIoError::from(Undelivered::Lost);
         let lease = self.leases().lease_of(self.handle, self.machine().fs_nodes());
         let (who, file, call, data) =
-            (self.system.who(), self.handle, self.leases().call(), vec![piece]);
+            (self.session.who(), self.handle, self.leases().call(), vec![piece]);
         let mut append = Append { who, call, sent_under: None, file, data };
         let (mut pause, mut failure) = (APPEND_PAUSE, lost);
         for _ in 1..APPEND_TRIES_MAX {
@@ -254,9 +254,9 @@ impl<S: Spawn> File<S> {
     }
 
     pub(crate) async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
-        let (who, data) = (self.system.who(), vec![piece]);
+        let (who, data) = (self.session.who(), vec![piece]);
         let write = Write { who, file: self.handle, offset, data, durable: false };
-        let written = self.system.ask(write).await?;
+        let written = self.session.ask(write).await?;
         self.note_unsynced(written.write_verifier);
         Ok(())
     }
@@ -268,12 +268,12 @@ impl<S: Spawn> File<S> {
 
     /// Makes all that was written to the file durable, by whomever.
     ///
-    /// Tells once if something that was written through this opening of the file, or a clone of it,
-    /// since the last call is lost, because a node of the file system has restarted: then all of it
+    /// Reports once if something that was written through this opening of the file, or a clone of it,
+    /// since the last call is lost, because a node of the file session has restarted: then all of it
     /// has to be written again.
     pub async fn sync(&self) -> Result<(), Error> {
         let before = self.unsynced.take();
-        let committed = self.system.ask(Commit { file: self.handle }).await;
+        let committed = self.session.ask(Commit { file: self.handle }).await;
         let outcome = match committed {
             Ok(committed) if before.is_none_or(|before| before == committed.write_verifier) => {
                 Ok(())
@@ -300,9 +300,9 @@ impl<S: Spawn> File<S> {
     pub async fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
         let punched = async {
             self.check_writable()?;
-            let (who, file) = (self.system.who(), self.handle);
+            let (who, file) = (self.session.who(), self.handle);
             let call = PunchHole { who, file, offset, length, durable: false };
-            let punched = self.system.ask(call).await?;
+            let punched = self.session.ask(call).await?;
             self.unsynced.note(punched.write_verifier);
             Ok(())
         };
@@ -320,9 +320,9 @@ impl<S: Spawn> File<S> {
     ) -> Result<Attributes, Error> {
         let allocated = async {
             self.check_writable()?;
-            let (who, file) = (self.system.who(), self.handle);
+            let (who, file) = (self.session.who(), self.handle);
             let call = Allocate { who, file, offset, length, keep_size, durable: false };
-            self.system.ask(call).await
+            self.session.ask(call).await
         };
         allocated.await.map_err(Error::of("allocate space for", &self.path))
     }
@@ -347,20 +347,20 @@ impl<S: Spawn> File<S> {
     }
 
     async fn seek(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>, Error> {
-        let call = Seek { who: self.system.who(), file: self.handle, offset, target };
-        self.system.ask(call).await.map_err(Error::of("seek in", &self.path))
+        let call = Seek { who: self.session.who(), file: self.handle, offset, target };
+        self.session.ask(call).await.map_err(Error::of("seek in", &self.path))
     }
 
     /// Changes attributes.
     pub async fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
-        let (who, file) = (self.system.who(), self.handle);
+        let (who, file) = (self.session.who(), self.handle);
         let change = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
-        self.system.ask(change).await.map_err(Error::of("change", &self.path))
+        self.session.ask(change).await.map_err(Error::of("change", &self.path))
     }
 
     /// What is known of the file.
     pub async fn metadata(&self) -> Result<Attributes, Error> {
-        let attributes = self.system.ask(GetAttributes { file: self.handle }).await;
+        let attributes = self.session.ask(GetAttributes { file: self.handle }).await;
         attributes.map_err(Error::of("look up", &self.path))
     }
 }
@@ -368,9 +368,9 @@ impl<S: Spawn> File<S> {
 /// The write verifier with which the first write since the last sync was answered. If that write is
 /// there, so are all later ones that are not told to be lost; 0 if there is none.
 #[derive(Debug, Default)]
-struct Unsynced(AtomicU64);
+struct UnsyncedBytes(AtomicU64);
 
-impl Unsynced {
+impl UnsyncedBytes {
     fn note(&self, write_verifier: u64) {
         // Two verifiers since the last sync: one of them is wrong, and the first stays.
         let _ = self.0.compare_exchange(0, write_verifier, Ordering::Relaxed, Ordering::Relaxed);

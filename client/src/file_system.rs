@@ -1,29 +1,28 @@
 //! Operations on paths.
 
-use std::sync::Arc;
-
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
-    CallId, Error as FileIoError, Existing, FileIo, Flush, GetSpace, GetXattr, Handle, Link,
-    ListXattrs, MakeNode, Name, NewNode, OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory,
-    RemoveXattr, Rename, SetAttributes, SetXattr, SyncDirectory,
+    Error as FileIoError, Existing, Flush, GetSpace, GetXattr, Handle, Link, ListXattrs, MakeNode,
+    Name, NewNode, OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename,
+    SetXattr, SyncDirectory,
 };
 use futures::{StreamExt as _, stream};
-use runtime::{Call, NodeId, Spawn};
+use runtime::{NodeId, Spawn};
 
 use crate::directory::ReadDir;
 use crate::error::{Cause, Error};
 use crate::file::File;
-use crate::leases::{Answered, Holding, Leases};
+use crate::leases::{LeaseReply, OpenFileGuard};
 use crate::options::OpenOptions;
-use crate::walk::{Last, Place, handle_of};
+use crate::session::ClientSession;
+use crate::walk::{FinalSymlink, PathTarget, handle_of};
 use crate::{Attributes, Change, Credentials, Kind, SetTime, Space, XattrMode, XattrName};
 
-/// Nodes that are told to settle at once, at most.
-const SETTLING_MAX: usize = 64;
+/// Nodes that flush concurrently, at most.
+const FLUSHES_CONCURRENCY_MAX: usize = 64;
 
-/// Nodes are asked again so many times to settle while they are busy.
-const SETTLE_TRIES_MAX: u32 = 50;
+/// Attempts to flush a node that is busy.
+const FLUSH_ATTEMPTS_MAX: u32 = 50;
 
 /// Permission bits of a new directory, unless said otherwise.
 pub const DIRECTORY_MODE: u32 = 0o755;
@@ -32,21 +31,23 @@ pub const DIRECTORY_MODE: u32 = 0o755;
 /// under which open files are held.
 #[derive(Clone, Debug)]
 pub struct FileSystem<S> {
-    machine: S,
-    who: Arc<Credentials>,
-    leases: Arc<Leases>,
+    session: ClientSession<S>,
 }
 
 impl<S: Spawn> FileSystem<S> {
     /// The file system that `machine` leads to, as the user `who`. `client` marks the calls of this
     /// client; no two clients of a volume may have the same, so draw it at random.
     pub fn new(machine: S, who: Credentials, client: u64) -> Self {
-        Self { machine, who: Arc::new(who), leases: Arc::new(Leases::new(client)) }
+        Self { session: ClientSession::new(machine, who, client) }
     }
 
     /// What the requests are sent from.
     pub fn machine(&self) -> &S {
-        &self.machine
+        self.session.machine()
+    }
+
+    pub(crate) fn session(&self) -> &ClientSession<S> {
+        &self.session
     }
 
     /// Opens a regular file.
@@ -59,7 +60,7 @@ impl<S: Spawn> FileSystem<S> {
         let operation = if options.creates() { "create" } else { "open" };
         let opened = self.open_place(path, options).await;
         let holding = opened.map_err(Error::of(operation, path))?;
-        Ok(File::new(self.clone(), path, holding, options))
+        Ok(File::new(self.session.clone(), path, holding, options))
     }
 
     /// Opens a file for writing; it is made if it does not exist, and emptied if it does.
@@ -67,11 +68,15 @@ impl<S: Spawn> FileSystem<S> {
         self.open(path, OpenOptions::new().write(true).create(true).truncate(true)).await
     }
 
-    async fn open_place(&self, path: &[u8], options: OpenOptions) -> Result<Holding<S>, Cause> {
+    async fn open_place(
+        &self,
+        path: &[u8],
+        options: OpenOptions,
+    ) -> Result<OpenFileGuard<S>, Cause> {
         options.check()?;
-        let _opening = self.leases.opening();
+        let _opening = self.session.leases().opening();
         if options.creates() {
-            let place = self.place_of(path).await?;
+            let place = self.session.place_of(path).await?;
             if let Some((directory, name)) = place {
                 match self.open_new(directory, name, options).await {
                     // Perhaps a symbolic link to something.
@@ -81,13 +86,13 @@ impl<S: Spawn> FileSystem<S> {
             }
         }
         if options.create_new {
-            let place = self.walk(path, Last::Keep).await?;
+            let place = self.session.walk(path, FinalSymlink::Keep).await?;
             return match place.found {
                 Some(_) => Err(FileIoError::Exists {}.into()),
                 None => self.open_new_place(place, options).await,
             };
         }
-        let place = self.walk(path, Last::Open).await?;
+        let place = self.session.walk(path, FinalSymlink::Open).await?;
         match place.found {
             Some(found) => self.open_existing(found, place.held, options).await,
             None if options.creates() => self.open_new_place(place, options).await,
@@ -98,16 +103,17 @@ impl<S: Spawn> FileSystem<S> {
     async fn open_existing(
         &self,
         found: Attributes,
-        held: Option<Answered>,
+        held: Option<LeaseReply>,
         options: OpenOptions,
-    ) -> Result<Holding<S>, Cause> {
+    ) -> Result<OpenFileGuard<S>, Cause> {
         match found.kind {
             Kind::File {} => {}
             Kind::Directory {} => return Err(FileIoError::IsDirectory {}.into()),
             _ => return Err(Cause::NotRegular),
         }
         let held = held.ok_or(Cause::NotRegular)?;
-        let holding = self.leases.held(&self.machine, handle_of(&found), held).await?;
+        let holding =
+            self.session.leases().held(self.session.machine(), handle_of(&found), held).await?;
         self.permit_open(&found, options).await?;
         Ok(holding)
     }
@@ -116,20 +122,20 @@ impl<S: Spawn> FileSystem<S> {
     async fn permit_open(&self, found: &Attributes, options: OpenOptions) -> Result<(), Cause> {
         let read = if options.read { READ } else { 0 };
         let write = if options.writes() { WRITE } else { 0 };
-        if !found.permits(&self.who, read | write) {
+        if !found.permits(&self.session.who(), read | write) {
             return Err(FileIoError::AccessDenied {}.into());
         }
         if options.truncate {
-            self.change(found, Change { size: Some(0), ..Change::default() }).await?;
+            self.session.change(found, Change { size: Some(0), ..Change::default() }).await?;
         }
         Ok(())
     }
 
     async fn open_new_place(
         &self,
-        place: Place,
+        place: PathTarget,
         options: OpenOptions,
-    ) -> Result<Holding<S>, Cause> {
+    ) -> Result<OpenFileGuard<S>, Cause> {
         if place.directory_meant {
             return Err(FileIoError::IsDirectory {}.into());
         }
@@ -143,14 +149,15 @@ impl<S: Spawn> FileSystem<S> {
         directory: Handle,
         name: Name,
         options: OpenOptions,
-    ) -> Result<Holding<S>, Cause> {
+    ) -> Result<OpenFileGuard<S>, Cause> {
         let existing = if options.create_new { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(options.mode), ..Change::default() };
-        let (who, call) = (self.who(), self.call());
+        let (who, call) = (self.session.who(), self.session.call());
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
-        let OpenedNewFile { created, lease } = self.ask(create).await?;
-        let (file, answered) = (created.attributes, Answered { call, lease });
-        let holding = self.leases.held(&self.machine, handle_of(&file), answered).await?;
+        let OpenedNewFile { created, lease } = self.session.ask(create).await?;
+        let (file, answered) = (created.attributes, LeaseReply { call, lease });
+        let holding =
+            self.session.leases().held(self.session.machine(), handle_of(&file), answered).await?;
         if !created.new {
             self.permit_open(&file, options).await?;
         }
@@ -160,13 +167,13 @@ impl<S: Spawn> FileSystem<S> {
     /// What is known of the file; of a symbolic link's target.
     pub async fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
         let path = path.as_ref();
-        self.find(path, Last::Follow).await.map_err(Error::of("look up", path))
+        self.session.find(path, FinalSymlink::Follow).await.map_err(Error::of("look up", path))
     }
 
     /// What is known of the file; of a symbolic link itself.
     pub async fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
         let path = path.as_ref();
-        self.find(path, Last::Keep).await.map_err(Error::of("look up", path))
+        self.session.find(path, FinalSymlink::Keep).await.map_err(Error::of("look up", path))
     }
 
     /// Changes attributes; of a symbolic link's target.
@@ -175,7 +182,7 @@ impl<S: Spawn> FileSystem<S> {
         path: impl AsRef<[u8]>,
         change: Change,
     ) -> Result<Attributes, Error> {
-        self.change_at(path.as_ref(), Last::Follow, change).await
+        self.change_at(path.as_ref(), FinalSymlink::Follow, change).await
     }
 
     /// Changes attributes; of a symbolic link itself.
@@ -184,16 +191,17 @@ impl<S: Spawn> FileSystem<S> {
         path: impl AsRef<[u8]>,
         change: Change,
     ) -> Result<Attributes, Error> {
-        self.change_at(path.as_ref(), Last::Keep, change).await
+        self.change_at(path.as_ref(), FinalSymlink::Keep, change).await
     }
 
     async fn change_at(
         &self,
         path: &[u8],
-        last: Last,
+        last: FinalSymlink,
         change: Change,
     ) -> Result<Attributes, Error> {
-        let changed = async { self.change(&self.find(path, last).await?, change).await };
+        let changed =
+            async { self.session.change(&self.session.find(path, last).await?, change).await };
         changed.await.map_err(Error::of("change", path))
     }
 
@@ -236,8 +244,8 @@ impl<S: Spawn> FileSystem<S> {
         let path = path.as_ref();
         let value = async {
             let name = XattrName::new(name.as_ref().to_vec())?;
-            let file = handle_of(&self.find(path, Last::Follow).await?);
-            self.ask(GetXattr { who: self.who(), file, name }).await
+            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
+            self.session.ask(GetXattr { who: self.session.who(), file, name }).await
         };
         value.await.map_err(Error::of("read an extended attribute of", path))
     }
@@ -254,9 +262,10 @@ impl<S: Spawn> FileSystem<S> {
         let path = path.as_ref();
         let set = async {
             let name = XattrName::new(name.as_ref().to_vec())?;
-            let file = handle_of(&self.find(path, Last::Follow).await?);
-            let (who, call, value) = (self.who(), self.call(), value.as_ref().to_vec());
-            self.ask(SetXattr { who, call, file, name, value, mode, durable: false }).await
+            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
+            let (who, call, value) =
+                (self.session.who(), self.session.call(), value.as_ref().to_vec());
+            self.session.ask(SetXattr { who, call, file, name, value, mode, durable: false }).await
         };
         set.await.map_err(Error::of("set an extended attribute of", path))
     }
@@ -265,8 +274,8 @@ impl<S: Spawn> FileSystem<S> {
     pub async fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<XattrName>, Error> {
         let path = path.as_ref();
         let names = async {
-            let file = handle_of(&self.find(path, Last::Follow).await?);
-            self.ask(ListXattrs { who: self.who(), file }).await
+            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
+            self.session.ask(ListXattrs { who: self.session.who(), file }).await
         };
         names.await.map_err(Error::of("list extended attributes of", path))
     }
@@ -280,9 +289,9 @@ impl<S: Spawn> FileSystem<S> {
         let path = path.as_ref();
         let removed = async {
             let name = XattrName::new(name.as_ref().to_vec())?;
-            let file = handle_of(&self.find(path, Last::Follow).await?);
-            let (who, call) = (self.who(), self.call());
-            self.ask(RemoveXattr { who, call, file, name, durable: false }).await
+            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
+            let (who, call) = (self.session.who(), self.session.call());
+            self.session.ask(RemoveXattr { who, call, file, name, durable: false }).await
         };
         removed.await.map_err(Error::of("remove an extended attribute of", path))
     }
@@ -318,16 +327,18 @@ impl<S: Spawn> FileSystem<S> {
 
     async fn make(&self, path: &[u8], node: NewNode, change: Change) -> Result<Attributes, Cause> {
         let (directory, name) = self.place_of_new(path, node == (NewNode::Directory {})).await?;
-        let (who, call) = (self.who(), self.call());
-        self.ask(MakeNode { who, call, directory, name, node, change, durable: false }).await
+        let (who, call) = (self.session.who(), self.session.call());
+        self.session
+            .ask(MakeNode { who, call, directory, name, node, change, durable: false })
+            .await
     }
 
     /// Where a symbolic link points.
     pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
         let path = path.as_ref();
         let target = async {
-            let file = handle_of(&self.find(path, Last::Keep).await?);
-            self.ask(ReadLink { file }).await
+            let file = handle_of(&self.session.find(path, FinalSymlink::Keep).await?);
+            self.session.ask(ReadLink { file }).await
         };
         target.await.map_err(Error::of("read symbolic link", path))
     }
@@ -340,10 +351,10 @@ impl<S: Spawn> FileSystem<S> {
     ) -> Result<Attributes, Error> {
         let path = path.as_ref();
         let linked = async {
-            let file = handle_of(&self.find(original.as_ref(), Last::Keep).await?);
+            let file = handle_of(&self.session.find(original.as_ref(), FinalSymlink::Keep).await?);
             let (directory, name) = self.place_of_new(path, false).await?;
-            let (who, call) = (self.who(), self.call());
-            self.ask(Link { who, call, file, directory, name, durable: false }).await
+            let (who, call) = (self.session.who(), self.session.call());
+            self.session.ask(Link { who, call, file, directory, name, durable: false }).await
         };
         linked.await.map_err(Error::of("make link", path))
     }
@@ -368,12 +379,12 @@ impl<S: Spawn> FileSystem<S> {
         removed.await.map_err(Error::of("remove directory", path))
     }
 
-    /// The directory and the name of something that is not there; whoever makes it finds out.
+    /// The directory and the name of something that is expected not to exist; the request that makes it checks.
     async fn place_of_new(&self, path: &[u8], is_directory: bool) -> Result<(Handle, Name), Cause> {
-        if let Some(place) = self.place_of(path).await? {
+        if let Some(place) = self.session.place_of(path).await? {
             return Ok(place);
         }
-        let place = self.walk(path, Last::Keep).await?;
+        let place = self.session.walk(path, FinalSymlink::Keep).await?;
         if place.found.is_some() {
             return Err(FileIoError::Exists {}.into());
         }
@@ -383,19 +394,19 @@ impl<S: Spawn> FileSystem<S> {
         place.named()
     }
 
-    /// The directory and the name of something that is there; whoever asks for it next finds out.
+    /// The directory and the name of something that is expected to exist; the next request checks.
     async fn place_of_existing(&self, path: &[u8]) -> Result<(Handle, Name), Cause> {
-        if let Some(place) = self.place_of(path).await? {
+        if let Some(place) = self.session.place_of(path).await? {
             return Ok(place);
         }
-        let place = self.walk(path, Last::Keep).await?;
+        let place = self.session.walk(path, FinalSymlink::Keep).await?;
         place.found.ok_or(FileIoError::NotFound {})?;
         place.named()
     }
 
     pub(crate) async fn remove_name(&self, directory: Handle, name: Name) -> Result<(), Cause> {
-        let (who, call) = (self.who(), self.call());
-        self.ask(Remove { who, call, directory, name, durable: false }).await
+        let (who, call) = (self.session.who(), self.session.call());
+        self.session.ask(Remove { who, call, directory, name, durable: false }).await
     }
 
     pub(crate) async fn remove_directory_name(
@@ -403,31 +414,33 @@ impl<S: Spawn> FileSystem<S> {
         directory: Handle,
         name: Name,
     ) -> Result<(), Cause> {
-        let (who, call) = (self.who(), self.call());
-        self.ask(RemoveDirectory { who, call, directory, name, durable: false }).await
+        let (who, call) = (self.session.who(), self.session.call());
+        self.session.ask(RemoveDirectory { who, call, directory, name, durable: false }).await
     }
 
     /// Gives a file or a directory another name, replacing what has it.
     pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let from = from.as_ref();
         let renamed = async {
-            let places = (self.place_of(from).await?, self.place_of(to.as_ref()).await?);
+            let places =
+                (self.session.place_of(from).await?, self.session.place_of(to.as_ref()).await?);
             let ((from_directory, from_name), (to_directory, to_name)) = match places {
                 (Some(from), Some(to)) => (from, to),
                 _ => self.places_of_rename(from, to.as_ref()).await?,
             };
-            let (who, call) = (self.who(), self.call());
-            self.ask(Rename {
-                who,
-                call,
-                from_directory,
-                from_name,
-                to_directory,
-                to_name,
-                replace: true,
-                durable: false,
-            })
-            .await
+            let (who, call) = (self.session.who(), self.session.call());
+            self.session
+                .ask(Rename {
+                    who,
+                    call,
+                    from_directory,
+                    from_name,
+                    to_directory,
+                    to_name,
+                    replace: true,
+                    durable: false,
+                })
+                .await
         };
         renamed.await.map_err(Error::of("rename", from))
     }
@@ -438,10 +451,10 @@ impl<S: Spawn> FileSystem<S> {
         from: &[u8],
         to: &[u8],
     ) -> Result<((Handle, Name), (Handle, Name)), Cause> {
-        let place = self.walk(from, Last::Keep).await?;
+        let place = self.session.walk(from, FinalSymlink::Keep).await?;
         let moved = place.found.ok_or(FileIoError::NotFound {})?;
         let from = place.named()?;
-        let place = self.walk(to, Last::Keep).await?;
+        let place = self.session.walk(to, FinalSymlink::Keep).await?;
         if place.directory_meant && moved.kind != (Kind::Directory {}) {
             return Err(FileIoError::NotDirectory {}.into());
         }
@@ -451,24 +464,24 @@ impl<S: Spawn> FileSystem<S> {
     /// Lists a directory.
     pub async fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<ReadDir<S>, Error> {
         let path = path.as_ref();
-        let found = self.find(path, Last::Follow).await;
+        let found = self.session.find(path, FinalSymlink::Follow).await;
         let attributes = found.map_err(Error::of("list", path))?;
         if attributes.kind != (Kind::Directory {}) {
             return Err(Error::of("list", path)(FileIoError::NotDirectory {}));
         }
-        Ok(ReadDir::new(self.clone(), path, handle_of(&attributes)))
+        Ok(ReadDir::new(self.session.clone(), path, handle_of(&attributes)))
     }
 
     /// Space of the volume.
     pub async fn space(&self) -> Result<Space, Error> {
-        self.ask(GetSpace {}).await.map_err(Error::of("ask for the space of", b"/"))
+        self.session.ask(GetSpace {}).await.map_err(Error::of("ask for the space of", b"/"))
     }
 
-    /// Makes everything that was done before durable, whoever did it.
+    /// Makes all earlier changes durable, of all clients.
     pub async fn sync(&self) -> Result<(), Error> {
-        self.last_words().await;
-        let nodes = stream::iter((0..self.machine.fs_nodes()).map(NodeId::fs));
-        let flushed = nodes.map(|node| self.flush(node)).buffer_unordered(SETTLING_MAX);
+        self.wait_for_closes().await;
+        let nodes = stream::iter((0..self.session.machine().fs_nodes()).map(NodeId::fs));
+        let flushed = nodes.map(|node| self.flush(node)).buffer_unordered(FLUSHES_CONCURRENCY_MAX);
         let results: Vec<Result<(), Cause>> = flushed.collect().await;
         results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
     }
@@ -478,55 +491,25 @@ impl<S: Spawn> FileSystem<S> {
     pub async fn sync_directory(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = path.as_ref();
         let synced = async {
-            let directory = handle_of(&self.find(path, Last::Follow).await?);
-            self.ask(SyncDirectory { directory }).await
+            let directory = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
+            self.session.ask(SyncDirectory { directory }).await
         };
         synced.await.map_err(Error::of("sync directory", path))
     }
 
     /// Waits until the nodes have heard which files were closed, or do not answer.
-    pub(crate) async fn last_words(&self) {
-        self.leases.last_words(&self.machine).await;
+    pub(crate) async fn wait_for_closes(&self) {
+        self.session.leases().wait_for_closes(self.session.machine()).await;
     }
 
     async fn flush(&self, node: NodeId) -> Result<(), Cause> {
         const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
-        for _ in 1..SETTLE_TRIES_MAX {
-            match self.machine.spawn(node, Flush {}).await {
-                Err(error) if error.is_busy() => self.machine.sleep(PAUSE).await,
+        for _ in 1..FLUSH_ATTEMPTS_MAX {
+            match self.session.machine().spawn(node, Flush {}).await {
+                Err(error) if error.is_busy() => self.session.machine().sleep(PAUSE).await,
                 answer => return Ok(answer?),
             }
         }
-        Ok(self.machine.spawn(node, Flush {}).await?)
-    }
-
-    pub(crate) async fn change(
-        &self,
-        attributes: &Attributes,
-        change: Change,
-    ) -> Result<Attributes, Cause> {
-        let (who, file) = (self.who(), handle_of(attributes));
-        self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable: false }).await
-    }
-
-    /// Asks the node that owns `call`, with patience: a program cannot be expected to ask again.
-    pub(crate) async fn ask<C>(&self, call: C) -> Result<C::Reply, Cause>
-    where
-        C: Call<Protocol = FileIo> + Clone,
-    {
-        Ok(fileio::client::ask_patiently(&self.machine, call).await?)
-    }
-
-    pub(crate) fn leases(&self) -> &Arc<Leases> {
-        &self.leases
-    }
-
-    pub(crate) fn who(&self) -> Credentials {
-        (*self.who).clone()
-    }
-
-    /// A new call's id.
-    pub(crate) fn call(&self) -> CallId {
-        self.leases.call()
+        Ok(self.session.machine().spawn(node, Flush {}).await?)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Kind;
 
-/// The bits of `st_mode` that tell the kind.
+/// The bits of `st_mode` for the kind.
 pub fn kind_bits(kind: Kind) -> u32 {
     match kind {
         Kind::File {} => libc::S_IFREG,

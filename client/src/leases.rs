@@ -1,15 +1,15 @@
 //! What this client has open, and the leases under which the nodes keep it (ADR 10).
 //!
-//! Opening a file holds it in the same request. Closing lets go in the background, and so are the
-//! leases renewed, by a task of the machine that ends when nothing is open any more. A node that has
-//! forgotten the client says so, and is told again what is held there.
+//! One request finds a file and opens it at its node. Closes are sent in the background, and so are the
+//! renewals of leases, by a task of the machine that ends when no file is open any more. After a node
+//! has lost the lease, the client reports its open files again.
 //!
 //! [`FileSystem`](crate::FileSystem) does all of this itself. It is public for those who work by handle:
 //!
 //! 1. [`Leases::opening`] before the request that holds the file ([`fileio::protocol::OpenHandle`],
 //!    `Open` or `OpenNew`, with a number of [`Leases::call`]),
 //! 2. [`Leases::held`] with the answer,
-//! 3. drop the [`Holding`], or [`keep`](Holding::keep) the file held and [`Leases::close`] it.
+//! 3. drop the [`OpenFileGuard`], or [`keep`](OpenFileGuard::keep) the file held and [`Leases::close`] it.
 
 mod locks;
 
@@ -28,15 +28,15 @@ use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use runtime::{NodeId, Spawn};
 
-/// A node at which something failed is told again so soon.
+/// Pause before a renewal that failed is repeated.
 const RENEW_RETRY: Duration = Duration::from_secs(1);
 
-/// Words to nodes that are under way at once, at most.
-const WORDS_MAX: usize = 64;
+/// Concurrent requests to nodes, at most.
+const REQUESTS_CONCURRENCY_MAX: usize = 64;
 
-/// Whoever waits for the last words looks so often, so many times.
-const LAST_WORDS_PAUSE: Duration = Duration::from_millis(1);
-const LAST_WORDS_LOOKS_MAX: u32 = 5_000;
+/// How often, and how many times, a waiter checks for pending closes.
+const CLOSE_WAIT_PAUSE: Duration = Duration::from_millis(1);
+const CLOSE_WAIT_CHECKS_MAX: u32 = 5_000;
 
 /// The open files of one client, by all threads that use it, and its locks on them.
 #[derive(Debug)]
@@ -44,21 +44,21 @@ pub struct Leases {
     client: u64,
     /// The number of the next call.
     calls: AtomicU64,
-    open: Mutex<Open>,
+    open: Mutex<LeaseState>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct LeaseState {
     /// How often each file is open.
     files: BTreeMap<Handle, u64>,
     /// The lease at each node that has some of them.
     leases: BTreeMap<NodeId, u64>,
     /// Opens that are under way, by the number of their first call.
     opening: BTreeSet<u64>,
-    /// Files that were let go of meanwhile, by the last call that did.
+    /// Files that were closed meanwhile, by the call of their last close.
     close_handle: BTreeMap<Handle, u64>,
-    /// Words of letting go that are under way.
-    last_words: usize,
+    /// Closes that are under way.
+    pending_closes: usize,
     /// A task renews the leases.
     renewing: bool,
     /// Nodes with another lease than before, which have not heard everything again.
@@ -75,46 +75,46 @@ struct Open {
 
 /// An open that is under way.
 #[derive(Debug)]
-pub struct Opening<'a> {
+pub struct PendingOpen<'a> {
     leases: &'a Leases,
     number: u64,
 }
 
-/// How a node has answered that it holds a file: the call, and the lease (0 if it holds nothing).
+/// The reply of a node to an open: the call, and the lease (0 if the file is not open there).
 #[derive(Clone, Copy, Debug)]
-pub struct Answered {
+pub struct LeaseReply {
     /// The call.
     pub call: CallId,
     /// The lease.
     pub lease: u64,
 }
 
-/// An open file. The last one of a file lets go when it is dropped.
+/// An open file. The last guard of a file closes it when it is dropped.
 #[derive(Debug)]
-pub struct Holding<S: Spawn> {
+pub struct OpenFileGuard<S: Spawn> {
     machine: S,
     leases: Arc<Leases>,
     file: Handle,
-    /// Somebody else closes it.
+    /// The caller closes it.
     kept: bool,
 }
 
-/// A word of letting go that is under way, until it is dropped: a machine that stops drops its tasks.
-struct LastWord(Arc<Leases>);
+/// A close that is under way, until it is dropped: a machine that stops drops its tasks.
+struct PendingClose(Arc<Leases>);
 
-impl Drop for LastWord {
+impl Drop for PendingClose {
     fn drop(&mut self) {
-        self.0.open().last_words -= 1;
+        self.0.open().pending_closes -= 1;
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for PendingOpen<'_> {
     fn drop(&mut self) {
         let mut open = self.leases.open();
         let was_oldest = open.opening.first() == Some(&self.number);
         open.opening.remove(&self.number);
         if !was_oldest {
-            // All that was let go of since the oldest began stays remembered.
+            // Closes since the oldest of these opens are remembered.
             return;
         }
         match open.opening.first().copied() {
@@ -124,7 +124,7 @@ impl Drop for Opening<'_> {
     }
 }
 
-impl<S: Spawn> Drop for Holding<S> {
+impl<S: Spawn> Drop for OpenFileGuard<S> {
     fn drop(&mut self) {
         if !self.kept {
             self.leases.close(&self.machine, self.file);
@@ -132,13 +132,13 @@ impl<S: Spawn> Drop for Holding<S> {
     }
 }
 
-impl<S: Spawn> Holding<S> {
+impl<S: Spawn> OpenFileGuard<S> {
     /// The file.
     pub fn file(&self) -> Handle {
         self.file
     }
 
-    /// Leaves the file open, until [`Leases::close`] is told.
+    /// Leaves the file open until [`Leases::close`].
     pub fn keep(mut self) {
         self.kept = true;
     }
@@ -160,16 +160,16 @@ impl Leases {
         self.open().leases.get(&ino_node(file.ino, fs_nodes)).copied().unwrap_or(0)
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, LeaseState> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// To be called before a request that holds a file, and kept until it was
     /// [answered](Self::held).
-    pub fn opening(&self) -> Opening<'_> {
+    pub fn opening(&self) -> PendingOpen<'_> {
         let number = self.call().number;
         self.open().opening.insert(number);
-        Opening { leases: self, number }
+        PendingOpen { leases: self, number }
     }
 
     /// A node holds a file, which is open once more now.
@@ -177,10 +177,11 @@ impl Leases {
         self: &Arc<Self>,
         machine: &S,
         file: Handle,
-        answered: Answered,
-    ) -> Result<Holding<S>, FileIoError> {
+        answered: LeaseReply,
+    ) -> Result<OpenFileGuard<S>, FileIoError> {
         let overtaken = self.note(machine, file, answered);
-        let holding = Holding { machine: machine.clone(), leases: self.clone(), file, kept: false };
+        let holding =
+            OpenFileGuard { machine: machine.clone(), leases: self.clone(), file, kept: false };
         if overtaken {
             // Another opening of the same file was closed meanwhile, and its word came later.
             ask(machine, OpenHandle { call: self.call(), file }).await?;
@@ -188,8 +189,8 @@ impl Leases {
         Ok(holding)
     }
 
-    /// Notes an open file; true if it was let go of since the request that holds it was sent.
-    fn note<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle, answered: Answered) -> bool {
+    /// Records an open file; true if it was closed since the request that opened it was sent.
+    fn note<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle, answered: LeaseReply) -> bool {
         let node = ino_node(file.ino, machine.fs_nodes());
         let mut open = self.open();
         *open.files.entry(file).or_default() += 1;
@@ -202,10 +203,10 @@ impl Leases {
         open.close_handle.get(&file).is_some_and(|number| *number > answered.call.number)
     }
 
-    /// A file is open once less. The last time lets go of it, in the background.
+    /// Counts one close of a file. The last one is sent in the background.
     pub fn close<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle) {
         let Some(call) = self.note_closed(file, machine) else { return };
-        let word = LastWord(self.clone());
+        let word = PendingClose(self.clone());
         machine.task(move |machine| async move {
             // If this is in vain the node keeps the file until the lease ends.
             let _ = ask(&machine, CloseHandle { call, file }).await;
@@ -213,7 +214,7 @@ impl Leases {
         });
     }
 
-    /// The call that shall let go of the file, if it is not open any more.
+    /// The call that shall close the file, if it is not open any more.
     fn note_closed<S: Spawn>(&self, file: Handle, machine: &S) -> Option<CallId> {
         let mut open = self.open();
         let count = open.files.get_mut(&file)?;
@@ -234,7 +235,7 @@ impl Leases {
         if !open.opening.is_empty() {
             open.close_handle.insert(file, call.number);
         }
-        open.last_words += 1;
+        open.pending_closes += 1;
         Some(call)
     }
 
@@ -246,12 +247,12 @@ impl Leases {
     }
 
     /// Waits until the nodes have heard which files were closed, or do not answer.
-    pub async fn last_words<S: Spawn>(&self, machine: &S) {
-        for _ in 0..LAST_WORDS_LOOKS_MAX {
-            if self.open().last_words == 0 {
+    pub async fn wait_for_closes<S: Spawn>(&self, machine: &S) {
+        for _ in 0..CLOSE_WAIT_CHECKS_MAX {
+            if self.open().pending_closes == 0 {
                 return;
             }
-            machine.sleep(LAST_WORDS_PAUSE).await;
+            machine.sleep(CLOSE_WAIT_PAUSE).await;
         }
     }
 
@@ -295,7 +296,7 @@ impl Leases {
         let files = self.files_at(node, machine.fs_nodes());
         let held =
             files.into_iter().map(|file| ask(machine, OpenHandle { call: self.call(), file }));
-        let mut held = stream::iter(held).buffer_unordered(WORDS_MAX);
+        let mut held = stream::iter(held).buffer_unordered(REQUESTS_CONCURRENCY_MAX);
         let mut leases = BTreeSet::new();
         let mut complete = true;
         while let Some(answer) = held.next().await {
@@ -303,7 +304,7 @@ impl Leases {
                 Ok(held) => {
                     leases.insert(held.lease);
                 }
-                // Gone; whoever has it open will be told so.
+                // Removed: requests on the open file fail.
                 Err(FileIoError::Stale {}) => {}
                 Err(_) => complete = false,
             }
@@ -338,7 +339,8 @@ async fn renew<S: Spawn>(machine: S, leases: Arc<Leases>) {
             let limit = machine.sleep(RENEW_INTERVAL).boxed_local();
             select(renewing, limit).map(|first| matches!(first, Either::Left((true, _))))
         });
-        let renewed: Vec<bool> = stream::iter(renewed).buffer_unordered(WORDS_MAX).collect().await;
+        let renewed: Vec<bool> =
+            stream::iter(renewed).buffer_unordered(REQUESTS_CONCURRENCY_MAX).collect().await;
         pause = if renewed.into_iter().all(|known| known) { RENEW_INTERVAL } else { RENEW_RETRY };
     }
 }

@@ -13,14 +13,16 @@
 //!
 //! # Asks below
 //!
-//! Only `fileio`'s table of requests, through anything that can spawn them: a node's
-//! [`runtime::Context`], or a [`runtime::ClientHandle`] for ordinary threads.
+//! `fileio`'s table of requests, through anything that can spawn them: a node's
+//! [`runtime::Context`], or a [`runtime::ClientHandle`] for ordinary threads. With the feature `embedded`
+//! also `volume`, for volumes that no server serves.
 //!
 //! # Rooms
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `file_system.rs` | operations on paths; `walk.rs` finds them, `tree.rs` does whole trees |
+//! | `session.rs` | requests of one user to the nodes |
+//! | `file_system.rs` | operations on paths; `walk.rs` resolves them, `tree.rs` does whole trees |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
 //! | `list.rs` | many regions of a file in one call |
@@ -29,7 +31,7 @@
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
-//! | `kind.rs` | the bits of a mode that tell what a file is |
+//! | `kind.rs` | the bits of a mode for the kind of a file |
 //! | `volume.rs` | opening a volume; `process.rs` who this process is |
 
 pub mod blocking;
@@ -43,6 +45,7 @@ mod list;
 pub mod lock;
 pub mod options;
 pub mod process;
+mod session;
 pub mod stream;
 mod tree;
 pub mod volume;
@@ -60,7 +63,7 @@ pub use fileio::protocol::{
 };
 pub use fileio::regions::{Region, Regions, RegionsError};
 pub use fileio::{hash, protocol};
-pub use lock::{Lock, Tried};
+pub use lock::{Lock, LockAttempt};
 pub use options::OpenOptions;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;

@@ -69,10 +69,10 @@ impl<S: Spawn> File<S> {
             return Ok((window, data));
         }
         let (part, asked) = regions.part(&window);
-        let (who, file, skip) = (self.system().who(), self.handle(), asked.start);
+        let (who, file, skip) = (self.session().who(), self.handle(), asked.start);
         let length = (asked.end - asked.start) as u32;
         let read = ReadList { who, file, regions: part, skip, length };
-        let data = self.system().ask(read).await?.data;
+        let data = self.session().ask(read).await?.data;
         if data.iter().map(Bytes::len).sum::<usize>() > length as usize {
             return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
         }
@@ -154,9 +154,9 @@ impl<S: Spawn> File<S> {
             return self.write_piece(offset, data).await;
         }
         let (part, asked) = regions.part(window);
-        let (who, file, skip) = (self.system().who(), self.handle(), asked.start);
+        let (who, file, skip) = (self.session().who(), self.handle(), asked.start);
         let write = WriteList { who, file, regions: part, skip, data, durable: false };
-        let written = self.system().ask(write).await?;
+        let written = self.session().ask(write).await?;
         self.note_unsynced(written.write_verifier);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! They are kept under the leases that hold open files (ADR 10). If a client is cut off for longer
 //! than a lease, or comes back too late after a node has restarted, its locks are lost, of which
-//! [`Lock::is_held`] tells: whoever changes what a lock guards asks that first.
+//! [`Lock::is_held`] shows it: check it before a change of what the lock guards.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use runtime::Spawn;
 use crate::error::{Cause, Error};
 use crate::file::File;
 
-/// The first pause of whoever waits for a lock, and the longest; each is twice as long as the last.
+/// The first and the longest pause between two attempts to lock; each pause is twice the one before.
 pub const LOCK_PAUSE: Duration = Duration::from_millis(1);
 /// See [`LOCK_PAUSE`].
 pub const LOCK_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// What came of trying to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tried {
+pub enum LockAttempt {
     /// The bytes are locked.
     Granted,
-    /// Somebody else has this lock.
+    /// Another owner has this lock.
     Conflict(FileLock),
     /// A node has restarted and first hears who had locks before. Try again.
     Later,
@@ -72,7 +72,7 @@ impl<S: Spawn> File<S> {
         }
     }
 
-    /// Locks bytes, if nobody else has them.
+    /// Locks bytes if no other owner has them.
     pub async fn try_lock(
         &self,
         range: ByteRange,
@@ -80,10 +80,10 @@ impl<S: Spawn> File<S> {
     ) -> Result<Option<Lock<S>>, Error> {
         let tried = self.try_lock_as(self.id(), range, kind).await?;
         let lock = || Lock { file: self.clone(), range };
-        Ok((tried == Tried::Granted).then(lock))
+        Ok((tried == LockAttempt::Granted).then(lock))
     }
 
-    /// Locks bytes for `id`, if nobody else has them: for those who keep the owners of locks
+    /// Locks bytes for `id` if no other owner has them: for those who keep the owners of locks
     /// themselves. Locks end with [`unlock_as`](Self::unlock_as), or when the client has the file
     /// open no more.
     pub async fn try_lock_as(
@@ -91,7 +91,7 @@ impl<S: Spawn> File<S> {
         id: u64,
         range: ByteRange,
         kind: LockKind,
-    ) -> Result<Tried, Error> {
+    ) -> Result<LockAttempt, Error> {
         let tried = self.leases().lock(self.machine(), self.handle(), (id, range, kind)).await;
         tried.map_err(|cause| Error::of("lock", self.path())(Cause::from(cause)))
     }
@@ -102,14 +102,14 @@ impl<S: Spawn> File<S> {
         unlocked.map_err(|cause| Error::of("unlock", self.path())(Cause::from(cause)))
     }
 
-    /// A lock of somebody else that would be in the way of such a lock.
+    /// A lock of another owner that conflicts with such a lock.
     pub async fn test_lock(
         &self,
         range: ByteRange,
         kind: LockKind,
     ) -> Result<Option<FileLock>, Error> {
         let (file, owner) = (self.handle(), self.leases().owner(self.id()));
-        let tested = self.system().ask(TestLock { file, owner, range, kind }).await;
+        let tested = self.session().ask(TestLock { file, owner, range, kind }).await;
         tested.map_err(Error::of("test the locks of", self.path()))
     }
 

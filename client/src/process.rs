@@ -4,14 +4,14 @@ use std::io;
 
 use fileio::protocol::{Credentials, GROUPS_MAX};
 
-/// The effective user and groups of this process, as Linux tells them.
+/// The effective user and groups of this process, as Linux reports them.
 pub fn credentials() -> io::Result<Credentials> {
     parse(&std::fs::read_to_string("/proc/self/status")?)
         .ok_or_else(|| io::Error::other("/proc/self/status does not name a user and a group"))
 }
 
-/// The `umask` of this process. Linux tells it without changing it; else it would have to be set and
-/// set back, and other threads would make files meanwhile. The usual one if it is not told.
+/// The `umask` of this process. Linux shows it without a change; else it would have to be set and
+/// set back, and other threads would make files meanwhile. The default if it is unknown.
 pub fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     parse_umask(&status).unwrap_or(0o022)

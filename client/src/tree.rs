@@ -6,7 +6,7 @@ use runtime::Spawn;
 
 use crate::error::{Cause, Error};
 use crate::file_system::FileSystem;
-use crate::walk::{Last, handle_of};
+use crate::walk::{FinalSymlink, handle_of};
 use crate::{Attributes, Kind};
 
 /// Names that are removed at once, at most.
@@ -35,7 +35,7 @@ impl<S: Spawn> FileSystem<S> {
         };
         for end in missing.into_iter().rev() {
             made = match self.mkdir(&path[..end]).await {
-                // Somebody else was faster, or the part was `.`.
+                // Made by another client meanwhile, or the part was `.`.
                 Err(error) if error.cause.is_exists() => self.metadata(&path[..end]).await?,
                 other => other?,
             };
@@ -51,7 +51,7 @@ impl<S: Spawn> FileSystem<S> {
     }
 
     async fn remove_tree(&self, path: &[u8]) -> Result<(), Cause> {
-        let place = self.walk(path, Last::Keep).await?;
+        let place = self.session().walk(path, FinalSymlink::Keep).await?;
         let found = place.found.ok_or(FileIoError::NotFound {})?;
         let (directory, name) = place.named()?;
         if found.kind != (Kind::Directory {}) {
@@ -60,7 +60,7 @@ impl<S: Spawn> FileSystem<S> {
         // A directory leaves this list once it is empty, so the deepest come first.
         let mut open: Vec<(Handle, Name, Handle)> = vec![(directory, name, handle_of(&found))];
         while let Some((above, name, directory)) = open.last().cloned() {
-            let page = self.read_page(directory, 0, false).await?;
+            let page = self.session().read_page(directory, 0, false).await?;
             if page.entries.is_empty() {
                 gone_already(self.remove_directory_name(above, name).await)?;
                 open.pop();
@@ -88,7 +88,7 @@ impl<S: Spawn> FileSystem<S> {
     }
 }
 
-/// What somebody else has removed is removed.
+/// What another client has removed counts as removed.
 fn gone_already(removed: Result<(), Cause>) -> Result<(), Cause> {
     removed.or_else(|cause| if cause.is_not_found() { Ok(()) } else { Err(cause) })
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "embedded")]
 use volume::{RunOptions, Running, VolumeError};
 
 use crate::Credentials;
@@ -30,7 +31,11 @@ pub enum OpenCause {
     /// The server's answer makes no sense, or the socket may not be used.
     #[error("its server cannot be asked: {0}; check that it is yours and of the same version")]
     Unusable(#[source] io::Error),
-    /// Nobody serves it, and this process cannot open it either.
+    /// No server serves it, and this client has none built in (feature `embedded`).
+    #[error("it is not served: {0}; start `mdfs serve`")]
+    NotServed(#[source] io::Error),
+    /// It is not served, and this process cannot open it either.
+    #[cfg(feature = "embedded")]
     #[error(transparent)]
     Stack(#[from] VolumeError),
     /// This process does not know who it is.
@@ -43,8 +48,9 @@ impl OpenCause {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoDirectory => libc::ENOENT,
+            #[cfg(feature = "embedded")]
             Self::Stack(_) => libc::EIO,
-            Self::Unusable(cause) | Self::NoCredentials(cause) => {
+            Self::Unusable(cause) | Self::NotServed(cause) | Self::NoCredentials(cause) => {
                 cause.raw_os_error().unwrap_or(libc::EIO)
             }
         }
@@ -52,7 +58,7 @@ impl OpenCause {
 }
 
 /// Opens the volume in `directory` as the user of this process: through the server that serves it,
-/// else in this process, which then has it alone. [`Volume::finish`] it.
+/// else, with the feature `embedded`, in this process, which then has it alone. [`Volume::finish`] it.
 pub fn open(directory: &Path) -> Result<Volume, OpenError> {
     let failed = |cause| OpenError { directory: directory.to_owned(), cause };
     let who =
@@ -73,18 +79,30 @@ fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
             ) =>
         {
-            let running = volume::open(directory, &RunOptions::default())?;
-            Ok(Volume::holding(running.client_handle(), who, Own(running)))
+            open_unserved(directory, who, error)
         }
         Err(error) => Err(OpenCause::Unusable(error)),
     }
 }
 
-/// The machine of a volume that this process has opened itself.
-#[derive(Debug)]
-struct Own(Running);
+#[cfg(not(feature = "embedded"))]
+fn open_unserved(_: &Path, _: Credentials, error: io::Error) -> Result<Volume, OpenCause> {
+    Err(OpenCause::NotServed(error))
+}
 
-impl Drop for Own {
+#[cfg(feature = "embedded")]
+fn open_unserved(directory: &Path, who: Credentials, _: io::Error) -> Result<Volume, OpenCause> {
+    let running = volume::open(directory, &RunOptions::default())?;
+    Ok(Volume::holding(running.client_handle(), who, EmbeddedVolume(running)))
+}
+
+/// The machine of a volume that this process has opened itself.
+#[cfg(feature = "embedded")]
+#[derive(Debug)]
+struct EmbeddedVolume(Running);
+
+#[cfg(feature = "embedded")]
+impl Drop for EmbeddedVolume {
     fn drop(&mut self) {
         if let Err(error) = self.0.flush() {
             tracing::error!(%error, "a volume was dropped, not finished, and its last data are lost");

@@ -1,4 +1,4 @@
-//! From a path to what it names.
+//! Path resolution.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use fileio::protocol::{
 use runtime::Spawn;
 
 use crate::error::Cause;
-use crate::file_system::FileSystem;
-use crate::leases::Answered;
+use crate::leases::LeaseReply;
+use crate::session::ClientSession;
 
 /// Symbolic links on the way of one path, at most.
 pub const SYMLINKS_MAX: u32 = 40;
 
 /// What happens to a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum FinalSymlink {
     /// Go where it points.
     Follow,
     /// The link itself is meant.
@@ -28,7 +28,7 @@ pub(crate) enum Last {
 
 /// Where a path ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PathTarget {
     /// The directory that has, or would have, the last name.
     pub(crate) directory: Handle,
     /// The last name; none for the root, `.` and `..`.
@@ -36,12 +36,12 @@ pub(crate) struct Place {
     /// What is there.
     pub(crate) found: Option<Attributes>,
     /// That it is held, if that was asked for.
-    pub(crate) held: Option<Answered>,
+    pub(crate) held: Option<LeaseReply>,
     /// The path ends in a `/`.
     pub(crate) directory_meant: bool,
 }
 
-impl Place {
+impl PathTarget {
     /// What is there, or the error that nothing is.
     pub(crate) fn existing(self) -> Result<Attributes, Cause> {
         Ok(self.found.ok_or(FileIoError::NotFound {})?)
@@ -60,13 +60,13 @@ pub(crate) fn handle_of(attributes: &Attributes) -> Handle {
 }
 
 /// The parts of a path that are still to be walked.
-struct Way {
+struct PathWalk {
     parts: VecDeque<Vec<u8>>,
     directory_meant: bool,
     links: u32,
 }
 
-impl Way {
+impl PathWalk {
     fn new(path: &[u8]) -> Self {
         Self { parts: parts_of(path).collect(), directory_meant: path.ends_with(b"/"), links: 0 }
     }
@@ -99,21 +99,21 @@ fn parts_of(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
 }
 
-impl<S: Spawn> FileSystem<S> {
+impl<S: Spawn> ClientSession<S> {
     /// What `path` names; symbolic links on the way are followed, one at the end as `last` says.
-    pub(crate) async fn find(&self, path: &[u8], last: Last) -> Result<Attributes, Cause> {
+    pub(crate) async fn find(&self, path: &[u8], last: FinalSymlink) -> Result<Attributes, Cause> {
         self.walk(path, last).await?.existing()
     }
 
     /// The directory and the last name of a path, for what need not know what is there: a request
-    /// less. `None` if only a [walk](Self::walk) can tell what the path means.
+    /// less. `None` if only a [walk](Self::walk) can resolve the path.
     pub(crate) async fn place_of(&self, path: &[u8]) -> Result<Option<(Handle, Name)>, Cause> {
         let Some((above, last)) = split_last(path) else { return Ok(None) };
         let name = Name::new(last.to_vec())?;
         if parts_of(above).next().is_none() {
             return Ok(Some((ROOT, name)));
         }
-        let above = self.find(above, Last::Follow).await?;
+        let above = self.find(above, FinalSymlink::Follow).await?;
         match above.kind {
             Kind::Directory {} => Ok(Some((handle_of(&above), name))),
             _ => Err(FileIoError::NotDirectory {}.into()),
@@ -121,11 +121,11 @@ impl<S: Spawn> FileSystem<S> {
     }
 
     /// Where `path` ends, whether something is there or not.
-    pub(crate) async fn walk(&self, path: &[u8], last: Last) -> Result<Place, Cause> {
+    pub(crate) async fn walk(&self, path: &[u8], last: FinalSymlink) -> Result<PathTarget, Cause> {
         if path.is_empty() {
             return Err(Cause::EmptyPath);
         }
-        let mut way = Way::new(path);
+        let mut way = PathWalk::new(path);
         let mut here = ROOT;
         while let Some(part) = way.parts.pop_front() {
             let at_end = way.parts.is_empty();
@@ -143,16 +143,17 @@ impl<S: Spawn> FileSystem<S> {
                 }
                 _ => {
                     let name = Name::new(part)?;
-                    let (found, held) = if at_end && last == Last::Open && !way.directory_meant {
-                        self.open_name(here, &name).await?
-                    } else {
-                        (self.lookup(here, &name).await?, None)
-                    };
+                    let (found, held) =
+                        if at_end && last == FinalSymlink::Open && !way.directory_meant {
+                            self.open_name(here, &name).await?
+                        } else {
+                            (self.lookup(here, &name).await?, None)
+                        };
                     let is_link = found.is_some_and(|found| found.kind == Kind::Symlink {});
-                    let stops = !is_link || (last == Last::Keep && !way.directory_meant);
+                    let stops = !is_link || (last == FinalSymlink::Keep && !way.directory_meant);
                     if at_end && stops {
                         let place = ended(here, name, found, way.directory_meant)?;
-                        return Ok(Place { held, ..place });
+                        return Ok(PathTarget { held, ..place });
                     }
                     found.ok_or(FileIoError::NotFound {})?
                 }
@@ -186,11 +187,11 @@ impl<S: Spawn> FileSystem<S> {
         &self,
         directory: Handle,
         name: &Name,
-    ) -> Result<(Option<Attributes>, Option<Answered>), Cause> {
+    ) -> Result<(Option<Attributes>, Option<LeaseReply>), Cause> {
         let (who, call) = (self.who(), self.call());
         match self.ask(Open { who, call, directory, name: name.clone() }).await {
             Ok(OpenedFile { attributes, lease }) => {
-                let answered = (lease != 0).then_some(Answered { call, lease });
+                let answered = (lease != 0).then_some(LeaseReply { call, lease });
                 Ok((Some(attributes), answered))
             }
             Err(Cause::FileIo(FileIoError::NotFound {})) => Ok((None, None)),
@@ -198,9 +199,9 @@ impl<S: Spawn> FileSystem<S> {
         }
     }
 
-    async fn nameless(&self, directory: Handle) -> Result<Place, Cause> {
+    async fn nameless(&self, directory: Handle) -> Result<PathTarget, Cause> {
         let found = Some(self.ask(GetAttributes { file: directory }).await?);
-        Ok(Place { directory, name: None, found, held: None, directory_meant: true })
+        Ok(PathTarget { directory, name: None, found, held: None, directory_meant: true })
     }
 }
 
@@ -209,9 +210,9 @@ fn ended(
     name: Name,
     found: Option<Attributes>,
     directory_meant: bool,
-) -> Result<Place, Cause> {
+) -> Result<PathTarget, Cause> {
     if directory_meant && found.is_some_and(|found| found.kind != Kind::Directory {}) {
         return Err(FileIoError::NotDirectory {}.into());
     }
-    Ok(Place { directory, name: Some(name), found, held: None, directory_meant })
+    Ok(PathTarget { directory, name: Some(name), found, held: None, directory_meant })
 }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 use client::{Credentials, OpenOptions, Regions};
 use fileio::model::{Model, machine};
 use fileio::protocol::{FileIo, Reply, Request};
@@ -20,7 +20,7 @@ struct Seen {
     lists: AtomicU64,
     others: AtomicU64,
     appends: AtomicU64,
-    /// Of so many appends one answer is lost, if any.
+    /// One reply of this number of appends is lost, if any.
     loses_one_in: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Server<FileIo> for Watcher {
     }
 }
 
-fn watched() -> (Volume, File, &'static Seen) {
+fn watched() -> (Volume, BlockingFile, &'static Seen) {
     let seen: &'static Seen = Box::leak(Box::default());
     let watch = move |model| Rc::new(Watcher { model, seen });
     let machine = machine::start_with(watch).unwrap();

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use c_file::CFile;
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 use client::stream::{UNREAD_MAX, Whence};
 use client::{Cause, Credentials, Stream};
 use fileio::model::{Model, machine};
@@ -78,7 +78,12 @@ fn a_stream_does_what_the_c_library_does() {
 }
 
 /// Does one random call on both and compares what it returns.
-fn same_call(rng: &mut Rng, ours: &mut Stream<File>, theirs: &mut CFile, last: Last) -> Last {
+fn same_call(
+    rng: &mut Rng,
+    ours: &mut Stream<BlockingFile>,
+    theirs: &mut CFile,
+    last: Last,
+) -> Last {
     match rng.below(12) {
         0..4 if last != Last::Write => {
             let length = length(rng);

@@ -175,7 +175,8 @@ fn config(options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("mdfs".into()),
+        // For the kernel itself too, unlike `Subtype`: the type is `fuse.mdfs` (Linux 5.4 and later).
+        MountOption::CUSTOM("subtype=mdfs".into()),
         MountOption::DefaultPermissions,
         if options.read_only { MountOption::RO } else { MountOption::RW },
     ];

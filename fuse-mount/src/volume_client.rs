@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use client::leases::{Answered, Holding, Leases};
+use client::leases::{LeaseReply, Leases, OpenFileGuard};
 use client::protocol::{
     Attributes, CallId, Change, Credentials, Error, FileIo, GetAttributes, Handle, Kind,
     SetAttributes,
@@ -74,10 +74,10 @@ impl<S: Spawn> VolumeClient<S> {
         file: &Attributes,
         call: CallId,
         lease: u64,
-    ) -> Result<Holding<S>, KernelError> {
+    ) -> Result<OpenFileGuard<S>, KernelError> {
         match file.kind {
             Kind::File {} => {
-                let answered = Answered { call, lease };
+                let answered = LeaseReply { call, lease };
                 Ok(self.leases.held(&self.machine, handle_of(file), answered).await?)
             }
             Kind::Directory {} => Err(KernelError(libc::EISDIR)),
@@ -88,7 +88,7 @@ impl<S: Spawn> VolumeClient<S> {
 
     /// Waits until the nodes have received all closes, or do not answer.
     pub(crate) async fn flush_closes(&self) {
-        self.leases.last_words(&self.machine).await;
+        self.leases.wait_for_closes(&self.machine).await;
     }
 
     /// The id of the next call.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use client::OpenOptions;
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 use runtime::seed::with_seed;
 use tests::raw_nfs::RawNfs;
 use tests::{Content, Served, Site, libnfs};
@@ -100,7 +100,7 @@ impl Drop for End<'_> {
 }
 
 /// Each record is seen by another client once it is committed, whole.
-fn write_and_check(served: &Served, file: &File) {
+fn write_and_check(served: &Served, file: &BlockingFile) {
     let mut nfs = RawNfs::connect(served);
     let root = nfs.root();
     let handle = nfs.lookup(&root, b"growing").unwrap();

@@ -46,7 +46,7 @@ fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
     let (head, text) = get(&address, "/metrics");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     for line in [
-        &format!("mdfs_nodes{{state=\"answer\"}} {NODES}"),
+        &format!("mdfs_nodes{{state=\"up\"}} {NODES}"),
         "mdfs_disk_healthy{node=\"0\",disk=\"0\"} 1",
         "mdfs_nfs_connections 0",
     ] {

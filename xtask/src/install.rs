@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::needs;
 use crate::steps::{Call, Failed, Steps};
-use crate::{USAGE, needs};
 
 const BUILD: &str = "cargo build --profile release-debug --locked --package mdfs --package mdfs-c";
 const LAB: &str = "mdfs-lab";
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             }
             _ => {
                 eprintln!("{USAGE_TEXT}");
-                return ExitCode::from(USAGE);
+                return ExitCode::from(2);
             }
         }
     }

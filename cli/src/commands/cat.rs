@@ -4,9 +4,9 @@ use client::OpenOptions;
 use futures::executor::block_on;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::local::CHUNK;
-use crate::session::Session;
+use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
 
 /// Parts that are read at once, at most.
@@ -24,7 +24,7 @@ pub(crate) struct Cat {
 }
 
 impl Cat {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         for file in &self.files {
             print(file, session)?;
         }
@@ -33,9 +33,9 @@ impl Cat {
 }
 
 /// Prints a file, as far as it reaches now. While one part is printed the next is on its way.
-pub(super) fn print(path: &VolumePath, session: &mut Session) -> Result<(), Failure> {
+pub(super) fn print(path: &VolumePath, session: &mut CommandSession) -> Result<(), CommandFailure> {
     let volume = session.open(&path.volume)?;
-    let failed = |error| Failure::inside(&path.volume, error);
+    let failed = |error| CommandFailure::inside(&path.volume, error);
     let file = volume.open(&path.path, OpenOptions::new().read(true)).map_err(failed)?.shared();
     let size = block_on(file.metadata()).map_err(failed)?.size;
     let reads = stream::iter((0..size).step_by(CHUNK));

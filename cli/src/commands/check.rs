@@ -8,17 +8,17 @@ use client::volume::{OpenCause, OpenError};
 use serde::Serialize;
 use volume::{CheckOptions, CheckStep, Checked, Summary};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::output::table;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::size::{Size, human};
+use crate::session::CommandSession;
+use crate::size::{ByteSize, human};
 
-/// Check all metadata of a volume that nobody serves; nothing is written.
+/// Check all metadata of a volume that is not served; nothing is written.
 ///
 /// Reads superblocks, roots, logs, every page of metadata with its checksum, and compares names with
 /// files, counts of links, and every block with its owner. What a crash has left to be finished by the
-/// next start is told as pending, not as damage. Nothing is repaired.
+/// next start is reported as pending, not as damage. Nothing is repaired.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs check scratch
@@ -34,7 +34,7 @@ pub(crate) struct Check {
     data: bool,
     /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
     #[arg(long, value_name = "SIZE", requires = "data")]
-    rate: Option<Size>,
+    rate: Option<ByteSize>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -43,9 +43,9 @@ pub(crate) struct Check {
     volume: PathBuf,
 }
 
-/// Read all data and metadata of a volume that nobody serves, and compare it with its checksums.
+/// Read all data and metadata of a volume that is not served, and compare it with its checksums.
 ///
-/// The same as `mdfs check --data`: finds blocks that have gone bad before somebody needs them. Nothing
+/// The same as `mdfs check --data`: finds bad blocks before they are needed. Nothing
 /// is written and nothing is repaired.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -56,7 +56,7 @@ Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked.")]
 pub(crate) struct Scrub {
     /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
     #[arg(long, value_name = "SIZE")]
-    rate: Option<Size>,
+    rate: Option<ByteSize>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -66,7 +66,7 @@ pub(crate) struct Scrub {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct CheckReport {
     volume: String,
     id: String,
     sound: bool,
@@ -82,14 +82,14 @@ struct Report {
     /// Bytes of data that were read and compared; absent if that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     read_bytes: Option<u64>,
-    pending: Pending,
+    pending: PendingRecord,
     lost_nodes: u32,
     flaws_count: u64,
-    flaws: Vec<Flaw>,
+    flaws: Vec<FlawRecord>,
 }
 
 #[derive(Debug, Serialize)]
-struct Pending {
+struct PendingRecord {
     operations: u64,
     trims: u64,
     unlinked_files: u64,
@@ -97,7 +97,7 @@ struct Pending {
 }
 
 #[derive(Debug, Serialize)]
-struct Flaw {
+struct FlawRecord {
     thing: String,
     what: String,
     next_step: &'static str,
@@ -106,13 +106,13 @@ struct Flaw {
 }
 
 impl Check {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         run(&self.volume, self.data, self.rate, self.json, session)
     }
 }
 
 impl Scrub {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         run(&self.volume, true, self.rate, self.json, session)
     }
 }
@@ -120,12 +120,14 @@ impl Scrub {
 fn run(
     volume: &Path,
     data: bool,
-    rate: Option<Size>,
+    rate: Option<ByteSize>,
     json: bool,
-    session: &mut Session,
-) -> Result<(), Failure> {
+    session: &mut CommandSession,
+) -> Result<(), CommandFailure> {
     if rate.is_some_and(|rate| rate.0 == 0) {
-        return Err(Failure::Usage("--rate 0 reads nothing; leave it out for no limit".to_owned()));
+        return Err(CommandFailure::Usage(
+            "--rate 0 reads nothing; leave it out for no limit".to_owned(),
+        ));
     }
     let opened = |cause| OpenError { directory: volume.to_owned(), cause };
     if !volume.is_dir() {
@@ -142,16 +144,20 @@ fn run(
     progress.finish();
     let checked = checked.map_err(|error| opened(OpenCause::Stack(error)))?;
     let count = checked.summary.flaws.count();
-    let report = Report::new(volume, &checked, data.then(|| read.load(Relaxed)));
+    let report = CheckReport::new(volume, &checked, data.then(|| read.load(Relaxed)));
     if json {
         session.print_json(&report)?;
     } else {
         report.print(session)?;
     }
-    if count == 0 { Ok(()) } else { Err(Failure::Flawed { volume: volume.to_owned(), count }) }
+    if count == 0 {
+        Ok(())
+    } else {
+        Err(CommandFailure::Flawed { volume: volume.to_owned(), count })
+    }
 }
 
-/// Tells on the bar how far it is, from all threads.
+/// Shows the progress, from all threads.
 fn on_step(progress: Progress, read: Arc<AtomicU64>) -> Arc<dyn Fn(CheckStep) + Send + Sync> {
     let done = AtomicU64::new(0);
     Arc::new(move |step| {
@@ -168,7 +174,7 @@ fn on_step(progress: Progress, read: Arc<AtomicU64>) -> Arc<dyn Fn(CheckStep) + 
     })
 }
 
-impl Report {
+impl CheckReport {
     fn new(volume: &Path, checked: &Checked, read_bytes: Option<u64>) -> Self {
         let Summary { pending, flaws, .. } = &checked.summary;
         let found = &checked.summary;
@@ -188,7 +194,7 @@ impl Report {
             xattrs: found.xattrs,
             stored_replies: found.replies,
             read_bytes,
-            pending: Pending {
+            pending: PendingRecord {
                 operations: pending.promises,
                 trims: pending.trims,
                 unlinked_files: pending.unlinked,
@@ -196,13 +202,13 @@ impl Report {
             },
             lost_nodes: checked.lost_nodes,
             flaws_count: flaws.count(),
-            flaws: flaws.listed().iter().map(Flaw::new).collect(),
+            flaws: flaws.listed().iter().map(FlawRecord::new).collect(),
         }
     }
 
-    fn print(&self, session: &mut Session) -> Result<(), Failure> {
+    fn print(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         for flaw in &self.flaws {
-            let Flaw { thing, what, next_step, .. } = flaw;
+            let FlawRecord { thing, what, next_step, .. } = flaw;
             session.print(format!("{thing}: {what}; {next_step}\n"))?;
         }
         let untold = self.flaws_count - self.flaws.len() as u64;
@@ -238,14 +244,14 @@ impl Report {
     }
 }
 
-impl Flaw {
+impl FlawRecord {
     fn new(flaw: &volume::Flaw) -> Self {
         let volume::Flaw { thing, what, step, ino } = flaw.clone();
         Self { thing, what, next_step: step, inode: ino }
     }
 }
 
-impl Pending {
+impl PendingRecord {
     fn in_words(&self) -> String {
         let Self { operations, trims, unlinked_files, passing_groups } = self;
         let parts = [

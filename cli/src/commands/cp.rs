@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use crate::copy::command::{self, End};
-use crate::copy::{JOBS, Wish};
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::copy::command::{self, CopyEnd};
+use crate::copy::{CopyOptions, JOBS};
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 
 /// Most files that one command copies at once.
 const JOBS_MAX: i64 = 256;
@@ -34,11 +34,11 @@ pub(crate) struct Cp {
     /// Copy directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Copy so many files, or pieces of large files, at once (memory: up to 12 MiB for each).
+    /// Number of files, or pieces of large files, that are copied concurrently (up to 12 MiB of memory each).
     #[arg(short, long, value_name = "N", default_value_t = JOBS as u16,
           value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
     jobs: u16,
-    /// Tell what differs by the bytes, not by size and time.
+    /// Compare files by their content, not by size and time.
     #[arg(short, long)]
     checksum: bool,
     /// Read everything back, also what was there already, and compare it with its original.
@@ -64,13 +64,13 @@ pub(crate) struct Cp {
 }
 
 impl Cp {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
-        let ends: Vec<End> = self.paths.iter().map(|path| End::parse(path)).collect();
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        let ends: Vec<CopyEnd> = self.paths.iter().map(|path| CopyEnd::parse(path)).collect();
         let Some((destination, sources)) = ends.split_last() else { return Ok(()) };
         let Self { recursive, checksum, verify, all, .. } = *self;
         let (jobs, sync, exact) = (self.jobs.into(), !self.no_sync, self.no_target_directory);
         let owner = self.owner;
-        let wish = Wish { recursive, jobs, checksum, verify, all, sync, exact, owner };
+        let wish = CopyOptions { recursive, jobs, checksum, verify, all, sync, exact, owner };
         let told = command::run(session, sources, destination, wish)?;
         if recursive { session.print(told) } else { Ok(()) }
     }

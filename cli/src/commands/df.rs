@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::output::table;
-use crate::session::Session;
+use crate::session::CommandSession;
 use crate::size::human;
 
 /// Show the space of a volume.
@@ -24,7 +24,7 @@ pub(crate) struct Df {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct SpaceReport {
     volume: String,
     total_bytes: u64,
     used_bytes: u64,
@@ -33,10 +33,10 @@ struct Report {
 }
 
 impl Df {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let volume = session.open(&self.volume)?;
-        let space = volume.space().map_err(|error| Failure::inside(&self.volume, error))?;
-        let report = Report {
+        let space = volume.space().map_err(|error| CommandFailure::inside(&self.volume, error))?;
+        let report = SpaceReport {
             volume: self.volume.display().to_string(),
             total_bytes: space.total_bytes,
             used_bytes: space.total_bytes.saturating_sub(space.free_bytes),

@@ -9,9 +9,9 @@ use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
 use volume::{FormatOptions, RunOptions};
 
-use crate::exit::Failure;
-use crate::session::Session;
-use crate::size::{Size, human};
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
+use crate::size::{ByteSize, human};
 
 /// Make a volume: its directory, its disks and an empty file system.
 ///
@@ -22,7 +22,7 @@ use crate::size::{Size, human};
   mdfs format scratch                                         one disk of 4 GiB, in a file
   mdfs format scratch --disk-nodes 2 --disks-per-node 2       four disks in files
   mdfs format scratch --disk /dev/sdb --disk /dev/sdc --disk-nodes 2")]
-pub(crate) struct Format {
+pub(crate) struct FormatCommand {
     /// The directory of the volume; made if it does not exist.
     #[arg(value_name = "VOL")]
     volume: PathBuf,
@@ -36,25 +36,25 @@ pub(crate) struct Format {
     disks_per_node: u32,
     /// Size of each disk that is a file, as in 4GiB; files grow only as they are written.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", conflicts_with = "disks")]
-    disk_size: Size,
+    disk_size: ByteSize,
     /// A block device or file to use as a disk; one for each disk, node after node.
     #[arg(long = "disk", value_name = "PATH")]
     disks: Vec<PathBuf>,
-    /// File-system nodes: over so many the work is spread, for good.
+    /// File-system nodes, which share the work; the number never changes.
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(FS_NODES_MAX)))]
     nodes: u32,
     /// Bytes of a stripe: so much goes to one disk before the next one.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
-    stripe: Size,
-    /// Tell what was made as JSON.
+    stripe: ByteSize,
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
 /// What was made.
 #[derive(Debug, Serialize)]
-struct Report {
+struct FormatReport {
     volume: String,
     id: String,
     disk_nodes: u32,
@@ -64,13 +64,13 @@ struct Report {
     stripe_bytes: u64,
 }
 
-impl Format {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+impl FormatCommand {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let options = self.options()?;
         let geometry = volume::format(&self.volume, &options)
-            .map_err(|error| Failure::Format { volume: self.volume.clone(), error })?;
+            .map_err(|error| CommandFailure::Format { volume: self.volume.clone(), error })?;
         self.give_to_user()?;
-        let report = Report {
+        let report = FormatReport {
             volume: self.volume.display().to_string(),
             id: geometry.volume.to_string(),
             disk_nodes: geometry.disk_nodes,
@@ -82,8 +82,8 @@ impl Format {
         self.report(&report, session)
     }
 
-    /// The root directory belongs to whoever makes the volume, not to root.
-    fn give_to_user(&self) -> Result<(), Failure> {
+    /// The root directory belongs to the user who makes the volume, not to root.
+    fn give_to_user(&self) -> Result<(), CommandFailure> {
         let failed = |cause| OpenError { directory: self.volume.clone(), cause };
         let user = client::process::credentials();
         let user = user.map_err(|error| failed(OpenCause::NoCredentials(error)))?;
@@ -94,13 +94,13 @@ impl Format {
         let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
         let volume = Volume::new(running.client_handle(), Credentials::root());
         let given = volume.set_owner("/", Some(user.uid), Some(user.gid));
-        given.map_err(|error| Failure::inside(&self.volume, error))?;
+        given.map_err(|error| CommandFailure::inside(&self.volume, error))?;
         running.stop().map_err(|error| failed(OpenCause::Stack(error)).into())
     }
 
-    fn options(&self) -> Result<FormatOptions, Failure> {
+    fn options(&self) -> Result<FormatOptions, CommandFailure> {
         let too_long =
-            || Failure::Usage(format!("a stripe of {} is too long", human(self.stripe.0)));
+            || CommandFailure::Usage(format!("a stripe of {} is too long", human(self.stripe.0)));
         Ok(FormatOptions {
             disk_nodes: self.disk_nodes,
             disks_per_node: self.disks_per_node,
@@ -111,12 +111,16 @@ impl Format {
         })
     }
 
-    /// Tells what was made, and what to do next.
-    fn report(&self, made: &Report, session: &mut Session) -> Result<(), Failure> {
+    /// Prints the result and the next command.
+    fn report(
+        &self,
+        made: &FormatReport,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         if self.json {
             return session.print_json(made);
         }
-        let Report { volume, id, disk_nodes, disks, total_bytes, nodes, stripe_bytes } = made;
+        let FormatReport { volume, id, disk_nodes, disks, total_bytes, nodes, stripe_bytes } = made;
         session.print(format!(
             "volume {volume} ({id})
   {} on {disks} disks of {disk_nodes} disk nodes, stripes of {}, {nodes} nodes
@@ -135,14 +139,14 @@ mod tests {
     use super::*;
 
     #[derive(clap::Parser)]
-    struct Program {
+    struct FormatProgram {
         #[command(flatten)]
-        format: Format,
+        format: FormatCommand,
     }
 
-    fn parse(arguments: &[&str]) -> Result<Format, String> {
+    fn parse(arguments: &[&str]) -> Result<FormatCommand, String> {
         let arguments = ["format", "VOL"].iter().chain(arguments);
-        Ok(Program::try_parse_from(arguments).map_err(|error| error.to_string())?.format)
+        Ok(FormatProgram::try_parse_from(arguments).map_err(|error| error.to_string())?.format)
     }
 
     #[test]

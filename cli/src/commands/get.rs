@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::copy::Wish;
-use crate::copy::command::{self, End};
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::copy::CopyOptions;
+use crate::copy::command::{self, CopyEnd};
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
 
 /// Copy a file, or a tree of files, out of a volume.
@@ -31,12 +31,13 @@ pub(crate) struct Get {
 }
 
 impl Get {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         if self.to == Path::new("-") {
             return super::cat::print(&self.from, session);
         }
-        let (from, to) = (End::Inside(self.from.clone()), End::Host(self.to.clone()));
-        let wish = Wish { recursive: self.recursive, ..Wish::default() };
+        let (from, to) =
+            (CopyEnd::VolumeFileTree(self.from.clone()), CopyEnd::HostTree(self.to.clone()));
+        let wish = CopyOptions { recursive: self.recursive, ..CopyOptions::default() };
         command::run(session, &[from], &to, wish).map(drop)
     }
 }

@@ -3,9 +3,9 @@
 use client::blocking::Volume;
 use client::{Attributes, Kind};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::output::{FileRecord, LIST_ALIGNED_RIGHT, ListedFile, list_row, printable, table};
-use crate::session::Session;
+use crate::session::CommandSession;
 use crate::volume_path::{VolumePath, join};
 
 /// List a directory, or show a file, by name.
@@ -31,10 +31,10 @@ pub(crate) struct Ls {
 }
 
 impl Ls {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let volume = session.open(&self.path.volume)?;
         let lines = self.lines(&volume);
-        let lines = lines.map_err(|error| Failure::inside(&self.path.volume, error))?;
+        let lines = lines.map_err(|error| CommandFailure::inside(&self.path.volume, error))?;
         if self.json {
             let record = |line: &ListedFile| {
                 FileRecord::new(&line.name, &line.attributes, line.target.as_deref())

@@ -1,7 +1,7 @@
 //! `mdfs mkdir`: makes directories.
 
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
 
 /// Make directories.
@@ -19,12 +19,12 @@ pub(crate) struct Mkdir {
 }
 
 impl Mkdir {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         for path in &self.paths {
             let volume = session.open(&path.volume)?;
             let made =
                 if self.parents { volume.mkdir_all(&path.path) } else { volume.mkdir(&path.path) };
-            made.map_err(|error| Failure::inside(&path.volume, error))?;
+            made.map_err(|error| CommandFailure::inside(&path.volume, error))?;
         }
         Ok(())
     }

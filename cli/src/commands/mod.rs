@@ -22,9 +22,9 @@ mod stat;
 use clap::{Parser, Subcommand};
 
 use crate::Commands;
-use crate::completion::{Completion, Man};
-use crate::exit::{EXIT_CODES, Failure};
-use crate::session::Session;
+use crate::completion::{CompletionCommand, ManCommand};
+use crate::exit::{CommandFailure, EXIT_CODES};
+use crate::session::CommandSession;
 
 /// Work with MDFS volumes.
 ///
@@ -32,22 +32,22 @@ use crate::session::Session;
 /// asks the server that serves the volume, and opens the volume itself if none does.
 #[derive(Debug, Parser)]
 #[command(name = "mdfs", version, after_help = EXIT_CODES, arg_required_else_help = true)]
-pub(crate) struct Program {
+pub(crate) struct MdfsProgram {
     #[command(subcommand)]
-    command: Command,
+    command: MdfsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Format(format::Format),
+enum MdfsCommand {
+    Format(format::FormatCommand),
     Serve(serve::Serve),
-    Mount(mount::Mount),
+    Mount(mount::MountCommand),
     Cp(cp::Cp),
     Put(put::Put),
     Get(get::Get),
     Cat(cat::Cat),
     Ls(ls::Ls),
-    Stat(stat::Stat),
+    Stat(stat::StatCommand),
     Mkdir(mkdir::Mkdir),
     Rm(rm::Rm),
     Mv(mv::Mv),
@@ -55,54 +55,54 @@ enum Command {
     Check(check::Check),
     Scrub(check::Scrub),
     RotateKeys(rotate_keys::RotateKeys),
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
     Demo(demo::Demo),
-    Cluster(cluster::Cluster),
+    Cluster(cluster::ClusterCommand),
     #[command(after_help = "Examples:
   mdfs completion bash > ~/.local/share/bash-completion/completions/mdfs
   mdfs completion zsh > ~/.zfunc/_mdfs              with ~/.zfunc in fpath, before compinit
   mdfs completion fish > ~/.config/fish/completions/mdfs.fish
   . <(mdfs completion bash)                         in this shell only")]
-    Completion(Completion),
+    Completion(CompletionCommand),
     #[command(after_help = "Examples:
   mdfs man | man -l -                     read it
   mdfs man --out ~/.local/share/man/man1  write it and mdfs-cp(1), mdfs-serve(1), ...")]
-    Man(Man),
+    Man(ManCommand),
 }
 
-impl Commands for Program {
+impl Commands for MdfsProgram {
     const NAME: &'static str = "mdfs";
 
-    fn run(self, session: &mut Session) -> Result<(), Failure> {
+    fn run(self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         match self.command {
-            Command::Format(format) => format.run(session),
-            Command::Serve(serve) => serve.run(session),
-            Command::Mount(mount) => mount.run(session),
-            Command::Cp(cp) => cp.run(session),
-            Command::Put(put) => put.run(session),
-            Command::Get(get) => get.run(session),
-            Command::Cat(cat) => cat.run(session),
-            Command::Ls(ls) => ls.run(session),
-            Command::Stat(stat) => stat.run(session),
-            Command::Mkdir(mkdir) => mkdir.run(session),
-            Command::Rm(rm) => rm.run(session),
-            Command::Mv(mv) => mv.run(session),
-            Command::Df(df) => df.run(session),
-            Command::Check(check) => check.run(session),
-            Command::Scrub(scrub) => scrub.run(session),
-            Command::RotateKeys(rotate) => rotate.run(session),
-            Command::Bench(bench) => bench.run(session),
-            Command::Demo(demo) => demo.run(session),
-            Command::Cluster(cluster) => cluster.run(session),
-            Command::Completion(completion) => completion.run::<Self>(session),
-            Command::Man(man) => man.run::<Self>(session),
+            MdfsCommand::Format(format) => format.run(session),
+            MdfsCommand::Serve(serve) => serve.run(session),
+            MdfsCommand::Mount(mount) => mount.run(session),
+            MdfsCommand::Cp(cp) => cp.run(session),
+            MdfsCommand::Put(put) => put.run(session),
+            MdfsCommand::Get(get) => get.run(session),
+            MdfsCommand::Cat(cat) => cat.run(session),
+            MdfsCommand::Ls(ls) => ls.run(session),
+            MdfsCommand::Stat(stat) => stat.run(session),
+            MdfsCommand::Mkdir(mkdir) => mkdir.run(session),
+            MdfsCommand::Rm(rm) => rm.run(session),
+            MdfsCommand::Mv(mv) => mv.run(session),
+            MdfsCommand::Df(df) => df.run(session),
+            MdfsCommand::Check(check) => check.run(session),
+            MdfsCommand::Scrub(scrub) => scrub.run(session),
+            MdfsCommand::RotateKeys(rotate) => rotate.run(session),
+            MdfsCommand::Bench(bench) => bench.run(session),
+            MdfsCommand::Demo(demo) => demo.run(session),
+            MdfsCommand::Cluster(cluster) => cluster.run(session),
+            MdfsCommand::Completion(completion) => completion.run::<Self>(session),
+            MdfsCommand::Man(man) => man.run::<Self>(session),
         }
     }
 
     fn log_level(&self) -> &'static str {
         match self.command {
             // The output has what it finds, with more about where it is.
-            Command::Check(_) | Command::Scrub(_) => "error",
+            MdfsCommand::Check(_) | MdfsCommand::Scrub(_) => "error",
             _ => "warn",
         }
     }

@@ -2,8 +2,8 @@
 
 use client::Kind;
 
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 use crate::volume_path::{VolumePath, join};
 
 /// Move or rename a file or a directory within its volume.
@@ -23,13 +23,13 @@ pub(crate) struct Mv {
 }
 
 impl Mv {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         if self.from.volume != self.to.volume {
             let text = "a move stays within one volume; use `mdfs cp` between two";
-            return Err(Failure::Usage(text.into()));
+            return Err(CommandFailure::Usage(text.into()));
         }
         let volume = session.open(&self.from.volume)?;
-        let failed = |error| Failure::inside(&self.to.volume, error);
+        let failed = |error| CommandFailure::inside(&self.to.volume, error);
         let into = match volume.metadata(&self.to.path) {
             Ok(found) => found.kind == Kind::Directory {},
             Err(error) if error.cause.is_not_found() => false,

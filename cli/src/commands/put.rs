@@ -9,11 +9,11 @@ use futures::executor::block_on;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use runtime::ClientHandle;
 
-use crate::copy::command::{self, End};
-use crate::copy::{PART_PREFIX, Wish};
-use crate::exit::Failure;
+use crate::copy::command::{self, CopyEnd};
+use crate::copy::{CopyOptions, PART_PREFIX};
+use crate::exit::CommandFailure;
 use crate::local;
-use crate::session::Session;
+use crate::session::CommandSession;
 use crate::tree::split;
 use crate::volume_path::VolumePath;
 
@@ -43,19 +43,20 @@ pub(crate) struct Put {
 const BEHIND: usize = 4;
 
 impl Put {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         if self.from == Path::new("-") {
             return self.put_standard_input(session);
         }
-        let (from, to) = (End::Host(self.from.clone()), End::Inside(self.to.clone()));
-        let wish = Wish { recursive: self.recursive, ..Wish::default() };
+        let (from, to) =
+            (CopyEnd::HostTree(self.from.clone()), CopyEnd::VolumeFileTree(self.to.clone()));
+        let wish = CopyOptions { recursive: self.recursive, ..CopyOptions::default() };
         command::run(session, &[from], &to, wish).map(drop)
     }
 
     /// The file gets its name when it is whole.
-    fn put_standard_input(&self, session: &mut Session) -> Result<(), Failure> {
+    fn put_standard_input(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let volume = session.open(&self.to.volume)?;
-        let failed = |error| Failure::inside(&self.to.volume, error);
+        let failed = |error| CommandFailure::inside(&self.to.volume, error);
         let (above, _) = split(&self.to.path);
         let own = format!("{PART_PREFIX}{:016x}", client::blocking::random_client());
         let part = [above, own.as_bytes()].concat();
@@ -75,16 +76,16 @@ impl Put {
 async fn fill(
     file: &File<ClientHandle>,
     source: impl Read,
-    failed: impl Fn(client::Error) -> Failure + Copy,
-) -> Result<(), Failure> {
+    failed: impl Fn(client::Error) -> CommandFailure + Copy,
+) -> Result<(), CommandFailure> {
     let write = async |chunk: io::Result<(u64, Bytes)>| {
         let name = Path::new("standard input");
-        let (offset, data) = chunk.map_err(|error| Failure::local("read", name, error))?;
+        let (offset, data) = chunk.map_err(|error| CommandFailure::local("read", name, error))?;
         let end = offset + data.len() as u64;
         if !local::is_zero(&data) {
             file.write_at(offset, data).await.map_err(failed)?;
         }
-        Ok::<u64, Failure>(end)
+        Ok::<u64, CommandFailure>(end)
     };
     let written = stream::iter(local::chunks(source)).map(write).buffered(BEHIND);
     let size = written.try_fold(0, async |_, end| Ok(end)).await?;

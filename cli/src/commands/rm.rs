@@ -1,7 +1,7 @@
 //! `mdfs rm`: removes files and trees.
 
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
 
 /// Remove files, or directories with all that is in them.
@@ -25,7 +25,7 @@ pub(crate) struct Rm {
 }
 
 impl Rm {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         for path in &self.paths {
             let volume = session.open(&path.volume)?;
             let removed = if self.recursive {
@@ -36,7 +36,7 @@ impl Rm {
             match removed {
                 Err(error) if self.force && error.cause.is_not_found() => {}
                 removed => removed.map_err(|error| {
-                    Failure::inside(&path.volume, error).for_directory("remove it with -r")
+                    CommandFailure::inside(&path.volume, error).for_directory("remove it with -r")
                 })?,
             }
         }

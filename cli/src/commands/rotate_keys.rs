@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use futures::executor::block_on;
 
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 use crate::signals::secret;
 
 /// Make a new key under the file handles of NFS clients; do it twice to shut out handles that leaked.
@@ -22,10 +22,12 @@ pub(crate) struct RotateKeys {
 }
 
 impl RotateKeys {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let failed = |why: String| {
             let volume = self.volume.display();
-            Failure::Wrong(format!("cannot rotate the keys of volume {volume}: {why}; try again"))
+            CommandFailure::Wrong(format!(
+                "cannot rotate the keys of volume {volume}: {why}; try again"
+            ))
         };
         let secret = secret().map_err(|error| failed(error.to_string()))?;
         let volume = session.open(&self.volume)?;

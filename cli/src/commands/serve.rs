@@ -15,12 +15,12 @@ use runtime::Undelivered;
 use runtime::net::Address;
 use volume::{RunOptions, Running};
 
-use crate::exit::{Failure, ServeError};
-use crate::rpcbind::{self, Registered};
-use crate::session::Session;
+use crate::exit::{CommandFailure, ServeError};
+use crate::rpcbind::{self, RpcbindRegistration};
+use crate::session::CommandSession;
 use crate::signals::{EndSignals, secret};
-use crate::size::{Size, cache_size};
-use crate::watch::Watch;
+use crate::size::{ByteSize, cache_size};
+use crate::watch::StatusServer;
 
 /// Serve a volume to the other commands and, with --nfs, to NFS clients, until SIGTERM or SIGINT.
 ///
@@ -45,8 +45,8 @@ pub(crate) struct Serve {
     /// the file changes.
     #[arg(long, value_name = "FILE", requires = "nfs")]
     exports: Option<PathBuf>,
-    /// Where the volume is told of over HTTP: a page for people at `/`, the same and the counts of NFS
-    /// requests for Prometheus at `/metrics`; port 0 lets the system choose one. Whoever can connect there
+    /// Address of the HTTP server: a status page at `/`, the same figures and the counts of NFS
+    /// requests for Prometheus at `/metrics`; port 0 lets the system choose one. Anyone who can connect there
     /// can read them.
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
@@ -61,7 +61,7 @@ pub(crate) struct Serve {
     /// Memory for cached data, as in 8GiB; metadata take half as much again, at most, and transfers under way
     /// up to 256 MiB.
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = cache_size)]
-    cache: Size,
+    cache: ByteSize,
     /// Find the memory of the cache at the start, instead of when it is first used: half a second for 2 GiB, which
     /// the first reads and writes then do not wait for.
     #[arg(long)]
@@ -69,9 +69,10 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let volume = &self.volume;
-        let failed = |operation, error| Failure::Serve { operation, volume: volume.clone(), error };
+        let failed =
+            |operation, error| CommandFailure::Serve { operation, volume: volume.clone(), error };
         let settings = self.exports.as_deref().map(read_settings).transpose()?;
         // First, so that a signal during the start ends in a clean stop too.
         let mut signals =
@@ -89,11 +90,11 @@ impl Serve {
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
         let watch = self.metrics.map(|address| {
             let title = format!("MDFS volume {}", volume.display());
-            Watch { address, title, counts: Box::new(String::new) }
+            StatusServer { address, title, counts: Box::new(String::new) }
         });
-        let served = Served::start(&running, self.nfs, watch, settings.as_ref());
+        let served = VolumeServer::start(&running, self.nfs, watch, settings.as_ref());
         let (gateway, watched) = served.map_err(|error| failed("serve", error))?;
-        let registered = gateway.as_ref().filter(|_| self.rpcbind).map(Served::register);
+        let registered = gateway.as_ref().filter(|_| self.rpcbind).map(VolumeServer::register);
         let registered = registered.transpose().map_err(|error| failed("serve", error))?;
         self.ready(gateway.as_ref(), watched.as_ref(), session)?;
 
@@ -105,12 +106,12 @@ impl Serve {
         running.stop().map_err(|error| failed("stop", error.into()))
     }
 
-    /// Until the end, the gateway obeys the table as it is in the file; one that makes no sense is told
+    /// Until the end, the gateway obeys the table as it is in the file; an invalid one is reported
     /// of, and the one before it counts.
     fn follow(
         &self,
         signals: &mut EndSignals,
-        gateway: Option<&Served>,
+        gateway: Option<&VolumeServer>,
         mut settings: Option<Settings>,
     ) {
         let (Some(file), Some(gateway)) = (&self.exports, gateway) else { return signals.wait() };
@@ -139,10 +140,10 @@ impl Serve {
     /// The one line that says that it is ready, at once even into a pipe.
     fn ready(
         &self,
-        nfs: Option<&Served>,
+        nfs: Option<&VolumeServer>,
         watched: Option<&Address>,
-        session: &mut Session,
-    ) -> Result<(), Failure> {
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let watched = watched.map(|at| format!(", metrics at http://{at}/"));
         let nfs = nfs.map(|served| format!(", NFS at {}", served.address));
         let (watched, nfs) = (watched.unwrap_or_default(), nfs.unwrap_or_default());
@@ -154,38 +155,38 @@ impl Serve {
 /// How often the table is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// When `file` was changed last, and how long it is, if it can be told.
+/// Time of the last change and size of `file`, if it can be read.
 fn changed_at(file: &Path) -> Option<(SystemTime, u64)> {
     let told = std::fs::metadata(file).ok()?;
     Some((told.modified().ok()?, told.len()))
 }
 
-pub(super) fn read_settings(file: &Path) -> Result<Settings, Failure> {
+pub(super) fn read_settings(file: &Path) -> Result<Settings, CommandFailure> {
     let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::local("read the exports in", file, error))?;
+        .map_err(|error| CommandFailure::local("read the exports in", file, error))?;
     Settings::parse(&text, &file.display().to_string())
-        .map_err(|error| Failure::Wrong(error.to_string()))
+        .map_err(|error| CommandFailure::Wrong(error.to_string()))
 }
 
 /// A gateway at its node.
-pub(super) struct Served {
+pub(super) struct VolumeServer {
     address: Address,
-    /// What it shall export from now on. Told to stop by this being dropped.
+    /// The table of exports. Dropped, it stops the watcher.
     exports: mpsc::UnboundedSender<Exports>,
     stopped: BoxFuture<'static, Result<Result<(), ServeError>, Undelivered>>,
 }
 
-impl Served {
+impl VolumeServer {
     /// Where it answers.
     pub(super) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Starts what of the two is wanted; returns also where the volume is told of.
+    /// Starts NFS and HTTP as requested; returns also the address of HTTP.
     pub(super) fn start(
         running: &Running,
         nfs: Option<SocketAddr>,
-        watch: Option<Watch>,
+        watch: Option<StatusServer>,
         settings: Option<&Settings>,
     ) -> Result<(Option<Self>, Option<Address>), ServeError> {
         let Some(address) = nfs else {
@@ -210,7 +211,7 @@ impl Served {
                     Some(watch) => Some(watch.start(&context, move || counted.metrics()).await?),
                     None => None,
                 };
-                // Whoever started it waits for exactly this.
+                // The parent process waits for exactly this line.
                 let _ = started.send((gateway.address().clone(), watched));
                 while let Some(exports) = told.next().await {
                     gateway.export(exports);
@@ -228,15 +229,15 @@ impl Served {
         }
     }
 
-    /// Tells rpcbind of it.
-    fn register(&self) -> Result<Registered, ServeError> {
+    /// Registers it with rpcbind.
+    fn register(&self) -> Result<RpcbindRegistration, ServeError> {
         let address = self.address.to_string();
         let address = address.parse().map_err(|_| rpcbind::Error::ProtocolMismatch)?;
-        Ok(Registered::new(address)?)
+        Ok(RpcbindRegistration::new(address)?)
     }
 
     fn export(&self, exports: Exports) {
-        // If the gateway has ended, `stop` tells.
+        // If the gateway has ended, `stop` reports it.
         let _ = self.exports.unbounded_send(exports);
     }
 

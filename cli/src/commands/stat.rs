@@ -2,9 +2,9 @@
 
 use client::Kind;
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::output::{FileRecord, describe};
-use crate::session::Session;
+use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
 
 /// Show all that is known of a file (of a symbolic link itself).
@@ -12,7 +12,7 @@ use crate::volume_path::VolumePath;
 #[command(after_help = "Examples:
   mdfs stat scratch:/run1/results.h5
   mdfs stat --json scratch:/run1/results.h5 | jq .size_bytes")]
-pub(crate) struct Stat {
+pub(crate) struct StatCommand {
     /// As JSON, sizes in bytes.
     #[arg(long)]
     json: bool,
@@ -21,10 +21,10 @@ pub(crate) struct Stat {
     path: VolumePath,
 }
 
-impl Stat {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+impl StatCommand {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let volume = session.open(&self.path.volume)?;
-        let inside = |error| Failure::inside(&self.path.volume, error);
+        let inside = |error| CommandFailure::inside(&self.path.volume, error);
         let found = volume.symlink_metadata(&self.path.path).map_err(inside)?;
         let is_link = found.kind == (Kind::Symlink {});
         let target =

@@ -6,33 +6,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use client::Kind;
 use parking_lot::Mutex;
 
-use super::{Copy, Item, Workers};
-use crate::exit::Failure;
-use crate::tree::{CHUNK, Content, Node, beside, joined, split};
+use super::{CopyItem, CopyWorkers, TreeCopy};
+use crate::exit::CommandFailure;
+use crate::tree::{CHUNK, FileInfo, TreeFile, beside, joined, split};
 
-/// Several workers copy a file that is larger than this, each so many bytes of it at a time.
+/// Size of a piece, in bytes: several workers copy a larger file, one piece each at a time.
 const PIECE: u64 = 16 * CHUNK;
 
 /// The names of parts begin with this.
 pub(crate) const PART_PREFIX: &str = ".mdfs-part-";
 
-/// A file that is being copied. Whoever copies its last piece finishes it.
-pub(super) struct Transfer {
-    item: Item,
-    source: Box<dyn Content>,
-    target: Box<dyn Content>,
+/// A file that is being copied. The worker that copies its last piece finishes it.
+pub(super) struct FileCopy {
+    item: CopyItem,
+    source: Box<dyn TreeFile>,
+    target: Box<dyn TreeFile>,
     part: Vec<u8>,
     /// The part was there: an earlier copy was interrupted.
     resumed: bool,
     /// Pieces that are not copied yet.
     left: AtomicUsize,
     /// The first failure.
-    failed: Mutex<Option<Failure>>,
+    failed: Mutex<Option<CommandFailure>>,
 }
 
 /// The name of the part beside `to`: the same for the same version of the same original only, so that
 /// what an interrupted copy has left can be taken up.
-pub(super) fn part_name(to: &[u8], of: &Node) -> Vec<u8> {
+pub(super) fn part_name(to: &[u8], of: &FileInfo) -> Vec<u8> {
     let mut version = split(to).1.to_vec();
     version.extend(of.size.to_le_bytes());
     version.extend(of.mtime.seconds.to_le_bytes());
@@ -42,7 +42,11 @@ pub(super) fn part_name(to: &[u8], of: &Node) -> Vec<u8> {
 }
 
 /// Copies `item`, unless its copy is there. What is large is shared among the workers.
-pub(super) fn copy(copy: &Copy<'_>, item: Item, workers: &Workers) -> Result<(), Failure> {
+pub(super) fn copy(
+    copy: &TreeCopy<'_>,
+    item: CopyItem,
+    workers: &CopyWorkers,
+) -> Result<(), CommandFailure> {
     if copy.is_there(&item)? {
         return Ok(());
     }
@@ -50,7 +54,7 @@ pub(super) fn copy(copy: &Copy<'_>, item: Item, workers: &Workers) -> Result<(),
     let source = copy.from.open(&item.from)?;
     let (target, resumed) = copy.to.part(&part)?;
     let (left, failed) = (AtomicUsize::new(1), Mutex::new(None));
-    let mut transfer = Transfer { item, source, target, part, resumed, left, failed };
+    let mut transfer = FileCopy { item, source, target, part, resumed, left, failed };
     if transfer.item.node.size <= PIECE {
         return transfer.piece(copy, 0);
     }
@@ -60,9 +64,9 @@ pub(super) fn copy(copy: &Copy<'_>, item: Item, workers: &Workers) -> Result<(),
     Ok(())
 }
 
-impl Transfer {
+impl FileCopy {
     /// Where the pieces start that have data; one, if there is none.
-    fn pieces(&self) -> Result<Vec<u64>, Failure> {
+    fn pieces(&self) -> Result<Vec<u64>, CommandFailure> {
         let mut pieces = Vec::new();
         let mut at = 0;
         while at < self.item.node.size {
@@ -79,7 +83,7 @@ impl Transfer {
     }
 
     /// Copies the piece from `start` on; finishes the file if it is the last one.
-    pub(super) fn piece(&self, copy: &Copy<'_>, start: u64) -> Result<(), Failure> {
+    pub(super) fn piece(&self, copy: &TreeCopy<'_>, start: u64) -> Result<(), CommandFailure> {
         if self.failed.lock().is_none()
             && let Err(failure) = self.copy_piece(copy, start)
         {
@@ -92,11 +96,11 @@ impl Transfer {
         let done = failed.map_or(Ok(()), Err).and_then(|()| self.finish(copy));
         match done {
             Ok(()) => {
-                copy.tally.copied();
+                copy.totals.copied();
                 Ok(())
             }
             // The next copy takes it up.
-            Err(stopped @ Failure::Stopped { .. }) => Err(stopped),
+            Err(stopped @ CommandFailure::Stopped { .. }) => Err(stopped),
             Err(failure) => {
                 // If it stays, it is only in the way.
                 let _ = copy.to.remove(&self.part);
@@ -105,7 +109,7 @@ impl Transfer {
         }
     }
 
-    fn copy_piece(&self, copy: &Copy<'_>, start: u64) -> Result<(), Failure> {
+    fn copy_piece(&self, copy: &TreeCopy<'_>, start: u64) -> Result<(), CommandFailure> {
         let end = self.item.node.size.min(start + PIECE);
         let mut at = start;
         while at < end {
@@ -123,15 +127,15 @@ impl Transfer {
     }
 
     /// The next data of the original, from its start to the hole after it.
-    fn extent(&self, at: u64) -> Result<(u64, u64), Failure> {
-        let Node { size, used, .. } = self.item.node;
+    fn extent(&self, at: u64) -> Result<(u64, u64), CommandFailure> {
+        let FileInfo { size, used, .. } = self.item.node;
         if used >= size {
             return Ok((at, size));
         }
         Ok(self.source.data(at)?.unwrap_or((size, size)))
     }
 
-    fn chunk(&self, copy: &Copy<'_>, offset: u64, length: u64) -> Result<(), Failure> {
+    fn chunk(&self, copy: &TreeCopy<'_>, offset: u64, length: u64) -> Result<(), CommandFailure> {
         let parts = self.source.read(offset, length)?;
         if parts.iter().map(|part| part.len() as u64).sum::<u64>() < length {
             return Err(self.changed(copy));
@@ -141,21 +145,21 @@ impl Transfer {
             return Ok(());
         }
         self.target.write(offset, data)?;
-        copy.tally.moved(length);
+        copy.totals.moved(length);
         Ok(())
     }
 
     /// Whole and, if so wished, durable and read back: only then it gets its time, which says so, and its
     /// name.
-    fn finish(&self, copy: &Copy<'_>) -> Result<(), Failure> {
-        let Item { from: _, to, node, .. } = &self.item;
+    fn finish(&self, copy: &TreeCopy<'_>) -> Result<(), CommandFailure> {
+        let CopyItem { from: _, to, node, .. } = &self.item;
         if self.resumed || node.used < node.size {
             self.target.set_size(node.size)?;
         }
-        if copy.wish.sync {
+        if copy.options.sync {
             self.target.sync()?;
         }
-        if copy.wish.verify && !same(copy, &*self.source, &*self.target, node)? {
+        if copy.options.verify && !same(copy, &*self.source, &*self.target, node)? {
             let why =
                 "what was read back differs from the original; copy it again, and check the disks";
             return Err(copy.to.refuse("verify", to, why));
@@ -168,25 +172,25 @@ impl Transfer {
         copy.to.rename(&self.part, to)
     }
 
-    fn changed(&self, copy: &Copy<'_>) -> Failure {
-        let why = "it was changed meanwhile; copy it again when nobody writes to it";
+    fn changed(&self, copy: &TreeCopy<'_>) -> CommandFailure {
+        let why = "it was changed meanwhile; copy it again when no program writes to it";
         copy.from.refuse("copy", &self.item.from, why)
     }
 }
 
 /// Do both have the bytes of a file like `node`? Reads all of them, but no holes that both have.
 pub(super) fn same(
-    copy: &Copy<'_>,
-    a: &dyn Content,
-    b: &dyn Content,
-    node: &Node,
-) -> Result<bool, Failure> {
+    copy: &TreeCopy<'_>,
+    a: &dyn TreeFile,
+    b: &dyn TreeFile,
+    node: &FileInfo,
+) -> Result<bool, CommandFailure> {
     let size = node.size;
     let mut at = 0;
     while at < size {
         copy.check_stop()?;
-        let next = |content: &dyn Content| {
-            Ok::<u64, Failure>(content.data(at)?.map_or(size, |(start, _)| start))
+        let next = |content: &dyn TreeFile| {
+            Ok::<u64, CommandFailure>(content.data(at)?.map_or(size, |(start, _)| start))
         };
         let data = if node.used >= size { at } else { next(a)?.min(next(b)?) };
         if data >= size {
@@ -201,22 +205,22 @@ pub(super) fn same(
     Ok(true)
 }
 
-impl Copy<'_> {
+impl TreeCopy<'_> {
     /// Is the copy of `item` there already? Then only what is known of it is set right.
-    fn is_there(&self, item: &Item) -> Result<bool, Failure> {
+    fn is_there(&self, item: &CopyItem) -> Result<bool, CommandFailure> {
         let Some(there) = self.find(item)? else { return Ok(false) };
-        let Item { from, to, node, .. } = item;
+        let CopyItem { from, to, node, .. } = item;
         let by_time = there.is_copy_of(node);
         let comparable = there.kind == Kind::File {} && there.size == node.size;
-        if self.wish.all || !comparable || !(by_time || self.wish.checksum) {
+        if self.options.all || !comparable || !(by_time || self.options.checksum) {
             return Ok(false);
         }
-        if self.wish.checksum || self.wish.verify {
+        if self.options.checksum || self.options.verify {
             // Its own holes are as good as the original's.
             let used = node.used.min(there.used);
             let (source, target) = (self.from.open(from)?, self.to.open(to)?);
-            if !same(self, &*source, &*target, &Node { used, ..*node })? {
-                if self.wish.checksum {
+            if !same(self, &*source, &*target, &FileInfo { used, ..*node })? {
+                if self.options.checksum {
                     return Ok(false);
                 }
                 let why = "it differs from the original, although size and time are the same; copy it \
@@ -227,13 +231,13 @@ impl Copy<'_> {
         if !by_time || there.mode != node.mode || self.wished(there).owner != node.owner {
             self.to.keep(to, node)?;
         }
-        self.tally.kept();
+        self.totals.kept();
         self.progress.moved(node.data());
         Ok(true)
     }
 
     /// What is at the destination of `item`, if it may be replaced.
-    pub(super) fn find(&self, item: &Item) -> Result<Option<Node>, Failure> {
+    pub(super) fn find(&self, item: &CopyItem) -> Result<Option<FileInfo>, CommandFailure> {
         if item.fresh {
             return Ok(None);
         }
@@ -259,50 +263,50 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{Tally, Wish};
+    use super::super::{CopyOptions, CopyTotals};
     use super::*;
     use crate::progress::Progress;
-    use crate::tree::{Host, Tree as _};
+    use crate::tree::{FileTree as _, HostTree};
 
     /// A disk that stores one byte wrongly.
-    struct Wrong(Box<dyn Content>);
+    struct WrongContent(Box<dyn TreeFile>);
 
-    impl Content for Wrong {
-        fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure> {
+    impl TreeFile for WrongContent {
+        fn write(&self, offset: u64, data: Bytes) -> Result<(), CommandFailure> {
             let mut bytes = data.to_vec();
             bytes[0] ^= 1;
             self.0.write_from(offset, &bytes)
         }
 
-        fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), CommandFailure> {
             self.write(offset, Bytes::copy_from_slice(data))
         }
 
-        fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure> {
+        fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, CommandFailure> {
             self.0.read_into(offset, out)
         }
 
-        fn node(&self) -> Result<Node, Failure> {
+        fn node(&self) -> Result<FileInfo, CommandFailure> {
             self.0.node()
         }
 
-        fn data(&self, from: u64) -> Result<Option<(u64, u64)>, Failure> {
+        fn data(&self, from: u64) -> Result<Option<(u64, u64)>, CommandFailure> {
             self.0.data(from)
         }
 
-        fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, Failure> {
+        fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, CommandFailure> {
             self.0.read(offset, length)
         }
 
-        fn set_size(&self, size: u64) -> Result<(), Failure> {
+        fn set_size(&self, size: u64) -> Result<(), CommandFailure> {
             self.0.set_size(size)
         }
 
-        fn sync(&self) -> Result<(), Failure> {
+        fn sync(&self) -> Result<(), CommandFailure> {
             self.0.sync()
         }
 
-        fn keep(&self, of: &Node) -> Result<(), Failure> {
+        fn keep(&self, of: &FileInfo) -> Result<(), CommandFailure> {
             self.0.keep(of)
         }
     }
@@ -313,31 +317,41 @@ mod tests {
         let path = |name: &str| directory.path().join(name).into_os_string().into_encoded_bytes();
         let (from, to, part) = (path("from"), path("to"), path("part"));
         std::fs::write(directory.path().join("from"), vec![9; 10_000]).unwrap();
-        let node = Host.look(&from).unwrap().unwrap();
+        let node = HostTree.look(&from).unwrap().unwrap();
         let transfer = |node, wrong| {
-            let (target, _) = Host.part(&part).unwrap();
-            Transfer {
-                item: Item { from: from.clone(), to: to.clone(), node, fresh: true },
-                source: Host.open(&from).unwrap(),
-                target: if wrong { Box::new(Wrong(target)) } else { target },
+            let (target, _) = HostTree.part(&part).unwrap();
+            FileCopy {
+                item: CopyItem { from: from.clone(), to: to.clone(), node, fresh: true },
+                source: HostTree.open(&from).unwrap(),
+                target: if wrong { Box::new(WrongContent(target)) } else { target },
                 part: part.clone(),
                 resumed: false,
                 left: AtomicUsize::new(1),
                 failed: Mutex::new(None),
             }
         };
-        let copied = |transfer: Transfer, verify| {
-            let (progress, tally) = (Progress::of_transfer(), Tally::default());
-            let (wish, stop) = (Wish { verify, ..Wish::default() }, AtomicBool::new(false));
-            let (progress, tally, stop) = (&progress, &tally, &stop);
-            let copy = Copy { from: &Host, to: &Host, one_tree: true, wish, progress, tally, stop };
+        let copied = |transfer: FileCopy, verify| {
+            let (progress, totals) = (Progress::of_transfer(), CopyTotals::default());
+            let (options, stop) =
+                (CopyOptions { verify, ..CopyOptions::default() }, AtomicBool::new(false));
+            let (progress, totals, stop) = (&progress, &totals, &stop);
+            let copy = TreeCopy {
+                from: &HostTree,
+                to: &HostTree,
+                one_tree: true,
+                options,
+                progress,
+                totals,
+                stop,
+            };
             transfer.piece(&copy, 0).map_err(|failure| failure.to_string())
         };
         let exists = |name| directory.path().join(name).exists();
         let text = copied(transfer(node, true), true).unwrap_err();
         assert!(text.contains("to: what was read back differs"), "{text}");
         assert!(!exists("to") && !exists("part"));
-        let text = copied(transfer(Node { mtime: node.atime, size: 9999, ..node }, false), true);
+        let text =
+            copied(transfer(FileInfo { mtime: node.atime, size: 9999, ..node }, false), true);
         assert!(text.unwrap_err().contains("from: it was changed meanwhile"));
         assert!(!exists("to") && !exists("part"));
         copied(transfer(node, false), true).unwrap();

@@ -1,14 +1,14 @@
 //! Files and trees between this computer and volumes, by several workers at once.
 //!
-//! One thread walks the tree, makes directories and hands files to the workers ([`crew`]); at the end come
-//! further names of files ([links](Copy::links)), and what directories keep. Memory: the walk's queue, a
+//! One thread walks the tree, makes directories and hands files to the workers ([`worker_pool`]); at the end come
+//! further names of files ([links](TreeCopy::links)), and what directories keep. Memory: the walk's queue, a
 //! chunk or two for each worker, and what is known of each directory and each file with several names.
 
 pub(crate) mod command;
-mod crew;
 mod file;
 #[cfg(test)]
 mod tests;
+mod worker_pool;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,24 +16,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use client::Kind;
 use parking_lot::Mutex;
 
-use self::crew::{Crew, Job};
 pub(crate) use self::file::PART_PREFIX;
-use crate::exit::Failure;
+use self::worker_pool::{Job, WorkerPool};
+use crate::exit::CommandFailure;
 use crate::progress::Progress;
-use crate::tree::{CHUNK, Node, Tree, beside, into, split};
+use crate::tree::{CHUNK, FileInfo, FileTree, beside, into, split};
 
 /// Files that are copied at once, unless said otherwise.
 pub(crate) const JOBS: usize = 8;
 
-/// What is wanted of a copy.
+/// Options of a copy.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent switches of the command line")]
-pub(crate) struct Wish {
+pub(crate) struct CopyOptions {
     /// Directories with all that is in them.
     pub(crate) recursive: bool,
     /// Workers.
     pub(crate) jobs: usize,
-    /// Copies are told from originals by their bytes, not by size and time.
+    /// Compare content, not size and time.
     pub(crate) checksum: bool,
     /// What is there is read back and compared.
     pub(crate) verify: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Wish {
     pub(crate) owner: bool,
 }
 
-impl Default for Wish {
+impl Default for CopyOptions {
     fn default() -> Self {
         let recursive = false;
         let (checksum, verify, all, sync) = (false, false, false, true);
@@ -58,72 +58,72 @@ impl Default for Wish {
 
 /// What was done.
 #[derive(Debug, Default)]
-struct Tally {
+struct CopyTotals {
     things: AtomicU64,
     files: AtomicU64,
     /// Bytes that were written; holes are none.
     bytes: AtomicU64,
     kept: AtomicU64,
-    failures: Mutex<Failures>,
+    failures: Mutex<CopyFailures>,
 }
 
 #[derive(Debug, Default)]
-struct Failures {
+struct CopyFailures {
     count: u64,
-    /// The only one of a single file is not told at once.
-    only: Option<Failure>,
+    /// The failure of a single file is returned, not printed.
+    only: Option<CommandFailure>,
 }
 
 /// A copy from one tree to another.
-struct Copy<'a> {
-    from: &'a dyn Tree,
-    to: &'a dyn Tree,
+struct TreeCopy<'a> {
+    from: &'a dyn FileTree,
+    to: &'a dyn FileTree,
     /// They are the same.
     one_tree: bool,
-    wish: Wish,
+    options: CopyOptions,
     progress: &'a Progress,
-    tally: &'a Tally,
-    /// Somebody wants it to end.
+    totals: &'a CopyTotals,
+    /// Set when the copy shall end.
     stop: &'a AtomicBool,
 }
 
 /// A file, a link or a directory to copy.
 #[derive(Clone, Debug)]
-struct Item {
+struct CopyItem {
     from: Vec<u8>,
     to: Vec<u8>,
-    node: Node,
+    node: FileInfo,
     /// Nothing can be at `to`: its directory is new.
     fresh: bool,
 }
 
-type Workers = Crew<Item, file::Transfer>;
+type CopyWorkers = WorkerPool<CopyItem, file::FileCopy>;
 
 /// What the walk remembers for the end.
 #[derive(Default)]
-struct Later {
+struct DeferredWork {
     /// Those above first.
-    directories: Vec<Item>,
+    directories: Vec<CopyItem>,
     /// The first copy of each file with several names.
     firsts: BTreeMap<(u64, u64), Vec<u8>>,
     /// Further names: the first copy, and what to make.
-    links: Vec<(Vec<u8>, Item)>,
+    links: Vec<(Vec<u8>, CopyItem)>,
 }
 
-impl Copy<'_> {
+impl TreeCopy<'_> {
     /// Copies `from`, where `node` is, to `to`. Failures go to the tally.
     #[allow(clippy::disallowed_methods, reason = "the program has threads of its own")]
-    fn run(&self, from: Vec<u8>, node: Node, to: Vec<u8>) {
-        let workers = Workers::new();
-        let item = Item { from, to, node: self.wished(node), fresh: false };
-        let mut later = Later::default();
+    fn run(&self, from: Vec<u8>, node: FileInfo, to: Vec<u8>) {
+        let workers = CopyWorkers::new();
+        let item = CopyItem { from, to, node: self.wished(node), fresh: false };
+        let mut later = DeferredWork::default();
         let above = match split(&item.to).0 {
             b"" => b".".to_vec(),
             above => above.to_vec(),
         };
         std::thread::scope(|scope| {
             // A single small file has work for one.
-            let jobs = if node.is_directory() || node.size > CHUNK { self.wish.jobs } else { 1 };
+            let jobs = if node.is_directory() || node.size > CHUNK { self.options.jobs } else { 1 };
             for _ in 0..jobs {
                 scope.spawn(|| self.work(&workers));
             }
@@ -149,22 +149,22 @@ impl Copy<'_> {
     }
 
     /// What shall be kept of `node`.
-    fn wished(&self, node: Node) -> Node {
-        Node { owner: node.owner.filter(|_| self.wish.owner), ..node }
+    fn wished(&self, node: FileInfo) -> FileInfo {
+        FileInfo { owner: node.owner.filter(|_| self.options.owner), ..node }
     }
 
     /// Makes the names of a directory durable, if so wished.
-    fn sync(&self, directory: &[u8]) -> Result<(), Failure> {
-        if self.wish.sync { self.to.sync(directory) } else { Ok(()) }
+    fn sync(&self, directory: &[u8]) -> Result<(), CommandFailure> {
+        if self.options.sync { self.to.sync(directory) } else { Ok(()) }
     }
 
-    fn found(&self, item: &Item) {
-        self.tally.things.fetch_add(1, Ordering::Relaxed);
+    fn found(&self, item: &CopyItem) {
+        self.totals.things.fetch_add(1, Ordering::Relaxed);
         let is_file = item.node.kind == Kind::File {};
         self.progress.found(if is_file { item.node.data() } else { 0 });
     }
 
-    fn work(&self, workers: &Workers) {
+    fn work(&self, workers: &CopyWorkers) {
         while let Some((job, _busy)) = workers.next() {
             self.try_to(|| match job {
                 Job::Item(item) => self.item(item, workers),
@@ -173,26 +173,26 @@ impl Copy<'_> {
         }
     }
 
-    /// Does something; a failure is told, and the rest goes on.
-    fn try_to(&self, work: impl FnOnce() -> Result<(), Failure>) {
+    /// Runs one step; a failure is reported, and the rest goes on.
+    fn try_to(&self, work: impl FnOnce() -> Result<(), CommandFailure>) {
         if self.check_stop().is_err() {
             return;
         }
         if let Err(failure) = work() {
-            self.tally.fail(failure, self.progress, self.wish.recursive);
+            self.totals.fail(failure, self.progress, self.options.recursive);
         }
     }
 
-    /// An error if somebody wants the copy to end.
-    fn check_stop(&self) -> Result<(), Failure> {
+    /// An error if the copy shall end.
+    fn check_stop(&self) -> Result<(), CommandFailure> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Failure::Stopped { again: "the same command" });
+            return Err(CommandFailure::Stopped { again: "the same command" });
         }
         Ok(())
     }
 
     /// Makes the directories from `root` on and hands out what is in them.
-    fn walk(&self, root: Item, workers: &Workers, later: &mut Later) {
+    fn walk(&self, root: CopyItem, workers: &CopyWorkers, later: &mut DeferredWork) {
         let mut top = None;
         let mut open = vec![root];
         while let Some(directory) = open.pop() {
@@ -211,7 +211,7 @@ impl Copy<'_> {
                         return Ok(());
                     }
                     let (from, to) = (into(&directory.from, name), into(&directory.to, name));
-                    let item = Item { from, to, node: self.wished(node), fresh };
+                    let item = CopyItem { from, to, node: self.wished(node), fresh };
                     self.found(&item);
                     if node.is_directory() {
                         open.push(item);
@@ -224,7 +224,7 @@ impl Copy<'_> {
         }
     }
 
-    fn item(&self, item: Item, workers: &Workers) -> Result<(), Failure> {
+    fn item(&self, item: CopyItem, workers: &CopyWorkers) -> Result<(), CommandFailure> {
         match item.node.kind {
             Kind::File {} => file::copy(self, item, workers)?,
             Kind::Symlink {} => self.symlink(&item)?,
@@ -236,7 +236,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn symlink(&self, item: &Item) -> Result<(), Failure> {
+    fn symlink(&self, item: &CopyItem) -> Result<(), CommandFailure> {
         let target = self.from.read_link(&item.from)?;
         let there = self.find(item)?;
         let is_link = there.is_some_and(|there| there.kind == Kind::Symlink {});
@@ -246,28 +246,33 @@ impl Copy<'_> {
             if there.is_some_and(|there| self.wished(there).owner != item.node.owner) {
                 give(&item.to)?;
             }
-            self.tally.kept();
+            self.totals.kept();
             return Ok(());
         }
         self.replace(item, |part| {
             self.to.make_symlink(&target, part)?;
             give(part)
         })?;
-        self.tally.copied();
+        self.totals.copied();
         Ok(())
     }
 
     /// Makes the further name `item` of what was copied to `first`; a copy, where there are no such names.
-    fn link(&self, first: &[u8], item: Item, workers: &Workers) -> Result<(), Failure> {
+    fn link(
+        &self,
+        first: &[u8],
+        item: CopyItem,
+        workers: &CopyWorkers,
+    ) -> Result<(), CommandFailure> {
         let there = self.find(&item)?;
         let original = self.to.look(first)?;
         if there.is_some() && there.map(|there| there.id) == original.map(|node| node.id) {
-            self.tally.kept();
+            self.totals.kept();
             self.progress.moved(item.node.data());
             return Ok(());
         }
         if self.replace(&item, |part| self.to.make_link(first, part)).is_ok() {
-            self.tally.copied();
+            self.totals.copied();
             self.progress.moved(item.node.data());
         } else {
             workers.put(item);
@@ -279,9 +284,9 @@ impl Copy<'_> {
     /// Makes something under a name of its own, and then gives it the name of `item`.
     fn replace(
         &self,
-        item: &Item,
-        make: impl FnOnce(&[u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        item: &CopyItem,
+        make: impl FnOnce(&[u8]) -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
         let name = [PART_PREFIX.as_bytes(), b"link"].concat();
         // Links are as quickly made anew as taken up, but several are made at once.
         let own = runtime::hash::xxh3(split(&item.to).1);
@@ -294,9 +299,9 @@ impl Copy<'_> {
     }
 }
 
-impl Later {
+impl DeferredWork {
     /// The item, unless its file has another name that came first.
-    fn first_name(&mut self, item: Item) -> Option<Item> {
+    fn first_name(&mut self, item: CopyItem) -> Option<CopyItem> {
         if item.node.links < 2 {
             return Some(item);
         }
@@ -309,7 +314,7 @@ impl Later {
     }
 }
 
-impl Tally {
+impl CopyTotals {
     fn copied(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);
     }
@@ -322,9 +327,9 @@ impl Tally {
         self.kept.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a failure, and tells it if others may follow.
-    fn fail(&self, failure: Failure, progress: &Progress, others: bool) {
-        if matches!(failure, Failure::Stopped { .. }) {
+    /// Counts a failure, and reports it if others may follow.
+    fn fail(&self, failure: CommandFailure, progress: &Progress, others: bool) {
+        if matches!(failure, CommandFailure::Stopped { .. }) {
             return;
         }
         let mut failures = self.failures.lock();
@@ -337,14 +342,14 @@ impl Tally {
     }
 
     /// How it went.
-    fn outcome(self) -> Result<(), Failure> {
-        let Failures { count, only } = self.failures.into_inner();
+    fn outcome(self) -> Result<(), CommandFailure> {
+        let CopyFailures { count, only } = self.failures.into_inner();
         match only {
             Some(failure) if count == 1 => Err(failure),
             _ if count == 0 => Ok(()),
             _ => {
                 let total = self.things.into_inner() as usize;
-                Err(Failure::Some { failed: count as usize, total })
+                Err(CommandFailure::Some { failed: count as usize, total })
             }
         }
     }

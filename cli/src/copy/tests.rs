@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use runtime::seed::Rng;
 
-use crate::tests::Mdfs;
+use crate::tests::TestProgram;
 
 /// A tree with modes, times, a link, a hole, two names of one file, and a file of several pieces.
 fn tree(at: &Path) {
@@ -75,7 +75,7 @@ fn assert_same(a: &Path, b: &Path) {
 
 #[test]
 fn a_tree_with_everything_goes_both_ways_and_a_second_time_nothing_is_copied() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let [there, back, host] = ["tree", "back", "host"].map(|name| mdfs.local(name));
     tree(Path::new(&there));
     let told = mdfs.ok(&["cp", "-r", "--verify", &there, "VOL:/"]);
@@ -108,7 +108,7 @@ fn a_tree_with_everything_goes_both_ways_and_a_second_time_nothing_is_copied() {
 
 #[test]
 fn what_differs_is_copied_again_and_a_changed_byte_is_found() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let [there, back] = ["tree", "back"].map(|name| mdfs.local(name));
     fs::create_dir(&there).unwrap();
     for name in ["a", "b", "c"] {
@@ -145,7 +145,7 @@ fn what_differs_is_copied_again_and_a_changed_byte_is_found() {
 
 #[test]
 fn what_cannot_be_copied_is_told_and_nothing_is_lost_for_it() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let there = mdfs.local("tree");
     fs::create_dir_all(Path::new(&there).join("inner")).unwrap();
     fs::write(Path::new(&there).join("f"), "f").unwrap();
@@ -183,7 +183,7 @@ fn owners_are_kept_if_they_shall_be() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let [there, back] = ["tree", "back"].map(|name| mdfs.local(name));
     let [from, to] = [&there, &back].map(Path::new);
     fs::create_dir_all(from.join("sub")).unwrap();

@@ -1,7 +1,7 @@
-//! A tree of files, for what works on both: the host's ([`Host`]), or a volume's ([`Inside`]).
+//! A tree of files, for what works on both: the host's ([`HostTree`]), or a volume's ([`VolumeFileTree`]).
 
 mod host;
-mod inside;
+mod volume_tree;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,9 +10,9 @@ use std::path::Path;
 use bytes::Bytes;
 use client::{Kind, Time};
 
-pub(crate) use self::host::Host;
-pub(crate) use self::inside::Inside;
-use crate::exit::Failure;
+pub(crate) use self::host::HostTree;
+pub(crate) use self::volume_tree::VolumeFileTree;
+use crate::exit::CommandFailure;
 use crate::volume_path::join;
 
 /// Bytes that are moved at a time.
@@ -23,7 +23,7 @@ const LINKS_MAX: usize = 40;
 
 /// What a copy keeps of a file, and what it decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct FileInfo {
     pub(crate) kind: Kind,
     /// Permission bits, `0o7777`.
     pub(crate) mode: u32,
@@ -36,18 +36,18 @@ pub(crate) struct Node {
     pub(crate) id: (u64, u64),
     pub(crate) atime: Time,
     pub(crate) mtime: Time,
-    /// None if nobody wants it kept.
-    pub(crate) owner: Option<Owner>,
+    /// None if it need not be kept.
+    pub(crate) owner: Option<FileOwner>,
 }
 
 /// Whose a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct FileOwner {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-impl Node {
+impl FileInfo {
     pub(crate) fn is_directory(&self) -> bool {
         self.kind == Kind::Directory {}
     }
@@ -57,7 +57,7 @@ impl Node {
         self.size.min(self.used)
     }
 
-    /// As far as one can tell without reading: the same content. A copy gets its time of the last change
+    /// Whether size and time suggest the same content. A copy gets its time of the last change
     /// only when all of it is there.
     pub(crate) fn is_copy_of(&self, other: &Self) -> bool {
         self.kind == other.kind && self.size == other.size && self.mtime == other.mtime
@@ -65,87 +65,87 @@ impl Node {
 }
 
 /// What is done with each name and node of a directory.
-pub(crate) type Each<'a> = &'a mut dyn FnMut(&[u8], Node) -> Result<(), Failure>;
+pub(crate) type EntryVisitor<'a> = &'a mut dyn FnMut(&[u8], FileInfo) -> Result<(), CommandFailure>;
 
 /// Files by their paths. Used by many threads at once.
-pub(crate) trait Tree: Sync {
+pub(crate) trait FileTree: Sync {
     /// The directory of the volume; none for the host.
     fn volume(&self) -> Option<&Path>;
 
     /// What is at `path`, of a symbolic link itself; none if nothing is.
-    fn look(&self, path: &[u8]) -> Result<Option<Node>, Failure>;
+    fn look(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure>;
 
-    /// Tells of all that is in a directory, in any order.
-    fn list(&self, path: &[u8], each: Each<'_>) -> Result<(), Failure>;
+    /// Visits the entries of a directory, in any order.
+    fn list(&self, path: &[u8], each: EntryVisitor<'_>) -> Result<(), CommandFailure>;
 
-    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>, Failure>;
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>, CommandFailure>;
 
     /// Opens a file for reading.
-    fn open(&self, path: &[u8]) -> Result<Box<dyn Content>, Failure>;
+    fn open(&self, path: &[u8]) -> Result<Box<dyn TreeFile>, CommandFailure>;
 
     /// Makes a file that only its owner may use, or opens the one that an earlier copy has left there.
     /// Never goes through a link. True if it was there.
-    fn part(&self, path: &[u8]) -> Result<(Box<dyn Content>, bool), Failure>;
+    fn part(&self, path: &[u8]) -> Result<(Box<dyn TreeFile>, bool), CommandFailure>;
 
     /// Makes a directory that its owner can write, unless it is there. True if it is new.
-    fn make_directory(&self, path: &[u8]) -> Result<bool, Failure>;
+    fn make_directory(&self, path: &[u8]) -> Result<bool, CommandFailure>;
 
-    fn make_symlink(&self, target: &[u8], path: &[u8]) -> Result<(), Failure>;
+    fn make_symlink(&self, target: &[u8], path: &[u8]) -> Result<(), CommandFailure>;
 
-    fn make_link(&self, original: &[u8], path: &[u8]) -> Result<(), Failure>;
+    fn make_link(&self, original: &[u8], path: &[u8]) -> Result<(), CommandFailure>;
 
     /// Gives a file another name, in the place of what has it.
-    fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), Failure>;
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), CommandFailure>;
 
-    fn remove(&self, path: &[u8]) -> Result<(), Failure>;
+    fn remove(&self, path: &[u8]) -> Result<(), CommandFailure>;
 
     /// Removes an empty directory.
-    fn remove_directory(&self, path: &[u8]) -> Result<(), Failure>;
+    fn remove_directory(&self, path: &[u8]) -> Result<(), CommandFailure>;
 
     /// Gives a directory the permissions and times of `of`, and its owner if that is known.
-    fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure>;
+    fn keep(&self, path: &[u8], of: &FileInfo) -> Result<(), CommandFailure>;
 
-    /// Gives a symbolic link to somebody.
-    fn give_link(&self, path: &[u8], to: Owner) -> Result<(), Failure>;
+    /// Changes the owner of a symbolic link.
+    fn give_link(&self, path: &[u8], to: FileOwner) -> Result<(), CommandFailure>;
 
     /// Makes the names of a directory durable.
-    fn sync(&self, path: &[u8]) -> Result<(), Failure>;
+    fn sync(&self, path: &[u8]) -> Result<(), CommandFailure>;
 
     /// A failure with this path for which no system call is to blame.
-    fn refuse(&self, operation: &'static str, path: &[u8], why: &'static str) -> Failure {
+    fn refuse(&self, operation: &'static str, path: &[u8], why: &'static str) -> CommandFailure {
         let path = Path::new(OsStr::from_bytes(path)).display();
         let thing = match self.volume() {
             Some(volume) => format!("{}:{path}", volume.display()),
             None => path.to_string(),
         };
-        Failure::Refused { operation, thing, why }
+        CommandFailure::Refused { operation, thing, why }
     }
 }
 
 /// The bytes of an open file. Used by many threads at once.
-pub(crate) trait Content: Send + Sync {
-    fn node(&self) -> Result<Node, Failure>;
+pub(crate) trait TreeFile: Send + Sync {
+    fn node(&self) -> Result<FileInfo, CommandFailure>;
 
     /// The next piece of data at or after `from`: its start, and the start of the hole after it.
-    fn data(&self, from: u64) -> Result<Option<(u64, u64)>, Failure>;
+    fn data(&self, from: u64) -> Result<Option<(u64, u64)>, CommandFailure>;
 
     /// The bytes from `offset`, at most `length` and fewer at the end of the file only.
-    fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, Failure>;
+    fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, CommandFailure>;
 
     /// The same into memory of the caller; how many.
-    fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure>;
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, CommandFailure>;
 
-    fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure>;
+    fn write(&self, offset: u64, data: Bytes) -> Result<(), CommandFailure>;
 
     /// The same from memory that stays the caller's.
-    fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure>;
+    fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), CommandFailure>;
 
-    fn set_size(&self, size: u64) -> Result<(), Failure>;
+    fn set_size(&self, size: u64) -> Result<(), CommandFailure>;
 
-    fn sync(&self) -> Result<(), Failure>;
+    fn sync(&self) -> Result<(), CommandFailure>;
 
     /// Gives it the permissions and times of `of`, and its owner if that is known.
-    fn keep(&self, of: &Node) -> Result<(), Failure>;
+    fn keep(&self, of: &FileInfo) -> Result<(), CommandFailure>;
 }
 
 /// All parts as one.
@@ -173,9 +173,9 @@ pub(crate) fn beside(path: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Where `path` leads if it is a symbolic link, and what is there.
 pub(crate) fn resolve(
-    tree: &dyn Tree,
+    tree: &dyn FileTree,
     mut path: Vec<u8>,
-) -> Result<(Vec<u8>, Option<Node>), Failure> {
+) -> Result<(Vec<u8>, Option<FileInfo>), CommandFailure> {
     for _ in 0..LINKS_MAX {
         match tree.look(&path)? {
             Some(node) if node.kind == (Kind::Symlink {}) => {

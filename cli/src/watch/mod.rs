@@ -26,20 +26,20 @@ use crate::exit::ServeError;
 const PAGE: &str = include_str!("page.html");
 
 /// Makes text of what a part of the process counts.
-pub(crate) type Counts = Box<dyn Fn() -> String + Send>;
+pub(crate) type MetricsSource = Box<dyn Fn() -> String + Send>;
 
-/// What to tell, and where.
-pub(crate) struct Watch {
+/// The HTTP server of the status page and the metrics.
+pub(crate) struct StatusServer {
     /// Port 0 lets the system choose one.
     pub(crate) address: SocketAddr,
     /// What the page says at its top.
     pub(crate) title: String,
     /// What others of this process count.
-    pub(crate) counts: Counts,
+    pub(crate) counts: MetricsSource,
 }
 
-impl Watch {
-    /// Tells it from the node of `context`, and what `more` counts there; returns where.
+impl StatusServer {
+    /// Serves from the node of `context`, with the metrics of `more`; returns the address.
     pub(crate) async fn start(
         self,
         context: &Context,
@@ -89,7 +89,7 @@ fn escaped(text: &str) -> String {
 
 /// A file-system node; counters since it started.
 #[derive(Debug, Serialize)]
-struct Node {
+struct NodeFigures {
     lines: u64,
     dirty_lines: u64,
     hits: u64,
@@ -99,7 +99,7 @@ struct Node {
 
 /// A disk; counters since its node started.
 #[derive(Debug, Serialize)]
-struct Disk {
+struct DiskFigures {
     healthy: bool,
     queued: u32,
     reads: u64,
@@ -111,11 +111,11 @@ struct Disk {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
-    /// By their numbers; null for those that do not answer.
-    nodes: Vec<Option<Node>>,
+struct VolumeFigures {
+    /// By their numbers; null for those that are down.
+    nodes: Vec<Option<NodeFigures>>,
     /// By disk node, then by disk.
-    disks: Vec<Option<Vec<Disk>>>,
+    disks: Vec<Option<Vec<DiskFigures>>>,
     /// The process that has each node; null if none has it, or if there is one process only.
     node_processes: Vec<Option<u32>>,
     /// The same for each disk node.
@@ -124,7 +124,7 @@ struct Report {
 
 fn json(figures: &Figures) -> HttpPage {
     let nodes = figures.caches.iter().map(|cache| {
-        cache.map(|cache| Node {
+        cache.map(|cache| NodeFigures {
             lines: cache.lines,
             dirty_lines: cache.dirty_lines,
             hits: cache.hits,
@@ -133,7 +133,7 @@ fn json(figures: &Figures) -> HttpPage {
         })
     });
     let disks = figures.disks.iter().map(|disks| {
-        let disks = disks.as_ref()?.iter().map(|disk| Disk {
+        let disks = disks.as_ref()?.iter().map(|disk| DiskFigures {
             healthy: disk.healthy,
             queued: disk.queued,
             reads: disk.reads,
@@ -145,7 +145,7 @@ fn json(figures: &Figures) -> HttpPage {
         });
         Some(disks.collect())
     });
-    let report = Report {
+    let report = VolumeFigures {
         nodes: nodes.collect(),
         disks: disks.collect(),
         node_processes: figures.cache_processes.clone(),

@@ -9,17 +9,17 @@ use volume::{CacheStatus, DiskStatus, Figures};
 /// The sums over all caches, and each disk.
 pub(super) fn of(figures: &Figures) -> String {
     let mut page = MetricsPage::new("mdfs_");
-    let away = |gone: usize, all: usize| [("answer", all - gone), ("away", gone)];
-    let gone = figures.caches.iter().filter(|cache| cache.is_none()).count();
+    let states = |down: usize, all: usize| [("up", all - down), ("down", down)];
+    let down = figures.caches.iter().filter(|cache| cache.is_none()).count();
     let help = "File-system nodes of the volume, as this process reaches them.";
     let mut nodes = page.metric("nodes", MetricKind::Gauge, help);
-    for (state, count) in away(gone, figures.caches.len()) {
+    for (state, count) in states(down, figures.caches.len()) {
         nodes.of(format_args!("state=\"{state}\""), count);
     }
-    let gone = figures.disks.iter().filter(|disks| disks.is_none()).count();
+    let down = figures.disks.iter().filter(|disks| disks.is_none()).count();
     let help = "Disk nodes of the volume, as this process reaches them.";
     let mut nodes = page.metric("disk_nodes", MetricKind::Gauge, help);
-    for (state, count) in away(gone, figures.disks.len()) {
+    for (state, count) in states(down, figures.disks.len()) {
         nodes.of(format_args!("state=\"{state}\""), count);
     }
     processes(figures, &mut page);
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_sums_the_caches_and_tells_each_disk() {
+    fn the_text_sums_the_caches_and_shows_each_disk() {
         let cache = CacheStatus { lines: 3, dirty_lines: 1, hits: 7, ..CacheStatus::default() };
         let disk = DiskStatus::sample(&mut runtime::seed::Rng::new(1));
         let disk = DiskStatus { healthy: true, queued: 5, ..disk };
@@ -134,11 +134,11 @@ mod tests {
         let text = of(&figures);
         for line in [
             "# TYPE mdfs_cache_lines gauge",
-            "mdfs_nodes{state=\"answer\"} 2",
-            "mdfs_nodes{state=\"away\"} 1",
+            "mdfs_nodes{state=\"up\"} 2",
+            "mdfs_nodes{state=\"down\"} 1",
             "mdfs_process_nodes{process=\"1\"} 1",
             "mdfs_process_nodes{process=\"2\"} 1",
-            "mdfs_disk_nodes{state=\"away\"} 1",
+            "mdfs_disk_nodes{state=\"down\"} 1",
             "mdfs_cache_lines 6",
             "mdfs_cache_hits_total 14",
             "mdfs_disk_healthy{node=\"1\",disk=\"0\"} 1",

@@ -7,9 +7,9 @@ use client::blocking::Volume;
 use client::kind::kind_bits;
 use client::{Attributes, Change, Error, SetTime, Time};
 
-use crate::failure::{Failure, answer};
-use crate::mount::Mount;
-use crate::{arguments, tables};
+use crate::arguments;
+use crate::failure::{CApiFailure, answer};
+use crate::mount::MountedVolume;
 
 /// Bytes that a transfer should be a multiple of: one stripe.
 const BLOCK_SIZE: i64 = 64 << 10;
@@ -22,7 +22,7 @@ pub(crate) fn new_file_mode(wanted: u32) -> u32 {
 }
 
 /// As `stat` tells it.
-pub(crate) fn fill(out: &mut libc::stat, of: &Attributes) -> Result<(), Failure> {
+pub(crate) fn fill(out: &mut libc::stat, of: &Attributes) -> Result<(), CApiFailure> {
     // SAFETY: a struct of numbers, for which zero is a value.
     let mut stat: libc::stat = unsafe { mem::zeroed() };
     stat.st_ino = of.ino;
@@ -43,7 +43,7 @@ pub(crate) fn fill(out: &mut libc::stat, of: &Attributes) -> Result<(), Failure>
 
 /// Puts what `look` finds of `path` into `out`.
 unsafe fn stat(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     out: *mut libc::stat,
     look: impl FnOnce(&Volume, &[u8]) -> Result<Attributes, Error>,
@@ -51,7 +51,7 @@ unsafe fn stat(
     answer(-1, || {
         // SAFETY: see `arguments`.
         let (path, out) = unsafe { (arguments::path(path)?, arguments::place(out, "the result")?) };
-        fill(out, &look(&tables::mount(mount)?.volume, path)?)?;
+        fill(out, &look(&MountedVolume::at(mount)?.volume, path)?)?;
         Ok(0)
     })
 }
@@ -59,7 +59,7 @@ unsafe fn stat(
 /// What is known of the file `path`; of a symbolic link's target. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_stat(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     out: *mut libc::stat,
 ) -> c_int {
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn mdfs_stat(
 /// As mdfs_stat, but of a symbolic link itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_lstat(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     out: *mut libc::stat,
 ) -> c_int {
@@ -80,11 +80,11 @@ pub unsafe extern "C" fn mdfs_lstat(
 
 /// How much room the volume has. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_statvfs(mount: *mut Mount, out: *mut libc::statvfs) -> c_int {
+pub unsafe extern "C" fn mdfs_statvfs(mount: *mut MountedVolume, out: *mut libc::statvfs) -> c_int {
     answer(-1, || {
         // SAFETY: see `arguments`.
         let out = unsafe { arguments::place(out, "the result") }?;
-        let space = tables::mount(mount)?.volume.space()?;
+        let space = MountedVolume::at(mount)?.volume.space()?;
         // SAFETY: a struct of numbers, for which zero is a value.
         let mut stat: libc::statvfs = unsafe { mem::zeroed() };
         let unit = BLOCK_SIZE.unsigned_abs();
@@ -103,14 +103,14 @@ pub unsafe extern "C" fn mdfs_statvfs(mount: *mut Mount, out: *mut libc::statvfs
 
 /// Changes attributes of the file `path`.
 unsafe fn change(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
-    change: impl FnOnce() -> Result<Change, Failure>,
+    change: impl FnOnce() -> Result<Change, CApiFailure>,
 ) -> c_int {
     answer(-1, || {
         // SAFETY: see `arguments`.
         let path = unsafe { arguments::path(path) }?;
-        tables::mount(mount)?.volume.set_attributes(path, change()?)?;
+        MountedVolume::at(mount)?.volume.set_attributes(path, change()?)?;
         Ok(0)
     })
 }
@@ -118,7 +118,7 @@ unsafe fn change(
 /// Sets the permission bits of the file `path`. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_chmod(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     mode: libc::mode_t,
 ) -> c_int {
@@ -135,7 +135,7 @@ pub(crate) fn mode_change(mode: libc::mode_t) -> Change {
 /// failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_chown(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     owner: libc::uid_t,
     group: libc::gid_t,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn mdfs_chown(
 /// Cuts the file `path`, or lengthens it by a hole. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_truncate(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     size: libc::off_t,
 ) -> c_int {
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn mdfs_truncate(
 /// twice. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_utimens(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     times: *const libc::timespec,
 ) -> c_int {
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn mdfs_utimens(
 }
 
 /// The change of times that two of `timespec` mean.
-unsafe fn times_of(times: *const libc::timespec) -> Result<Change, Failure> {
+unsafe fn times_of(times: *const libc::timespec) -> Result<Change, CApiFailure> {
     if times.is_null() {
         let now = Some(SetTime::Now {});
         return Ok(Change { atime: now, mtime: now, ..Change::default() });
@@ -182,7 +182,7 @@ unsafe fn times_of(times: *const libc::timespec) -> Result<Change, Failure> {
     Ok(Change { atime, mtime, ..Change::default() })
 }
 
-fn time_of(time: libc::timespec) -> Result<Option<SetTime>, Failure> {
+fn time_of(time: libc::timespec) -> Result<Option<SetTime>, CApiFailure> {
     match time.tv_nsec {
         libc::UTIME_OMIT => Ok(None),
         libc::UTIME_NOW => Ok(Some(SetTime::Now {})),
@@ -190,6 +190,6 @@ fn time_of(time: libc::timespec) -> Result<Option<SetTime>, Failure> {
             let time = Time { seconds: time.tv_sec, nanos: nanos.cast_unsigned() as u32 };
             Ok(Some(SetTime::To { time }))
         }
-        _ => Err(Failure::new(libc::EINVAL, "a time has more than a second of nanoseconds")),
+        _ => Err(CApiFailure::new(libc::EINVAL, "a time has more than a second of nanoseconds")),
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use client::{Kind, ReadDir};
 use runtime::{ClientHandle, wait};
 
-use crate::failure::{Failure, answer};
-use crate::mount::Mount;
-use crate::{arguments, fork, tables};
+use crate::failure::{CApiFailure, answer};
+use crate::mount::MountedVolume;
+use crate::{arguments, fork};
 
 /// A directory being listed. One thread at a time may use it.
 #[derive(Debug)]
-pub struct Directory {
-    mount: Arc<Mount>,
+pub struct DirectoryStream {
+    mount: Arc<MountedVolume>,
     path: Vec<u8>,
     /// Inode numbers of `.` and `..`.
     dots: [u64; 2],
@@ -23,13 +23,13 @@ pub struct Directory {
     position: u64,
     pages: ReadDir<ClientHandle>,
     /// Entries that came and were not returned yet.
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<StreamEntry>,
     /// The entry that was returned last: C keeps a pointer to it.
     last: libc::dirent,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StreamEntry {
     name: Vec<u8>,
     ino: u64,
     kind: Kind,
@@ -40,8 +40,8 @@ struct Entry {
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-impl Directory {
-    fn open(mount: Arc<Mount>, path: &[u8]) -> Result<Self, Failure> {
+impl DirectoryStream {
+    fn open(mount: Arc<MountedVolume>, path: &[u8]) -> Result<Self, CApiFailure> {
         let pages = wait(mount.volume.file_system().read_dir(path))?;
         let inode = |path: &[u8]| mount.volume.metadata(path).map(|attributes| attributes.ino);
         let dots = [inode(path)?, inode(&[path, b"/.."].concat())?];
@@ -57,9 +57,9 @@ impl Directory {
         })
     }
 
-    fn next(&mut self) -> Result<Option<Entry>, Failure> {
+    fn next(&mut self) -> Result<Option<StreamEntry>, CApiFailure> {
         let dot = |name: &[u8], ino, cookie| {
-            Some(Entry { name: name.to_vec(), ino, kind: Kind::Directory {}, cookie })
+            Some(StreamEntry { name: name.to_vec(), ino, kind: Kind::Directory {}, cookie })
         };
         match self.position {
             0 => return Ok(dot(b".", self.dots[0], AFTER_DOT)),
@@ -69,7 +69,7 @@ impl Directory {
         if self.waiting.is_empty()
             && let Some(page) = wait(self.pages.next_page())?
         {
-            self.waiting.extend(page.into_iter().map(|entry| Entry {
+            self.waiting.extend(page.into_iter().map(|entry| StreamEntry {
                 name: entry.name.as_bytes().to_vec(),
                 ino: entry.handle.ino,
                 kind: entry.kind,
@@ -79,7 +79,7 @@ impl Directory {
         Ok(self.waiting.pop_front())
     }
 
-    fn seek(&mut self, position: u64) -> Result<(), Failure> {
+    fn seek(&mut self, position: u64) -> Result<(), CApiFailure> {
         let pages = wait(self.mount.volume.file_system().read_dir(&self.path))?;
         self.pages = if position > AFTER_DOTDOT { pages.after(position) } else { pages };
         self.waiting.clear();
@@ -88,11 +88,11 @@ impl Directory {
     }
 
     /// Keeps `entry` where C may look at it.
-    fn show(&mut self, entry: &Entry) -> *mut libc::dirent {
+    fn show(&mut self, entry: &StreamEntry) -> *mut libc::dirent {
         let shown = &mut self.last;
         shown.d_ino = entry.ino;
         shown.d_off = entry.cookie.cast_signed();
-        // The whole struct, as Linux itself tells it.
+        // The whole struct, as Linux itself has it.
         shown.d_reclen = mem::size_of::<libc::dirent>() as u16;
         // The kinds of entries are those of the mode, in four bits.
         shown.d_type = (client::kind::kind_bits(entry.kind) >> 12) as u8;
@@ -107,9 +107,9 @@ impl Directory {
 
 /// Does `work` on an open directory.
 unsafe fn with<T>(
-    directory: *mut Directory,
-    work: impl FnOnce(&mut Directory) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    directory: *mut DirectoryStream,
+    work: impl FnOnce(&mut DirectoryStream) -> Result<T, CApiFailure>,
+) -> Result<T, CApiFailure> {
     // SAFETY: C vouches for an open directory that no other thread uses now.
     let directory = unsafe { arguments::place(directory, "the directory") }?;
     fork::check(directory.mount.generation)?;
@@ -118,19 +118,22 @@ unsafe fn with<T>(
 
 /// Opens the directory `path` to list it. Returns NULL on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_opendir(mount: *mut Mount, path: *const c_char) -> *mut Directory {
+pub unsafe extern "C" fn mdfs_opendir(
+    mount: *mut MountedVolume,
+    path: *const c_char,
+) -> *mut DirectoryStream {
     answer(std::ptr::null_mut(), || {
-        let mount = tables::mount(mount)?;
+        let mount = MountedVolume::at(mount)?;
         // SAFETY: see `arguments`.
         let path = unsafe { arguments::path(path) }?;
-        Ok(Box::into_raw(Box::new(Directory::open(mount, path)?)))
+        Ok(Box::into_raw(Box::new(DirectoryStream::open(mount, path)?)))
     })
 }
 
 /// The next entry, `.` and `..` among them; NULL at the end, and on failure, which sets `errno`.
 /// Valid until the next call for this directory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_readdir(directory: *mut Directory) -> *mut libc::dirent {
+pub unsafe extern "C" fn mdfs_readdir(directory: *mut DirectoryStream) -> *mut libc::dirent {
     answer(std::ptr::null_mut(), || {
         // SAFETY: see `with`.
         unsafe {
@@ -146,7 +149,7 @@ pub unsafe extern "C" fn mdfs_readdir(directory: *mut Directory) -> *mut libc::d
 /// Where the next entry is, for mdfs_seekdir: valid also while entries come and go, and in another
 /// listing of the same directory. -1 on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_telldir(directory: *mut Directory) -> c_long {
+pub unsafe extern "C" fn mdfs_telldir(directory: *mut DirectoryStream) -> c_long {
     // SAFETY: see `with`.
     answer(-1, || {
         arguments::signed(unsafe { with(directory, |directory| Ok(directory.position)) }?)
@@ -155,7 +158,7 @@ pub unsafe extern "C" fn mdfs_telldir(directory: *mut Directory) -> c_long {
 
 /// Goes on from a place of mdfs_telldir.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_seekdir(directory: *mut Directory, position: c_long) {
+pub unsafe extern "C" fn mdfs_seekdir(directory: *mut DirectoryStream, position: c_long) {
     answer((), || {
         let position = arguments::offset(position)?;
         // SAFETY: see `with`.
@@ -165,14 +168,14 @@ pub unsafe extern "C" fn mdfs_seekdir(directory: *mut Directory, position: c_lon
 
 /// Starts again, and sees what has changed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_rewinddir(directory: *mut Directory) {
+pub unsafe extern "C" fn mdfs_rewinddir(directory: *mut DirectoryStream) {
     // SAFETY: the same promises.
     unsafe { mdfs_seekdir(directory, 0) }
 }
 
 /// Ends a listing. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_closedir(directory: *mut Directory) -> c_int {
+pub unsafe extern "C" fn mdfs_closedir(directory: *mut DirectoryStream) -> c_int {
     answer(-1, || {
         // SAFETY: see `with`; it came from a box.
         let directory = unsafe {

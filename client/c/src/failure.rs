@@ -1,4 +1,4 @@
-//! How a failed call is told to C: by its value, by `errno`, and in words.
+//! How a failed call is reported to C: by its value, by `errno`, and in words.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -6,19 +6,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a call failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CApiFailure {
     pub(crate) errno: c_int,
     pub(crate) text: String,
 }
 
-impl Failure {
+impl CApiFailure {
     /// With this number, and words that name thing, cause and next step.
     pub(crate) fn new(errno: c_int, text: impl Into<String>) -> Self {
         Self { errno, text: text.into() }
     }
 }
 
-impl From<client::Error> for Failure {
+impl From<client::Error> for CApiFailure {
     fn from(error: client::Error) -> Self {
         Self::new(error.cause.errno(), error.to_string())
     }
@@ -29,11 +29,14 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Does `work`; if that fails, tells why and returns `failed`. `errno` is left alone otherwise.
-pub(crate) fn answer<T>(failed: T, work: impl FnOnce() -> Result<T, Failure>) -> T {
+/// Does `work`; if that fails, records why and returns `failed`. `errno` is left alone otherwise.
+pub(crate) fn answer<T>(failed: T, work: impl FnOnce() -> Result<T, CApiFailure>) -> T {
     // What a panic leaves behind is behind locks that check, or lost with the call.
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(Failure::new(libc::EIO, "libmdfs has a bug and gave this call up; please report it"))
+        Err(CApiFailure::new(
+            libc::EIO,
+            "libmdfs has a bug and gave this call up; please report it",
+        ))
     });
     outcome.unwrap_or_else(|failure| {
         tell(&failure);
@@ -42,14 +45,14 @@ pub(crate) fn answer<T>(failed: T, work: impl FnOnce() -> Result<T, Failure>) ->
 }
 
 /// As [`answer`], for functions that return the error's number and leave `errno` alone.
-pub(crate) fn number_of(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub(crate) fn number_of(work: impl FnOnce() -> Result<(), CApiFailure>) -> c_int {
     let mut number = 0;
     answer((), || work().inspect_err(|failure| number = failure.errno));
     number
 }
 
 /// Sets `errno` and the words of [`mdfs_error`].
-pub(crate) fn tell(failure: &Failure) {
+pub(crate) fn tell(failure: &CApiFailure) {
     // A text with a zero byte in it is cut there by C anyway.
     let text = failure.text.split('\0').next().unwrap_or_default();
     LAST.with_borrow_mut(|last| *last = CString::new(text).unwrap_or_default());

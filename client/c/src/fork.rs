@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::failure::Failure;
+use crate::failure::CApiFailure;
 use crate::tables;
 
 /// How many forks lie between the first process and this one. A handle is good in one generation.
@@ -17,16 +17,16 @@ pub(crate) fn generation() -> u64 {
 }
 
 /// Refuses what a parent has opened.
-pub(crate) fn check(opened_by: u64) -> Result<(), Failure> {
+pub(crate) fn check(opened_by: u64) -> Result<(), CApiFailure> {
     if opened_by == generation() {
         return Ok(());
     }
     let text = "it was opened before this process was forked, by its parent; mount the volume \
         again in the child";
-    Err(Failure::new(libc::ENOTCONN, text))
+    Err(CApiFailure::new(libc::ENOTCONN, text))
 }
 
-/// Sees to it that forks are noticed and that exits leave nothing in buffers. Once is enough.
+/// Registers the handlers of forks and of the exit. Once is enough.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -39,18 +39,18 @@ pub(crate) fn watch() {
     });
 }
 
-/// Nobody else is inside the tables when memory is copied.
+/// No other thread is inside the tables when memory is copied.
 unsafe extern "C" fn before() {
-    tables::hold();
+    tables::lock();
 }
 
 unsafe extern "C" fn after_in_parent() {
-    tables::let_go();
+    tables::unlock();
 }
 
 unsafe extern "C" fn after_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    tables::let_go();
+    tables::unlock();
 }
 
 /// Works on another thread, since this one has lost its thread-local variables by now.
@@ -59,7 +59,7 @@ extern "C" fn at_exit() {
     // SAFETY: both pointers are good until the end of the call; no attributes, no argument.
     unsafe {
         let made = libc::pthread_create(&raw mut thread, ptr::null(), leave, ptr::null_mut());
-        // Without a thread nothing can be done, and nobody can be told.
+        // Without a thread nothing can be done or reported.
         if made == 0 {
             libc::pthread_join(thread, ptr::null_mut());
         }
@@ -68,6 +68,6 @@ extern "C" fn at_exit() {
 
 extern "C" fn leave(_: *mut c_void) -> *mut c_void {
     // A bug here shall not keep the process from ending.
-    let _ = std::panic::catch_unwind(tables::leave);
+    let _ = std::panic::catch_unwind(tables::finish_all);
     ptr::null_mut()
 }

@@ -2,8 +2,8 @@
 //!
 //! # Promise
 //!
-//! - The stdio functions do what ANSI C says of theirs, and the others what POSIX says; whoever has
-//!   a program with `fopen` and `fwrite` adds the prefix and the volume.
+//! - The stdio functions do what ANSI C says of theirs, and the others what POSIX says; a program
+//!   with `fopen` and `fwrite` needs only the prefix and the volume.
 //! - A function that fails says so by its value, sets `errno`, and leaves the whole story for
 //!   `mdfs_error`. The position of a file does not move if an operation fails.
 //! - Every function may be called by several threads at once; one stream serves one call at a time.
@@ -27,7 +27,7 @@
 //! | `paths.rs`, `attributes.rs`, `directory.rs` | names, `stat`, listing |
 //! | `failure.rs`, `arguments.rs` | errors and pointers at the border |
 //!
-//! `include/mdfs.h` is made from these files; the test `header` sees to it that it fits.
+//! `include/mdfs.h` is made from these files; the test `header` compares them.
 
 #![allow(
     unsafe_code,

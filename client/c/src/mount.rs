@@ -3,21 +3,48 @@
 use std::ffi::{OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use client::Credentials;
 use client::blocking::Volume;
 
-use crate::failure::{Failure, answer};
+use crate::failure::{CApiFailure, answer};
+use crate::tables::{ExitStage, OpenObject};
 use crate::{arguments, fork, tables};
 
 /// A mounted volume. Files of it are named by paths from its root.
 #[derive(Debug)]
-pub struct Mount {
+pub struct MountedVolume {
     pub(crate) volume: Volume,
     /// The user of this process.
     pub(crate) who: Credentials,
     /// Of the process that mounted it.
     pub(crate) generation: u64,
+}
+
+impl MountedVolume {
+    /// The mount at this address.
+    pub(crate) fn at(pointer: *const Self) -> Result<Arc<Self>, CApiFailure> {
+        let mount = tables::get(pointer).ok_or_else(|| {
+            CApiFailure::new(libc::EBADF, "this is no mounted volume; mount it with mdfs_mount")
+        })?;
+        fork::check(mount.generation)?;
+        Ok(mount)
+    }
+}
+
+impl OpenObject for MountedVolume {
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn at_exit(&self, stage: ExitStage) {
+        if stage == ExitStage::FinishVolumes
+            && let Err(error) = self.volume.finish()
+        {
+            eprintln!("libmdfs: the last data of a volume are lost: {error}");
+        }
+    }
 }
 
 /// The version of the library, as "0.1.0". Valid for ever.
@@ -30,16 +57,17 @@ pub extern "C" fn mdfs_version() -> *const c_char {
 /// through the server that serves it (mdfs serve), else in this process, which then has it alone.
 /// Returns NULL on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut Mount {
+pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut MountedVolume {
     answer(std::ptr::null_mut(), || {
         // SAFETY: see `arguments`.
         let directory = Path::new(OsStr::from_bytes(unsafe { arguments::path(volume) }?));
         fork::watch();
         let volume = client::volume::open(directory)
-            .map_err(|error| Failure::new(error.cause.errno(), error.to_string()))?;
-        let who = client::process::credentials()
-            .map_err(|error| Failure::new(libc::EIO, format!("who asks is not known: {error}")))?;
-        Ok(tables::add_mount(Mount { volume, who, generation: fork::generation() }))
+            .map_err(|error| CApiFailure::new(error.cause.errno(), error.to_string()))?;
+        let who = client::process::credentials().map_err(|error| {
+            CApiFailure::new(libc::EIO, format!("who asks is not known: {error}"))
+        })?;
+        Ok(tables::add(MountedVolume { volume, who, generation: fork::generation() }))
     })
 }
 
@@ -48,18 +76,25 @@ pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut Mount {
 /// files or directories of it are open; after any other failure the volume is unmounted all the
 /// same. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub extern "C" fn mdfs_unmount(mount: *mut Mount) -> c_int {
+pub extern "C" fn mdfs_unmount(mount: *mut MountedVolume) -> c_int {
     answer(-1, || {
-        tables::remove_mount(mount)?.volume.finish()?;
+        let mount = MountedVolume::at(mount)?;
+        if !tables::remove_unused(&mount) {
+            return Err(CApiFailure::new(
+                libc::EBUSY,
+                "cannot unmount the volume: files or directories on it are open; close them first",
+            ));
+        }
+        mount.volume.finish()?;
         Ok(0)
     })
 }
 
 /// Makes everything durable that was done in the volume, by whomever. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub extern "C" fn mdfs_sync(mount: *mut Mount) -> c_int {
+pub extern "C" fn mdfs_sync(mount: *mut MountedVolume) -> c_int {
     answer(-1, || {
-        tables::mount(mount)?.volume.sync()?;
+        MountedVolume::at(mount)?.volume.sync()?;
         Ok(0)
     })
 }

@@ -5,34 +5,34 @@ use std::ffi::{c_char, c_int};
 use client::blocking::Volume;
 use client::{Error, XattrMode};
 
-use crate::failure::{Failure, answer};
-use crate::mount::Mount;
-use crate::{arguments, attributes, tables};
+use crate::failure::{CApiFailure, answer};
+use crate::mount::MountedVolume;
+use crate::{arguments, attributes};
 
 /// Does `work` on one path.
 unsafe fn on_path(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     work: impl FnOnce(&Volume, &[u8]) -> Result<(), Error>,
 ) -> c_int {
     answer(-1, || {
         // SAFETY: see `arguments`.
         let path = unsafe { arguments::path(path) }?;
-        work(&tables::mount(mount)?.volume, path)?;
+        work(&MountedVolume::at(mount)?.volume, path)?;
         Ok(0)
     })
 }
 
 /// Does `work` on two paths.
 unsafe fn on_paths(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     (first, second): (*const c_char, *const c_char),
     work: impl FnOnce(&Volume, &[u8], &[u8]) -> Result<(), Error>,
 ) -> c_int {
     answer(-1, || {
         // SAFETY: see `arguments`.
         let (first, second) = unsafe { (arguments::path(first)?, arguments::path(second)?) };
-        work(&tables::mount(mount)?.volume, first, second)?;
+        work(&MountedVolume::at(mount)?.volume, first, second)?;
         Ok(0)
     })
 }
@@ -41,7 +41,7 @@ unsafe fn on_paths(
 /// on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_mkdir(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     mode: libc::mode_t,
 ) -> c_int {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mdfs_mkdir(
 
 /// Removes an empty directory. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_rmdir(mount: *mut Mount, path: *const c_char) -> c_int {
+pub unsafe extern "C" fn mdfs_rmdir(mount: *mut MountedVolume, path: *const c_char) -> c_int {
     // SAFETY: the same promises.
     unsafe { on_path(mount, path, |volume, path| volume.remove_dir(path)) }
 }
@@ -60,14 +60,14 @@ pub unsafe extern "C" fn mdfs_rmdir(mount: *mut Mount, path: *const c_char) -> c
 /// Removes a name of a file, or a symbolic link. A file without names lives on while it is open.
 /// Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_unlink(mount: *mut Mount, path: *const c_char) -> c_int {
+pub unsafe extern "C" fn mdfs_unlink(mount: *mut MountedVolume, path: *const c_char) -> c_int {
     // SAFETY: the same promises.
     unsafe { on_path(mount, path, |volume, path| volume.remove_file(path)) }
 }
 
 /// As mdfs_unlink, or mdfs_rmdir if `path` is a directory. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mdfs_remove(mount: *mut Mount, path: *const c_char) -> c_int {
+pub unsafe extern "C" fn mdfs_remove(mount: *mut MountedVolume, path: *const c_char) -> c_int {
     let remove = |volume: &Volume, path: &[u8]| match volume.remove_file(path) {
         Err(error) if error.cause.is_directory() => volume.remove_dir(path),
         removed => removed,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn mdfs_remove(mount: *mut Mount, path: *const c_char) -> 
 /// Gives a file or a directory another name, replacing what has it. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_rename(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     from: *const c_char,
     to: *const c_char,
 ) -> c_int {
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn mdfs_rename(
 /// Gives the file `original` the further name `path`. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_link(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     original: *const c_char,
     path: *const c_char,
 ) -> c_int {
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn mdfs_link(
 /// Makes a symbolic link `path` that points to `target`. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_symlink(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     target: *const c_char,
     path: *const c_char,
 ) -> c_int {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn mdfs_symlink(
 /// byte, as `readlink` does. Returns the bytes put there, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_readlink(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     buffer: *mut c_char,
     size: usize,
@@ -126,9 +126,12 @@ pub unsafe extern "C" fn mdfs_readlink(
         // SAFETY: see `arguments`.
         let (path, out) = unsafe { (arguments::path(path)?, arguments::bytes_mut(buffer, size)?) };
         if out.is_empty() {
-            return Err(Failure::new(libc::EINVAL, "a link needs a buffer of at least one byte"));
+            return Err(CApiFailure::new(
+                libc::EINVAL,
+                "a link needs a buffer of at least one byte",
+            ));
         }
-        let target = tables::mount(mount)?.volume.read_link(path)?;
+        let target = MountedVolume::at(mount)?.volume.read_link(path)?;
         let count = target.len().min(out.len());
         out[..count].copy_from_slice(&target[..count]);
         Ok(count.cast_signed())
@@ -139,7 +142,7 @@ pub unsafe extern "C" fn mdfs_readlink(
 /// file is there) with the file `path`? Returns 0 if so, else -1, with `errno` EACCES if not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_access(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     wanted: c_int,
 ) -> c_int {
@@ -148,13 +151,13 @@ pub unsafe extern "C" fn mdfs_access(
         let path = unsafe { arguments::path(path) }?;
         // POSIX' three bits have the places of those in a mode.
         let bits = u32::try_from(wanted).ok().filter(|bits| *bits <= 0o7).ok_or_else(|| {
-            Failure::new(libc::EINVAL, "what is wanted is not made of R_OK, W_OK and X_OK")
+            CApiFailure::new(libc::EINVAL, "what is wanted is not made of R_OK, W_OK and X_OK")
         })?;
-        let mount = tables::mount(mount)?;
+        let mount = MountedVolume::at(mount)?;
         if !mount.volume.metadata(path)?.permits(&mount.who, bits) {
             let path = String::from_utf8_lossy(path);
             let text = format!("{path} may not be used so; ask its owner to change the mode");
-            return Err(Failure::new(libc::EACCES, text));
+            return Err(CApiFailure::new(libc::EACCES, text));
         }
         Ok(0)
     })
@@ -164,7 +167,7 @@ pub unsafe extern "C" fn mdfs_access(
 /// if `size` is 0, or -1 on failure: ERANGE if it does not fit, ENODATA if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_getxattr(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     name: *const c_char,
     value: *mut std::ffi::c_void,
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn mdfs_getxattr(
     answer(-1, || {
         // SAFETY: see `arguments`.
         let (path, name) = unsafe { (arguments::path(path)?, arguments::path(name)?) };
-        let found = tables::mount(mount)?.volume.get_xattr(path, name)?;
+        let found = MountedVolume::at(mount)?.volume.get_xattr(path, name)?;
         // SAFETY: see `arguments`.
         fit(&found, unsafe { arguments::bytes_mut(value, size) }?)
     })
@@ -183,7 +186,7 @@ pub unsafe extern "C" fn mdfs_getxattr(
 /// Returns their size, also if `size` is 0, or -1 on failure: ERANGE if they do not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_listxattr(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     names: *mut c_char,
     size: usize,
@@ -192,7 +195,7 @@ pub unsafe extern "C" fn mdfs_listxattr(
         // SAFETY: see `arguments`.
         let path = unsafe { arguments::path(path) }?;
         let mut found = Vec::new();
-        for name in tables::mount(mount)?.volume.list_xattrs(path)? {
+        for name in MountedVolume::at(mount)?.volume.list_xattrs(path)? {
             found.extend_from_slice(name.as_bytes());
             found.push(0);
         }
@@ -202,11 +205,11 @@ pub unsafe extern "C" fn mdfs_listxattr(
 }
 
 /// Copies `found` to `out`, unless that has no bytes: then only the size is asked for.
-fn fit(found: &[u8], out: &mut [u8]) -> Result<isize, Failure> {
+fn fit(found: &[u8], out: &mut [u8]) -> Result<isize, CApiFailure> {
     if !out.is_empty() {
         let room = out.get_mut(..found.len()).ok_or_else(|| {
             let text = format!("the result has {} bytes; pass a larger buffer", found.len());
-            Failure::new(libc::ERANGE, text)
+            CApiFailure::new(libc::ERANGE, text)
         })?;
         room.copy_from_slice(found);
     }
@@ -217,7 +220,7 @@ fn fit(found: &[u8], out: &mut [u8]) -> Result<isize, Failure> {
 /// Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_setxattr(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     name: *const c_char,
     value: *const std::ffi::c_void,
@@ -229,13 +232,13 @@ pub unsafe extern "C" fn mdfs_setxattr(
             0 => XattrMode::Either {},
             libc::XATTR_CREATE => XattrMode::Create {},
             libc::XATTR_REPLACE => XattrMode::Replace {},
-            _ => return Err(Failure::new(libc::EINVAL, "the flags exclude each other")),
+            _ => return Err(CApiFailure::new(libc::EINVAL, "the flags exclude each other")),
         };
         // SAFETY: see `arguments`.
         let (path, name, value) = unsafe {
             (arguments::path(path)?, arguments::path(name)?, arguments::bytes(value, size)?)
         };
-        tables::mount(mount)?.volume.set_xattr(path, name, value, mode)?;
+        MountedVolume::at(mount)?.volume.set_xattr(path, name, value, mode)?;
         Ok(0)
     })
 }
@@ -243,7 +246,7 @@ pub unsafe extern "C" fn mdfs_setxattr(
 /// Removes the extended attribute `name` of `path`. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_removexattr(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     name: *const c_char,
 ) -> c_int {

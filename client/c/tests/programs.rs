@@ -51,7 +51,7 @@ fn build_by(compiler: &str, source: &str, directory: &Path) -> PathBuf {
     program
 }
 
-/// A new volume of two disks, which nobody serves: each program opens it itself.
+/// A new volume of two disks, which is not served: each program opens it itself.
 fn volume(directory: &Path) -> PathBuf {
     let path = directory.join("volume");
     let options = FormatOptions {

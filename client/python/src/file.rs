@@ -7,14 +7,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 
+use crate::checked::CheckedHandle;
 use crate::failure::failed;
-use crate::ours::Ours;
-use crate::regions::Regions;
+use crate::regions::PyRegions;
 
 /// An open file. It is closed when the last reference goes.
-#[pyclass(frozen, module = "mdfs._mdfs")]
+#[pyclass(name = "File", frozen, module = "mdfs._mdfs")]
 #[derive(Debug)]
-pub(crate) struct File(Ours<blocking::File>);
+pub(crate) struct PyFile(CheckedHandle<blocking::BlockingFile>);
 
 /// The bytes of `data`, which Python may change while the file system still has them: so they are
 /// copied, once.
@@ -39,16 +39,16 @@ fn length_in_memory(list: &client::Regions) -> PyResult<usize> {
         .map_err(|_| PyValueError::new_err("the list is longer than memory"))
 }
 
-impl File {
-    pub(crate) fn new(file: blocking::File) -> Self {
-        Self(Ours::new(file))
+impl PyFile {
+    pub(crate) fn new(file: blocking::BlockingFile) -> Self {
+        Self(CheckedHandle::new(file))
     }
 
     /// Does `work` while other Python threads run.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&blocking::File) -> Result<T, Error> + Send,
+        work: impl FnOnce(&blocking::BlockingFile) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         let file = self.0.get()?;
         py.detach(|| work(file)).map_err(failed)
@@ -56,7 +56,7 @@ impl File {
 }
 
 #[pymethods]
-impl File {
+impl PyFile {
     /// `length` bytes from `offset` on; fewer at the end of the file only.
     fn pread<'py>(
         &self,
@@ -107,7 +107,7 @@ impl File {
     fn read_list<'py>(
         &self,
         py: Python<'py>,
-        regions: PyRef<'_, Regions>,
+        regions: PyRef<'_, PyRegions>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let list = &regions.0;
         let (file, length, mut count) = (self.0.get()?, length_in_memory(list)?, 0);
@@ -122,7 +122,7 @@ impl File {
     /// The same into `out`, a memory view of bytes that has at least as many. Returns how many were read.
     fn read_list_into(
         &self,
-        regions: PyRef<'_, Regions>,
+        regions: PyRef<'_, PyRegions>,
         out: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let (py, list, room) = (out.py(), &regions.0, out.len()?);
@@ -142,7 +142,7 @@ impl File {
     fn write_list(
         &self,
         py: Python<'_>,
-        regions: PyRef<'_, Regions>,
+        regions: PyRef<'_, PyRegions>,
         data: PyBuffer<u8>,
     ) -> PyResult<usize> {
         let (list, data) = (&regions.0, copy_of(py, &data)?);
@@ -166,6 +166,6 @@ impl File {
 
     /// Makes all that was written durable.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, blocking::File::sync)
+        self.with(py, blocking::BlockingFile::sync)
     }
 }

@@ -8,13 +8,13 @@
 //! | `volume.rs` | volumes and operations on paths |
 //! | `file.rs` | open files |
 //! | `regions.rs` | lists of regions |
-//! | `failure.rs`, `ours.rs` | errors; what a forked child must not touch |
+//! | `failure.rs`, `checked.rs` | errors; what a forked child must not touch |
 
 #![allow(clippy::needless_pass_by_value, reason = "Python hands over values")]
 
+mod checked;
 mod failure;
 mod file;
-mod ours;
 mod regions;
 mod volume;
 
@@ -22,9 +22,9 @@ mod volume;
 #[pyo3::pymodule]
 mod _mdfs {
     #[pymodule_export]
-    use crate::file::File;
+    use crate::file::PyFile;
     #[pymodule_export]
-    use crate::regions::Regions;
+    use crate::regions::PyRegions;
     #[pymodule_export]
-    use crate::volume::Volume;
+    use crate::volume::PyVolume;
 }

@@ -3,18 +3,18 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Regions of a file, described and not listed: an array's part is one shape, however many rows it has.
+/// Regions of a file as a description: a part of an array is one shape, whatever its number of rows.
 /// Their bytes, one region after the other, are the list's packed bytes.
-#[pyclass(frozen, module = "mdfs")]
+#[pyclass(name = "Regions", frozen, module = "mdfs")]
 #[derive(Debug)]
-pub(crate) struct Regions(pub(crate) client::Regions);
+pub(crate) struct PyRegions(pub(crate) client::Regions);
 
-fn made(list: Result<client::Regions, client::RegionsError>) -> PyResult<Regions> {
-    list.map(Regions).map_err(|error| PyValueError::new_err(error.to_string()))
+fn made(list: Result<client::Regions, client::RegionsError>) -> PyResult<PyRegions> {
+    list.map(PyRegions).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 #[pymethods]
-impl Regions {
+impl PyRegions {
     /// Ranges of (offset, length), in this order.
     #[new]
     fn new(ranges: Vec<[u64; 2]>) -> PyResult<Self> {

@@ -10,21 +10,21 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::checked::CheckedHandle;
 use crate::failure::{failed, not_opened};
-use crate::file::File;
-use crate::ours::Ours;
+use crate::file::PyFile;
 
 /// Nanoseconds of a second.
 const SECOND: i128 = 1_000_000_000;
 
 /// A volume. Paths are bytes, from its root.
-#[pyclass(frozen, module = "mdfs._mdfs")]
+#[pyclass(name = "Volume", frozen, module = "mdfs._mdfs")]
 #[derive(Debug)]
-pub(crate) struct Volume(Ours<blocking::Volume>);
+pub(crate) struct PyVolume(CheckedHandle<blocking::Volume>);
 
 /// As `stat` has it: mode, inode, links, uid, gid, size, bytes used, and the times of the last
 /// read, the last change of the content and of anything, and of creation, in nanoseconds.
-type Stat = (u32, u64, u32, u32, u32, u64, u64, i128, i128, i128, i128);
+type StatTuple = (u32, u64, u32, u32, u32, u64, u64, i128, i128, i128, i128);
 
 fn nanoseconds(time: Time) -> i128 {
     i128::from(time.seconds) * SECOND + i128::from(time.nanos)
@@ -40,14 +40,14 @@ fn time(nanoseconds: Option<i128>) -> PyResult<SetTime> {
     Ok(SetTime::To { time: Time { seconds, nanos } })
 }
 
-pub(crate) fn stat_of(of: &Attributes) -> Stat {
+pub(crate) fn stat_of(of: &Attributes) -> StatTuple {
     let [atime, mtime, ctime, birth] = [of.atime, of.mtime, of.ctime, of.birth].map(nanoseconds);
     let mode = kind_bits(of.kind) | of.mode;
     let used = of.used_bytes;
     (mode, of.ino, of.links, of.uid, of.gid, of.size, used, atime, mtime, ctime, birth)
 }
 
-impl Volume {
+impl PyVolume {
     /// Does `work` while other Python threads run.
     fn with<T: Send>(
         &self,
@@ -60,12 +60,12 @@ impl Volume {
 }
 
 #[pymethods]
-impl Volume {
+impl PyVolume {
     /// Opens the volume in this directory.
     #[new]
     fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
         let opened = py.detach(|| client::volume::open(&directory));
-        Ok(Self(Ours::new(opened.map_err(not_opened)?)))
+        Ok(Self(CheckedHandle::new(opened.map_err(not_opened)?)))
     }
 
     /// Ends the use of the volume; in its own process it is made durable.
@@ -79,14 +79,14 @@ impl Volume {
 
     /// Opens a file. `how` has the letters r(ead), w(rite), c(reate), x (create new), t(runcate);
     /// `mode` the permission bits of a new file, less those of the umask.
-    fn open(&self, py: Python<'_>, path: &[u8], how: &str, mode: u32) -> PyResult<File> {
+    fn open(&self, py: Python<'_>, path: &[u8], how: &str, mode: u32) -> PyResult<PyFile> {
         let has = |letter| how.contains(letter);
         let options = OpenOptions::new().read(has('r')).write(has('w')).truncate(has('t'));
         let options = options.create(has('c')).create_new(has('x')).mode(mode & !umask());
-        self.with(py, |volume| volume.open(path, options)).map(File::new)
+        self.with(py, |volume| volume.open(path, options)).map(PyFile::new)
     }
 
-    fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Stat> {
+    fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<StatTuple> {
         self.with(py, |volume| {
             let attributes =
                 if follow { volume.metadata(path) } else { volume.symlink_metadata(path) };
@@ -94,14 +94,14 @@ impl Volume {
         })
     }
 
-    /// The entries of a directory: name, bits of the kind, inode number, and what `stat` tells if
+    /// The entries of a directory: name, bits of the kind, inode number, and the result of `stat` if
     /// the entry was still there.
     #[allow(clippy::type_complexity, reason = "Python takes tuples apart by place")]
     fn scan<'py>(
         &self,
         py: Python<'py>,
         path: &[u8],
-    ) -> PyResult<Vec<(Bound<'py, PyBytes>, u32, u64, Option<Stat>)>> {
+    ) -> PyResult<Vec<(Bound<'py, PyBytes>, u32, u64, Option<StatTuple>)>> {
         let entries = self.with(py, |volume| volume.read_dir(path))?;
         let entry = |entry: client::protocol::DirectoryEntry| {
             let name = PyBytes::new(py, entry.name.as_bytes());

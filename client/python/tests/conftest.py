@@ -12,7 +12,7 @@ MDFS = os.environ.get("MDFS", "mdfs")
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory):
-    """A new volume that nobody serves."""
+    """A new volume that is not served."""
     path = tmp_path_factory.mktemp("mdfs") / "volume"
     shape = "--disk-nodes 2 --disks-per-node 1 --disk-size 512MiB --nodes 8".split()
     subprocess.run([MDFS, "format", str(path), *shape], check=True, capture_output=True)

@@ -12,24 +12,24 @@ use fileio::protocol::{
 use runtime::protocol::Undelivered;
 use runtime::{NodeId, Spawn};
 
-use super::{Leases, Open};
-use crate::lock::Tried;
+use super::{LeaseState, Leases};
+use crate::lock::LockAttempt;
 
-/// A lock is asked for so often while the lease changes under which it is asked for.
+/// Attempts of a lock while its lease changes.
 const LEASE_TRIES_MAX: u32 = 8;
-/// Whoever waits for an unlock that is under way looks so often, so many times.
+/// How often, and how many times, a waiter checks for a pending unlock.
 const UNLOCK_PAUSE: Duration = Duration::from_millis(1);
 const UNLOCK_LOOKS_MAX: u32 = 1_000;
 /// The pause before an unlock that did not get through is sent again.
 const UNLOCK_RETRY: Duration = Duration::from_secs(1);
 
 /// An unlock that is under way, until it is dropped.
-struct Unlocking {
+struct PendingUnlock {
     leases: Arc<Leases>,
     file: Handle,
 }
 
-impl Drop for Unlocking {
+impl Drop for PendingUnlock {
     fn drop(&mut self) {
         let mut open = self.leases.open();
         if let Some(count) = open.unlocking.get_mut(&self.file) {
@@ -41,7 +41,7 @@ impl Drop for Unlocking {
     }
 }
 
-impl Open {
+impl LeaseState {
     /// The locks on files at `node` are lost.
     fn lose_locks(&mut self, node: NodeId, fs_nodes: u32) {
         let at_node = |file: &&Handle| ino_node(file.ino, fs_nodes) == node;
@@ -77,17 +77,17 @@ impl Leases {
     }
 
     /// Locks bytes of a file that is open for `id`, a number by which the owners of locks of this client
-    /// are told apart, if nobody else has them.
+    /// are distinguished, if no one else has them.
     pub async fn lock<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         file: Handle,
         wanted: (u64, ByteRange, LockKind),
-    ) -> Result<Tried, FileIoError> {
+    ) -> Result<LockAttempt, FileIoError> {
         self.lock_again_or_anew(machine, file, wanted, false).await
     }
 
-    /// The same; with `reclaim` only if `id` had this lock before the node has restarted, as somebody
+    /// The same; with `reclaim` only if `id` had this lock before the node has restarted, as the holder
     /// says whose own memory it is in.
     pub async fn lock_again_or_anew<S: Spawn>(
         self: &Arc<Self>,
@@ -95,7 +95,7 @@ impl Leases {
         file: Handle,
         (id, range, kind): (u64, ByteRange, LockKind),
         reclaim: bool,
-    ) -> Result<Tried, FileIoError> {
+    ) -> Result<LockAttempt, FileIoError> {
         let (owner, node) = (self.owner(id), ino_node(file.ino, machine.fs_nodes()));
         // A late unlock would take what is locked now.
         if !self.unlocks_are_over(machine, file).await {
@@ -106,13 +106,13 @@ impl Leases {
             let watch = self.watch_unless_watched(machine, node);
             let call = Lock { file, owner, range, kind, lease, reclaim };
             match ask(machine, call).await? {
-                Locked::Conflict { lock } => return Ok(Tried::Conflict(lock)),
-                Locked::Grace {} => return Ok(Tried::Later),
-                Locked::Late {} => return Ok(Tried::Late),
+                Locked::Conflict { lock } => return Ok(LockAttempt::Conflict(lock)),
+                Locked::Grace {} => return Ok(LockAttempt::Later),
+                Locked::Late {} => return Ok(LockAttempt::Late),
                 Locked::Granted {}
                     if self.note_lock(node, lease, watch, (file, owner, range, kind)) =>
                 {
-                    return Ok(Tried::Granted);
+                    return Ok(LockAttempt::Granted);
                 }
                 // The lease is another one by now.
                 Locked::Granted {} => {}
@@ -184,9 +184,9 @@ impl Leases {
         id: u64,
         range: ByteRange,
     ) {
-        // Whoever locks next waits for this.
+        // The next lock waits for this.
         *self.open().unlocking.entry(file).or_default() += 1;
-        let unlocking = Unlocking { leases: self.clone(), file };
+        let unlocking = PendingUnlock { leases: self.clone(), file };
         machine.task(move |machine| async move {
             if let Err(error) = unlocking.leases.unlock(&machine, file, id, range).await {
                 tracing::warn!(%error, "a lock stays until its file is closed");
@@ -199,11 +199,11 @@ impl Leases {
         file: Handle,
         owner: LockOwner,
         range: ByteRange,
-    ) -> Result<Unlocking, FileIoError> {
+    ) -> Result<PendingUnlock, FileIoError> {
         let mut open = self.open();
         open.locks.unlock(file.ino, owner, range).map_err(|_| Undelivered::Busy)?;
         *open.unlocking.entry(file).or_default() += 1;
-        Ok(Unlocking { leases: self.clone(), file })
+        Ok(PendingUnlock { leases: self.clone(), file })
     }
 
     /// Gets all locks at `node` again, under a new lease there. Those that others may have had
@@ -230,7 +230,7 @@ impl Leases {
         true
     }
 
-    /// Begins to watch the lease at `node` if nobody does: locks need it. To be called before the
+    /// Begins to watch the lease at `node` unless it is watched: locks need it. To be called before the
     /// request that lets the lease begin anew.
     fn watch_unless_watched<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId) -> Option<u64> {
         let is_watched = self.open().watched.contains_key(&node);

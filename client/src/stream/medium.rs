@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::blocking::File;
+use crate::blocking::BlockingFile;
 use crate::error::{Cause, Error};
 
 /// What a stream needs of a file; tests put others in its place.
@@ -23,7 +23,7 @@ pub trait Medium {
     fn error(&self, operation: &'static str, cause: Cause) -> Error;
 }
 
-impl Medium for File {
+impl Medium for BlockingFile {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         self.read_at(offset, out)
     }

@@ -22,7 +22,7 @@ use bytes::{Buf as _, Bytes};
 
 pub use self::medium::Medium;
 pub use self::mode::{BadMode, Mode};
-use crate::blocking::File;
+use crate::blocking::BlockingFile;
 use crate::error::{Cause, Error};
 
 /// Bytes of a stream's buffer, unless set otherwise: one stripe.
@@ -47,9 +47,9 @@ pub enum Whence {
 
 /// An open file with a position, a buffer, and the indicators of C's `FILE`.
 ///
-/// Dropping a stream writes its buffer out but cannot tell of a failure: [`close`](Self::close) it.
+/// Dropping a stream writes its buffer out but cannot report a failure: [`close`](Self::close) it.
 #[derive(Debug)]
-pub struct Stream<M: Medium = File> {
+pub struct Stream<M: Medium = BlockingFile> {
     medium: M,
     mode: Mode,
     buffer_size: usize,
@@ -109,7 +109,7 @@ impl<M: Medium> Stream<M> {
             };
             match taken {
                 Ok(count) => filled += count,
-                // What was read is told first; the indicator tells of the failure.
+                // The bytes read are returned first; the indicator has the failure.
                 Err(_) if filled > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -149,7 +149,7 @@ impl<M: Medium> Stream<M> {
             let count = match self.read_some_until(delimiter, &mut out[filled..]) {
                 Ok(0) => break,
                 Ok(count) => count,
-                // What was read is told first; the indicator tells of the failure.
+                // The bytes read are returned first; the indicator has the failure.
                 Err(_) if filled > 0 => break,
                 Err(error) => return Err(error),
             };
@@ -353,7 +353,7 @@ impl<M: Medium> Stream<M> {
             }
         };
         let to = from.checked_add_signed(offset).filter(|&to| i64::try_from(to).is_ok());
-        // As in C: the error indicator tells of transfers only.
+        // As in C: the error indicator is for transfers only.
         let to = to.ok_or_else(|| self.medium.error("seek in", Cause::BadPosition))?;
         self.unread.clear();
         self.at_end = false;

@@ -73,7 +73,7 @@ impl CFile {
 impl Drop for CFile {
     #[allow(unsafe_code, reason = "see above")]
     fn drop(&mut self) {
-        // SAFETY: nobody uses the file after this.
+        // SAFETY: the file is not used after this.
         unsafe { libc::fclose(self.0) };
     }
 }

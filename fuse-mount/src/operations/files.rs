@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use client::leases::Holding;
+use client::leases::OpenFileGuard;
 use client::protocol::{
     Commit, Credentials, Error, OpenHandle, OpenedFile, Read, SyncDirectory, TRANSFER_MAX, Write,
 };
@@ -34,7 +34,7 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// The number of an open file, until it is [closed](Self::close).
-    pub(super) fn add_open_file(&self, holding: Holding<S>) -> u64 {
+    pub(super) fn add_open_file(&self, holding: OpenFileGuard<S>) -> u64 {
         let number = self.inodes.open(holding.file());
         holding.keep();
         number

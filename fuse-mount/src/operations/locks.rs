@@ -3,7 +3,7 @@
 //! They are in the volume's lock table, under this mount's leases. `flock` locks all bytes of a file,
 //! so it conflicts with `fcntl` locks, as over NFS. Deadlocks are not detected.
 
-use client::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, Tried};
+use client::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, LockAttempt};
 use client::protocol::TestLock;
 use client::{ByteRange, FileLock, LockKind, PATIENT_ROUNDS_MAX};
 use runtime::Spawn;
@@ -52,15 +52,15 @@ impl<S: Spawn> MountOperations<S> {
                 .lock(&self.volume.machine, open.handle, (owner, range, kind))
                 .await
             {
-                Ok(Tried::Granted) => {
+                Ok(LockAttempt::Granted) => {
                     // Others may have changed what the lock guards.
                     self.inodes.invalidate(open.handle.ino);
                     return Ok(());
                 }
-                Ok(Tried::Conflict(_)) if !waits => return Err(KernelError(libc::EAGAIN)),
-                Ok(Tried::Conflict(_) | Tried::Later) => {}
+                Ok(LockAttempt::Conflict(_)) if !waits => return Err(KernelError(libc::EAGAIN)),
+                Ok(LockAttempt::Conflict(_) | LockAttempt::Later) => {}
                 // The answer to a reclaim, which the kernel never sends.
-                Ok(Tried::Late) => return Err(KernelError(libc::EIO)),
+                Ok(LockAttempt::Late) => return Err(KernelError(libc::EIO)),
                 Err(error) if error.not_applied() && (waits || busy < PATIENT_ROUNDS_MAX) => {
                     busy = busy.saturating_add(1);
                 }

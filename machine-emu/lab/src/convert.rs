@@ -7,9 +7,9 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use machine_emu::jmachine::text::{self, ByteOrder, ToHost};
 
-use mdfs_cli::exit::Failure;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::local::{self, Target, chunks};
-use mdfs_cli::session::Session;
+use mdfs_cli::session::CommandSession;
 
 /// Standard input, or standard output.
 const STANDARD: &str = "-";
@@ -27,10 +27,10 @@ const STANDARD: &str = "-";
 pub(crate) struct Convert {
     /// Into which format
     #[arg(long, value_name = "FORMAT")]
-    to: Format,
+    to: TextFormat,
     /// Where in its word a character is: in the last byte (big) or in the first (little)
     #[arg(long, value_name = "ORDER", default_value = "big")]
-    order: Order,
+    order: CharacterOrder,
     /// The text; - for standard input
     #[arg(value_name = "INPUT", default_value = STANDARD)]
     input: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Convert {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum TextFormat {
     /// Four bytes for each character
     Machine,
     /// A byte for each character
@@ -48,7 +48,7 @@ enum Format {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Order {
+enum CharacterOrder {
     /// As the machine's own host had it
     Big,
     /// As most computers have it today
@@ -56,7 +56,7 @@ enum Order {
 }
 
 impl Convert {
-    pub(crate) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let standard = Path::new(STANDARD);
         let input: Box<dyn Read> = if self.input == standard {
             Box::new(io::stdin())
@@ -85,21 +85,23 @@ impl Convert {
     fn convert(
         &self,
         input: impl Read,
-        mut put: impl FnMut(u64, Vec<u8>) -> Result<(), Failure>,
-    ) -> Result<u64, Failure> {
+        mut put: impl FnMut(u64, Vec<u8>) -> Result<(), CommandFailure>,
+    ) -> Result<u64, CommandFailure> {
         let order = match self.order {
-            Order::Big => ByteOrder::Big,
-            Order::Little => ByteOrder::Little,
+            CharacterOrder::Big => ByteOrder::Big,
+            CharacterOrder::Little => ByteOrder::Little,
         };
         let mut to_host = ToHost::new(order);
         let mut length = 0;
-        let no_text =
-            |error| Failure::Wrong(format!("cannot convert {}: {error}", self.input.display()));
+        let no_text = |error| {
+            CommandFailure::Wrong(format!("cannot convert {}: {error}", self.input.display()))
+        };
         for chunk in chunks(input) {
-            let (_, piece) = chunk.map_err(|error| Failure::local("read", &self.input, error))?;
+            let (_, piece) =
+                chunk.map_err(|error| CommandFailure::local("read", &self.input, error))?;
             let converted = match self.to {
-                Format::Machine => text::to_machine(&piece, order),
-                Format::Host => to_host.convert(&piece).map_err(no_text)?,
+                TextFormat::Machine => text::to_machine(&piece, order),
+                TextFormat::Host => to_host.convert(&piece).map_err(no_text)?,
             };
             let at = length;
             length += converted.len() as u64;

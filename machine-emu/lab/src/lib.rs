@@ -23,53 +23,53 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use mdfs_cli::completion::{Completion, Man};
-use mdfs_cli::exit::{EXIT_CODES, Failure};
-use mdfs_cli::session::Session;
+use mdfs_cli::completion::{CompletionCommand, ManCommand};
+use mdfs_cli::exit::{CommandFailure, EXIT_CODES};
+use mdfs_cli::session::CommandSession;
 use mdfs_cli::{Commands, run_program};
 
 /// Test MDFS and reproduce the MDFS thesis: simulated clusters, the emulated J-Machine.
 #[derive(Debug, Parser)]
 #[command(name = "mdfs-lab", version, after_help = EXIT_CODES, arg_required_else_help = true)]
-struct Program {
+struct LabProgram {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LabCommand {
     Sim(Box<sim::Sim>),
     Emulate(Box<emulate::Emulate>),
     Convert(convert::Convert),
     #[command(after_help = "Examples:
   mdfs-lab completion bash > ~/.local/share/bash-completion/completions/mdfs-lab
   . <(mdfs-lab completion bash)                     in this shell only")]
-    Completion(Completion),
+    Completion(CompletionCommand),
     #[command(after_help = "Examples:
   mdfs-lab man | man -l -                     read it
   mdfs-lab man --out ~/.local/share/man/man1  write it and mdfs-lab-sim(1), ...")]
-    Man(Man),
+    Man(ManCommand),
 }
 
-impl Commands for Program {
+impl Commands for LabProgram {
     const NAME: &'static str = "mdfs-lab";
 
-    fn run(self, session: &mut Session) -> Result<(), Failure> {
+    fn run(self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         match self.command {
-            Command::Sim(sim) => sim.run(session),
-            Command::Emulate(emulate) => emulate.run(session),
-            Command::Convert(convert) => convert.run(session),
-            Command::Completion(completion) => completion.run::<Self>(session),
-            Command::Man(man) => man.run::<Self>(session),
+            LabCommand::Sim(sim) => sim.run(session),
+            LabCommand::Emulate(emulate) => emulate.run(session),
+            LabCommand::Convert(convert) => convert.run(session),
+            LabCommand::Completion(completion) => completion.run::<Self>(session),
+            LabCommand::Man(man) => man.run::<Self>(session),
         }
     }
 
     fn log_level(&self) -> &'static str {
         match self.command {
             // The warnings of a simulation are about its own faults.
-            Command::Sim(_) => "off",
+            LabCommand::Sim(_) => "off",
             // A saturated disk node is meant to refuse.
-            Command::Emulate(_) => "error",
+            LabCommand::Emulate(_) => "error",
             _ => "warn",
         }
     }
@@ -77,5 +77,5 @@ impl Commands for Program {
 
 /// Runs the program with `arguments` (the program's name first) and returns its exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    run_program::<Program>(arguments)
+    run_program::<LabProgram>(arguments)
 }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use clap::{CommandFactory as _, Parser as _};
 use mdfs_cli::Commands as _;
-use mdfs_cli::session::Session;
+use mdfs_cli::session::CommandSession;
 
-use crate::Program;
+use crate::LabProgram;
 
 /// The program, with a directory for its files.
 struct Lab {
@@ -18,9 +18,9 @@ struct Lab {
 }
 
 #[derive(Clone, Default)]
-struct Screen(Rc<RefCell<Vec<u8>>>);
+struct LabOutput(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Screen {
+impl Write for LabOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -42,11 +42,11 @@ impl Lab {
 
     /// Runs the command and returns what it prints, or the text of its failure.
     fn run(&self, arguments: &[&str]) -> Result<String, String> {
-        let screen = Screen::default();
+        let screen = LabOutput::default();
         let open = |_: &Path| panic!("no command opens a volume");
-        let mut session = Session::new(open, screen.clone());
+        let mut session = CommandSession::new(open, screen.clone());
         let arguments = ["mdfs-lab"].iter().chain(arguments);
-        let program = Program::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        let program = LabProgram::try_parse_from(arguments).map_err(|error| error.to_string())?;
         program.run(&mut session).map_err(|failure| failure.to_string())?;
         let printed = screen.0.borrow().clone();
         Ok(String::from_utf8_lossy(&printed).into_owned())
@@ -59,7 +59,7 @@ impl Lab {
 
 #[test]
 fn the_arguments_and_every_help_are_consistent_and_give_examples() {
-    let program = Program::command();
+    let program = LabProgram::command();
     program.clone().debug_assert();
     for command in program.get_subcommands() {
         let help = command.clone().render_long_help().to_string();

@@ -123,7 +123,7 @@ fn serve_and_have_it_again(fabric: &'static [&'static str], kills: bool) {
 
 /// A file that grows, and is never synced.
 struct Growing {
-    file: client::blocking::File,
+    file: client::blocking::BlockingFile,
     content: Vec<u8>,
 }
 
@@ -261,7 +261,7 @@ fn a_process_that_is_removed_gives_its_nodes_away_and_stays_out_until_it_is_adde
     cluster.start_member(VICTIM);
     cluster.wait_until_ready(VICTIM);
     let begin = Instant::now();
-    while state(&cluster).is_none_or(|(state, nodes)| state != "there" || nodes == 0) {
+    while state(&cluster).is_none_or(|(state, nodes)| state != "up" || nodes == 0) {
         assert!(begin.elapsed() < Duration::from_secs(20), "{}", cluster.status());
         thread::sleep(Duration::from_millis(50));
     }

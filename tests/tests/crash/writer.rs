@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 use client::{Change, Credentials, Error, Kind, OpenOptions};
 use fileio::protocol::{
     CallId, Create, Created, Existing, Handle, MakeNode, Name, NewNode, Remove, RemoveDirectory,
@@ -173,7 +173,7 @@ impl Writer {
         Some(())
     }
 
-    fn write_block(&mut self, file: &File, name: &str, block: u64) -> Option<()> {
+    fn write_block(&mut self, file: &BlockingFile, name: &str, block: u64) -> Option<()> {
         self.count += 1;
         let version = self.count;
         let model = self.file(name);
@@ -247,7 +247,7 @@ fn read(volume: &Volume, name: &str) -> Result<Vec<u8>, Error> {
     Ok(file.read_bytes_at(0, length)?.concat())
 }
 
-fn open(volume: &Volume, name: &str, options: OpenOptions) -> Result<File, Error> {
+fn open(volume: &Volume, name: &str, options: OpenOptions) -> Result<BlockingFile, Error> {
     volume.open(path(name), options)
 }
 

@@ -2,11 +2,11 @@
 
 use runtime::seed::Rng;
 
-use super::report::Report;
-use super::{Common, Side};
-use crate::exit::Failure;
-use crate::size::{Size, human};
-use crate::tree::{Content, Tree, into};
+use super::report::BenchReport;
+use super::{BenchSide, CommonOptions};
+use crate::exit::CommandFailure;
+use crate::size::{ByteSize, human};
+use crate::tree::{FileTree, TreeFile, into};
 
 /// Bytes of the stamp at both ends of each transfer.
 const STAMP: usize = 8;
@@ -24,13 +24,13 @@ const STAMP: usize = 8;
 #[allow(clippy::struct_excessive_bools, reason = "independent switches, as IOR has them")]
 pub(super) struct Ior {
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: CommonOptions,
     /// Bytes that a rank moves in each segment.
     #[arg(short = 'b', long, value_name = "SIZE", default_value = "1MiB")]
-    block: Size,
+    block: ByteSize,
     /// Bytes of one call.
     #[arg(short = 't', long, value_name = "SIZE", default_value = "256KiB")]
-    transfer: Size,
+    transfer: ByteSize,
     /// Segments.
     #[arg(short = 's', long, value_name = "N", default_value_t = 1)]
     segments: u64,
@@ -55,19 +55,19 @@ pub(super) struct Ior {
 }
 
 impl Ior {
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), CommandFailure> {
         let (block, transfer) = (self.block.0, self.transfer.0);
         if transfer < 2 * STAMP as u64 || block == 0 || block % transfer != 0 || self.segments == 0
         {
             let text = "a block (-b) is a whole number of transfers (-t) of at least 16 bytes, and there \
                         is at least one segment (-s)";
-            return Err(Failure::Usage(text.into()));
+            return Err(CommandFailure::Usage(text.into()));
         }
         let all = block.checked_mul(self.segments);
         let all = all.and_then(|bytes| bytes.checked_mul(self.common.ranks.into()));
         match all {
             Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
-            _ => Err(Failure::Usage("that is more than a file can hold".into())),
+            _ => Err(CommandFailure::Usage("that is more than a file can hold".into())),
         }
     }
 
@@ -92,10 +92,10 @@ impl Ior {
     /// One repetition on one side.
     pub(super) fn run(
         &self,
-        side: &Side,
+        side: &BenchSide,
         repetition: u16,
-        report: &mut Report,
-    ) -> Result<(), Failure> {
+        report: &mut BenchReport,
+    ) -> Result<(), CommandFailure> {
         let (write, read) = (self.write || !self.read, self.read || !self.write);
         let ranks = u64::from(self.common.ranks);
         let calls = self.block.0 / self.transfer.0 * self.segments * ranks;
@@ -127,13 +127,13 @@ impl Ior {
 
     fn read(
         &self,
-        tree: &dyn Tree,
-        side: &Side,
+        tree: &dyn FileTree,
+        side: &BenchSide,
         rank: u64,
         repetition: u16,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let path = self.path(side, rank);
-        let file: Box<dyn Content> = tree.open(&path)?;
+        let file: Box<dyn TreeFile> = tree.open(&path)?;
         self.each(rank, repetition, |offset, stamps, buffer| {
             let count = file.read_into(offset, buffer)?;
             if count < buffer.len() || !is_stamped(buffer, stamps) {
@@ -145,7 +145,7 @@ impl Ior {
         })
     }
 
-    fn path(&self, side: &Side, rank: u64) -> Vec<u8> {
+    fn path(&self, side: &BenchSide, rank: u64) -> Vec<u8> {
         let rank = if self.file_per_process { rank } else { 0 };
         into(&side.directory, format!("ior.{rank:08}").as_bytes())
     }
@@ -155,8 +155,8 @@ impl Ior {
         &self,
         rank: u64,
         repetition: u16,
-        mut call: impl FnMut(u64, u64, &mut [u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        mut call: impl FnMut(u64, u64, &mut [u8]) -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
         let mut offsets = self.offsets(rank);
         if self.random {
             let mut rng = Rng::new(rank ^ (u64::from(repetition) << 32));

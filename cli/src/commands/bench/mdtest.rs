@@ -1,10 +1,10 @@
 //! mdtest's pattern: every rank makes, looks up, reads and removes many names in a tree of directories.
 
-use super::report::Report;
-use super::{Common, Side};
-use crate::exit::Failure;
-use crate::size::{Size, human};
-use crate::tree::{Tree, into};
+use super::report::BenchReport;
+use super::{BenchSide, CommonOptions};
+use crate::exit::CommandFailure;
+use crate::size::{ByteSize, human};
+use crate::tree::{FileTree, into};
 
 /// Directories of the tree, at most.
 const TREE_MAX: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const TREE_MAX: u64 = 1 << 20;
 #[allow(clippy::struct_excessive_bools, reason = "independent switches, as mdtest has them")]
 pub(super) struct Mdtest {
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: CommonOptions,
     /// Names of each rank.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1000)]
     items: u64,
@@ -42,17 +42,18 @@ pub(super) struct Mdtest {
     directories: bool,
     /// Bytes that are written to each file, and read.
     #[arg(short = 'w', long, value_name = "SIZE", default_value = "0")]
-    write: Size,
+    write: ByteSize,
     /// Make each file durable before it is closed.
     #[arg(short = 'y', long)]
     sync: bool,
 }
 
 /// One step: its name, whether it moves bytes, and its work on one name of the rank.
-type Step<'a> = (&'static str, bool, &'a (dyn Fn(&dyn Tree, &[u8]) -> Result<(), Failure> + Sync));
+type MdtestStep<'a> =
+    (&'static str, bool, &'a (dyn Fn(&dyn FileTree, &[u8]) -> Result<(), CommandFailure> + Sync));
 
 impl Mdtest {
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), CommandFailure> {
         let levels = (0..=self.depth).map(|level| self.branch.checked_pow(level));
         let tree = levels.sum::<Option<u64>>().filter(|&directories| directories <= TREE_MAX);
         match tree {
@@ -60,7 +61,7 @@ impl Mdtest {
             _ => {
                 let text = "each directory of the tree (-z, -b) needs a name (-n), and there are 2^20 \
                             directories at most";
-                Err(Failure::Usage(text.into()))
+                Err(CommandFailure::Usage(text.into()))
             }
         }
     }
@@ -84,7 +85,11 @@ impl Mdtest {
     }
 
     /// One repetition on one side.
-    pub(super) fn run(&self, side: &Side, report: &mut Report) -> Result<(), Failure> {
+    pub(super) fn run(
+        &self,
+        side: &BenchSide,
+        report: &mut BenchReport,
+    ) -> Result<(), CommandFailure> {
         let ranks = u64::from(self.common.ranks);
         let roots: Vec<Vec<u8>> = (0..if self.unique { ranks } else { 1 })
             .map(|tree| into(&side.directory, format!("tree.{tree}").as_bytes()))
@@ -126,12 +131,12 @@ impl Mdtest {
 
     fn steps(
         &self,
-        side: &Side,
-        report: &mut Report,
+        side: &BenchSide,
+        report: &mut BenchReport,
         roots: &[Vec<u8>],
         kind: &[u8],
-        steps: &[Step<'_>],
-    ) -> Result<(), Failure> {
+        steps: &[MdtestStep<'_>],
+    ) -> Result<(), CommandFailure> {
         let names = self.names() * u64::from(self.common.ranks);
         for (operation, moves, work) in steps {
             let elapsed = side.as_ranks(|tree, rank| {
@@ -150,7 +155,7 @@ impl Mdtest {
         Ok(())
     }
 
-    fn make(&self, tree: &dyn Tree, path: &[u8], bytes: &[u8]) -> Result<(), Failure> {
+    fn make(&self, tree: &dyn FileTree, path: &[u8], bytes: &[u8]) -> Result<(), CommandFailure> {
         let (file, _) = tree.part(path)?;
         if !bytes.is_empty() {
             file.write_from(0, bytes)?;
@@ -183,12 +188,12 @@ impl Mdtest {
     }
 }
 
-fn look(tree: &dyn Tree, path: &[u8]) -> Result<(), Failure> {
+fn look(tree: &dyn FileTree, path: &[u8]) -> Result<(), CommandFailure> {
     let missing = || tree.refuse("look up", path, "it has just been made and is not there");
     tree.look(path)?.map(drop).ok_or_else(missing)
 }
 
-fn read(tree: &dyn Tree, path: &[u8], bytes: &[u8]) -> Result<(), Failure> {
+fn read(tree: &dyn FileTree, path: &[u8], bytes: &[u8]) -> Result<(), CommandFailure> {
     let mut buffer = vec![0; bytes.len()];
     let count = tree.open(path)?.read_into(0, &mut buffer)?;
     if count == bytes.len() && buffer == bytes {

@@ -19,10 +19,10 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use self::report::Report;
-use crate::exit::Failure;
-use crate::session::Session;
-use crate::tree::{Host, Inside, Tree, into};
+use self::report::BenchReport;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
+use crate::tree::{FileTree, HostTree, VolumeFileTree, into};
 use crate::volume_path::VolumePath;
 
 /// Measure a volume with the patterns of IOR and mdtest.
@@ -34,20 +34,20 @@ use crate::volume_path::VolumePath;
 #[command(after_help = "Examples:
   mdfs bench ior -N 4 -b 64MiB -t 1MiB -F -e scratch:/
   mdfs bench mdtest -N 4 -n 1000 -F -u scratch:/ --on /tmp")]
-pub(crate) struct Bench {
+pub(crate) struct BenchCommand {
     #[command(subcommand)]
-    pattern: Pattern,
+    pattern: BenchPattern,
 }
 
 #[derive(Debug, Subcommand)]
-enum Pattern {
+enum BenchPattern {
     Ior(ior::Ior),
     Mdtest(mdtest::Mdtest),
 }
 
 /// What both patterns ask for.
 #[derive(Clone, Debug, clap::Args)]
-struct Common {
+struct CommonOptions {
     /// Ranks.
     #[arg(short = 'N', long = "ranks", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=ranks::RANKS_MAX))]
@@ -68,23 +68,23 @@ struct Common {
 }
 
 /// Where a pattern is done: one tree for each rank, all of the same files.
-struct Side {
+struct BenchSide {
     name: String,
-    trees: Vec<Box<dyn Tree>>,
+    trees: Vec<Box<dyn FileTree>>,
     /// A directory of this run.
     directory: Vec<u8>,
 }
 
-impl Bench {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+impl BenchCommand {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         match &self.pattern {
-            Pattern::Ior(ior) => {
+            BenchPattern::Ior(ior) => {
                 ior.check()?;
                 ior.common.each(session, &ior.words(), |side, repetition, report| {
                     ior.run(side, repetition, report)
                 })
             }
-            Pattern::Mdtest(mdtest) => {
+            BenchPattern::Mdtest(mdtest) => {
                 mdtest.check()?;
                 mdtest
                     .common
@@ -94,16 +94,16 @@ impl Bench {
     }
 }
 
-impl Common {
+impl CommonOptions {
     /// Does `work` on each side in turns, and prints what came out.
     fn each(
         &self,
-        session: &mut Session,
+        session: &mut CommandSession,
         words: &str,
-        mut work: impl FnMut(&Side, u16, &mut Report) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        mut work: impl FnMut(&BenchSide, u16, &mut BenchReport) -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
         let mut sides = self.sides(session)?;
-        let mut report = Report::default();
+        let mut report = BenchReport::default();
         for repetition in 0..self.repetitions {
             for side in &sides {
                 let tree = &side.trees[0];
@@ -111,7 +111,7 @@ impl Common {
                 work(side, repetition, &mut report)?;
                 tree.remove_directory(&side.directory)?;
             }
-            // Whoever comes first may find a quieter or a busier machine.
+            // The side that runs first may find a quieter or a busier machine.
             sides.reverse();
         }
         if self.json {
@@ -121,22 +121,23 @@ impl Common {
         session.print(format!("{words}\n"))
     }
 
-    fn sides(&self, session: &mut Session) -> Result<Vec<Side>, Failure> {
+    fn sides(&self, session: &mut CommandSession) -> Result<Vec<BenchSide>, CommandFailure> {
         let name = format!("mdfs-bench-{:016x}", client::blocking::random_client());
         let VolumePath { volume: directory, path } = &self.directory;
         let shared = session.open(directory)?;
-        let connect = |_| -> Box<dyn Tree> {
+        let connect = |_| -> Box<dyn FileTree> {
             // If this process has the volume alone, all ranks share it.
             let volume = client::volume::open(directory).unwrap_or_else(|_| shared.clone());
-            Box::new(Inside { volume, directory: directory.clone() })
+            Box::new(VolumeFileTree { volume, directory: directory.clone() })
         };
         let trees = (0..self.ranks).map(connect).collect();
         let shown = format!("{}:", directory.display());
-        let mut sides = vec![Side { name: shown, trees, directory: into(path, name.as_bytes()) }];
+        let mut sides =
+            vec![BenchSide { name: shown, trees, directory: into(path, name.as_bytes()) }];
         if let Some(host) = &self.on {
-            let trees = (0..self.ranks).map(|_| Box::new(Host) as Box<dyn Tree>).collect();
+            let trees = (0..self.ranks).map(|_| Box::new(HostTree) as Box<dyn FileTree>).collect();
             let directory = into(host.as_os_str().as_bytes(), name.as_bytes());
-            sides.push(Side { name: host.display().to_string(), trees, directory });
+            sides.push(BenchSide { name: host.display().to_string(), trees, directory });
         }
         Ok(sides)
     }

@@ -10,7 +10,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// One operation on one side, of all repetitions.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct BenchRow {
     operation: &'static str,
     on: String,
     /// Of one repetition; 0 where no bytes are moved.
@@ -20,8 +20,8 @@ pub(super) struct Row {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Report {
-    rows: Vec<Row>,
+pub(super) struct BenchReport {
+    rows: Vec<BenchRow>,
 }
 
 /// Smallest, middle and largest.
@@ -38,7 +38,7 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rates have three digits that count")]
-impl Row {
+impl BenchRow {
     /// Of `amount` a second.
     fn rates(&self, amount: f64) -> [f64; 3] {
         spread(self.seconds.iter().map(|seconds| amount / seconds.max(1e-9)))
@@ -58,7 +58,7 @@ impl Row {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// One repetition more of an operation.
     pub(super) fn add(
         &mut self,
@@ -72,11 +72,11 @@ impl Report {
             row.seconds.push(seconds);
         } else {
             let (on, seconds) = (on.to_owned(), vec![seconds]);
-            self.rows.push(Row { operation, on, bytes, operations, seconds });
+            self.rows.push(BenchRow { operation, on, bytes, operations, seconds });
         }
     }
 
-    pub(super) fn rows(&self) -> &[Row] {
+    pub(super) fn rows(&self) -> &[BenchRow] {
         &self.rows
     }
 
@@ -86,7 +86,7 @@ impl Report {
             ["operation", "on", "MiB/s min", "median", "max", "ops/s min", "median", "max", "s"];
         let mut lines = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
         let mut told: Vec<&str> = Vec::new();
-        for Row { operation, .. } in &self.rows {
+        for BenchRow { operation, .. } in &self.rows {
             if told.contains(operation) {
                 continue;
             }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_table_has_least_median_and_most() {
-        let mut report = Report::default();
+        let mut report = BenchReport::default();
         for seconds in [4, 1, 2] {
             report.add(("write", "V:"), (8 << 20, 16), Duration::from_secs(seconds));
         }

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use crate::tests::Mdfs;
+use crate::tests::TestProgram;
 
 /// The rows as JSON.
-fn rows(mdfs: &Mdfs, arguments: &[&str]) -> Vec<serde_json::Value> {
+fn rows(mdfs: &TestProgram, arguments: &[&str]) -> Vec<serde_json::Value> {
     let on = mdfs.directory.path().to_str().unwrap();
     let text = mdfs.ok(&[&["bench"], arguments, &["--json", "--on", on, "VOL:/"]].concat());
     let rows: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
@@ -16,7 +16,7 @@ fn rows(mdfs: &Mdfs, arguments: &[&str]) -> Vec<serde_json::Value> {
 
 #[test]
 fn each_pattern_of_ior_moves_its_bytes_on_both_sides_and_leaves_nothing() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let patterns: [&[&str]; 5] =
         [&[], &["-F", "-e"], &["-z", "-C"], &["-F", "-C", "-z", "-e"], &["-N", "1", "-s", "1"]];
     for pattern in patterns {
@@ -40,7 +40,7 @@ fn each_pattern_of_ior_moves_its_bytes_on_both_sides_and_leaves_nothing() {
 
 #[test]
 fn each_step_of_mdtest_counts_its_names_and_leaves_nothing() {
-    let mdfs = Mdfs::new();
+    let mdfs = TestProgram::new();
     let tree = ["mdtest", "-N", "2", "-n", "15", "-z", "2", "-b", "2", "-w", "100"];
     for more in [&["-u"][..], &[], &["-y", "-F"]] {
         let rows = rows(&mdfs, &[&tree[..], more].concat());

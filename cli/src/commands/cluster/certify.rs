@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::file::MachineFile;
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 
-/// How long certificates hold for which nobody chose it, in days.
+/// Default validity of certificates, in days.
 pub(super) const DAYS: u32 = 398;
 
 /// Make keys for processes of a cluster, by which they know each other.
@@ -35,7 +35,7 @@ pub(super) struct Certify {
 }
 
 impl Certify {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let file = MachineFile::read(&self.file)?;
         let numbers = match &self.numbers[..] {
             [] => file.numbers(),

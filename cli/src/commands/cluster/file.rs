@@ -10,8 +10,8 @@ use transport::fabric::{FabricOptions, Provider};
 use volume::cluster::{ClusterShape, Engine};
 
 use super::keys::KeyFolder;
-use crate::exit::Failure;
-use crate::size::{Size, cache_size};
+use crate::exit::CommandFailure;
+use crate::size::{ByteSize, cache_size};
 
 /// A file to begin with.
 pub(super) const EXAMPLE: &str = r#"# The machine file of a cluster: the same on each host.
@@ -37,7 +37,7 @@ keys = "keys"       # a folder, on each host; beside this file unless it begins 
 
 # What the volume is like, for good. Sizes as in 64KiB or 4GiB.
 [volume]
-nodes = 64          # file-system nodes: over so many the work is spread
+nodes = 64          # file-system nodes, which share the work
 stripe = "64KiB"    # so much goes to one disk before the next one
 disks = 1           # disks of each process that has some
 disk-size = "4GiB"  # of each disk; its file grows only as it is written
@@ -113,10 +113,10 @@ impl Default for SecurityTable {
 pub(super) struct VolumeTable {
     nodes: u32,
     #[serde(deserialize_with = "size")]
-    stripe: Size,
+    stripe: ByteSize,
     disks: u32,
     #[serde(deserialize_with = "size")]
-    pub(super) disk_size: Size,
+    pub(super) disk_size: ByteSize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,7 +128,7 @@ pub(super) struct ProcessTable {
     #[serde(default = "yes")]
     has_disks: bool,
     #[serde(default, deserialize_with = "some_cache")]
-    pub(super) cache: Option<Size>,
+    pub(super) cache: Option<ByteSize>,
     #[serde(default)]
     pub(super) prefault: bool,
 }
@@ -137,21 +137,21 @@ fn yes() -> bool {
     true
 }
 
-fn size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Size, D::Error> {
+fn size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<ByteSize, D::Error> {
     String::deserialize(input)?.parse().map_err(serde::de::Error::custom)
 }
 
-fn some_cache<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Size>, D::Error> {
+fn some_cache<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<ByteSize>, D::Error> {
     cache_size(&String::deserialize(input)?).map(Some).map_err(serde::de::Error::custom)
 }
 
 impl MachineFile {
     /// Reads it.
-    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn read(path: &Path) -> Result<Self, CommandFailure> {
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::local("read the machine file", path, error))?;
+            .map_err(|error| CommandFailure::local("read the machine file", path, error))?;
         let parsed = Self::parse(&text).map_err(|cause| {
-            Failure::Wrong(format!("{}: {cause}; correct the machine file", path.display()))
+            CommandFailure::Wrong(format!("{}: {cause}; correct the machine file", path.display()))
         })?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
         Ok(Self { folder, ..parsed })
@@ -168,11 +168,11 @@ impl MachineFile {
     }
 
     /// Where etcd is, and how this host proves to it who it is.
-    pub(super) fn engine(&self) -> Result<Engine, Failure> {
+    pub(super) fn engine(&self) -> Result<Engine, CommandFailure> {
         let CoordinationTable { etcd, prefix, authority, certificate, key } = &self.coordination;
         let read = |path: &PathBuf| {
             let path = self.folder.join(path);
-            std::fs::read(&path).map_err(|error| Failure::local("read", &path, error))
+            std::fs::read(&path).map_err(|error| CommandFailure::local("read", &path, error))
         };
         let identity_pem = match (certificate, key) {
             (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
@@ -180,7 +180,7 @@ impl MachineFile {
             _ => {
                 let told = "[coordination] names a certificate without its key, or a key without its \
                             certificate; name both or none";
-                return Err(Failure::Wrong(told.to_owned()));
+                return Err(CommandFailure::Wrong(told.to_owned()));
             }
         };
         let authorities_pem = authority.as_ref().map(read).transpose()?;
@@ -193,14 +193,14 @@ impl MachineFile {
         KeyFolder(self.folder.join(&self.security.keys))
     }
 
-    /// How process `number` reaches others by libfabric; `None` if nobody has asked for it.
-    pub(super) fn fabric(&self, number: u32) -> Result<Option<FabricOptions>, Failure> {
+    /// How process `number` reaches others by libfabric; `None` if the file does not request it.
+    pub(super) fn fabric(&self, number: u32) -> Result<Option<FabricOptions>, CommandFailure> {
         if self.links.fabric.is_empty() {
             return Ok(None);
         }
         let provider = |name: &String| {
             Provider::of_name(name).ok_or_else(|| {
-                Failure::Wrong(format!(
+                CommandFailure::Wrong(format!(
                     "[links] names the provider \"{name}\" of libfabric, which is none of {}; \
                      correct the machine file",
                     Provider::ALL.map(Provider::name).join(", ")
@@ -222,10 +222,10 @@ impl MachineFile {
     }
 
     /// The shape of the cluster to be made. Disk nodes are numbered in the order of the processes.
-    pub(super) fn shape(&self) -> Result<ClusterShape, Failure> {
+    pub(super) fn shape(&self) -> Result<ClusterShape, CommandFailure> {
         let VolumeTable { nodes, stripe, disks, disk_size } = self.volume;
         let stripe_size = u32::try_from(stripe.0)
-            .map_err(|_| Failure::Wrong("a stripe is at most 4 GiB long".to_owned()))?;
+            .map_err(|_| CommandFailure::Wrong("a stripe is at most 4 GiB long".to_owned()))?;
         let mut disk_node = 0;
         let founders = self.processes.iter().map(|process| {
             let first = disk_node;
@@ -242,10 +242,12 @@ impl MachineFile {
     }
 
     /// What the file says of process `number`.
-    pub(super) fn process(&self, number: u32) -> Result<&ProcessTable, Failure> {
+    pub(super) fn process(&self, number: u32) -> Result<&ProcessTable, CommandFailure> {
         let found = self.processes.iter().find(|process| process.number == number);
         found.ok_or_else(|| {
-            Failure::Usage(format!("the machine file has no process {number}; add it there first"))
+            CommandFailure::Usage(format!(
+                "the machine file has no process {number}; add it there first"
+            ))
         })
     }
 }
@@ -262,9 +264,9 @@ mod tests {
             shape.founders.iter().map(|founder| founder.disks.clone()).collect();
         assert_eq!(disks, [vec![0], vec![1], vec![]]);
         assert_eq!((shape.fs_nodes, shape.stripe_size, shape.disk_bytes), (64, 64 << 10, 4 << 30));
-        assert_eq!(file.process(1).unwrap().cache, Some(Size(512 << 20)));
+        assert_eq!(file.process(1).unwrap().cache, Some(ByteSize(512 << 20)));
         assert_eq!(file.keys().0, Path::new("keys"));
-        assert!(file.fabric(1).unwrap().is_none(), "nobody has asked for it");
+        assert!(file.fabric(1).unwrap().is_none(), "the file does not request it");
         assert!(file.process(4).unwrap_err().to_string().contains("no process 4"));
     }
 

@@ -6,8 +6,8 @@ use volume::cluster;
 
 use super::certify::DAYS;
 use super::file::{EXAMPLE, MachineFile};
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 use crate::size::human;
 
 /// Make a cluster: keys for its processes, and in etcd the shape of its volume and its first node map.
@@ -29,7 +29,7 @@ pub(super) struct Init {
 }
 
 impl Init {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let Some(path) = self.file.as_ref().filter(|_| !self.example) else {
             return session.print(EXAMPLE);
         };
@@ -41,7 +41,7 @@ impl Init {
         }
         let made = cluster::bootstrap(&file.engine()?, &shape);
         let geometry =
-            made.map_err(|error| Failure::Wrong(format!("no cluster was made: {error}")))?;
+            made.map_err(|error| CommandFailure::Wrong(format!("no cluster was made: {error}")))?;
         let bytes = geometry.stripes() * u64::from(geometry.stripe_size);
         if !self.insecure {
             session.print(format!("keys in {}: to each host its own\n", keys.0.display()))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use transport::tls::{Authority, Identity, Keys};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// Whom all processes of the cluster believe; on each host.
 const AUTHORITY: &str = "authority.pem";
@@ -27,7 +27,7 @@ pub(super) struct KeyFolder(pub(super) PathBuf);
 
 /// What was made, and what was there.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(super) struct IssuedCertificates {
     pub(super) made: Vec<u32>,
     pub(super) kept: Vec<u32>,
 }
@@ -45,9 +45,14 @@ impl KeyFolder {
 
     /// Makes certificates that hold for `days`, for those of `numbers` that have none, or for all anew.
     /// The authority is made if there is none.
-    pub(super) fn certify(&self, numbers: &[u32], days: u32, renew: bool) -> Result<Made, Failure> {
+    pub(super) fn certify(
+        &self,
+        numbers: &[u32],
+        days: u32,
+        renew: bool,
+    ) -> Result<IssuedCertificates, CommandFailure> {
         let authority = self.authority()?;
-        let mut told = Made::default();
+        let mut told = IssuedCertificates::default();
         for number in numbers {
             let path = self.of_process(*number);
             if path.exists() && !renew {
@@ -63,12 +68,12 @@ impl KeyFolder {
     }
 
     /// The authority; a new one if there never was one.
-    fn authority(&self) -> Result<Authority, Failure> {
+    fn authority(&self) -> Result<Authority, CommandFailure> {
         let (certificate, key) = (self.0.join(AUTHORITY), self.0.join(AUTHORITY_KEY));
         match (certificate.exists(), key.exists()) {
             (true, true) => return Authority::of_key(&read(&key)?).map_err(wrong),
             (true, false) => {
-                return Err(Failure::Wrong(format!(
+                return Err(CommandFailure::Wrong(format!(
                     "{} is not here, and without it no certificate can be made; do this on the host \
                      that has it",
                     key.display()
@@ -78,7 +83,7 @@ impl KeyFolder {
             (false, _) => {}
         }
         let made = std::fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.0);
-        made.map_err(|error| Failure::local("make the folder of keys", &self.0, error))?;
+        made.map_err(|error| CommandFailure::local("make the folder of keys", &self.0, error))?;
         let (authority, identity) = Authority::make(since_1970()).map_err(wrong)?;
         write(&key, &identity.key)?;
         write(&certificate, &identity.certificate)?;
@@ -86,12 +91,12 @@ impl KeyFolder {
     }
 
     /// The keys of one process, to serve with.
-    pub(super) fn keys(&self, number: u32) -> Result<Keys, Failure> {
+    pub(super) fn keys(&self, number: u32) -> Result<Keys, CommandFailure> {
         let path = self.of_process(number);
         let authority = self.0.join(AUTHORITY);
         for (file, what) in [(&authority, "the authority's certificate"), (&path, "its key")] {
             if !file.exists() {
-                return Err(Failure::Wrong(format!(
+                return Err(CommandFailure::Wrong(format!(
                     "process {number} does not start without keys: {} ({what}) is not there; make it \
                      with `mdfs cluster certify FILE {number}` where the cluster was made and copy it \
                      here, or say --insecure to trust everybody who can reach the port",
@@ -102,7 +107,7 @@ impl KeyFolder {
         let both = read(&path)?;
         let identity = Identity { certificate: both.clone(), key: both };
         let keys = Keys::new(number, read(&authority)?.as_bytes(), &identity).map_err(|error| {
-            Failure::Wrong(format!(
+            CommandFailure::Wrong(format!(
                 "process {number} does not start with the keys in {}: {error}; make others with \
                  `mdfs cluster certify FILE {number} --renew` where the cluster was made, and copy \
                  them here",
@@ -119,16 +124,16 @@ impl KeyFolder {
     }
 }
 
-fn wrong(error: impl std::fmt::Display) -> Failure {
-    Failure::Wrong(error.to_string())
+fn wrong(error: impl std::fmt::Display) -> CommandFailure {
+    CommandFailure::Wrong(error.to_string())
 }
 
-/// Reads a file that nobody else can read.
-fn read(path: &Path) -> Result<String, Failure> {
-    let failed = |error| Failure::local("read", path, error);
+/// Reads a file that is readable by this user only.
+fn read(path: &Path) -> Result<String, CommandFailure> {
+    let failed = |error| CommandFailure::local("read", path, error);
     let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
     if mode & OTHERS != 0 {
-        return Err(Failure::Wrong(format!(
+        return Err(CommandFailure::Wrong(format!(
             "{} can be read or changed by others (mode {:03o}); chmod 600 it, and make it anew if it \
              was seen",
             path.display(),
@@ -139,8 +144,8 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Replaces a file as a whole, durably.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error| Failure::local("write", path, error);
+fn write(path: &Path, text: &str) -> Result<(), CommandFailure> {
+    let failed = |error| CommandFailure::local("write", path, error);
     let new = path.with_extension("new");
     // One that is left over may be anybody's.
     match std::fs::remove_file(&new) {

@@ -6,8 +6,8 @@ use ::cluster::membership::ProcessId;
 use volume::cluster::{self, Engine};
 
 use super::file::MachineFile;
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 
 /// Take a process out of a cluster: its nodes go to the others, and it does not come back.
 ///
@@ -45,10 +45,10 @@ pub(super) struct Add {
 }
 
 impl Remove {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let (engine, process) = find(&self.file, self.number)?;
         cluster::remove(&engine, process)
-            .map_err(|error| Failure::Wrong(format!("{process} is not removed: {error}")))?;
+            .map_err(|error| CommandFailure::Wrong(format!("{process} is not removed: {error}")))?;
         session.print(format!(
             "{process} has no nodes, and does not start again; end it if it still runs\n"
         ))
@@ -56,10 +56,10 @@ impl Remove {
 }
 
 impl Add {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let (engine, process) = find(&self.file, self.number)?;
         cluster::add(&engine, process)
-            .map_err(|error| Failure::Wrong(format!("{process} is not added: {error}")))?;
+            .map_err(|error| CommandFailure::Wrong(format!("{process} is not added: {error}")))?;
         session.print(format!(
             "{process} is of the cluster; if it does not run, start it: mdfs cluster serve {} {}\n",
             self.file.display(),
@@ -68,7 +68,7 @@ impl Add {
     }
 }
 
-fn find(file: &Path, number: u32) -> Result<(Engine, ProcessId), Failure> {
+fn find(file: &Path, number: u32) -> Result<(Engine, ProcessId), CommandFailure> {
     let file = MachineFile::read(file)?;
     file.process(number)?;
     Ok((file.engine()?, ProcessId(number)))

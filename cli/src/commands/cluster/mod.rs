@@ -10,8 +10,8 @@ mod status;
 
 use clap::Subcommand;
 
-use crate::exit::Failure;
-use crate::session::Session;
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
 
 /// Make and run a volume that several processes serve together, on one host or on many.
 ///
@@ -24,30 +24,30 @@ use crate::session::Session;
   mdfs cluster serve cluster.toml 1 --nfs 0.0.0.0:2049      on the host of process 1
   mdfs cluster status cluster.toml
   mdfs cluster remove cluster.toml 3              its nodes go to the others")]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterCommand {
     #[command(subcommand)]
-    command: Command,
+    command: ClusterSubcommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ClusterSubcommand {
     Init(init::Init),
     Certify(certify::Certify),
     Add(members::Add),
     Remove(members::Remove),
-    Serve(serve::Serve),
+    Serve(serve::ServeProcess),
     Status(status::Status),
 }
 
-impl Cluster {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+impl ClusterCommand {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         match &self.command {
-            Command::Init(init) => init.run(session),
-            Command::Certify(certify) => certify.run(session),
-            Command::Add(add) => add.run(session),
-            Command::Remove(remove) => remove.run(session),
-            Command::Serve(serve) => serve.run(session),
-            Command::Status(status) => status.run(session),
+            ClusterSubcommand::Init(init) => init.run(session),
+            ClusterSubcommand::Certify(certify) => certify.run(session),
+            ClusterSubcommand::Add(add) => add.run(session),
+            ClusterSubcommand::Remove(remove) => remove.run(session),
+            ClusterSubcommand::Serve(serve) => serve.run(session),
+            ClusterSubcommand::Status(status) => status.run(session),
         }
     }
 }

@@ -10,19 +10,19 @@ use volume::RunOptions;
 use volume::cluster::{Ended, Member, MemberOptions};
 
 use super::file::MachineFile;
-use crate::commands::serve::{Served, read_settings};
-use crate::exit::{Failure, ServeError};
-use crate::session::Session;
+use crate::commands::serve::{VolumeServer, read_settings};
+use crate::exit::{CommandFailure, ServeError};
+use crate::session::CommandSession;
 use crate::signals::EndSignals;
-use crate::watch::Watch;
+use crate::watch::StatusServer;
 
 /// Serve the nodes that the node map gives to one process, until SIGTERM or SIGINT.
 ///
 /// Prints one line when the volume answers. The other commands, given the directory of the process as
-/// VOL, ask it. A process that cannot say in time that it lives ends with exit code 5, for others may have
+/// VOL, ask it. A process that cannot renew its lease in time ends with exit code 5, for others may have
 /// taken over its nodes: let the host's service manager start it again.
 #[derive(Debug, clap::Args)]
-pub(super) struct Serve {
+pub(super) struct ServeProcess {
     /// The machine file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -35,25 +35,25 @@ pub(super) struct Serve {
     /// Who may mount what over NFS, and limits, as for `mdfs serve`; read once.
     #[arg(long, value_name = "EXPORTS", requires = "nfs")]
     exports: Option<PathBuf>,
-    /// Where the volume, and connections to and from other processes, are told of over HTTP, as for `mdfs
-    /// serve`. Each process tells of all nodes.
+    /// Address of the HTTP server for the volume and the links to other processes, as of `mdfs
+    /// serve`. Each process shows all nodes.
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// Use no keys: connections between processes are not protected, and whoever can reach the port can
+    /// Use no keys: connections between processes are not protected, and anyone who can reach the port can
     /// read and change everything. For a network of the cluster's own; the same for all processes.
     #[arg(long)]
     insecure: bool,
 }
 
-impl Serve {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+impl ServeProcess {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let file = MachineFile::read(&self.file)?;
         let settings = self.exports.as_deref().map(read_settings).transpose()?;
         let process = file.process(self.number)?;
         let volume = process.directory.clone();
         let failed = |error: ServeError| {
             let operation = "serve";
-            Failure::Serve { operation, volume: volume.clone(), error }
+            CommandFailure::Serve { operation, volume: volume.clone(), error }
         };
         let mut run = RunOptions { prefault: process.prefault, ..RunOptions::default() };
         if let Some(cache) = process.cache {
@@ -83,16 +83,16 @@ impl Serve {
             running.answer_socket()?;
             let watch = self.metrics.map(|address| {
                 let title = format!("MDFS cluster, by process {}", self.number);
-                Watch { address, title, counts: Box::new(move || guard.counts()) }
+                StatusServer { address, title, counts: Box::new(move || guard.counts()) }
             });
             let watched;
-            (gateway, watched) = Served::start(running, self.nfs, watch, settings.as_ref())?;
+            (gateway, watched) = VolumeServer::start(running, self.nfs, watch, settings.as_ref())?;
             let watched = watched.map(|at| format!(", metrics at http://{at}/"));
             let nfs = gateway.as_ref().map(|served| format!(", NFS at {}", served.address()));
             let (number, nfs) = (self.number, nfs.unwrap_or_default());
             let watched = watched.unwrap_or_default();
             let printed = session.print(format!("ready: process {number}{watched}{nfs}\n"));
-            // Whoever waits for the line is gone.
+            // The reader of the line has ended.
             let _ = printed.and_then(|()| session.flush());
             Ok::<_, ServeError>(())
         });
@@ -101,17 +101,17 @@ impl Serve {
                 Some(served) => served.stop().map_err(failed),
                 None => Ok(()),
             },
-            Ended::Fenced => Err(Failure::Fenced { number: self.number }),
+            Ended::Fenced => Err(CommandFailure::Fenced { number: self.number }),
         }
     }
 }
 
-impl Serve {
-    /// Without keys nothing starts, unless somebody says so.
-    fn security(&self, file: &MachineFile) -> Result<Security, Failure> {
+impl ServeProcess {
+    /// Without keys a process starts only with `--insecure`.
+    fn security(&self, file: &MachineFile) -> Result<Security, CommandFailure> {
         if self.insecure {
             tracing::warn!(
-                "--insecure: whoever can reach {} can read and change the volume",
+                "--insecure: anyone who can reach {} can read and change the volume",
                 file.process(self.number)?.address
             );
             return Ok(Security::None);

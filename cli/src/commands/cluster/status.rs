@@ -8,9 +8,9 @@ use serde::Serialize;
 use volume::cluster::{self, Known};
 
 use super::file::MachineFile;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 use crate::output::table;
-use crate::session::Session;
+use crate::session::CommandSession;
 
 /// Show the processes of a cluster, and how the nodes are spread over them.
 #[derive(Debug, clap::Args)]
@@ -27,14 +27,14 @@ pub(super) struct Status {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct ProcessList {
     volume: String,
     epoch: u64,
-    processes: Vec<Row>,
+    processes: Vec<ProcessRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct ProcessRow {
     number: u32,
     state: &'static str,
     addresses: Vec<String>,
@@ -43,31 +43,34 @@ struct Row {
     links: String,
     nodes: usize,
     /// On their way here.
-    coming: usize,
+    incoming: usize,
     disk_nodes: Vec<u32>,
     /// The numbers of its file-system nodes.
     node_numbers: Vec<u32>,
 }
 
 impl Status {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let file = MachineFile::read(&self.file)?;
-        let Known { geometry, map, removed, security } = cluster::status(&file.engine()?)
-            .map_err(|error| Failure::Wrong(format!("nothing is known of the cluster: {error}")))?;
+        let Known { geometry, map, removed, security } =
+            cluster::status(&file.engine()?).map_err(|error| {
+                CommandFailure::Wrong(format!("nothing is known of the cluster: {error}"))
+            })?;
         let row = |process: &Process| {
             let links = security.get(&process.id).map_or("-", String::as_str).to_owned();
-            let mut row = Row { links, ..row(&map, process) };
+            let mut row = ProcessRow { links, ..row(&map, process) };
             if removed.contains(&process.id) {
                 row.state = "removed";
             }
             row
         };
         let processes = map.processes.iter().map(row).collect();
-        let report = Report { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
+        let report =
+            ProcessList { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
         if self.json {
             return session.print_json(&report);
         }
-        let heads = ["process", "state", "address", "links", "nodes", "coming", "disk nodes"];
+        let heads = ["process", "state", "address", "links", "nodes", "incoming", "disk nodes"];
         let mut rows = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
         rows.extend(report.processes.iter().map(|row| {
             let disks: Vec<String> = row.disk_nodes.iter().map(u32::to_string).collect();
@@ -77,7 +80,7 @@ impl Status {
                 row.addresses.join(" "),
                 row.links.clone(),
                 row.nodes.to_string(),
-                row.coming.to_string(),
+                row.incoming.to_string(),
                 if disks.is_empty() { "-".to_owned() } else { disks.join(" ") },
             ];
             cells.map(String::into_bytes).to_vec()
@@ -89,7 +92,7 @@ impl Status {
     }
 }
 
-/// Runs of nodes that one process has, or that go the same way.
+/// Runs of nodes that one process has, or that move to the same process.
 fn owners(map: &NodeMap) -> Vec<u8> {
     let mut runs: Vec<(u32, u32, String)> = Vec::new();
     for (node, assignment) in map.assignments() {
@@ -109,7 +112,7 @@ fn owners(map: &NodeMap) -> Vec<u8> {
     table(&rows, &[true, true])
 }
 
-fn row(map: &NodeMap, process: &Process) -> Row {
+fn row(map: &NodeMap, process: &Process) -> ProcessRow {
     let id = process.id;
     let has = |(_, assignment): &(NodeId, Assignment)| assignment.owner() == id;
     let comes = |assignment: Assignment| assignment.owner() != id && assignment.destination() == id;
@@ -122,17 +125,17 @@ fn row(map: &NodeMap, process: &Process) -> Row {
         _ => None,
     };
     let node_numbers: Vec<u32> = map.assignments().filter(has).filter_map(fs).collect();
-    Row {
+    ProcessRow {
         number: id.0,
         state: match (process.is_living(), process.leaving) {
-            (true, false) => "there",
+            (true, false) => "up",
             (true, true) => "leaving",
-            (false, _) => "away",
+            (false, _) => "down",
         },
         addresses: process.addresses.clone(),
         links: String::new(),
         nodes: node_numbers.len(),
-        coming: map.assignments().filter(|(_, assignment)| comes(*assignment)).count(),
+        incoming: map.assignments().filter(|(_, assignment)| comes(*assignment)).count(),
         disk_nodes: map.assignments().filter(has).filter_map(disk).collect(),
         node_numbers,
     }

@@ -9,20 +9,20 @@ use runtime::hash::Crc32c;
 use runtime::seed::Rng;
 
 use super::wrong;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// Bytes made at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A set of files in one directory.
-pub(super) struct Checkpoint {
+pub(super) struct DemoCheckpoint {
     directory: &'static str,
     files: u64,
     file_bytes: u64,
     chunk_bytes: usize,
 }
 
-impl Checkpoint {
+impl DemoCheckpoint {
     /// `files` files of `file_bytes`, read and written in pieces of `chunk_bytes`.
     pub(super) fn new(
         directory: &'static str,
@@ -63,8 +63,8 @@ impl Checkpoint {
         &self,
         volume: &Path,
         workers: u64,
-        work: impl Fn(&Volume, u64) -> Result<(), Failure> + Sync,
-    ) -> Result<(), Failure> {
+        work: impl Fn(&Volume, u64) -> Result<(), CommandFailure> + Sync,
+    ) -> Result<(), CommandFailure> {
         let work = &work;
         std::thread::scope(|scope| {
             let running: Vec<_> = (0..workers)
@@ -84,8 +84,8 @@ impl Checkpoint {
     }
 
     /// Writes all files through the stdio-like API and syncs each.
-    pub(super) fn write(&self, volume: &Path, workers: u64) -> Result<(), Failure> {
-        let failed = |error| Failure::inside(volume, error);
+    pub(super) fn write(&self, volume: &Path, workers: u64) -> Result<(), CommandFailure> {
+        let failed = |error| CommandFailure::inside(volume, error);
         client::volume::open(volume)?.mkdir(self.directory).map_err(failed)?;
         self.by_many(volume, workers, |opened, file| {
             let mode = "w".parse().map_err(|error| wrong(&format!("{error}")))?;
@@ -100,14 +100,19 @@ impl Checkpoint {
     }
 
     /// Reads all files through the stdio-like API and compares their checksums.
-    pub(super) fn verify(&self, volume: &Path, workers: u64) -> Result<(), Failure> {
+    pub(super) fn verify(&self, volume: &Path, workers: u64) -> Result<(), CommandFailure> {
         self.by_many(volume, workers, |opened, file| {
             self.verify_stream(volume, opened, file, &self.path(file))
         })
     }
 
     /// The file `path` of the volume is the file `file`.
-    pub(super) fn verify_as(&self, volume: &Path, file: u64, path: &str) -> Result<(), Failure> {
+    pub(super) fn verify_as(
+        &self,
+        volume: &Path,
+        file: u64,
+        path: &str,
+    ) -> Result<(), CommandFailure> {
         self.verify_stream(volume, &client::volume::open(volume)?, file, path)
     }
 
@@ -117,8 +122,8 @@ impl Checkpoint {
         opened: &Volume,
         file: u64,
         path: &str,
-    ) -> Result<(), Failure> {
-        let failed = |error| Failure::inside(volume, error);
+    ) -> Result<(), CommandFailure> {
+        let failed = |error| CommandFailure::inside(volume, error);
         let mode = "r".parse().map_err(|error| wrong(&format!("{error}")))?;
         let mut stream = opened.stream(path, mode).map_err(failed)?;
         let mut found = Crc32c::new();
@@ -136,8 +141,8 @@ impl Checkpoint {
     }
 
     /// The file `copy` of this computer is the file `file`.
-    pub(super) fn verify_local(&self, file: u64, copy: &Path) -> Result<(), Failure> {
-        let failed = |error| Failure::local("read", copy, error);
+    pub(super) fn verify_local(&self, file: u64, copy: &Path) -> Result<(), CommandFailure> {
+        let failed = |error| CommandFailure::local("read", copy, error);
         #[allow(clippy::disallowed_methods, reason = "a program of the host reads its files")]
         let mut opened = File::open(copy).map_err(failed)?;
         let mut found = Crc32c::new();
@@ -155,13 +160,19 @@ impl Checkpoint {
     }
 
     /// These bytes are the file `file`.
-    pub(super) fn verify_bytes(&self, file: u64, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn verify_bytes(&self, file: u64, bytes: &[u8]) -> Result<(), CommandFailure> {
         let mut found = Crc32c::new();
         found.update(bytes);
         self.compare(file, &format!("what nfs-cat shows of file {file}"), bytes.len() as u64, found)
     }
 
-    fn compare(&self, file: u64, what: &str, bytes: u64, found: Crc32c) -> Result<(), Failure> {
+    fn compare(
+        &self,
+        file: u64,
+        what: &str,
+        bytes: u64,
+        found: Crc32c,
+    ) -> Result<(), CommandFailure> {
         let mut expected = Crc32c::new();
         let Ok(()) = self.content(file, |piece| {
             expected.update(piece);

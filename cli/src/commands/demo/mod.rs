@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use volume::FormatOptions;
 
-use self::checkpoint::Checkpoint;
-use self::report::{Report, Row};
+use self::checkpoint::DemoCheckpoint;
+use self::report::{DemoReport, DemoRow};
 use self::server::Server;
-use crate::exit::Failure;
-use crate::session::Session;
-use crate::size::{Size, human};
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
+use crate::size::{ByteSize, human};
 use crate::time::now;
 
 /// Writers, as in the thesis' Fig. 4.5.
@@ -27,7 +27,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 /// written in pieces of this size.
 const SMALL_CHUNK_BYTES: usize = 2 << 10;
-/// The small files are written so often: eight of them are over too soon to be measured.
+/// Rounds of small files: one round of eight is too short to be measured.
 const SMALL_ROUNDS: u64 = 16;
 /// Room on each disk beside the checkpoints.
 const SPARE_BYTES: u64 = 512 << 20;
@@ -45,7 +45,7 @@ const SPARE_BYTES: u64 = 512 << 20;
 pub(crate) struct Demo {
     /// Bytes of each writer's checkpoint.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    size: Size,
+    size: ByteSize,
     /// Where to work; must not exist yet.
     #[arg(long, value_name = "DIR", default_value = "mdfs-demo")]
     dir: PathBuf,
@@ -55,23 +55,27 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         nfs::check_tools()?;
-        fs::create_dir(&self.dir).map_err(|e| Failure::local("make", &self.dir, e))?;
+        fs::create_dir(&self.dir).map_err(|e| CommandFailure::local("make", &self.dir, e))?;
         let outcome = self.steps(session);
         if self.keep {
             return outcome;
         }
         let removed = fs::remove_dir_all(&self.dir);
-        outcome.and(removed.map_err(|e| Failure::local("remove", &self.dir, e)))
+        outcome.and(removed.map_err(|e| CommandFailure::local("remove", &self.dir, e)))
     }
 
-    fn steps(&self, session: &mut Session) -> Result<(), Failure> {
+    fn steps(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let volume = self.dir.join("volume");
-        let mut report = Report::default();
-        let large = Checkpoint::new("/checkpoint", WRITERS, self.size.0, CHUNK_BYTES);
-        let small =
-            Checkpoint::new("/thesis", WRITERS * SMALL_ROUNDS, SMALL_FILE_BYTES, SMALL_CHUNK_BYTES);
+        let mut report = DemoReport::default();
+        let large = DemoCheckpoint::new("/checkpoint", WRITERS, self.size.0, CHUNK_BYTES);
+        let small = DemoCheckpoint::new(
+            "/thesis",
+            WRITERS * SMALL_ROUNDS,
+            SMALL_FILE_BYTES,
+            SMALL_CHUNK_BYTES,
+        );
         tell(session, &format!("format  2 disk nodes x 2 disks in {}", volume.display()))?;
         self.format(&volume)?;
 
@@ -104,7 +108,7 @@ impl Demo {
         tell(session, "all checksums match; the server was stopped cleanly")
     }
 
-    fn format(&self, volume: &Path) -> Result<(), Failure> {
+    fn format(&self, volume: &Path) -> Result<(), CommandFailure> {
         let options = FormatOptions {
             disk_nodes: 2,
             disks_per_node: 2,
@@ -114,7 +118,7 @@ impl Demo {
             stripe_size: volume::STRIPE_SIZE,
         };
         volume::format(volume, &options)
-            .map_err(|error| Failure::Format { volume: volume.to_owned(), error })?;
+            .map_err(|error| CommandFailure::Format { volume: volume.to_owned(), error })?;
         Ok(())
     }
 
@@ -123,9 +127,9 @@ impl Demo {
         &self,
         volume: &Path,
         port: u16,
-        large: &Checkpoint,
-        report: &mut Report,
-    ) -> Result<(), Failure> {
+        large: &DemoCheckpoint,
+        report: &mut DemoReport,
+    ) -> Result<(), CommandFailure> {
         let listed = nfs::list(port, "/checkpoint")?;
         for file in large.names() {
             if !listed.contains(&file) {
@@ -135,38 +139,38 @@ impl Demo {
         let (name, copy) = ("/checkpoint/rank-0", self.dir.join("rank-0"));
         let start = now();
         nfs::copy_out(port, name, &copy)?;
-        report.add(Row::new("nfs-cp out, one file", large.file_bytes(), 1, start.elapsed()));
+        report.add(DemoRow::new("nfs-cp out, one file", large.file_bytes(), 1, start.elapsed()));
         large.verify_local(0, &copy)?;
         let start = now();
         nfs::copy_in(port, &copy, "/checkpoint/rank-0-copy")?;
-        report.add(Row::new("nfs-cp in, one file", large.file_bytes(), 1, start.elapsed()));
+        report.add(DemoRow::new("nfs-cp in, one file", large.file_bytes(), 1, start.elapsed()));
         large.verify_as(volume, 0, "/checkpoint/rank-0-copy")?;
         let start = now();
         let shown = nfs::show(port, "/checkpoint/rank-1")?;
-        report.add(Row::new("nfs-cat, one file", large.file_bytes(), 1, start.elapsed()));
+        report.add(DemoRow::new("nfs-cat, one file", large.file_bytes(), 1, start.elapsed()));
         large.verify_bytes(1, &shown)
     }
 }
 
-fn tell(session: &mut Session, line: &str) -> Result<(), Failure> {
+fn tell(session: &mut CommandSession, line: &str) -> Result<(), CommandFailure> {
     session.print(format!("{line}\n"))?;
     session.flush()
 }
 
 fn timed(
     what: &str,
-    checkpoint: &Checkpoint,
-    work: impl FnOnce() -> Result<(), Failure>,
-) -> Result<Row, Failure> {
+    checkpoint: &DemoCheckpoint,
+    work: impl FnOnce() -> Result<(), CommandFailure>,
+) -> Result<DemoRow, CommandFailure> {
     let start = now();
     work()?;
     let elapsed: Duration = start.elapsed();
-    Ok(Row::new(what, checkpoint.bytes(), checkpoint.operations(), elapsed))
+    Ok(DemoRow::new(what, checkpoint.bytes(), checkpoint.operations(), elapsed))
 }
 
 /// The demo found something that must not be.
-fn wrong(what: &str) -> Failure {
-    Failure::Wrong(what.to_owned())
+fn wrong(what: &str) -> CommandFailure {
+    CommandFailure::Wrong(what.to_owned())
 }
 
 /// Bytes per second as people read them.

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::wrong;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// The programs, all in Debian's libnfs-utils.
 const TOOLS: [&str; 3] = ["nfs-ls", "nfs-cat", "nfs-cp"];
 
 /// Are they installed?
-pub(super) fn check_tools() -> Result<(), Failure> {
+pub(super) fn check_tools() -> Result<(), CommandFailure> {
     for tool in TOOLS {
         let found = Command::new(tool).stdout(Stdio::null()).stderr(Stdio::null()).status();
         if let Err(error) = found
@@ -30,9 +30,9 @@ fn url(port: u16, path: &str) -> String {
     format!("nfs://127.0.0.1/{path}?nfsport={port}&mountport={port}")
 }
 
-fn run(tool: &str, arguments: &[&str]) -> Result<Output, Failure> {
+fn run(tool: &str, arguments: &[&str]) -> Result<Output, CommandFailure> {
     let output = Command::new(tool).args(arguments).output();
-    let output = output.map_err(|error| Failure::local("run", Path::new(tool), error))?;
+    let output = output.map_err(|error| CommandFailure::local("run", Path::new(tool), error))?;
     if output.status.success() {
         return Ok(output);
     }
@@ -41,22 +41,22 @@ fn run(tool: &str, arguments: &[&str]) -> Result<Output, Failure> {
 }
 
 /// The lines of `nfs-ls`.
-pub(super) fn list(port: u16, directory: &str) -> Result<String, Failure> {
+pub(super) fn list(port: u16, directory: &str) -> Result<String, CommandFailure> {
     let output = run("nfs-ls", &[&url(port, directory)])?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Copies a file of the volume to this computer.
-pub(super) fn copy_out(port: u16, path: &str, to: &Path) -> Result<(), Failure> {
+pub(super) fn copy_out(port: u16, path: &str, to: &Path) -> Result<(), CommandFailure> {
     run("nfs-cp", &[&url(port, path), &to.to_string_lossy()]).map(|_| ())
 }
 
 /// Copies a file of this computer into the volume.
-pub(super) fn copy_in(port: u16, from: &Path, path: &str) -> Result<(), Failure> {
+pub(super) fn copy_in(port: u16, from: &Path, path: &str) -> Result<(), CommandFailure> {
     run("nfs-cp", &[&from.to_string_lossy(), &url(port, path)]).map(|_| ())
 }
 
 /// The content of a file of the volume.
-pub(super) fn show(port: u16, path: &str) -> Result<Vec<u8>, Failure> {
+pub(super) fn show(port: u16, path: &str) -> Result<Vec<u8>, CommandFailure> {
     Ok(run("nfs-cat", &[&url(port, path)])?.stdout)
 }

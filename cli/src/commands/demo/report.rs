@@ -7,14 +7,14 @@ use crate::output::table;
 use crate::size::human;
 
 /// One line of the table.
-pub(super) struct Row {
+pub(super) struct DemoRow {
     what: String,
     bytes: u64,
     operations: u64,
     elapsed: Duration,
 }
 
-impl Row {
+impl DemoRow {
     /// `bytes` moved by `operations` calls.
     pub(super) fn new(what: &str, bytes: u64, operations: u64, elapsed: Duration) -> Self {
         Self { what: what.to_owned(), bytes, operations, elapsed }
@@ -23,13 +23,13 @@ impl Row {
 
 /// The table.
 #[derive(Default)]
-pub(super) struct Report {
-    rows: Vec<Row>,
+pub(super) struct DemoReport {
+    rows: Vec<DemoRow>,
 }
 
-impl Report {
+impl DemoReport {
     /// Adds a line.
-    pub(super) fn add(&mut self, row: Row) {
+    pub(super) fn add(&mut self, row: DemoRow) {
         self.rows.push(row);
     }
 
@@ -37,7 +37,7 @@ impl Report {
     pub(super) fn table(&self) -> Vec<u8> {
         let heads = ["what", "bytes", "seconds", "rate", "calls/s"].map(Into::into);
         let mut lines: Vec<Vec<Vec<u8>>> = vec![heads.to_vec()];
-        for Row { what, bytes, operations, elapsed } in &self.rows {
+        for DemoRow { what, bytes, operations, elapsed } in &self.rows {
             let seconds = elapsed.as_secs_f64().max(1e-9);
             let cells = [
                 what.clone(),

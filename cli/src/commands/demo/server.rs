@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::wrong;
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// A running `mdfs serve`.
 pub(super) struct Server {
@@ -17,21 +17,21 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts it and waits until it is ready.
-    pub(super) fn start(volume: &Path) -> Result<Self, Failure> {
+    pub(super) fn start(volume: &Path) -> Result<Self, CommandFailure> {
         let program = std::env::current_exe()
-            .map_err(|error| Failure::local("find", Path::new("this program"), error))?;
+            .map_err(|error| CommandFailure::local("find", Path::new("this program"), error))?;
         let mut process = Command::new(&program)
             .arg("serve")
             .arg(volume)
             .args(["--nfs", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| Failure::local("start", &program, error))?;
+            .map_err(|error| CommandFailure::local("start", &program, error))?;
         let mut line = String::new();
         if let Some(output) = process.stdout.take() {
             BufReader::new(output)
                 .read_line(&mut line)
-                .map_err(|error| Failure::local("read the output of", &program, error))?;
+                .map_err(|error| CommandFailure::local("read the output of", &program, error))?;
         }
         let mut server = Self { process, nfs_port: 0 };
         let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
@@ -48,9 +48,9 @@ impl Server {
     }
 
     /// Asks it to stop, and waits for the clean end.
-    pub(super) fn stop(mut self) -> Result<(), Failure> {
+    pub(super) fn stop(mut self) -> Result<(), CommandFailure> {
         let failed = |error: std::io::Error| {
-            Failure::local("stop", Path::new("the server of the demo"), error)
+            CommandFailure::local("stop", Path::new("the server of the demo"), error)
         };
         let process = Pid::from_child(&self.process);
         kill_process(process, Signal::TERM).map_err(|error| failed(error.into()))?;

@@ -5,11 +5,11 @@ use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, absolute};
 use std::process::{Command, Stdio};
 
-use super::Mount;
-use crate::exit::Failure;
+use super::MountCommand;
+use crate::exit::CommandFailure;
 
 /// Starts a process that mounts the volume; returns when it is mounted.
-pub(crate) fn start(mount: &Mount) -> Result<(), Failure> {
+pub(crate) fn start(mount: &MountCommand) -> Result<(), CommandFailure> {
     let failed = |error: io::Error| mount.failed("mount", error.into());
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(["mount", "--detach", "--cache-ms", &mount.cache_ms.to_string()]);
@@ -31,7 +31,7 @@ pub(crate) fn start(mount: &Mount) -> Result<(), Failure> {
     if line.is_empty() {
         let status = child.wait().map_err(failed)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
-        return Err(Failure::Reported { code });
+        return Err(CommandFailure::Reported { code });
     }
     Ok(())
 }

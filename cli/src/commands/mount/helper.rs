@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use rustix::fs::statvfs;
 use rustix::mount::{MountFlags, mount_remount};
 
-use super::{CACHE_MS, Mount, background};
-use crate::exit::Failure;
+use super::{CACHE_MS, MountCommand, background};
+use crate::exit::CommandFailure;
 
 /// The names of the helper, one for each name of the type.
 const NAMES: [&str; 2] = ["mount.mdfs", "mount.fuse.mdfs"];
@@ -87,7 +87,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match call.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !matches!(failure, Failure::Reported { .. }) {
+            if !matches!(failure, CommandFailure::Reported { .. }) {
                 eprintln!("mount.mdfs: {failure}");
             }
             ExitCode::from(FAILED)
@@ -98,7 +98,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
 /// What `mount(8)` wants.
 #[derive(Debug)]
 struct HelperCall {
-    mount: Mount,
+    mount: MountCommand,
     /// Flags of the kernel that are set and cleared, in the order of the options.
     flags: Vec<(MountFlags, MountFlags)>,
     remount: bool,
@@ -138,7 +138,7 @@ impl HelperCall {
         }
         let [volume, point] = <[PathBuf; 2]>::try_from(paths)
             .map_err(|_| "usage: mount.mdfs VOL DIR [-sfnv] [-o OPTION,...]")?;
-        let mount = Mount { volume, point, ..Mount::default() };
+        let mount = MountCommand { volume, point, ..MountCommand::default() };
         let mut call = Self { mount, flags: Vec::new(), remount: false, fake };
         for option in options {
             let known = call.apply(&option)?;
@@ -174,7 +174,7 @@ impl HelperCall {
         Ok(true)
     }
 
-    fn run(mut self) -> Result<(), Failure> {
+    fn run(mut self) -> Result<(), CommandFailure> {
         if self.fake {
             return Ok(());
         }
@@ -209,7 +209,7 @@ fn is_read_only(flags: MountFlags) -> bool {
     flags == MountFlags::RDONLY
 }
 
-impl Default for Mount {
+impl Default for MountCommand {
     fn default() -> Self {
         Self {
             read_only: false,
@@ -236,7 +236,7 @@ mod tests {
     fn a_call_of_mount_is_understood() {
         let options = "ro,nosuid,noexec,allow_other,cache_ms=5,_netdev,x-systemd.automount";
         let call = parse(&format!("/vol /mnt -v -o {options} -t fuse.mdfs")).unwrap();
-        let Mount { allow_other, cache_ms, ref volume, ref point, .. } = call.mount;
+        let MountCommand { allow_other, cache_ms, ref volume, ref point, .. } = call.mount;
         assert!(allow_other && cache_ms == 5 && !call.remount && !call.fake);
         assert_eq!((volume.as_path(), point.as_path()), (Path::new("/vol"), Path::new("/mnt")));
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;

@@ -16,17 +16,17 @@ use futures::executor::block_on;
 use runtime::{ClientHandle, Context};
 use volume::{DirectoryError, RunOptions, Running, VolumeError};
 
-use crate::exit::{Failure, MountFailure};
-use crate::session::Session;
+use crate::exit::{CommandFailure, MountFailure};
+use crate::session::CommandSession;
 use crate::signals::EndSignals;
 
-/// A process that has just unmounted the volume may still be writing its last data: it is waited for
-/// so long, looked at every [`IN_USE_PAUSE`].
+/// Attempts to open a volume that is in use, one every [`IN_USE_PAUSE`]: the process that has just
+/// unmounted it may still be writing its last data.
 const IN_USE_TRIES_MAX: u32 = 100;
 const IN_USE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A mount that is in use is looked at so often, every [`IN_USE_PAUSE`], before that is said: a program that is just
-/// starting another one shares its open files with it for a moment.
+/// Attempts to unmount, one every [`IN_USE_PAUSE`], before the mount is reported as in use: a program that
+/// starts another one shares its open files with it for a moment.
 const UNMOUNT_TRIES_MAX: u32 = 10;
 
 /// How long names and attributes are cached without a flag, in milliseconds.
@@ -37,7 +37,7 @@ const CACHE_MS: u32 = 1000;
 /// Prints one line when it is ready. The volume is opened by this process, which the other commands then
 /// ask; or it is mounted through its server, if one runs. To unmount: `umount DIR` (as another user than
 /// root: `fusermount3 -u DIR`), or end this process; everything is made durable first. If files are open
-/// in DIR when this process is told to end, it ends when they are closed, or at once if told again.
+/// in DIR at the signal, it ends when they are closed, or immediately at a second signal.
 ///
 /// What a killed `mdfs mount` has left at DIR is cleared.
 #[derive(Debug, clap::Args)]
@@ -51,14 +51,14 @@ const CACHE_MS: u32 = 1000;
 
 `cargo xtask install` installs the program also as the helper of mount(8), for lines in /etc/fstab:
   /srv/scratch  /mnt  mdfs  allow_other,cache_ms=1000,log=/var/log/mdfs.log  0  0")]
-pub(crate) struct Mount {
+pub(crate) struct MountCommand {
     /// Nothing can be changed through the mount.
     #[arg(long)]
     read_only: bool,
     /// Let other users than you use the mount, as owners and modes of the files permit.
     #[arg(long)]
     allow_other: bool,
-    /// Keep names and attributes for so long without asking again, in milliseconds. Changes by other
+    /// How long names and attributes are cached, in milliseconds. Changes by other
     /// clients may stay unseen for that time; 0 sees all of them, and is slower.
     #[arg(long, value_name = "MS", default_value_t = CACHE_MS)]
     cache_ms: u32,
@@ -80,15 +80,15 @@ pub(crate) struct Mount {
 }
 
 /// What the mount asks.
-enum Source {
+enum MountSource {
     /// A machine of this process.
     Own(Box<Running>),
     /// The server of the volume.
     Server(ClientHandle),
 }
 
-impl Mount {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+impl MountCommand {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let failed = |error: MountFailure| self.failed("mount", error);
         if self.background {
             background::start(self)?;
@@ -112,9 +112,9 @@ impl Mount {
         ended.and(stopped).map_err(|error| self.failed("unmount", error))
     }
 
-    fn failed(&self, operation: &'static str, error: MountFailure) -> Failure {
+    fn failed(&self, operation: &'static str, error: MountFailure) -> CommandFailure {
         let (volume, point) = (self.volume.clone(), self.point.clone());
-        Failure::Mount { operation, volume, point, error: Box::new(error) }
+        CommandFailure::Mount { operation, volume, point, error: Box::new(error) }
     }
 
     fn options(&self) -> MountOptions {
@@ -127,14 +127,14 @@ impl Mount {
     }
 
     /// Opens the volume: through its server, else in this process.
-    fn open(&self) -> Result<Source, OpenError> {
+    fn open(&self) -> Result<MountSource, OpenError> {
         let failed = |cause| OpenError { directory: self.volume.clone(), cause };
         if !self.volume.is_dir() {
             return Err(failed(OpenCause::NoDirectory));
         }
         for tries in 1.. {
             match transport::connect(&self.volume.join(SOCKET_NAME)) {
-                Ok(client_handle) => return Ok(Source::Server(client_handle)),
+                Ok(client_handle) => return Ok(MountSource::Server(client_handle)),
                 Err(error) if is_nobody(&error) => {}
                 Err(error) => return Err(failed(OpenCause::Unusable(error))),
             }
@@ -149,7 +149,7 @@ impl Mount {
                 opened => {
                     let running = opened.map_err(|error| failed(OpenCause::Stack(error)))?;
                     running.answer_socket().map_err(|error| failed(OpenCause::Stack(error)))?;
-                    return Ok(Source::Own(Box::new(running)));
+                    return Ok(MountSource::Own(Box::new(running)));
                 }
             }
         }
@@ -157,7 +157,7 @@ impl Mount {
     }
 
     /// The one line that says that it is ready, at once even into a pipe.
-    fn ready(&self, session: &mut Session) -> Result<(), Failure> {
+    fn ready(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let (volume, point) = (self.volume.display(), self.point.display());
         session.print(format!("mounted: {volume} at {point}; to unmount: umount {point}\n"))?;
         session.flush()
@@ -183,7 +183,7 @@ impl Mount {
             }
         }
         eprintln!(
-            "mdfs: {} is in use; it ends when what is open there is closed, or at once if told again",
+            "mdfs: {} is in use; it is unmounted when the open files are closed, or at a second signal",
             self.point.display()
         );
         mount.unmount(true)?;
@@ -216,7 +216,7 @@ fn hides(point: &Path, volume: &Path) -> bool {
     real(point).zip(real(volume)).is_some_and(|(point, volume)| volume.starts_with(point))
 }
 
-impl Source {
+impl MountSource {
     fn mount(
         &self,
         point: &Path,
@@ -238,7 +238,7 @@ impl Source {
     /// Makes everything durable. A server keeps the volume open, and does so in its own time.
     fn stop(self, volume: &Path) -> Result<(), MountFailure> {
         let Self::Own(running) = self else { return Ok(()) };
-        // Nobody is to begin with a volume that is about to be closed.
+        // No new client may connect to a volume that is about to be closed.
         let removed = std::fs::remove_file(volume.join(SOCKET_NAME));
         running.stop()?;
         match removed {
@@ -248,14 +248,14 @@ impl Source {
     }
 }
 
-/// One seat on each thread of the machine, in the order of the threads.
+/// One worker on each thread of the machine, in the order of the threads.
 fn own_workers(running: &Running) -> Vec<Worker<Context>> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(running.geometry().fs_nodes as usize);
     let mut workers: Vec<Option<Worker<Context>>> = (0..threads).map(|_| None).collect();
     for (worker, tasks) in fuse_mount::workers(threads, random_client()) {
         let (told, at) = futures::channel::oneshot::channel();
-        // Resolves when the mount has ended; nobody waits for it.
+        // Resolves when the mount has ended; the result is not needed.
         drop(running.on_application(move |context| {
             let _ = told.send(context.node());
             fuse_mount::serve(context, tasks)
@@ -270,7 +270,7 @@ fn own_workers(running: &Running) -> Vec<Worker<Context>> {
     workers.into_iter().flatten().collect()
 }
 
-/// A seat on a thread of its own, from which a server is asked.
+/// A worker on a thread of its own, which sends requests to a server.
 fn remote_workers(client_handle: &ClientHandle) -> io::Result<Vec<Worker<ClientHandle>>> {
     let start = |(worker, tasks)| {
         let client_handle = client_handle.clone();

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use runtime::{ClientHandle, Spawn as _, wait};
 
 use super::Descriptor;
-use crate::failure::{Failure, answer, number_of};
-use crate::{arguments, fork, tables};
+use crate::failure::{CApiFailure, answer, number_of};
+use crate::{arguments, fork};
 
 /// A transfer under way, or done and not yet returned.
 #[derive(Debug)]
@@ -21,20 +21,20 @@ pub struct Background {
     /// Where bytes that were read go. C keeps them alive until it has the result.
     buffer: *mut c_void,
     length: usize,
-    state: Mutex<State>,
+    state: Mutex<TransferState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum TransferState {
     UnderWay(oneshot::Receiver<Result<Vec<Bytes>, Error>>),
-    Done(Result<Vec<Bytes>, Failure>),
+    Done(Result<Vec<Bytes>, CApiFailure>),
 }
 
 /// The program has more under way than the library keeps, or the machine ended.
-fn lost() -> Failure {
+fn lost() -> CApiFailure {
     let text = "the transfer was not begun, because too many are under way or the volume has gone; \
         wait for some, and begin it again";
-    Failure::new(libc::EAGAIN, text)
+    CApiFailure::new(libc::EAGAIN, text)
 }
 
 impl Background {
@@ -51,31 +51,33 @@ impl Background {
         let (done, outcome) = oneshot::channel();
         let file = descriptor.file.shared();
         descriptor.mount.volume.file_system().machine().task(move |_| async move {
-            // Nobody may wait any more.
+            // The caller may have stopped waiting.
             let _ = done.send(work(file).await);
         });
-        let state = Mutex::new(State::UnderWay(outcome));
+        let state = Mutex::new(TransferState::UnderWay(outcome));
         Box::into_raw(Box::new(Self { descriptor, buffer, length, state }))
     }
 
     /// Is it done? Does not wait.
     fn poll(&self) -> bool {
         let mut state = self.state.lock();
-        if let State::UnderWay(outcome) = &mut *state {
+        if let TransferState::UnderWay(outcome) = &mut *state {
             match outcome.try_recv() {
                 Ok(None) => return false,
-                Ok(Some(outcome)) => *state = State::Done(outcome.map_err(Failure::from)),
-                Err(oneshot::Canceled) => *state = State::Done(Err(lost())),
+                Ok(Some(outcome)) => {
+                    *state = TransferState::Done(outcome.map_err(CApiFailure::from))
+                }
+                Err(oneshot::Canceled) => *state = TransferState::Done(Err(lost())),
             }
         }
         true
     }
 
     /// Waits for the outcome.
-    fn outcome(self) -> Result<Vec<Bytes>, Failure> {
+    fn outcome(self) -> Result<Vec<Bytes>, CApiFailure> {
         match self.state.into_inner() {
-            State::Done(outcome) => outcome,
-            State::UnderWay(outcome) => match wait(outcome) {
+            TransferState::Done(outcome) => outcome,
+            TransferState::UnderWay(outcome) => match wait(outcome) {
                 Ok(outcome) => Ok(outcome?),
                 Err(oneshot::Canceled) => Err(lost()),
             },
@@ -96,7 +98,7 @@ pub unsafe extern "C" fn mdfs_aio_read(
         let offset = arguments::offset(offset)?;
         // SAFETY: see `arguments`; looked at now, written to later.
         unsafe { arguments::bytes_mut(buffer, length) }?;
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         Ok(Background::start(descriptor, buffer, length, move |file| async move {
             file.read_bytes_at(offset, length).await
         }))
@@ -116,7 +118,7 @@ pub unsafe extern "C" fn mdfs_aio_write(
         let offset = arguments::offset(offset)?;
         // SAFETY: see `arguments`.
         let data = Bytes::copy_from_slice(unsafe { arguments::bytes(data, length) }?);
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         descriptor.to_write()?;
         Ok(Background::start(descriptor, ptr::null_mut(), length, move |file| async move {
             file.write_at(offset, data).await.map(|()| Vec::new())
@@ -129,7 +131,7 @@ pub unsafe extern "C" fn mdfs_aio_write(
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_aio_fsync(descriptor: c_int) -> *mut Background {
     answer(ptr::null_mut(), || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         Ok(Background::start(descriptor, ptr::null_mut(), 0, |file| async move {
             file.sync().await.map(|()| Vec::new())
         }))
@@ -144,10 +146,12 @@ pub unsafe extern "C" fn mdfs_aio_error(transfer: *const Background) -> c_int {
         let transfer = unsafe { arguments::reference(transfer, "the transfer") }?;
         fork::check(transfer.descriptor.mount.generation)?;
         if !transfer.poll() {
-            return Err(Failure::new(libc::EINPROGRESS, "the transfer is still under way"));
+            return Err(CApiFailure::new(libc::EINPROGRESS, "the transfer is still under way"));
         }
         match &*transfer.state.lock() {
-            State::Done(Err(failure)) => Err(Failure::new(failure.errno, failure.text.clone())),
+            TransferState::Done(Err(failure)) => {
+                Err(CApiFailure::new(failure.errno, failure.text.clone()))
+            }
             _ => Ok(()),
         }
     })

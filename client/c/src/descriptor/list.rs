@@ -6,15 +6,16 @@ use std::slice;
 use bytes::Bytes;
 use client::Regions;
 
-use crate::failure::{Failure, answer};
-use crate::{arguments, tables};
+use super::Descriptor;
+use crate::arguments;
+use crate::failure::{CApiFailure, answer};
 
 /// Regions of a file or of memory, as they were described.
 #[derive(Debug)]
 pub struct List(Regions);
 
 /// Numbers that C hands over.
-unsafe fn numbers<'a, T>(numbers: *const T, count: usize) -> Result<&'a [T], Failure> {
+unsafe fn numbers<'a, T>(numbers: *const T, count: usize) -> Result<&'a [T], CApiFailure> {
     // SAFETY: a reference to nothing else is made; see `arguments`.
     unsafe { arguments::bytes(numbers, count.saturating_mul(size_of::<T>())) }?;
     // SAFETY: as many numbers as bytes were checked for; not null unless there are none.
@@ -22,8 +23,8 @@ unsafe fn numbers<'a, T>(numbers: *const T, count: usize) -> Result<&'a [T], Fai
 }
 
 /// Hands a list to C.
-fn handed(list: Result<Regions, client::RegionsError>) -> Result<*mut List, Failure> {
-    let list = list.map_err(|error| Failure::new(libc::EINVAL, error.to_string()))?;
+fn handed(list: Result<Regions, client::RegionsError>) -> Result<*mut List, CApiFailure> {
+    let list = list.map_err(|error| CApiFailure::new(libc::EINVAL, error.to_string()))?;
     Ok(Box::into_raw(Box::new(List(list))))
 }
 
@@ -42,7 +43,7 @@ pub unsafe extern "C" fn mdfs_regions_indexed(
     answer(std::ptr::null_mut(), || {
         // SAFETY: see `arguments`.
         let (offsets, lengths) = unsafe { (numbers(offsets, count)?, numbers(lengths, count)?) };
-        let offsets: Result<Vec<u64>, Failure> =
+        let offsets: Result<Vec<u64>, CApiFailure> =
             offsets.iter().map(|&offset| arguments::offset(offset)).collect();
         handed(Regions::indexed(offsets?.into_iter().zip(widened(lengths))))
     })
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn mdfs_regions_join(count: usize, lists: *const *const Li
             // SAFETY: as above.
             unsafe { arguments::reference(list, "a list") }.map(|list| list.0.clone())
         });
-        handed(Regions::join(lists.collect::<Result<Vec<_>, Failure>>()?))
+        handed(Regions::join(lists.collect::<Result<Vec<_>, CApiFailure>>()?))
     })
 }
 
@@ -121,11 +122,11 @@ pub unsafe extern "C" fn mdfs_regions_free(list: *mut List) {
 }
 
 /// The regions of memory that are meant: all of the buffer for NULL.
-unsafe fn memory(memory: *const List, length: usize) -> Result<Option<Regions>, Failure> {
+unsafe fn memory(memory: *const List, length: usize) -> Result<Option<Regions>, CApiFailure> {
     // SAFETY: null gives nothing; C vouches for a list of this library.
     let memory = unsafe { memory.as_ref() }.map(|list| list.0.clone());
     if memory.as_ref().is_some_and(|memory| memory.end() > length as u64) {
-        return Err(Failure::new(libc::EINVAL, "the regions of memory end past the buffer"));
+        return Err(CApiFailure::new(libc::EINVAL, "the regions of memory end past the buffer"));
     }
     Ok(memory)
 }
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn mdfs_read_list(
     length: usize,
 ) -> isize {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         // SAFETY: see `arguments`.
         let (regions, out, memory) = unsafe {
             let regions = arguments::reference(file, "the list of regions of the file")?;
@@ -170,7 +171,7 @@ pub unsafe extern "C" fn mdfs_write_list(
     length: usize,
 ) -> isize {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         // SAFETY: see `arguments`.
         let (regions, data, memory) = unsafe {
             let regions = arguments::reference(file, "the list of regions of the file")?;

@@ -9,18 +9,19 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use client::OpenOptions;
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 use parking_lot::Mutex;
 
-use crate::failure::{Failure, answer};
-use crate::mount::Mount;
+use crate::failure::{CApiFailure, answer};
+use crate::mount::MountedVolume;
+use crate::tables::{ExitStage, OpenObject};
 use crate::{arguments, attributes, fork, tables};
 
 /// An open file.
 #[derive(Debug)]
 pub struct Descriptor {
-    mount: Arc<Mount>,
-    file: File,
+    mount: Arc<MountedVolume>,
+    file: BlockingFile,
     /// Writes are allowed. The file itself may allow more: see `open`.
     writable: bool,
     /// Writes without an offset go to the end.
@@ -32,18 +33,27 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    pub(crate) fn mount(&self) -> &Mount {
-        &self.mount
+    /// The descriptor with this number.
+    pub(crate) fn at(number: c_int) -> Result<Arc<Self>, CApiFailure> {
+        tables::descriptor(number)
     }
 
     /// The file, to change its content.
-    fn to_write(&self) -> Result<&File, Failure> {
+    fn to_write(&self) -> Result<&BlockingFile, CApiFailure> {
         if self.writable {
             return Ok(&self.file);
         }
         let text = "the descriptor was not opened for writing; open the file with O_RDWR";
-        Err(Failure::new(libc::EBADF, text))
+        Err(CApiFailure::new(libc::EBADF, text))
     }
+}
+
+impl OpenObject for Descriptor {
+    fn generation(&self) -> u64 {
+        self.mount.generation
+    }
+
+    fn at_exit(&self, _: ExitStage) {}
 }
 
 /// Flags that change nothing here: what they ask for is so anyway, or cannot be.
@@ -55,7 +65,7 @@ const WITHOUT_EFFECT: c_int = libc::O_CLOEXEC
     | libc::O_DIRECT;
 
 /// What the flags of `open` mean.
-fn options(flags: c_int) -> Result<OpenOptions, Failure> {
+fn options(flags: c_int) -> Result<OpenOptions, CApiFailure> {
     let has = |flag: c_int| flags & flag == flag;
     let known = libc::O_ACCMODE
         | libc::O_CREAT
@@ -67,16 +77,21 @@ fn options(flags: c_int) -> Result<OpenOptions, Failure> {
         | WITHOUT_EFFECT;
     if flags & !known != 0 {
         let text = format!("the flags {:#o} of open are not supported", flags & !known);
-        return Err(Failure::new(libc::EINVAL, text));
+        return Err(CApiFailure::new(libc::EINVAL, text));
     }
     let (read, write) = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => (true, false),
         libc::O_WRONLY => (false, true),
         libc::O_RDWR => (true, true),
-        _ => return Err(Failure::new(libc::EINVAL, "the access mode of open is none of three")),
+        _ => {
+            return Err(CApiFailure::new(libc::EINVAL, "the access mode of open is none of three"));
+        }
     };
     if !write && has(libc::O_TRUNC) {
-        return Err(Failure::new(libc::EINVAL, "O_TRUNC needs a file that is open for writing"));
+        return Err(CApiFailure::new(
+            libc::EINVAL,
+            "O_TRUNC needs a file that is open for writing",
+        ));
     }
     let new = has(libc::O_CREAT) && has(libc::O_EXCL);
     let options = OpenOptions::new().read(read).write(write).truncate(has(libc::O_TRUNC));
@@ -85,7 +100,12 @@ fn options(flags: c_int) -> Result<OpenOptions, Failure> {
 
 /// Opens `path`. POSIX lets a file be made that is then only read, even if its mode forbids that; the
 /// client opens such a file for writing.
-fn open(volume: &Volume, path: &[u8], flags: c_int, mode: u32) -> Result<File, Failure> {
+fn open(
+    volume: &Volume,
+    path: &[u8],
+    flags: c_int,
+    mode: u32,
+) -> Result<BlockingFile, CApiFailure> {
     let options = options(flags)?.mode(mode);
     if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_CREAT == 0 {
         return Ok(volume.open(path, options)?);
@@ -105,13 +125,13 @@ fn open(volume: &Volume, path: &[u8], flags: c_int, mode: u32) -> Result<File, F
 /// `umask`. Returns a number of at least 0, which is not one of the system's; -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_open(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     flags: c_int,
     mode: libc::mode_t,
 ) -> c_int {
     answer(-1, || {
-        let mount = tables::mount(mount)?;
+        let mount = MountedVolume::at(mount)?;
         // SAFETY: see `arguments`.
         let path = unsafe { arguments::path(path) }?;
         let mode = if flags & libc::O_CREAT == 0 { 0 } else { attributes::new_file_mode(mode) };
@@ -132,7 +152,7 @@ pub unsafe extern "C" fn mdfs_open(
 /// The same open file under another number: they share the position. Returns it, or -1 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_dup(descriptor: c_int) -> c_int {
-    answer(-1, || tables::add_descriptor(tables::descriptor(descriptor)?))
+    answer(-1, || tables::add_descriptor(Descriptor::at(descriptor)?))
 }
 
 /// Closes a descriptor. What was written is durable only after mdfs_fdatasync. Returns 0, or -1 on
@@ -140,7 +160,7 @@ pub extern "C" fn mdfs_dup(descriptor: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_close(descriptor: c_int) -> c_int {
     answer(-1, || {
-        let descriptor = tables::remove_descriptor(descriptor)?;
+        let descriptor = tables::remove_descriptor::<Descriptor>(descriptor)?;
         if let Err(failure) = fork::check(descriptor.mount.generation) {
             // It shares what only the parent may end.
             std::mem::forget(descriptor);
@@ -156,7 +176,7 @@ pub unsafe extern "C" fn mdfs_fstat(descriptor: c_int, out: *mut libc::stat) -> 
     answer(-1, || {
         // SAFETY: see `arguments`.
         let out = unsafe { arguments::place(out, "the result") }?;
-        attributes::fill(out, &tables::descriptor(descriptor)?.file.metadata()?)?;
+        attributes::fill(out, &Descriptor::at(descriptor)?.file.metadata()?)?;
         Ok(0)
     })
 }
@@ -165,7 +185,7 @@ pub unsafe extern "C" fn mdfs_fstat(descriptor: c_int, out: *mut libc::stat) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_fchmod(descriptor: c_int, mode: libc::mode_t) -> c_int {
     answer(-1, || {
-        let file = &tables::descriptor(descriptor)?.file;
+        let file = &Descriptor::at(descriptor)?.file;
         file.set_attributes(attributes::mode_change(mode))?;
         Ok(0)
     })

@@ -2,14 +2,15 @@
 
 use std::ffi::c_int;
 
-use crate::failure::{Failure, answer};
-use crate::{arguments, tables};
+use super::Descriptor;
+use crate::arguments;
+use crate::failure::{CApiFailure, answer};
 
 /// Cuts the file, or lengthens it by a hole. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_ftruncate(descriptor: c_int, size: libc::off_t) -> c_int {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         descriptor.to_write()?.set_len(arguments::offset(size)?)?;
         Ok(0)
     })
@@ -26,10 +27,10 @@ pub extern "C" fn mdfs_fallocate(
     length: libc::off_t,
 ) -> c_int {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         let (offset, length) = (arguments::offset(offset)?, arguments::offset(length)?);
         if length == 0 {
-            return Err(Failure::new(libc::EINVAL, "the range to allocate is empty"));
+            return Err(CApiFailure::new(libc::EINVAL, "the range to allocate is empty"));
         }
         let file = descriptor.to_write()?;
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
@@ -40,7 +41,7 @@ pub extern "C" fn mdfs_fallocate(
             _ => {
                 let text = "this mode of fallocate is not supported; punch holes with \
                     FALLOC_FL_KEEP_SIZE";
-                return Err(Failure::new(libc::EOPNOTSUPP, text));
+                return Err(CApiFailure::new(libc::EOPNOTSUPP, text));
             }
         }
         Ok(0)

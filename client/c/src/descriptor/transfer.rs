@@ -6,18 +6,18 @@ use bytes::Bytes;
 use client::stream::Whence;
 
 use super::Descriptor;
-use crate::failure::{Failure, answer};
+use crate::arguments;
+use crate::failure::{CApiFailure, answer};
 use crate::stream::position::whence;
-use crate::{arguments, tables};
 
 impl Descriptor {
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), CApiFailure> {
         // The cache may keep the bytes for longer than C does.
         self.to_write()?.write_at(offset, Bytes::copy_from_slice(data))?;
         self.sync_if_asked()
     }
 
-    pub(super) fn sync_if_asked(&self) -> Result<(), Failure> {
+    pub(super) fn sync_if_asked(&self) -> Result<(), CApiFailure> {
         if self.syncs {
             self.file.sync()?;
         }
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn mdfs_pread(
     offset: libc::off_t,
 ) -> isize {
     answer(-1, || {
-        let (descriptor, offset) = (tables::descriptor(descriptor)?, arguments::offset(offset)?);
+        let (descriptor, offset) = (Descriptor::at(descriptor)?, arguments::offset(offset)?);
         // SAFETY: see `arguments`.
         let out = unsafe { arguments::bytes_mut(buffer, length) }?;
         Ok(descriptor.file.read_at(offset, out)?.cast_signed())
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mdfs_pwrite(
     offset: libc::off_t,
 ) -> isize {
     answer(-1, || {
-        let (descriptor, offset) = (tables::descriptor(descriptor)?, arguments::offset(offset)?);
+        let (descriptor, offset) = (Descriptor::at(descriptor)?, arguments::offset(offset)?);
         // SAFETY: see `arguments`.
         let data = unsafe { arguments::bytes(data, length) }?;
         descriptor.write_at(offset, data)?;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn mdfs_pwrite(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_read(descriptor: c_int, buffer: *mut c_void, length: usize) -> isize {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         // SAFETY: see `arguments`.
         let out = unsafe { arguments::bytes_mut(buffer, length) }?;
         let mut position = descriptor.position.lock();
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn mdfs_write(
     length: usize,
 ) -> isize {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         // SAFETY: see `arguments`.
         let data = unsafe { arguments::bytes(data, length) }?;
         let mut position = descriptor.position.lock();
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn mdfs_write(
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_lseek(descriptor: c_int, offset: libc::off_t, from: c_int) -> libc::off_t {
     answer(-1, || {
-        let descriptor = tables::descriptor(descriptor)?;
+        let descriptor = Descriptor::at(descriptor)?;
         let mut position = descriptor.position.lock();
         let to = match from {
             libc::SEEK_DATA | libc::SEEK_HOLE => {
@@ -115,7 +115,7 @@ pub extern "C" fn mdfs_lseek(descriptor: c_int, offset: libc::off_t, from: c_int
                     file.seek_hole(start)?
                 };
                 found.ok_or_else(|| {
-                    Failure::new(libc::ENXIO, "there is none from there to the end of the file")
+                    CApiFailure::new(libc::ENXIO, "there is none from there to the end of the file")
                 })?
             }
             _ => {
@@ -126,7 +126,7 @@ pub extern "C" fn mdfs_lseek(descriptor: c_int, offset: libc::off_t, from: c_int
                 };
                 let to = start.checked_add_signed(offset);
                 to.filter(|&to| i64::try_from(to).is_ok()).ok_or_else(|| {
-                    Failure::new(libc::EINVAL, "the new position is outside of any file")
+                    CApiFailure::new(libc::EINVAL, "the new position is outside of any file")
                 })?
             }
         };
@@ -141,7 +141,7 @@ pub extern "C" fn mdfs_lseek(descriptor: c_int, offset: libc::off_t, from: c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_fdatasync(descriptor: c_int) -> c_int {
     answer(-1, || {
-        tables::descriptor(descriptor)?.file.sync()?;
+        Descriptor::at(descriptor)?.file.sync()?;
         Ok(0)
     })
 }

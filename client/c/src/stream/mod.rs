@@ -12,26 +12,27 @@ use std::mem;
 use std::sync::Arc;
 
 use client::Stream;
-use client::blocking::{File, Volume};
+use client::blocking::{BlockingFile, Volume};
 use client::stream::{BUFFER_SIZE, Mode};
 use parking_lot::ReentrantMutex;
 
-use crate::failure::{Failure, answer};
-use crate::mount::Mount;
+use crate::failure::{CApiFailure, answer};
+use crate::mount::MountedVolume;
+use crate::tables::{ExitStage, OpenObject};
 use crate::{arguments, attributes, fork, tables};
 
 /// An open stream.
 #[derive(Debug)]
 pub struct FileStream {
-    mount: Arc<Mount>,
+    mount: Arc<MountedVolume>,
     /// One call at a time; `mdfs_flockfile` keeps others out for longer.
-    open: ReentrantMutex<RefCell<Open>>,
+    open: ReentrantMutex<RefCell<StreamState>>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct StreamState {
     /// None once it is closed.
-    stream: Option<Stream<File>>,
+    stream: Option<Stream<BlockingFile>>,
     /// Lines are handed on as they end.
     by_line: bool,
 }
@@ -39,35 +40,48 @@ struct Open {
 /// The end of a stream, or a failure.
 const EOF: c_int = -1;
 
-impl Open {
-    fn stream(&mut self) -> Result<&mut Stream<File>, Failure> {
+impl StreamState {
+    fn stream(&mut self) -> Result<&mut Stream<BlockingFile>, CApiFailure> {
         self.stream.as_mut().ok_or_else(|| {
-            Failure::new(libc::EBADF, "the stream is closed; open it again with mdfs_freopen")
+            CApiFailure::new(libc::EBADF, "the stream is closed; open it again with mdfs_freopen")
         })
     }
 }
 
-impl FileStream {
-    pub(crate) fn generation(&self) -> u64 {
+impl OpenObject for FileStream {
+    fn generation(&self) -> u64 {
         self.mount.generation
     }
 
+    fn at_exit(&self, stage: ExitStage) {
+        if stage == ExitStage::FlushStreams
+            && let Err(failure) = self.flush()
+        {
+            eprintln!("libmdfs: the last bytes of a stream are lost: {}", failure.text);
+        }
+    }
+}
+
+impl FileStream {
     /// Works on the stream alone.
-    fn with<T>(&self, work: impl FnOnce(&mut Open) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut StreamState) -> Result<T, CApiFailure>,
+    ) -> Result<T, CApiFailure> {
         fork::check(self.generation())?;
         let open = self.open.lock();
         work(&mut open.borrow_mut())
     }
 
     /// Hands on what was written.
-    pub(crate) fn flush(&self) -> Result<(), Failure> {
+    pub(crate) fn flush(&self) -> Result<(), CApiFailure> {
         self.with(|open| match &mut open.stream {
             Some(stream) => Ok(stream.flush()?),
             None => Ok(()),
         })
     }
 
-    fn close(&self) -> Result<(), Failure> {
+    fn close(&self) -> Result<(), CApiFailure> {
         let stream = self.with(|open| Ok(open.stream.take()))?;
         match stream {
             Some(stream) => Ok(stream.close()?),
@@ -79,21 +93,25 @@ impl FileStream {
 /// Does `work` on the stream at `pointer`, alone.
 unsafe fn with<T>(
     pointer: *mut FileStream,
-    work: impl FnOnce(&mut Open) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    work: impl FnOnce(&mut StreamState) -> Result<T, CApiFailure>,
+) -> Result<T, CApiFailure> {
     // SAFETY: C vouches for an open stream; see `arguments`.
     unsafe { arguments::reference(pointer, "the stream") }?.with(work)
 }
 
 /// The mode of `mdfs_fopen`. The letters of the C library that mean nothing here are left out.
-fn parse_mode(text: &str) -> Result<Mode, Failure> {
+fn parse_mode(text: &str) -> Result<Mode, CApiFailure> {
     let plain: String = text.chars().filter(|letter| !"ecm".contains(*letter)).collect();
     plain.parse().map_err(|error: client::stream::BadMode| {
-        Failure::new(libc::EINVAL, format!("cannot open a stream: {error}"))
+        CApiFailure::new(libc::EINVAL, format!("cannot open a stream: {error}"))
     })
 }
 
-fn open_stream(volume: &Volume, path: &[u8], mode: Mode) -> Result<Stream<File>, Failure> {
+fn open_stream(
+    volume: &Volume,
+    path: &[u8],
+    mode: Mode,
+) -> Result<Stream<BlockingFile>, CApiFailure> {
     let file = volume.open(path, mode.options().mode(attributes::new_file_mode(0o666)))?;
     Ok(Stream::new(file, mode)?)
 }
@@ -102,18 +120,18 @@ fn open_stream(volume: &Volume, path: &[u8], mode: Mode) -> Result<Stream<File>,
 /// read and write, and x after w to refuse an existing file. Returns NULL on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_fopen(
-    mount: *mut Mount,
+    mount: *mut MountedVolume,
     path: *const c_char,
     mode: *const c_char,
 ) -> *mut FileStream {
     answer(std::ptr::null_mut(), || {
-        let mount = tables::mount(mount)?;
+        let mount = MountedVolume::at(mount)?;
         // SAFETY: see `arguments`.
         let (path, mode) = unsafe { (arguments::path(path)?, arguments::text(mode, "the mode")?) };
         let stream = open_stream(&mount.volume, path, parse_mode(mode)?)?;
-        let open = Open { stream: Some(stream), by_line: false };
+        let open = StreamState { stream: Some(stream), by_line: false };
         let open = ReentrantMutex::new(RefCell::new(open));
-        Ok(tables::add_stream(FileStream { mount, open }))
+        Ok(tables::add(FileStream { mount, open }))
     })
 }
 
@@ -128,7 +146,7 @@ pub unsafe extern "C" fn mdfs_freopen(
     answer(std::ptr::null_mut(), || {
         // SAFETY: see `arguments`.
         let file = unsafe { arguments::reference(stream, "the stream") }?;
-        // Nobody asks how the old file fared; as C has it.
+        // Errors of the old file are ignored, as C specifies.
         let _ = file.close();
         let opened = (|| {
             fork::check(file.generation())?;
@@ -139,11 +157,11 @@ pub unsafe extern "C" fn mdfs_freopen(
         })();
         match opened {
             Ok(opened) => file.with(|open| {
-                *open = Open { stream: Some(opened), by_line: false };
+                *open = StreamState { stream: Some(opened), by_line: false };
                 Ok(stream)
             }),
             Err(failure) => {
-                drop(tables::remove_stream(stream));
+                drop(tables::remove(stream));
                 Err(failure)
             }
         }
@@ -155,8 +173,8 @@ pub unsafe extern "C" fn mdfs_freopen(
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_fclose(stream: *mut FileStream) -> c_int {
     answer(EOF, || {
-        let stream = tables::remove_stream(stream).ok_or_else(|| {
-            Failure::new(libc::EBADF, "this is no open stream; open one with mdfs_fopen")
+        let stream = tables::remove(stream).ok_or_else(|| {
+            CApiFailure::new(libc::EBADF, "this is no open stream; open one with mdfs_fopen")
         })?;
         if let Err(failure) = fork::check(stream.generation()) {
             // Dropped, it would write out what the parent has in its buffer.
@@ -174,9 +192,9 @@ pub extern "C" fn mdfs_fclose(stream: *mut FileStream) -> c_int {
 pub unsafe extern "C" fn mdfs_fflush(stream: *mut FileStream) -> c_int {
     answer(EOF, || {
         if stream.is_null() {
-            let flushed: Vec<Result<(), Failure>> =
-                tables::streams().iter().map(|stream| stream.flush()).collect();
-            flushed.into_iter().collect::<Result<(), Failure>>()?;
+            let flushed: Vec<Result<(), CApiFailure>> =
+                tables::all::<FileStream>().iter().map(|stream| stream.flush()).collect();
+            flushed.into_iter().collect::<Result<(), CApiFailure>>()?;
         } else {
             // SAFETY: see `with`.
             unsafe { with(stream, |open| Ok(open.stream()?.flush()?)) }?;
@@ -210,7 +228,12 @@ pub unsafe extern "C" fn mdfs_setvbuf(
             libc::_IOFBF | libc::_IOLBF => {
                 (if size == 0 { BUFFER_SIZE } else { size }, mode == libc::_IOLBF)
             }
-            _ => return Err(Failure::new(libc::EINVAL, "the mode is not one of setvbuf's three")),
+            _ => {
+                return Err(CApiFailure::new(
+                    libc::EINVAL,
+                    "the mode is not one of setvbuf's three",
+                ));
+            }
         };
         // SAFETY: see `with`.
         unsafe {
@@ -280,7 +303,10 @@ pub unsafe extern "C" fn mdfs_ftrylockfile(stream: *mut FileStream) -> c_int {
         fork::check(stream.generation())?;
         let locked = stream.open.try_lock();
         let Some(guard) = locked else {
-            return Err(Failure::new(libc::EBUSY, "another thread has locked the stream; wait"));
+            return Err(CApiFailure::new(
+                libc::EBUSY,
+                "another thread has locked the stream; wait",
+            ));
         };
         mem::forget(guard);
         Ok(0)
@@ -295,7 +321,7 @@ pub unsafe extern "C" fn mdfs_funlockfile(stream: *mut FileStream) {
         let stream = unsafe { arguments::reference(stream, "the stream") }?;
         fork::check(stream.generation())?;
         if !stream.open.is_owned_by_current_thread() {
-            return Err(Failure::new(libc::EPERM, "this thread has not locked the stream"));
+            return Err(CApiFailure::new(libc::EPERM, "this thread has not locked the stream"));
         }
         // SAFETY: this thread has the lock, by a guard that was forgotten.
         unsafe { stream.open.force_unlock() };

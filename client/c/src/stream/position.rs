@@ -6,15 +6,15 @@ use client::stream::Whence;
 
 use super::{EOF, FileStream, with};
 use crate::arguments;
-use crate::failure::{Failure, answer};
+use crate::failure::{CApiFailure, answer};
 
 /// C's numbers for where a seek counts from.
-pub(crate) fn whence(number: c_int) -> Result<Whence, Failure> {
+pub(crate) fn whence(number: c_int) -> Result<Whence, CApiFailure> {
     match number {
         libc::SEEK_SET => Ok(Whence::Set),
         libc::SEEK_CUR => Ok(Whence::Current),
         libc::SEEK_END => Ok(Whence::End),
-        _ => Err(Failure::new(
+        _ => Err(CApiFailure::new(
             libc::EINVAL,
             format!("{number} is no start of a seek; take SEEK_SET, SEEK_CUR or SEEK_END"),
         )),

@@ -2,14 +2,14 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::{EOF, FileStream, Open, with};
+use super::{EOF, FileStream, StreamState, with};
 use crate::arguments;
-use crate::failure::{Failure, answer, tell};
+use crate::failure::{CApiFailure, answer, tell};
 
 /// `count` items of `size` bytes, in bytes.
-fn total(size: usize, count: usize) -> Result<usize, Failure> {
+fn total(size: usize, count: usize) -> Result<usize, CApiFailure> {
     size.checked_mul(count).ok_or_else(|| {
-        Failure::new(libc::EOVERFLOW, "size times count is more than memory can hold")
+        CApiFailure::new(libc::EOVERFLOW, "size times count is more than memory can hold")
     })
 }
 
@@ -18,20 +18,20 @@ fn byte_of(character: c_int) -> u8 {
     character.cast_unsigned() as u8
 }
 
-impl Open {
-    /// Fills `out`. What came before a failure is told first, and the failure beside it.
-    fn read(&mut self, out: &mut [u8]) -> Result<usize, Failure> {
+impl StreamState {
+    /// Fills `out`. Bytes before a failure are returned first, and the failure is recorded.
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, CApiFailure> {
         let stream = self.stream()?;
         let failed_before = stream.has_failed();
         let filled = stream.read(out)?;
         if stream.has_failed() && !failed_before {
-            tell(&Failure::new(libc::EIO, "some bytes were read, and the next ones cannot be"));
+            tell(&CApiFailure::new(libc::EIO, "some bytes were read, and the next ones cannot be"));
         }
         Ok(filled)
     }
 
     /// Writes all of `data`, and hands it on at once if a line ends in it and lines matter.
-    fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
+    fn write(&mut self, data: &[u8]) -> Result<(), CApiFailure> {
         let by_line = self.by_line;
         let stream = self.stream()?;
         stream.write(data)?;
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn mdfs_fgets(
 ) -> *mut c_char {
     answer(std::ptr::null_mut(), || {
         let size = usize::try_from(size).ok().filter(|&size| size > 0).ok_or_else(|| {
-            Failure::new(libc::EINVAL, "a line needs a buffer of at least one byte")
+            CApiFailure::new(libc::EINVAL, "a line needs a buffer of at least one byte")
         })?;
         // SAFETY: see `arguments`.
         let out = unsafe { arguments::bytes_mut(buffer, size) }?;
@@ -198,7 +198,10 @@ pub unsafe extern "C" fn mdfs_getdelim(
                 // SAFETY: `*line` is null or came from `malloc`, as C vouches.
                 let moved = unsafe { libc::realloc((*line).cast(), larger) };
                 if moved.is_null() {
-                    return Err(Failure::new(libc::ENOMEM, "no memory for so long a line"));
+                    return Err(CApiFailure::new(
+                        libc::ENOMEM,
+                        "no memory for a line of this length",
+                    ));
                 }
                 (*line, *size) = (moved.cast(), larger);
             }

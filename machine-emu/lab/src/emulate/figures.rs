@@ -7,16 +7,16 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use figures::{Figure, FigureReport, Profiles};
 
 use super::machine::MachineArgs;
-use mdfs_cli::exit::Failure;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::local::{self, Target};
-use mdfs_cli::session::Session;
+use mdfs_cli::session::CommandSession;
 
 /// Every figure.
 const ALL: &str = "all";
 
 /// Which figures, and with what costs.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Drawing {
+pub(crate) struct FigureArgs {
     /// The figures: 4.1a to 4.5, or all
     #[arg(long = "figure", value_name = "N,...", value_delimiter = ',', value_parser = figure())]
     figures: Vec<Option<Figure>>,
@@ -40,13 +40,17 @@ fn figure() -> impl TypedValueParser<Value = Option<Figure>> {
     PossibleValuesParser::new(names).map(|name| Figure::from_number(&name))
 }
 
-impl Drawing {
+impl FigureArgs {
     /// Was something asked of this?
     pub(super) fn is_meant(&self) -> bool {
         !self.figures.is_empty() || self.explain
     }
 
-    pub(crate) fn run(&self, machine: &MachineArgs, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(
+        &self,
+        machine: &MachineArgs,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let profile = machine.profile()?;
         if self.explain {
             session.print(profile.card())?;
@@ -60,7 +64,8 @@ impl Drawing {
         let mut reports = Vec::new();
         for (index, figure) in self.chosen().into_iter().enumerate() {
             let report = figure.run(&profiles);
-            let failed = |error| Failure::Wrong(format!("figure {}: {error}", figure.number()));
+            let failed =
+                |error| CommandFailure::Wrong(format!("figure {}: {error}", figure.number()));
             let report = report.map_err(failed)?;
             if let Some(out) = &self.out {
                 write(out, &report)?;
@@ -86,7 +91,7 @@ impl Drawing {
 }
 
 /// The files of one figure.
-fn write(out: &Path, report: &FigureReport) -> Result<(), Failure> {
+fn write(out: &Path, report: &FigureReport) -> Result<(), CommandFailure> {
     let number = report.figure.number();
     let put = |ending: &str, text: String| {
         let target = Target::create(&out.join(format!("figure-{number}.{ending}")))?;
@@ -97,5 +102,8 @@ fn write(out: &Path, report: &FigureReport) -> Result<(), Failure> {
     put("svg", report.svg())?;
     put("csv", report.csv())?;
     let json = serde_json::to_string_pretty(report);
-    put("json", json.map_err(|error| Failure::Wrong(format!("figure {number}: {error}")))? + "\n")
+    put(
+        "json",
+        json.map_err(|error| CommandFailure::Wrong(format!("figure {number}: {error}")))? + "\n",
+    )
 }

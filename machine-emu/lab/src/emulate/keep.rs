@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use machine_emu::mesh::movie;
 use sim::emulated::Emulation;
 
-use mdfs_cli::exit::Failure;
-use mdfs_cli::session::Session;
+use mdfs_cli::exit::CommandFailure;
+use mdfs_cli::session::CommandSession;
 
 /// Where to.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Keep {
+pub(super) struct OutputFiles {
     /// Write a page that plays the load of the mesh
     #[arg(long, value_name = "FILE")]
     movie: Option<PathBuf>,
@@ -20,23 +20,27 @@ pub(super) struct Keep {
     record: Option<PathBuf>,
 }
 
-impl Keep {
+impl OutputFiles {
     /// Is anything to be kept?
     pub(super) fn is_meant(&self) -> bool {
         self.movie.is_some() || self.record.is_some()
     }
 
     /// Writes the files.
-    pub(super) fn write(&self, machine: &Emulation, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn write(
+        &self,
+        machine: &Emulation,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let title = format!("An emulated J-Machine, seed {}", machine.world().seed());
         let page = machine.world().mesh(|mesh| movie(mesh, &title)).flatten();
         if let (Some(path), Some(page)) = (&self.movie, page) {
-            fs::write(path, page).map_err(|error| Failure::local("write", path, error))?;
+            fs::write(path, page).map_err(|error| CommandFailure::local("write", path, error))?;
             session.print(format!("open {} in a browser\n", path.display()))?;
         }
         if let (Some(path), Some(trace)) = (&self.record, machine.trace()) {
             fs::write(path, trace.to_bytes())
-                .map_err(|error| Failure::local("write", path, error))?;
+                .map_err(|error| CommandFailure::local("write", path, error))?;
             let lost = match trace.events_lost {
                 0 => String::new(),
                 lost => format!("; {lost} later ones found no room"),

@@ -7,7 +7,7 @@ use machine_emu::jmachine::{Profile, ProfileError, Topology};
 use machine_emu::mesh::ForwardPolicy;
 use sim::emulated::{EmulatedError, Emulation, EmulationSetup};
 
-use mdfs_cli::exit::Failure;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::local;
 
 /// The machine, and what it costs.
@@ -45,7 +45,7 @@ pub(super) fn policy() -> impl TypedValueParser<Value = ForwardPolicy> {
 
 impl MachineArgs {
     /// Makes the machine, with an empty volume; it takes down what happens in its mesh if `record`.
-    pub(super) fn start(&self, record: bool) -> Result<Emulation, Failure> {
+    pub(super) fn start(&self, record: bool) -> Result<Emulation, CommandFailure> {
         let profile = if self.profile == NONE { None } else { Some(self.profile()?) };
         let Self { machine, fs_nodes, forwarders, seed, .. } = self;
         let setup = EmulationSetup {
@@ -60,9 +60,9 @@ impl MachineArgs {
     }
 
     /// The profile by its name, or in its file.
-    pub(super) fn profile(&self) -> Result<Profile, Failure> {
+    pub(super) fn profile(&self) -> Result<Profile, CommandFailure> {
         let path = Path::new(&self.profile);
-        let wrong = |error: ProfileError| Failure::Wrong(error.to_string());
+        let wrong = |error: ProfileError| CommandFailure::Wrong(error.to_string());
         if !path.exists() {
             return Profile::shipped(&self.profile).map_err(wrong);
         }
@@ -73,6 +73,6 @@ impl MachineArgs {
 
 /// What happened on the machine, as a failure of the program.
 #[allow(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-pub(super) fn failed(error: EmulatedError) -> Failure {
-    Failure::Wrong(format!("the run failed: {error}"))
+pub(super) fn failed(error: EmulatedError) -> CommandFailure {
+    CommandFailure::Wrong(format!("the run failed: {error}"))
 }

@@ -13,13 +13,13 @@ use std::net::SocketAddr;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 
-use self::checkpoint::Checkpointing;
-use self::figures::Drawing;
-use self::keep::Keep;
+use self::checkpoint::CheckpointArgs;
+use self::figures::FigureArgs;
+use self::keep::OutputFiles;
 use self::machine::MachineArgs;
-use self::replay::{Named, Replaying};
-use mdfs_cli::exit::Failure;
-use mdfs_cli::session::Session;
+use self::replay::{GivenOptions, ReplayArgs};
+use mdfs_cli::exit::CommandFailure;
+use mdfs_cli::session::CommandSession;
 
 /// Run the layers on an emulated J-Machine: a checkpoint, a volume to try, NFS, or the figures of the MDFS
 /// thesis.
@@ -29,14 +29,14 @@ use mdfs_cli::session::Session;
 /// go through the mesh, and the same seed does the same on any day and machine. The volume is in memory
 /// and gone at the end.
 ///
-/// With --shell commands work on the volume, and each tells what it cost. With --nfs the host of the
+/// With --shell commands work on the volume, and each prints its cost. With --nfs the host of the
 /// machine serves the volume to NFS clients on this computer, until SIGTERM or SIGINT; virtual time
 /// goes on while a call waits, and else with the clock.
 ///
 /// With --figure: does figures of chapter 4 again: block I/O, cache and files as they are today, on
 /// processors, a mesh and disks that take the time of a profile. Printed are what the thesis says, what the
 /// ideal profile gives and what the calibrated one gives, and which numbers were fitted.
-/// docs/reproduction.md tells what agrees, what does not, and why.
+/// docs/reproduction.md says what agrees, what does not, and why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs-lab emulate                                     a checkpoint on the mesh
@@ -65,21 +65,21 @@ struct Arguments {
     #[command(flatten, next_help_heading = "The machine")]
     machine: MachineArgs,
     #[command(flatten, next_help_heading = "A checkpoint")]
-    checkpointing: Checkpointing,
+    checkpointing: CheckpointArgs,
     #[command(flatten, next_help_heading = "A volume to try")]
-    trying: Trying,
+    trying: InteractiveArgs,
     #[command(flatten, next_help_heading = "What is kept")]
-    keep: Keep,
+    keep: OutputFiles,
     #[command(flatten, next_help_heading = "A trace again")]
-    replaying: Replaying,
+    replaying: ReplayArgs,
     #[command(flatten, next_help_heading = "Figures of the thesis")]
-    drawing: Drawing,
+    drawing: FigureArgs,
 }
 
 /// Who works on the volume after the checkpoint.
 #[derive(Clone, Copy, Debug, clap::Args)]
-struct Trying {
-    /// Read commands that work on the volume, and tell what each cost
+struct InteractiveArgs {
+    /// Read commands that work on the volume, and print the cost of each
     #[arg(long)]
     shell: bool,
     /// Serve the volume over NFS from the host of the machine; port 0 lets the system choose one
@@ -91,7 +91,7 @@ struct Trying {
 #[derive(Debug)]
 pub(crate) struct Emulate {
     arguments: Arguments,
-    named: Named,
+    named: GivenOptions,
 }
 
 impl clap::Args for Emulate {
@@ -107,7 +107,7 @@ impl FromArgMatches for Emulate {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         let [machine, forwarders, profile] = ["machine", "forwarders", "profile"].map(given);
-        let named = Named { machine, forwarders, profile };
+        let named = GivenOptions { machine, forwarders, profile };
         Ok(Self { arguments: Arguments::from_arg_matches(matches)?, named })
     }
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -117,7 +117,7 @@ impl FromArgMatches for Emulate {
 }
 
 impl Emulate {
-    pub(crate) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let Arguments { machine, checkpointing, trying, keep, replaying, drawing } =
             &self.arguments;
         let modes = [
@@ -127,11 +127,11 @@ impl Emulate {
         ];
         let meant: Vec<&str> = modes.iter().filter(|mode| mode.0).map(|mode| mode.1).collect();
         if let [one, other, ..] = meant[..] {
-            return Err(Failure::Usage(format!("{one} cannot be used with {other}")));
+            return Err(CommandFailure::Usage(format!("{one} cannot be used with {other}")));
         }
         if keep.is_meant() && (replaying.is_meant() || drawing.is_meant()) {
             let kept = "--movie and --record cannot be used with --replay, --figure or --explain";
-            return Err(Failure::Usage(format!("{kept}: they keep what a volume does")));
+            return Err(CommandFailure::Usage(format!("{kept}: they keep what a volume does")));
         }
         if drawing.is_meant() {
             return drawing.run(machine, session);

@@ -1,6 +1,6 @@
 //! NFS clients with real sockets, and the gateway at the emulated host.
 //!
-//! The sockets are outside of the determinism fence: when a client's bytes come nobody can repeat. They
+//! The sockets are outside of the determinism fence: the time at which a client's bytes come cannot be repeated. They
 //! are brought to a byte stream of the machine, whose host looks for them as its profile says. Virtual
 //! time runs as fast as it can while a call waits for its answer, and otherwise with the clock, so that
 //! what works in the background goes on.
@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 
 use super::machine::failed;
-use mdfs_cli::exit::{Failure, ServeError};
-use mdfs_cli::session::Session;
+use mdfs_cli::exit::{CommandFailure, ServeError};
+use mdfs_cli::session::CommandSession;
 use mdfs_cli::signals::{EndSignals, secret};
 
 /// Connections at most; further ones are closed at once.
@@ -36,13 +36,13 @@ const AHEAD_MAX: Duration = Duration::from_mins(1);
 /// How often the machine goes on with the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Serves until SIGTERM or SIGINT, or until `session` cannot be told any more.
+/// Serves until SIGTERM or SIGINT, or until the output is closed.
 pub(super) fn serve(
     machine: &Emulation,
     address: SocketAddr,
-    session: &mut Session,
-) -> Result<(), Failure> {
-    let serving = |error| Failure::Wrong(format!("cannot serve over NFS: {error}"));
+    session: &mut CommandSession,
+) -> Result<(), CommandFailure> {
+    let serving = |error| CommandFailure::Wrong(format!("cannot serve over NFS: {error}"));
     let mut signals = EndSignals::receive().map_err(|error| serving(ServeError::Signals(error)))?;
     let entropy = secret().map_err(|error| serving(ServeError::Secret(error)))?;
     let gate = machine.run(HostGateway::open(machine, entropy)).map_err(failed)?;
@@ -57,7 +57,7 @@ pub(super) fn serve(
 }
 
 /// A client that has just connected: its bytes, and those for it.
-struct Newcomer {
+struct NewConnection {
     peer: SocketAddr,
     said: mpsc::Receiver<Bytes>,
     told: mpsc::Sender<Bytes>,
@@ -67,7 +67,7 @@ struct Newcomer {
 struct Bridge<'a> {
     machine: &'a Emulation,
     gate: HostGateway,
-    connections: Vec<Connection>,
+    connections: Vec<BridgeConnection>,
     /// Calls so far.
     calls: u64,
     /// Virtual time since a byte moved.
@@ -83,9 +83,15 @@ impl<'a> Bridge<'a> {
         clippy::disallowed_methods,
         reason = "real sockets and their clock are beside the machine"
     )]
-    async fn serve(&mut self, address: SocketAddr, session: &mut Session) -> Result<(), Failure> {
+    async fn serve(
+        &mut self,
+        address: SocketAddr,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let refused = |error| {
-            Failure::Wrong(format!("cannot listen at {address}: {error}; choose another address"))
+            CommandFailure::Wrong(format!(
+                "cannot listen at {address}: {error}; choose another address"
+            ))
         };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
@@ -100,7 +106,7 @@ impl<'a> Bridge<'a> {
                 self.welcome(newcomer);
             }
             let mut moved = self.bring_in();
-            let waiting = self.connections.iter().any(Connection::waits);
+            let waiting = self.connections.iter().any(BridgeConnection::waits);
             let running = waiting && self.ahead < AHEAD_MAX;
             if running {
                 self.machine.world().advance(SLICE);
@@ -115,7 +121,7 @@ impl<'a> Bridge<'a> {
                 tokio::task::yield_now().await;
                 continue;
             }
-            // Nobody waits: the machine goes on with the clock.
+            // No call waits: the machine advances with the clock.
             let _ = tokio::time::timeout(LOOK_EVERY, bell.notified()).await;
             let now = Instant::now();
             self.machine.world().advance(now - clock);
@@ -124,13 +130,13 @@ impl<'a> Bridge<'a> {
     }
 
     /// A connection of the machine for one of the computer; if it is refused the client hears the end.
-    fn welcome(&mut self, newcomer: Newcomer) {
-        let Newcomer { peer, said, told } = newcomer;
+    fn welcome(&mut self, newcomer: NewConnection) {
+        let NewConnection { peer, said, told } = newcomer;
         if self.connections.len() >= CONNECTIONS_MAX {
             return;
         }
         if let Ok(line) = self.gate.connect(self.machine, &peer.to_string()) {
-            self.connections.push(Connection::new(line, said, told));
+            self.connections.push(BridgeConnection::new(line, said, told));
         }
     }
 
@@ -157,19 +163,19 @@ impl<'a> Bridge<'a> {
 }
 
 /// One connection: a socket on one side, a stream of the machine on the other.
-struct Connection {
+struct BridgeConnection {
     line: HostConnection,
     said: mpsc::Receiver<Bytes>,
     told: mpsc::Sender<Bytes>,
     /// Said, and not taken in by the machine yet.
     held: Option<Bytes>,
-    said_records: Records,
-    told_records: Records,
+    said_records: RecordCounter,
+    told_records: RecordCounter,
 }
 
-impl Connection {
+impl BridgeConnection {
     fn new(line: HostConnection, said: mpsc::Receiver<Bytes>, told: mpsc::Sender<Bytes>) -> Self {
-        let (said_records, told_records) = (Records::default(), Records::default());
+        let (said_records, told_records) = (RecordCounter::default(), RecordCounter::default());
         Self { line, said, told, held: None, said_records, told_records }
     }
 
@@ -195,7 +201,7 @@ impl Connection {
                     self.held = Some(full.into_inner());
                     return moved;
                 }
-                // The gateway has hung up: its side tells.
+                // The gateway has closed the connection.
                 Err(_) => return moved,
             }
             moved = true;
@@ -225,7 +231,7 @@ impl Connection {
 
 /// Counts the records in a stream of bytes (RFC 5531, section 11).
 #[derive(Debug, Default)]
-struct Records {
+struct RecordCounter {
     count: u64,
     /// Bytes that are left of this fragment.
     left: usize,
@@ -237,7 +243,7 @@ struct Records {
 /// Bytes of a mark: whether the fragment is the last of its record, and its length.
 const MARK_BYTES: usize = 4;
 
-impl Records {
+impl RecordCounter {
     fn see(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.left > 0 {
@@ -263,7 +269,7 @@ impl Records {
 }
 
 #[allow(clippy::disallowed_methods, reason = "real sockets are beside the machine")]
-async fn accept(listener: TcpListener, come: mpsc::Sender<Newcomer>, bell: Arc<Notify>) {
+async fn accept(listener: TcpListener, come: mpsc::Sender<NewConnection>, bell: Arc<Notify>) {
     loop {
         // Too many open files, or a client that has gone again: the next one may do.
         let Ok((socket, peer)) = listener.accept().await else {
@@ -273,7 +279,7 @@ async fn accept(listener: TcpListener, come: mpsc::Sender<Newcomer>, bell: Arc<N
         let (to_machine, said) = mpsc::channel(PIECES_MAX);
         let (told, from_machine) = mpsc::channel(PIECES_MAX);
         start(socket, to_machine, from_machine, &bell);
-        if come.send(Newcomer { peer, said, told }).await.is_err() {
+        if come.send(NewConnection { peer, said, told }).await.is_err() {
             return;
         }
         bell.notify_one();
@@ -336,7 +342,7 @@ mod tests {
             stream.extend(vec![0xFF; length as usize]);
         }
         for size in 1..=stream.len() {
-            let mut records = Records::default();
+            let mut records = RecordCounter::default();
             stream.chunks(size).for_each(|piece| records.see(piece));
             assert_eq!(records.count, 3, "in pieces of {size}");
         }

@@ -11,14 +11,14 @@ use machine_emu::mesh::{
 use runtime::NodeId;
 
 use super::machine::MachineArgs;
-use mdfs_cli::exit::Failure;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::local;
 use mdfs_cli::output::table;
-use mdfs_cli::session::Session;
+use mdfs_cli::session::CommandSession;
 
 /// Which trace, and how.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Replaying {
+pub(super) struct ReplayArgs {
     /// Send the messages of a trace again, each at its time, and compare; on the machine of the
     /// recording unless --machine, --forwarders or --profile name another
     #[arg(long, value_name = "FILE")]
@@ -34,7 +34,7 @@ pub(super) struct Replaying {
 
 /// What of the machine was named on the command line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named {
+pub(super) struct GivenOptions {
     pub(super) machine: bool,
     pub(super) forwarders: bool,
     pub(super) profile: bool,
@@ -54,7 +54,7 @@ fn wires() -> impl TypedValueParser<Value = Wires> {
     })
 }
 
-impl Replaying {
+impl ReplayArgs {
     /// Was a trace named?
     pub(super) fn is_meant(&self) -> bool {
         self.replay.is_some()
@@ -63,12 +63,12 @@ impl Replaying {
     pub(crate) fn run(
         &self,
         args: &MachineArgs,
-        named: Named,
-        session: &mut Session,
-    ) -> Result<(), Failure> {
+        named: GivenOptions,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let Some(path) = &self.replay else { return Ok(()) };
         let wrong = |error: &dyn std::fmt::Display| {
-            Failure::Wrong(format!("cannot replay {}: {error}", path.display()))
+            CommandFailure::Wrong(format!("cannot replay {}: {error}", path.display()))
         };
         let trace = MeshTrace::from_bytes(&read(path)?).map_err(|error| wrong(&error))?;
         let recorded = Journeys::of(&trace).map_err(|error| wrong(&error))?;
@@ -83,15 +83,15 @@ impl Replaying {
         &self,
         trace: &MeshTrace,
         args: &MachineArgs,
-        named: Named,
-    ) -> Result<ReplayTarget, Failure> {
+        named: GivenOptions,
+    ) -> Result<ReplayTarget, CommandFailure> {
         let mut stage = ReplayTarget { level: self.level, ..ReplayTarget::of(trace) };
         if named.machine || named.profile {
             let profile = args.profile()?;
             let host = stage.geometry.host().map(|_| NodeId::application(0));
             let machine = JMachine { profile, topology: args.machine.clone(), host };
             let setup = MeshSetup::machine(&machine, stage.policy);
-            let setup = setup.map_err(|error| Failure::Wrong(error.to_string()))?;
+            let setup = setup.map_err(|error| CommandFailure::Wrong(error.to_string()))?;
             if named.machine {
                 stage.geometry = setup.geometry;
             }
@@ -108,20 +108,20 @@ impl Replaying {
 }
 
 /// The bytes of a trace; what is longer than any trace is not read to its end.
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+fn read(path: &Path) -> Result<Vec<u8>, CommandFailure> {
     let mut bytes = Vec::new();
     let file = local::open(path)?;
     let most = TRACE_BYTES_MAX as u64 + 1;
     std::io::Read::read_to_end(&mut std::io::Read::take(file, most), &mut bytes)
-        .map_err(|error| Failure::local("read", path, error))?;
+        .map_err(|error| CommandFailure::local("read", path, error))?;
     Ok(bytes)
 }
 
 /// A number of the comparison: its name, and how it comes from the messages of a run, whose cycles take so
 /// many nanoseconds.
-type Row = (&'static str, fn(&Journeys, f64) -> String);
+type ReplayRow = (&'static str, fn(&Journeys, f64) -> String);
 
-const ROWS: [Row; 7] = [
+const ROWS: [ReplayRow; 7] = [
     ("messages", |run, _| run.0.len().to_string()),
     ("forwarded", |run, _| run.0.iter().filter(|journey| journey.forwarded).count().to_string()),
     ("mean latency, us", |run, cycle_ns| format!("{:.2}", run.mean() * cycle_ns / 1e3)),

@@ -1,4 +1,4 @@
-//! Runs that failed: shortened, written down, told with the command that replays them.
+//! Failed runs: shortened, written to files, reported with the command that replays them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use sim::{Case, Schedule, Workload, shrink};
 
-use super::runner::{Outcome, Run};
-use mdfs_cli::exit::Failure;
+use super::runner::{RunOutcome, SimRun};
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::progress::Progress;
 use mdfs_cli::time::now;
 
@@ -15,41 +15,41 @@ use mdfs_cli::time::now;
 const SHRINK_RUNS_MAX: u32 = 400;
 /// The search ends after this time, with what it has.
 const SHRINK_TIME_MAX: Duration = Duration::from_mins(2);
-/// Failures that are told in full, at most.
+/// Failures that are reported in full, at most.
 const TOLD_MAX: usize = 20;
 /// Lines of a schedule on the screen, at most; the file has all.
 const LINES_TOLD_MAX: usize = 12;
 
 /// All that failed.
 #[derive(Debug, Default)]
-pub(super) struct Failures {
+pub(super) struct RunFailures {
     count: u64,
     /// The first ones.
-    first: Vec<Failed>,
+    first: Vec<FailedRun>,
 }
 
 /// One of them.
 #[derive(Debug)]
-struct Failed {
+struct FailedRun {
     case: Case,
     message: String,
     layout: String,
     /// Faults up to the failure; none if it is not about faults.
     schedule: Option<Schedule>,
-    shrunk: Option<Shrunk>,
+    shrunk: Option<ShrinkSummary>,
     /// The command that repeats it.
     command: String,
 }
 
 /// How it was shortened.
 #[derive(Clone, Copy, Debug)]
-struct Shrunk {
+struct ShrinkSummary {
     lines_before: usize,
     runs: u32,
 }
 
 /// Where schedules are.
-pub(super) struct Shrinking<'a> {
+pub(super) struct SchedulePaths<'a> {
     /// Where the shortest one goes, if not to a name of its own.
     pub(super) to: Option<&'a Path>,
     /// Where the one that was given is.
@@ -58,7 +58,7 @@ pub(super) struct Shrinking<'a> {
 
 /// One failure, for programs.
 #[derive(Debug, Serialize)]
-pub(super) struct Record {
+pub(super) struct FailureRecord {
     workload: &'static str,
     seed: u64,
     message: String,
@@ -67,20 +67,20 @@ pub(super) struct Record {
     command: String,
 }
 
-impl Failures {
+impl RunFailures {
     /// One more.
-    pub(super) fn add(&mut self, run: Run) {
+    pub(super) fn add(&mut self, run: SimRun) {
         self.count += 1;
         if self.first.len() == TOLD_MAX {
             return;
         }
         let message = run.outcome.message();
         let (layout, schedule) = match run.outcome {
-            Outcome::Violation(violation) => (violation.layout, Some(violation.schedule)),
-            Outcome::Fine(_) | Outcome::Differs { .. } => (String::new(), None),
+            RunOutcome::Violation(violation) => (violation.layout, Some(violation.schedule)),
+            RunOutcome::Fine(_) | RunOutcome::Differs { .. } => (String::new(), None),
         };
         let command = run.case.command();
-        self.first.push(Failed {
+        self.first.push(FailedRun {
             case: run.case,
             message,
             layout,
@@ -101,18 +101,18 @@ impl Failures {
         }
     }
 
-    /// Writes the schedules that were shortened, or that nobody else has.
-    pub(super) fn write(&mut self, shrinking: &Shrinking<'_>) -> Result<(), Failure> {
+    /// Writes the schedules that were shortened, or that exist nowhere else.
+    pub(super) fn write(&mut self, shrinking: &SchedulePaths<'_>) -> Result<(), CommandFailure> {
         self.first.iter_mut().try_for_each(|failed| failed.write(shrinking))
     }
 
     /// For programs.
-    pub(super) fn records(&self) -> Vec<Record> {
-        self.first.iter().map(Failed::record).collect()
+    pub(super) fn records(&self) -> Vec<FailureRecord> {
+        self.first.iter().map(FailedRun::record).collect()
     }
 
     /// Of `runs`: a failure if there is one.
-    pub(super) fn outcome(&self, runs: u64) -> Result<(), Failure> {
+    pub(super) fn outcome(&self, runs: u64) -> Result<(), CommandFailure> {
         if self.count == 0 {
             return Ok(());
         }
@@ -122,13 +122,13 @@ impl Failures {
         };
         let untold = self.count - self.first.len() as u64;
         let told = self.first.iter().map(|failed| failed.lines().join("\n"));
-        let rest = (untold > 0).then(|| format!("{untold} more are not told here"));
+        let rest = (untold > 0).then(|| format!("{untold} more are not shown"));
         let parts: Vec<String> = std::iter::once(head).chain(told).chain(rest).collect();
-        Err(Failure::Wrong(parts.join("\n\n")))
+        Err(CommandFailure::Wrong(parts.join("\n\n")))
     }
 }
 
-impl Failed {
+impl FailedRun {
     fn shrink(&mut self) {
         let Some(schedule) = self.schedule.take() else { return };
         let lines_before = schedule.items.len();
@@ -146,11 +146,11 @@ impl Failed {
         progress.finish();
         self.message = shrunk.violation.message;
         self.schedule = shrunk.case.schedule.clone();
-        self.shrunk = Some(Shrunk { lines_before, runs: shrunk.runs });
+        self.shrunk = Some(ShrinkSummary { lines_before, runs: shrunk.runs });
         self.case = shrunk.case;
     }
 
-    fn write(&mut self, shrinking: &Shrinking<'_>) -> Result<(), Failure> {
+    fn write(&mut self, shrinking: &SchedulePaths<'_>) -> Result<(), CommandFailure> {
         if self.case.schedule.is_none() {
             return Ok(());
         }
@@ -164,7 +164,7 @@ impl Failed {
             return Ok(());
         }
         let text = self.schedule_text();
-        std::fs::write(&file, text).map_err(|error| Failure::local("write", &file, error))
+        std::fs::write(&file, text).map_err(|error| CommandFailure::local("write", &file, error))
     }
 
     /// What the file of the schedule holds.
@@ -183,7 +183,7 @@ impl Failed {
     }
 
     fn shrunk_line(&self) -> Option<String> {
-        let Shrunk { lines_before, runs } = self.shrunk?;
+        let ShrinkSummary { lines_before, runs } = self.shrunk?;
         let lines = self.schedule.as_ref().map_or(0, |schedule| schedule.items.len());
         Some(format!("schedule shortened from {lines_before} lines to {lines} in {runs} runs"))
     }
@@ -210,8 +210,8 @@ impl Failed {
         lines
     }
 
-    fn record(&self) -> Record {
-        Record {
+    fn record(&self) -> FailureRecord {
+        FailureRecord {
             workload: self.case.workload.name(),
             seed: self.case.seed,
             message: self.message.clone(),

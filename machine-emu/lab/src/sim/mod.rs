@@ -19,22 +19,22 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sim::{Fault, Planted, REGRESSIONS, Schedule, Workload};
 
-use self::failure::{Failures, Shrinking};
-use self::plan::{Cases, Limit, Plan};
-use self::runner::{Outcome, Run};
-use self::sums::Sums;
-use crate::span::Span;
-use mdfs_cli::exit::Failure;
+use self::failure::{RunFailures, SchedulePaths};
+use self::plan::{RunCases, RunLimit, RunPlan};
+use self::runner::{RunOutcome, SimRun};
+use self::sums::RunTotals;
+use crate::span::TimeSpan;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::progress::Progress;
-use mdfs_cli::session::Session;
+use mdfs_cli::session::CommandSession;
 use mdfs_cli::time::now;
 
 /// Runs, if nothing else is said.
 const SEEDS: u64 = 100;
-/// Of each workload one run in so many is done twice, if nothing else is said.
+/// Default of `--twice-in`.
 const TWICE_IN: u64 = 50;
 
-/// Run whole clusters in virtual time, amid faults, and look for broken promises.
+/// Run whole clusters in virtual time, amid faults, and look for broken guarantees.
 ///
 /// Each run draws everything from one seed: the shape of a cluster, what its clients do, the faults.
 /// Clients compare what they see with a model of what may be. The same seed does the same on any day
@@ -73,11 +73,11 @@ pub(crate) struct Sim {
     regressions: bool,
     /// Begin no new run after this time, as in 90s, 10min or 2h
     #[arg(long, value_name = "TIME", conflicts_with = "seeds")]
-    time: Option<Span>,
+    time: Option<TimeSpan>,
     /// Runs at the same time; nothing else depends on it [default: one for each core]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Do one run in so many twice, of each workload, and compare their traces; 0 for none
+    /// Repeat every N-th run of each workload and compare the traces; 0 for none
     #[arg(long, value_name = "N", default_value_t = TWICE_IN)]
     twice_in: u64,
     /// Go on after a failure
@@ -118,7 +118,7 @@ fn planted() -> impl TypedValueParser<Value = Planted> {
 }
 
 impl Sim {
-    pub(crate) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let plan = self.plan()?;
         let threads = self.threads.map_or_else(cores, NonZeroUsize::get);
         if self.tells_people() {
@@ -126,8 +126,8 @@ impl Sim {
             session.flush()?;
         }
         let start = now();
-        let mut sums = Sums::new(&plan);
-        let mut failures = Failures::default();
+        let mut sums = RunTotals::new(&plan);
+        let mut failures = RunFailures::default();
         let progress = Progress::of_work(plan.length());
         let told = runner::run(&plan, threads, self.keep_going, |run| {
             self.note(run, session, &mut sums, &mut failures, &progress)?;
@@ -141,7 +141,8 @@ impl Sim {
         if !self.no_shrink && (self.schedule.is_none() || self.shrunk.is_some()) {
             failures.shrink();
         }
-        let shrinking = Shrinking { to: self.shrunk.as_deref(), given: self.schedule.as_deref() };
+        let shrinking =
+            SchedulePaths { to: self.shrunk.as_deref(), given: self.schedule.as_deref() };
         failures.write(&shrinking)?;
         if self.json {
             session.print_json(&sums.document(failures.records()))?;
@@ -151,20 +152,20 @@ impl Sim {
         failures.outcome(sums.runs())
     }
 
-    /// Nobody but people reads the output.
+    /// The output is for people, not for programs.
     fn tells_people(&self) -> bool {
         !(self.json || self.print_schedule || self.print_hashes)
     }
 
-    fn plan(&self) -> Result<Plan, Failure> {
+    fn plan(&self) -> Result<RunPlan, CommandFailure> {
         if self.regressions {
             let cases: Result<Vec<_>, _> =
                 REGRESSIONS.iter().map(sim::RegressionCase::case).collect();
-            let cases =
-                cases.map_err(|error| Failure::Wrong(format!("a regression case: {error}")))?;
-            let limit = Limit::Runs(cases.len() as u64);
-            return Ok(Plan {
-                cases: Cases::RegressionCase(cases),
+            let cases = cases
+                .map_err(|error| CommandFailure::Wrong(format!("a regression case: {error}")))?;
+            let limit = RunLimit::Runs(cases.len() as u64);
+            return Ok(RunPlan {
+                cases: RunCases::RegressionCase(cases),
                 limit,
                 twice_in: self.twice_in,
             });
@@ -174,37 +175,37 @@ impl Sim {
         let seeds = self.seeds.map_or(if single { 1 } else { SEEDS }, NonZeroU64::get);
         if single && (seeds != 1 || self.workloads.len() != 1) {
             let text = "a schedule is of one run: name one --workload, and no --seeds but 1";
-            return Err(Failure::Usage(text.to_owned()));
+            return Err(CommandFailure::Usage(text.to_owned()));
         }
         let all = || Workload::ALL.to_vec();
         let workloads = Some(self.workloads.clone()).filter(|some| !some.is_empty());
         let faults = Some(self.faults.iter().cloned().collect());
-        Ok(Plan {
-            cases: Cases::Mix {
+        Ok(RunPlan {
+            cases: RunCases::Mix {
                 workloads: workloads.unwrap_or_else(all),
                 seed: self.seed.unwrap_or_else(fresh_seed),
                 schedule,
                 faults: faults.filter(|_| !self.faults.is_empty()),
                 planted: self.plant,
             },
-            limit: self.time.map_or(Limit::Runs(seeds), |span| Limit::Time(span.0)),
+            limit: self.time.map_or(RunLimit::Runs(seeds), |span| RunLimit::Time(span.0)),
             twice_in: self.twice_in,
         })
     }
 
-    /// Counts a run, in the order of the plan, and tells what is asked for.
+    /// Counts a run, in the order of the plan, and prints what the options request.
     fn note(
         &self,
-        run: Run,
-        session: &mut Session,
-        sums: &mut Sums,
-        failures: &mut Failures,
+        run: SimRun,
+        session: &mut CommandSession,
+        sums: &mut RunTotals,
+        failures: &mut RunFailures,
         progress: &Progress,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let name = format!("{} {}", run.case.workload.name(), run.case.seed);
         sums.add(&run);
         match &run.outcome {
-            Outcome::Fine(report) => {
+            RunOutcome::Fine(report) => {
                 if self.print_hashes {
                     session.print(format!("{name} {:016x}\n", report.trace_hash))?;
                 }
@@ -213,7 +214,7 @@ impl Sim {
                 }
                 return Ok(());
             }
-            Outcome::Violation(violation) => {
+            RunOutcome::Violation(violation) => {
                 if self.print_hashes {
                     session.print(format!("{name} {}\n", first_line(&violation.message)))?;
                 }
@@ -221,7 +222,7 @@ impl Sim {
                     session.print(format!("# {name}\n{}", violation.schedule))?;
                 }
             }
-            Outcome::Differs { .. } => {}
+            RunOutcome::Differs { .. } => {}
         }
         // At once: the rest may take long, and shrinking takes minutes.
         progress.tell(&format!("{name} failed: {}", first_line(&run.outcome.message())));
@@ -245,8 +246,8 @@ fn fresh_seed() -> u64 {
     RandomState::new().hash_one(0) >> 32
 }
 
-fn read_schedule(path: &Path) -> Result<Schedule, Failure> {
-    let failed = |error| Failure::local("read schedule", path, error);
+fn read_schedule(path: &Path) -> Result<Schedule, CommandFailure> {
+    let failed = |error| CommandFailure::local("read schedule", path, error);
     let text = if path == Path::new("-") {
         io::read_to_string(io::stdin())
     } else {

@@ -8,16 +8,16 @@ use sim::{Case, Planted, Schedule, Workload};
 
 /// All runs.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) cases: Cases,
-    pub(super) limit: Limit,
-    /// Of each workload one run in so many is done twice; 0 for none.
+pub(super) struct RunPlan {
+    pub(super) cases: RunCases,
+    pub(super) limit: RunLimit,
+    /// Every n-th run of each workload is repeated; 0 for none.
     pub(super) twice_in: u64,
 }
 
 /// Where they come from.
 #[derive(Debug)]
-pub(super) enum Cases {
+pub(super) enum RunCases {
     /// Workloads in turn, each run with the next seed.
     Mix {
         workloads: Vec<Workload>,
@@ -33,83 +33,83 @@ pub(super) enum Cases {
 
 /// When the runs end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Limit {
-    /// After so many.
+pub(super) enum RunLimit {
+    /// After this number of runs.
     Runs(u64),
     /// After this time none begins.
     Time(Duration),
 }
 
-impl Plan {
+impl RunPlan {
     /// The run of this number, counted from 0.
     pub(super) fn case(&self, number: u64) -> Case {
         match &self.cases {
-            Cases::Mix { workloads, seed, schedule, faults, planted } => Case {
+            RunCases::Mix { workloads, seed, schedule, faults, planted } => Case {
                 workload: workloads[(number % workloads.len() as u64) as usize],
                 seed: seed.wrapping_add(number),
                 schedule: schedule.clone(),
                 faults: faults.clone(),
                 planted: *planted,
             },
-            Cases::RegressionCase(cases) => cases[number as usize].clone(),
+            RunCases::RegressionCase(cases) => cases[number as usize].clone(),
         }
     }
 
-    /// It is done twice: the first of each workload, and then one in so many.
+    /// Whether it is repeated: the first run of each workload, then every n-th.
     pub(super) fn is_twice(&self, number: u64) -> bool {
         let turn = match &self.cases {
-            Cases::Mix { workloads, .. } => number / workloads.len() as u64,
-            Cases::RegressionCase(_) => number,
+            RunCases::Mix { workloads, .. } => number / workloads.len() as u64,
+            RunCases::RegressionCase(_) => number,
         };
         self.twice_in > 0 && turn.is_multiple_of(self.twice_in)
     }
 
-    /// True if no run with this number begins, so long after the first.
+    /// True if no run with this number begins at this time after the first.
     pub(super) fn is_over(&self, number: u64, elapsed: Duration) -> bool {
         match self.limit {
-            Limit::Runs(runs) => number >= runs,
-            Limit::Time(time) => elapsed >= time,
+            RunLimit::Runs(runs) => number >= runs,
+            RunLimit::Time(time) => elapsed >= time,
         }
     }
 
     /// Its length, in runs or seconds.
     pub(super) fn length(&self) -> u64 {
         match self.limit {
-            Limit::Runs(runs) => runs,
-            Limit::Time(time) => time.as_secs(),
+            RunLimit::Runs(runs) => runs,
+            RunLimit::Time(time) => time.as_secs(),
         }
     }
 
     /// How much of its length is done.
     pub(super) fn position(&self, runs: u64, elapsed: Duration) -> u64 {
         match self.limit {
-            Limit::Runs(_) => runs,
-            Limit::Time(_) => elapsed.as_secs(),
+            RunLimit::Runs(_) => runs,
+            RunLimit::Time(_) => elapsed.as_secs(),
         }
     }
 
     /// The first seed, if it decides all others.
     pub(super) fn seed(&self) -> Option<u64> {
         match self.cases {
-            Cases::Mix { seed, .. } => Some(seed),
-            Cases::RegressionCase(_) => None,
+            RunCases::Mix { seed, .. } => Some(seed),
+            RunCases::RegressionCase(_) => None,
         }
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.limit {
-            Limit::Runs(1) => f.write_str("1 run")?,
-            Limit::Runs(runs) => write!(f, "{runs} runs")?,
-            Limit::Time(time) => write!(f, "runs for {} s", time.as_secs())?,
+            RunLimit::Runs(1) => f.write_str("1 run")?,
+            RunLimit::Runs(runs) => write!(f, "{runs} runs")?,
+            RunLimit::Time(time) => write!(f, "runs for {} s", time.as_secs())?,
         }
         match &self.cases {
-            Cases::Mix { workloads, seed, .. } => {
+            RunCases::Mix { workloads, seed, .. } => {
                 let names: Vec<&str> = workloads.iter().map(|workload| workload.name()).collect();
                 write!(f, " of {} from seed {seed}", names.join(", "))
             }
-            Cases::RegressionCase(_) => f.write_str(" that failed once"),
+            RunCases::RegressionCase(_) => f.write_str(" that failed once"),
         }
     }
 }
@@ -118,11 +118,16 @@ impl fmt::Display for Plan {
 mod tests {
     use super::*;
 
-    fn mix(workloads: &[Workload]) -> Plan {
+    fn mix(workloads: &[Workload]) -> RunPlan {
         let workloads = workloads.to_vec();
-        let cases =
-            Cases::Mix { workloads, seed: u64::MAX, schedule: None, faults: None, planted: None };
-        Plan { cases, limit: Limit::Runs(5), twice_in: 2 }
+        let cases = RunCases::Mix {
+            workloads,
+            seed: u64::MAX,
+            schedule: None,
+            faults: None,
+            planted: None,
+        };
+        RunPlan { cases, limit: RunLimit::Runs(5), twice_in: 2 }
     }
 
     #[test]
@@ -140,14 +145,14 @@ mod tests {
         let plan = mix(&[Workload::Files, Workload::Burst, Workload::Names]);
         let twice: Vec<_> = (0..9).filter(|&number| plan.is_twice(number)).collect();
         assert_eq!(twice, [0, 1, 2, 6, 7, 8]);
-        assert!(!Plan { twice_in: 0, ..plan }.is_twice(0));
+        assert!(!RunPlan { twice_in: 0, ..plan }.is_twice(0));
     }
 
     #[test]
     fn runs_end_by_number_or_by_time() {
         let plan = mix(&[Workload::Files]);
         assert!(!plan.is_over(4, Duration::MAX) && plan.is_over(5, Duration::ZERO));
-        let plan = Plan { limit: Limit::Time(Duration::from_secs(3)), ..plan };
+        let plan = RunPlan { limit: RunLimit::Time(Duration::from_secs(3)), ..plan };
         assert!(
             !plan.is_over(9, Duration::from_secs(2)) && plan.is_over(0, Duration::from_secs(3))
         );

@@ -1,4 +1,4 @@
-//! Runs on all cores, told in the order of the plan: what is told does not depend on how many
+//! Runs on all cores, reported in the order of the plan: the output does not depend on how many
 //! threads there are.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use sim::{Case, RunReport, Violation};
 
-use super::plan::Plan;
-use mdfs_cli::exit::Failure;
+use super::plan::RunPlan;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::time::now;
 
 /// Runs that are done and not told yet, at most.
@@ -17,17 +17,17 @@ const UNTOLD_MAX: usize = 256;
 
 /// One run that is done.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SimRun {
     pub(super) number: u64,
     pub(super) case: Case,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: RunOutcome,
     /// On its thread; the first time if it was done twice.
     pub(super) elapsed: Duration,
 }
 
 /// How it went.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum RunOutcome {
     Fine(RunReport),
     Violation(Violation),
     /// Done twice, it did not do the same.
@@ -36,7 +36,7 @@ pub(super) enum Outcome {
     },
 }
 
-impl Outcome {
+impl RunOutcome {
     /// What is wrong, in words.
     pub(super) fn message(&self) -> String {
         match self {
@@ -56,12 +56,12 @@ impl Outcome {
 /// Does the runs of `plan` and tells `each` in their order; ends with the first that is not fine,
 /// unless told to keep going.
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &RunPlan,
     threads: usize,
     keep_going: bool,
-    each: impl FnMut(Run) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let shared = Shared {
+    each: impl FnMut(SimRun) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
+    let shared = RunnerState {
         plan,
         keep_going,
         start: now(),
@@ -73,10 +73,10 @@ pub(crate) fn run(
 
 #[allow(clippy::disallowed_methods, reason = "each world is on one thread, and knows no other")]
 fn on_threads(
-    shared: &Shared<'_>,
+    shared: &RunnerState<'_>,
     threads: usize,
-    each: impl FnMut(Run) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    each: impl FnMut(SimRun) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     std::thread::scope(|scope| {
         let (tell, told) = mpsc::sync_channel(UNTOLD_MAX);
         for _ in 0..threads {
@@ -84,22 +84,22 @@ fn on_threads(
             scope.spawn(move || shared.work(&tell));
         }
         drop(tell);
-        // `told` goes when this returns: whoever still works ends then.
+        // `told` goes when this returns: threads that still work end then.
         shared.in_order(told.into_iter(), each)
     })
 }
 
-struct Shared<'a> {
-    plan: &'a Plan,
+struct RunnerState<'a> {
+    plan: &'a RunPlan,
     keep_going: bool,
     start: Instant,
     next: AtomicU64,
     end: AtomicBool,
 }
 
-impl Shared<'_> {
-    fn work(&self, tell: &SyncSender<Run>) {
-        // Whoever has drawn a number does the run: before the first that fails none is missing.
+impl RunnerState<'_> {
+    fn work(&self, tell: &SyncSender<SimRun>) {
+        // The thread that draws a number does the run: none before the first failure is missing.
         while !self.end.load(Ordering::SeqCst) {
             let number = self.next.fetch_add(1, Ordering::SeqCst);
             if self.plan.is_over(number, self.start.elapsed()) {
@@ -115,28 +115,28 @@ impl Shared<'_> {
         }
     }
 
-    fn one(&self, number: u64) -> Run {
+    fn one(&self, number: u64) -> SimRun {
         let start = now();
         let case = self.plan.case(number);
         let outcome = case.run();
         let elapsed = start.elapsed();
         let outcome = match outcome {
             Ok(report) if self.plan.is_twice(number) => match case.run() {
-                Ok(again) if again.trace_hash == report.trace_hash => Outcome::Fine(report),
-                Ok(again) => Outcome::Differs { hashes: [report.trace_hash, again.trace_hash] },
-                Err(violation) => Outcome::Violation(violation),
+                Ok(again) if again.trace_hash == report.trace_hash => RunOutcome::Fine(report),
+                Ok(again) => RunOutcome::Differs { hashes: [report.trace_hash, again.trace_hash] },
+                Err(violation) => RunOutcome::Violation(violation),
             },
-            Ok(report) => Outcome::Fine(report),
-            Err(violation) => Outcome::Violation(violation),
+            Ok(report) => RunOutcome::Fine(report),
+            Err(violation) => RunOutcome::Violation(violation),
         };
-        Run { number, case, outcome, elapsed }
+        SimRun { number, case, outcome, elapsed }
     }
 
     fn in_order(
         &self,
-        told: impl Iterator<Item = Run>,
-        mut each: impl FnMut(Run) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        told: impl Iterator<Item = SimRun>,
+        mut each: impl FnMut(SimRun) -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
         let mut early = BTreeMap::new();
         let mut next = 0;
         for run in told {

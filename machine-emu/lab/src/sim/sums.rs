@@ -7,17 +7,17 @@ use machine_emu::FaultKind;
 use serde::Serialize;
 use sim::Workload;
 
-use super::failure::Record;
-use super::plan::Plan;
-use super::runner::{Outcome, Run};
+use super::failure::FailureRecord;
+use super::plan::RunPlan;
+use super::runner::{RunOutcome, SimRun};
 use mdfs_cli::output::table;
 
 /// All runs so far.
 #[derive(Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct RunTotals {
     seed: Option<u64>,
-    workloads: BTreeMap<Workload, Sum>,
-    faults: BTreeMap<FaultKind, Hits>,
+    workloads: BTreeMap<Workload, WorkloadTotals>,
+    faults: BTreeMap<FaultKind, FaultHits>,
     /// Runs of which more is known than that they failed.
     passed: u64,
     /// Lines of their schedules.
@@ -27,7 +27,7 @@ pub(super) struct Sums {
 
 /// Runs of one workload.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct WorkloadTotals {
     runs: u64,
     operations: u64,
     events: u64,
@@ -37,12 +37,12 @@ struct Sum {
 
 /// One kind of fault.
 #[derive(Clone, Copy, Debug, Default)]
-struct Hits {
+struct FaultHits {
     hits: u64,
     runs: u64,
 }
 
-impl Sum {
+impl WorkloadTotals {
     fn and(self, other: Self) -> Self {
         Self {
             runs: self.runs + other.runs,
@@ -68,18 +68,18 @@ impl Sum {
     }
 }
 
-impl Sums {
+impl RunTotals {
     /// Of `plan`, before its first run.
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &RunPlan) -> Self {
         Self { seed: plan.seed(), ..Self::default() }
     }
 
     /// One more; of a run that failed nothing is known but that it was.
-    pub(super) fn add(&mut self, run: &Run) {
+    pub(super) fn add(&mut self, run: &SimRun) {
         let sum = self.workloads.entry(run.case.workload).or_default();
         sum.runs += 1;
         sum.real += run.elapsed;
-        let Outcome::Fine(report) = &run.outcome else { return };
+        let RunOutcome::Fine(report) = &run.outcome else { return };
         sum.operations += report.operations;
         sum.events += report.counters.events;
         sum.virtual_time += report.virtual_time;
@@ -92,7 +92,7 @@ impl Sums {
         }
     }
 
-    /// All of it took so long.
+    /// Elapsed time of all runs.
     pub(super) fn took(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
     }
@@ -107,7 +107,7 @@ impl Sums {
         self.faults.values().map(|sum| sum.hits).sum()
     }
 
-    fn hits(&self, fault: FaultKind) -> Hits {
+    fn hits(&self, fault: FaultKind) -> FaultHits {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
 
@@ -157,7 +157,8 @@ impl Sums {
         let mut rows = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
         rows.extend(self.workloads.iter().map(|(workload, sum)| sum.cells(workload.name())));
         if self.workloads.len() > 1 {
-            let all = self.workloads.values().fold(Sum::default(), |all, sum| all.and(*sum));
+            let all =
+                self.workloads.values().fold(WorkloadTotals::default(), |all, sum| all.and(*sum));
             rows.push(all.cells("all"));
         }
         table(&rows, &[false, true, true, true, true, true, true])
@@ -167,7 +168,7 @@ impl Sums {
         let mut rows =
             vec![["fault", "hits", "runs"].map(|head| head.as_bytes().to_vec()).to_vec()];
         rows.extend(FaultKind::ALL.iter().map(|&fault| {
-            let Hits { hits, runs } = self.hits(fault);
+            let FaultHits { hits, runs } = self.hits(fault);
             let cells = [fault.name().to_owned(), grouped(hits), grouped(runs)];
             cells.map(String::into_bytes).to_vec()
         }));
@@ -183,7 +184,7 @@ impl Sums {
     }
 
     /// For programs.
-    pub(super) fn document(&self, failures: Vec<Record>) -> Document {
+    pub(super) fn document(&self, failures: Vec<FailureRecord>) -> SimReport {
         let workloads = self.workloads.iter().map(|(workload, sum)| WorkloadRecord {
             workload: workload.name(),
             runs: sum.runs,
@@ -197,7 +198,7 @@ impl Sums {
             hits: self.hits(fault).hits,
             runs: self.hits(fault).runs,
         });
-        Document {
+        SimReport {
             seed: self.seed,
             runs: self.runs(),
             seconds: self.elapsed.as_secs_f64(),
@@ -213,7 +214,7 @@ impl Sums {
 
 /// All of it.
 #[derive(Debug, Serialize)]
-pub(super) struct Document {
+pub(super) struct SimReport {
     /// Of the first run; not there if each run has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -224,7 +225,7 @@ pub(super) struct Document {
     schedule_lines_per_run: f64,
     workloads: Vec<WorkloadRecord>,
     faults: Vec<FaultRecord>,
-    failures: Vec<Record>,
+    failures: Vec<FailureRecord>,
 }
 
 #[derive(Debug, Serialize)]
@@ -245,7 +246,7 @@ struct FaultRecord {
     runs: u64,
 }
 
-/// So many for each of `whole`, which may be nothing.
+/// `count` for each of `whole`, which may be zero.
 #[allow(clippy::cast_precision_loss, reason = "people read three digits of it")]
 fn per(count: u64, whole: f64) -> f64 {
     if whole > 0.0 { count as f64 / whole } else { 0.0 }

@@ -1,7 +1,7 @@
 //! LOCK, LOCKT and LOCKU. The nodes keep the locks, so they exclude every client of the volume. The
 //! server never blocks: the client retries.
 
-use client::lock::Tried;
+use client::lock::LockAttempt;
 use fileio::protocol::{ByteRange, FileLock, Kind, LockKind, TestLock};
 
 use crate::v4::compound::Compound;
@@ -50,9 +50,9 @@ pub(super) async fn lock(
     let (range, leases) = (range?, compound.slot()?.leases.clone());
     let reclaim_complete = compound.is_reclaim_complete()?;
     let tried = match reclaim {
-        true if reclaim_complete => Ok(Tried::Late),
+        true if reclaim_complete => Ok(LockAttempt::Late),
         //= rfc8881 18.51.3: nothing new before RECLAIM_COMPLETE
-        false if !reclaim_complete => Ok(Tried::Later),
+        false if !reclaim_complete => Ok(LockAttempt::Later),
         _ => {
             let ctx = compound.context.ctx();
             let wanted = (locker.owner_id, range, kind);
@@ -60,20 +60,20 @@ pub(super) async fn lock(
         }
     };
     let tried = tried.map_err(crate::translate::status);
-    if tried != Ok(Tried::Granted) {
+    if tried != Ok(LockAttempt::Granted) {
         compound.state().tables_mut().states.remove_unused(locker.number);
     }
     match tried? {
-        Tried::Granted => {
+        LockAttempt::Granted => {
             let stateid = compound.state().tables_mut().states.set_has_locks(locker.number, true);
             stateid.encode(out);
             compound.stateid = Some(stateid);
             Ok(())
         }
-        Tried::Conflict(_) if reclaim => Err(Status::RECLAIM_CONFLICT.into()),
-        Tried::Conflict(lock) => Err(denied(compound, lock)),
-        Tried::Later => Err(Status::GRACE.into()),
-        Tried::Late => Err(Status::NO_GRACE.into()),
+        LockAttempt::Conflict(_) if reclaim => Err(Status::RECLAIM_CONFLICT.into()),
+        LockAttempt::Conflict(lock) => Err(denied(compound, lock)),
+        LockAttempt::Later => Err(Status::GRACE.into()),
+        LockAttempt::Late => Err(Status::NO_GRACE.into()),
     }
 }
 

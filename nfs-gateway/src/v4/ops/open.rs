@@ -2,7 +2,7 @@
 //! removed (ADR 10).
 
 use bytes::Bytes;
-use client::leases::{Answered, Holding};
+use client::leases::{LeaseReply, OpenFileGuard};
 use fileio::protocol::access::{EXECUTE, READ as MAY_READ, WRITE as MAY_WRITE};
 use fileio::protocol::{
     Attributes, ByteRange, Change, Existing, Kind, Lookup, Name, Open as OpenEntry, OpenHandle,
@@ -59,7 +59,7 @@ enum OpenClaim {
 /// A file that its node has opened.
 struct OpenResult {
     attributes: Attributes,
-    holding: Holding<Context>,
+    holding: OpenFileGuard<Context>,
     /// Created by this call: its mode does not restrict the creator.
     new: bool,
     /// The change of the directory.
@@ -213,7 +213,7 @@ async fn open_entry(compound: &Compound<'_>, name: Name) -> Result<OpenResult, O
     let (who, call, directory) = (fh.context.credentials(), leases.call(), fh.file);
     let OpenedFile { attributes, lease } =
         fh.context.request(OpenEntry { who, call, directory, name }).await?;
-    let holding = record_open(compound, &attributes, Answered { call, lease }).await?;
+    let holding = record_open(compound, &attributes, LeaseReply { call, lease }).await?;
     let directory = ChangeInfo { before, after: before };
     Ok(OpenResult { attributes, holding, new: false, directory, attrset: Bitmap::default() })
 }
@@ -234,12 +234,12 @@ async fn open_new(
     let create = OpenNew { who, call, directory, name, existing, change, durable };
     let OpenedNewFile { created, lease } = fh.context.request_once(create).await?;
     let attributes = created.attributes;
-    let mut answered = Answered { call, lease };
+    let mut answered = LeaseReply { call, lease };
     if compound.is_retransmission() {
         // A later call may have closed the file that an earlier transmission opened.
         let call = leases.call();
         let hold = OpenHandle { call, file: handle_of(&attributes) };
-        answered = Answered { call, lease: fh.context.request(hold).await?.lease };
+        answered = LeaseReply { call, lease: fh.context.request(hold).await?.lease };
     }
     let holding = record_open(compound, &attributes, answered).await?;
     // With the same verifier this is a retry by the creator.
@@ -257,7 +257,7 @@ async fn open_current(compound: &Compound<'_>) -> Result<OpenResult, OperationEr
     let call = leases.call();
     let OpenedFile { attributes, lease } =
         fh.context.request(OpenHandle { call, file: fh.file }).await?;
-    let holding = record_open(compound, &attributes, Answered { call, lease }).await?;
+    let holding = record_open(compound, &attributes, LeaseReply { call, lease }).await?;
     let directory = ChangeInfo { before: 0, after: 0 };
     Ok(OpenResult { attributes, holding, new: false, directory, attrset: Bitmap::default() })
 }
@@ -266,8 +266,8 @@ async fn open_current(compound: &Compound<'_>) -> Result<OpenResult, OperationEr
 async fn record_open(
     compound: &Compound<'_>,
     attributes: &Attributes,
-    answered: Answered,
-) -> Result<Holding<Context>, OperationError> {
+    answered: LeaseReply,
+) -> Result<OpenFileGuard<Context>, OperationError> {
     //= rfc8881 18.16.3: NFS4ERR_ISDIR, NFS4ERR_SYMLINK, and NFS4ERR_WRONG_TYPE for the others
     match attributes.kind {
         Kind::File {} => {}

@@ -1,4 +1,4 @@
-//! A volume on the emulated machine to try by hand, or by a script: each command tells what it cost.
+//! A volume on the emulated machine to try by hand, or by a script: each command prints its cost.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -16,8 +16,8 @@ use clap::{Parser as _, Subcommand};
 use sim::emulated::Emulation;
 
 use self::perform::Shell;
-use mdfs_cli::exit::Failure;
-use mdfs_cli::session::Session;
+use mdfs_cli::exit::CommandFailure;
+use mdfs_cli::session::CommandSession;
 
 /// Bytes of a line, at most.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -28,24 +28,24 @@ const COMMENT: char = '#';
 /// One line of the shell.
 #[derive(Debug, clap::Parser)]
 #[command(multicall = true, disable_version_flag = true, help_template = "{subcommands}")]
-struct Line {
+struct ShellLine {
     #[command(subcommand)]
-    command: Command,
+    command: ShellCommand,
 }
 
 /// What a line may say. Paths begin at the root of the volume, with or without a slash.
 #[derive(Debug, Subcommand)]
 #[command(subcommand_value_name = "COMMAND", disable_help_flag = true)]
-enum Command {
+enum ShellCommand {
     /// List a directory, or show a file
     Ls {
-        /// With all that is known of each
+        /// With all attributes
         #[arg(short)]
         long: bool,
         #[arg(value_name = "PATH", default_value = "/")]
         path: String,
     },
-    /// Show all that is known of a file
+    /// Show the attributes of a file
     Stat {
         #[arg(value_name = "PATH")]
         path: String,
@@ -92,14 +92,14 @@ enum Command {
     Df,
     /// Make everything durable
     Sync,
-    /// Let all nodes die, and come up again from what is on the disks
+    /// Stop all nodes and start them again from the disks
     Restart,
     /// Let virtual time pass, for what works in the background
     Wait {
         #[arg(value_name = "SECONDS", value_parser = seconds)]
         seconds: Duration,
     },
-    /// Tell what everything so far has cost
+    /// Print the cost of everything so far
     Cost,
     /// End
     #[command(alias = "exit")]
@@ -116,11 +116,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads lines from standard input until they end.
-pub(crate) fn run(machine: &Emulation, session: &mut Session) -> Result<(), Failure> {
+pub(crate) fn run(machine: &Emulation, session: &mut CommandSession) -> Result<(), CommandFailure> {
     let input = io::stdin();
     let asks = input.is_terminal();
     if asks {
-        session.print("'help' lists the commands, 'quit' ends; below each is what it cost\n")?;
+        session.print("'help' lists the commands, 'quit' ends; the cost follows each\n")?;
     }
     read(machine, &mut input.lock(), asks, session)
 }
@@ -130,8 +130,8 @@ fn read(
     machine: &Emulation,
     input: &mut impl BufRead,
     asks: bool,
-    session: &mut Session,
-) -> Result<(), Failure> {
+    session: &mut CommandSession,
+) -> Result<(), CommandFailure> {
     let shell = Shell::new(machine);
     for number in 1.. {
         if asks {
@@ -139,7 +139,7 @@ fn read(
         }
         session.flush()?;
         let at_line =
-            |what: &dyn std::fmt::Display| Failure::Wrong(format!("line {number}: {what}"));
+            |what: &dyn std::fmt::Display| CommandFailure::Wrong(format!("line {number}: {what}"));
         let mut line = Vec::new();
         let read = input.take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
         let read = read.map_err(|error| at_line(&error))?;
@@ -160,25 +160,29 @@ fn read(
 }
 
 /// Does what a line says; false if it says to end.
-fn obey(shell: &Shell<'_>, line: &str, session: &mut Session) -> Result<bool, Failure> {
+fn obey(
+    shell: &Shell<'_>,
+    line: &str,
+    session: &mut CommandSession,
+) -> Result<bool, CommandFailure> {
     let line = line.trim();
     if line.is_empty() || line.starts_with(COMMENT) {
         return Ok(true);
     }
-    let words = words::split(line).map_err(|error| Failure::Usage(error.to_owned()))?;
-    let command = match Line::try_parse_from(words) {
+    let words = words::split(line).map_err(|error| CommandFailure::Usage(error.to_owned()))?;
+    let command = match ShellLine::try_parse_from(words) {
         Ok(line) => line.command,
         Err(error) if error.use_stderr() => {
             let told = error.to_string();
             let told = told.trim_start_matches("error: ").trim_end();
-            return Err(Failure::Usage(format!("{told}\n'help' lists the commands")));
+            return Err(CommandFailure::Usage(format!("{told}\n'help' lists the commands")));
         }
         Err(help) => {
             session.print(help.to_string())?;
             return Ok(true);
         }
     };
-    if matches!(command, Command::Quit) {
+    if matches!(command, ShellCommand::Quit) {
         return Ok(false);
     }
     shell.perform(command, session)?;

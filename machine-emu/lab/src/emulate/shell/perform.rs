@@ -7,11 +7,11 @@ use client::{FileSystem, Kind, OpenOptions};
 use runtime::Context;
 use sim::emulated::{Emulation, EmulationTally};
 
-use super::Command;
-use mdfs_cli::exit::Failure;
+use super::ShellCommand;
+use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::local::{self, Target, chunks};
 use mdfs_cli::output::{LIST_ALIGNED_RIGHT, ListedFile, describe, list_row, printable, table};
-use mdfs_cli::session::Session;
+use mdfs_cli::session::CommandSession;
 use mdfs_cli::size::human;
 
 /// What the volume is called in errors.
@@ -26,8 +26,8 @@ pub(super) struct Shell<'a> {
 }
 
 /// An error in the volume, with what to do.
-fn inside(error: client::Error) -> Failure {
-    Failure::inside(Path::new(VOLUME), error)
+fn inside(error: client::Error) -> CommandFailure {
+    CommandFailure::inside(Path::new(VOLUME), error)
 }
 
 impl<'a> Shell<'a> {
@@ -37,17 +37,24 @@ impl<'a> Shell<'a> {
     }
 
     /// Lets the machine run until `work` is done.
-    fn run<T>(&self, work: impl Future<Output = Result<T, client::Error>>) -> Result<T, Failure> {
+    fn run<T>(
+        &self,
+        work: impl Future<Output = Result<T, client::Error>>,
+    ) -> Result<T, CommandFailure> {
         self.machine.run(work).map_err(inside)
     }
 
     /// Does it, and prints below what it cost.
-    pub(super) fn perform(&self, command: Command, session: &mut Session) -> Result<(), Failure> {
+    pub(super) fn perform(
+        &self,
+        command: ShellCommand,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let before = self.machine.tally();
         let system = &self.system;
         match command {
-            Command::Ls { long, path } => self.list(long, &path, session)?,
-            Command::Stat { path } => {
+            ShellCommand::Ls { long, path } => self.list(long, &path, session)?,
+            ShellCommand::Stat { path } => {
                 let found = self.run(system.symlink_metadata(&path))?;
                 let target = self.target(&path, found.kind)?;
                 session.print(describe(
@@ -57,46 +64,51 @@ impl<'a> Shell<'a> {
                     session.terminal,
                 ))?;
             }
-            Command::Mkdir { path } => drop(self.run(system.mkdir(&path))?),
-            Command::Put { local, path } => self.put(&local, &path)?,
-            Command::Get { path, local } => {
+            ShellCommand::Mkdir { path } => drop(self.run(system.mkdir(&path))?),
+            ShellCommand::Put { local, path } => self.put(&local, &path)?,
+            ShellCommand::Get { path, local } => {
                 let target = Target::create(&local)?;
                 let length = self.read(&path, |at, piece| target.write(at, &[piece]))?;
                 target.finish(length)?;
             }
-            Command::Cat { path } => {
+            ShellCommand::Cat { path } => {
                 self.read(&path, |_, piece| session.print(piece))?;
             }
-            Command::Rm { recursive: true, path } => self.run(system.remove_all(&path))?,
-            Command::Rm { recursive: false, path } => self
+            ShellCommand::Rm { recursive: true, path } => self.run(system.remove_all(&path))?,
+            ShellCommand::Rm { recursive: false, path } => self
                 .run(system.remove_file(&path))
                 .map_err(|failure| failure.for_directory("remove it with -r"))?,
-            Command::Mv { from, to } => self.run(system.rename(&from, &to))?,
-            Command::Df => {
+            ShellCommand::Mv { from, to } => self.run(system.rename(&from, &to))?,
+            ShellCommand::Df => {
                 let space = self.run(system.space())?;
                 let [total, free] = [space.total_bytes, space.free_bytes].map(human);
                 session.print(format!("{total}, of which {free} are free\n"))?;
             }
-            Command::Sync => self.run(system.sync())?,
-            Command::Restart => self
+            ShellCommand::Sync => self.run(system.sync())?,
+            ShellCommand::Restart => self
                 .machine
                 .run(self.machine.restart())
-                .map_err(|error| Failure::Wrong(error.to_string()))?,
-            Command::Wait { seconds } => self.machine.world().advance(seconds),
-            Command::Cost => return tell(session, self.machine.tally()),
-            Command::Quit => return Ok(()),
+                .map_err(|error| CommandFailure::Wrong(error.to_string()))?,
+            ShellCommand::Wait { seconds } => self.machine.world().advance(seconds),
+            ShellCommand::Cost => return tell(session, self.machine.tally()),
+            ShellCommand::Quit => return Ok(()),
         }
         tell(session, self.machine.tally() - before)
     }
 
-    fn target(&self, path: &str, kind: Kind) -> Result<Option<Vec<u8>>, Failure> {
+    fn target(&self, path: &str, kind: Kind) -> Result<Option<Vec<u8>>, CommandFailure> {
         if kind != (Kind::Symlink {}) {
             return Ok(None);
         }
         self.run(self.system.read_link(path)).map(Some)
     }
 
-    fn list(&self, long: bool, path: &str, session: &mut Session) -> Result<(), Failure> {
+    fn list(
+        &self,
+        long: bool,
+        path: &str,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
         let found = self.run(self.system.metadata(path))?;
         let mut lines = Vec::new();
         if found.kind == (Kind::Directory {}) {
@@ -129,11 +141,11 @@ impl<'a> Shell<'a> {
     }
 
     /// Writes a file of this computer, and makes it durable.
-    fn put(&self, local: &Path, path: &str) -> Result<(), Failure> {
+    fn put(&self, local: &Path, path: &str) -> Result<(), CommandFailure> {
         let source = local::open(local)?;
         let file = self.run(self.system.create(path))?;
         for chunk in chunks(source) {
-            let (at, bytes) = chunk.map_err(|error| Failure::local("read", local, error))?;
+            let (at, bytes) = chunk.map_err(|error| CommandFailure::local("read", local, error))?;
             self.run(file.write_at(at, bytes))?;
         }
         self.run(file.sync())
@@ -143,8 +155,8 @@ impl<'a> Shell<'a> {
     fn read(
         &self,
         path: &str,
-        mut take: impl FnMut(u64, Bytes) -> Result<(), Failure>,
-    ) -> Result<u64, Failure> {
+        mut take: impl FnMut(u64, Bytes) -> Result<(), CommandFailure>,
+    ) -> Result<u64, CommandFailure> {
         let file = self.run(self.system.open(path, OpenOptions::new().read(true)))?;
         let mut at = 0;
         loop {
@@ -162,6 +174,6 @@ impl<'a> Shell<'a> {
     }
 }
 
-fn tell(session: &mut Session, cost: EmulationTally) -> Result<(), Failure> {
+fn tell(session: &mut CommandSession, cost: EmulationTally) -> Result<(), CommandFailure> {
     session.print(format!("-- {cost}\n"))
 }

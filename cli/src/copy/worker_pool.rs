@@ -16,12 +16,12 @@ pub(super) enum Job<I, T> {
 }
 
 /// The work of one copy.
-pub(super) struct Crew<I, T> {
-    state: Mutex<State<I, T>>,
+pub(super) struct WorkerPool<I, T> {
+    state: Mutex<PoolState<I, T>>,
     changed: Condvar,
 }
 
-struct State<I, T> {
+struct PoolState<I, T> {
     items: VecDeque<I>,
     pieces: VecDeque<(Arc<T>, VecDeque<u64>)>,
     walking: bool,
@@ -30,20 +30,20 @@ struct State<I, T> {
 }
 
 /// A worker has a job until this is dropped.
-pub(super) struct Busy<'c, I, T>(&'c Crew<I, T>);
+pub(super) struct BusyWorker<'c, I, T>(&'c WorkerPool<I, T>);
 
-impl<I, T> Drop for Busy<'_, I, T> {
+impl<I, T> Drop for BusyWorker<'_, I, T> {
     fn drop(&mut self) {
         self.0.state.lock().busy -= 1;
         self.0.changed.notify_all();
     }
 }
 
-impl<I, T> Crew<I, T> {
+impl<I, T> WorkerPool<I, T> {
     pub(super) fn new() -> Self {
         let (items, pieces) = (VecDeque::new(), VecDeque::new());
         Self {
-            state: Mutex::new(State { items, pieces, walking: true, busy: 0 }),
+            state: Mutex::new(PoolState { items, pieces, walking: true, busy: 0 }),
             changed: Condvar::new(),
         }
     }
@@ -71,13 +71,13 @@ impl<I, T> Crew<I, T> {
     }
 
     /// The next thing to do; none when everything is done.
-    pub(super) fn next(&self) -> Option<(Job<I, T>, Busy<'_, I, T>)> {
+    pub(super) fn next(&self) -> Option<(Job<I, T>, BusyWorker<'_, I, T>)> {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.take() {
                 state.busy += 1;
                 self.changed.notify_all();
-                return Some((job, Busy(self)));
+                return Some((job, BusyWorker(self)));
             }
             if !state.walking && state.busy == 0 {
                 return None;
@@ -87,7 +87,7 @@ impl<I, T> Crew<I, T> {
     }
 }
 
-impl<I, T> State<I, T> {
+impl<I, T> PoolState<I, T> {
     fn take(&mut self) -> Option<Job<I, T>> {
         while let Some((of, offsets)) = self.pieces.front_mut() {
             if let Some(offset) = offsets.pop_front() {

@@ -7,13 +7,13 @@ use crate::failure::not_ours;
 
 /// A thing that only the process that made it may use, or end.
 #[derive(Debug)]
-pub(crate) struct Ours<T> {
+pub(crate) struct CheckedHandle<T> {
     process: u32,
     /// Some, but in `drop`.
     thing: Option<T>,
 }
 
-impl<T> Ours<T> {
+impl<T> CheckedHandle<T> {
     /// `thing`, of this process.
     pub(crate) fn new(thing: T) -> Self {
         Self { process: std::process::id(), thing: Some(thing) }
@@ -26,7 +26,7 @@ impl<T> Ours<T> {
     }
 }
 
-impl<T> Drop for Ours<T> {
+impl<T> Drop for CheckedHandle<T> {
     fn drop(&mut self) {
         if self.process != std::process::id() {
             // It shares what only the parent may end.

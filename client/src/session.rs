@@ -1,0 +1,59 @@
+//! Requests of one user to the nodes of a volume.
+
+use std::sync::Arc;
+
+use fileio::protocol::{CallId, FileIo, SetAttributes};
+use runtime::{Call, Spawn};
+
+use crate::error::Cause;
+use crate::leases::Leases;
+use crate::walk::handle_of;
+use crate::{Attributes, Change, Credentials};
+
+/// A machine, a user, and the leases of their open files. Clones share the leases.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientSession<S> {
+    machine: S,
+    who: Arc<Credentials>,
+    leases: Arc<Leases>,
+}
+
+impl<S: Spawn> ClientSession<S> {
+    pub(crate) fn new(machine: S, who: Credentials, client: u64) -> Self {
+        Self { machine, who: Arc::new(who), leases: Arc::new(Leases::new(client)) }
+    }
+
+    pub(crate) fn machine(&self) -> &S {
+        &self.machine
+    }
+
+    /// Sends `call` to the node that owns it, again if need be: a program cannot be expected to repeat it.
+    pub(crate) async fn ask<C>(&self, call: C) -> Result<C::Reply, Cause>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        Ok(fileio::client::ask_patiently(&self.machine, call).await?)
+    }
+
+    pub(crate) async fn change(
+        &self,
+        attributes: &Attributes,
+        change: Change,
+    ) -> Result<Attributes, Cause> {
+        let (who, file) = (self.who(), handle_of(attributes));
+        self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable: false }).await
+    }
+
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        &self.leases
+    }
+
+    pub(crate) fn who(&self) -> Credentials {
+        (*self.who).clone()
+    }
+
+    /// A new call's id.
+    pub(crate) fn call(&self) -> CallId {
+        self.leases.call()
+    }
+}
