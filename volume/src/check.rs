@@ -1,4 +1,4 @@
-//! Checking a volume that nobody serves. The disks are opened to be read only.
+//! Checking a volume that is not being served. The disks are opened to be read only.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -20,12 +20,12 @@ use super::{VolumeError, node};
 /// How far a check has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckStep {
-    /// The metadata of one more node was read, of so many.
+    /// The metadata of one more node was read.
     Node {
         /// How many nodes there are.
         of: u32,
     },
-    /// So many bytes of data more were read.
+    /// More data was read.
     Data {
         /// How many.
         bytes: u64,

@@ -164,7 +164,7 @@ impl VolumeDirectory {
     /// Removes what was made, after an attempt that failed; leaves what was there before, and disks
     /// elsewhere.
     pub(crate) fn discard(self) {
-        // What cannot be removed is in nobody's way: the next attempt says so.
+        // What cannot be removed is reported by the next attempt.
         for made in &self.made {
             let _ = fs::remove_file(made);
         }

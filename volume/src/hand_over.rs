@@ -1,5 +1,5 @@
 //! A file-system node moves to another process by plan, or a disk node ends in order and comes back, and
-//! nobody is told of a loss (ADR 49, 46).
+//! no client sees a loss (ADR 49, 46).
 //!
 //! The old process closes the layers of the node from above: files, metadata, cache. Each ends what it has
 //! let in and makes durable what it has answered. What others need to end theirs is let in until then, so

@@ -40,11 +40,11 @@ pub use meta::memory::MemoryBudget;
 
 use fileio::protocol::{Error, Flush};
 
-/// Nodes of a volume for which nobody chose a number.
+/// The default number of nodes of a volume.
 pub const FS_NODES: u32 = 64;
-/// The stripe of a volume for which nobody chose one, in bytes (the thesis').
+/// The default stripe size, in bytes (the thesis').
 pub const STRIPE_SIZE: u32 = 64 << 10;
-/// Memory for cached stripes for which nobody chose a size, in bytes.
+/// The default memory for cached stripes, in bytes.
 pub const CACHE_BYTES: usize = 512 << 20;
 
 /// The shape of a volume to be made.
@@ -103,7 +103,7 @@ pub enum VolumeError {
     /// No volume can have this shape.
     #[error("{0}")]
     Shape(#[from] blockio::geometry::GeometryError),
-    /// The disks are too small for so many nodes.
+    /// The disks are too small for this number of nodes.
     #[error(
         "the volume would have {stripes} stripes for {fs_nodes} nodes, one of which gets {share} \
          and needs {needed}; choose fewer nodes (--nodes) or larger disks (--disk-size)"

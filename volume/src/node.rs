@@ -75,7 +75,7 @@ pub async fn make_disks(
 
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
 ///
-/// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if nobody knows: a disk
+/// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if unknown: a disk
 /// that was not there then is refused.
 pub async fn serve_disks(
     context: Context,
@@ -104,7 +104,7 @@ pub async fn resume_disks(
     Ok(())
 }
 
-/// As [`serve_disks`], for a look at a volume that nobody serves: nothing is written. Returns the paths
+/// As [`serve_disks`], to examine a volume that is not being served: nothing is written. Returns the paths
 /// of disks with a damaged superblock beside a good one.
 pub async fn serve_disks_to_read(
     context: Context,

@@ -1,4 +1,4 @@
-//! A volume in a directory keeps what was made durable, whoever opens it next, and refuses what is
+//! A volume in a directory keeps what was made durable for the next process that opens it, and refuses what is
 //! not its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -49,7 +49,7 @@ async fn write_file(client: &Context, number: u32) {
     }
 }
 
-/// How long `clients` clients take to write all files together, on so many nodes.
+/// How long `clients` clients take to write all files together, on `nodes` nodes.
 fn time_of(clients: u32, fs_nodes: u32) -> Duration {
     let world = World::new(45, WorldShape { fs_nodes, disk_nodes: 1 });
     let machine = world.clone();

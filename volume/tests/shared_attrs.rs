@@ -1,4 +1,4 @@
-//! What nodes show to all threads of their process is what they would answer, after each change, and nobody looks
+//! What nodes show to all threads of their process is what they would answer, after each change, and no reader looks
 //! at what is not answered for any more (ADR 59).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -170,8 +170,8 @@ fn who_may_not_search_a_directory_is_refused_by_a_look_too() {
     let mut volume = Volume::new();
     volume.create(ROOT, "a");
     volume.check(ROOT);
-    let nobody = Credentials { uid: 7, gid: 7, groups: Vec::new() };
-    let lookup = Lookup { who: nobody, directory: ROOT, name: name("a") };
+    let other = Credentials { uid: 7, gid: 7, groups: Vec::new() };
+    let lookup = Lookup { who: other, directory: ROOT, name: name("a") };
     block_on(ask(&volume.client_handle, lookup.clone())).unwrap();
     let change = Change { mode: Some(0o700), ..Change::default() };
     let (who, file, only_if_ctime) = (Credentials::root(), ROOT, None);

@@ -16,7 +16,7 @@ use volume::{FormatOptions, RunOptions};
 
 const CLIENTS: u64 = 6;
 const STEPS: usize = 400;
-/// Far more than the work takes: whoever is not done by then waits for ever.
+/// Far more than the work takes: a thread that is not done by then hangs.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn handle(found: &Attributes) -> Handle {

@@ -1,5 +1,5 @@
-//! How the layer above asks: routes by hash, and asks again later where a node was busy or away, or
-//! where nobody knows whether a call was done that is done once.
+//! How the layer above sends requests: to the node that owns them, and again later if that node was busy
+//! or down, or if the reply to a request with a call id was lost.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::hash;
 use crate::protocol::{Error, FileIo, GetAttributes, Lookup, Reply, Request};
 use crate::rules;
 
-/// A node that is busy or away is asked so many times before the caller hears of it.
+/// A node that is busy or away is asked at most this many times before the caller gets an error.
 pub const BUSY_TRIES_MAX: u32 = 12;
 
 /// The first pause before asking it again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
-/// [`ask_patiently`] asks in so many rounds, each of almost a second where a node is away: longer than others take
-/// to take over from a process that has died, and than a server takes to start again.
+/// Rounds of [`ask_patiently`], each of almost a second if a node is down: together longer than a fail-over
+/// or the restart of a server takes.
 pub const PATIENT_ROUNDS_MAX: u32 = 20;
 
 /// The pause after a round whose reply was lost; each later one is twice as long, up to the last.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
 const LOST_PAUSE_MAX: Duration = Duration::from_millis(640);
 
-/// As [`ask`], for programs that cannot be expected to ask again: with patience while a node is away, and, for
-/// what may be asked twice, while replies are lost. A write whose reply was lost is not sent again: it could
-/// be done twice, and the second time undo what others wrote in between.
+/// As [`ask`], for programs that do not retry: keeps trying while a node is down and, if the retry class
+/// allows it, while replies are lost. A write whose reply was lost is not sent again: executed twice, it
+/// could undo what others wrote in between.
 pub async fn ask_patiently<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
 where
     S: Spawn,

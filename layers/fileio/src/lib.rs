@@ -9,7 +9,7 @@
 //!   committed. Without a `Commit` it is durable about two seconds later.
 //! - Names are changed one at a time; a request that says `durable` is durable when answered.
 //! - Create, link, remove, rename and the like are done whole or not at all, over any crash, and
-//!   nobody sees half of them.
+//!   no reader sees half of them.
 //! - Permissions are POSIX', as the [`model`] spells them out.
 //!
 //! # Asks below

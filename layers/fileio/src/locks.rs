@@ -16,7 +16,7 @@ pub const LOCKS_MAX: usize = 1 << 16;
 /// Why a table did not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody else has this lock.
+    /// Another owner has this lock.
     Conflict(FileLock),
     /// There are too many locks.
     Full,
@@ -43,7 +43,7 @@ impl ByteRange {
 }
 
 impl LockTable {
-    /// A lock of somebody else that keeps `owner` from locking `range`; the one that begins first.
+    /// A lock of another owner that keeps `owner` from locking `range`; the one that begins first.
     pub fn conflict(
         &self,
         file: u64,

@@ -1,7 +1,7 @@
 //! Words about what a node promises to clients: locks.
 
 runtime::record! {
-    /// Bytes of a file, whether it is so long or not.
+    /// Bytes of a file. They may lie past its end.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct ByteRange {
         /// The first.
@@ -57,7 +57,7 @@ runtime::choice! {
     pub enum Locked {
         /// The bytes are locked.
         1 Granted {},
-        /// Somebody else has a lock. Try again later.
+        /// Another owner has a lock. Try again later.
         2 Conflict {
             /// This one.
             lock: FileLock,

@@ -34,10 +34,10 @@ pub const TARGET_MAX: usize = 4095;
 /// Bytes in a file, at most.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// What a client holds at a node it holds for so long after its last word there.
+/// A lease ends this long after the client's last request at the node.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// A client renews its leases so often, that two words in a row may be lost.
+/// The interval of renewals: two in a row may be lost.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Hard links of one file, at most.
@@ -424,8 +424,8 @@ runtime::protocol! {
     /// Make everything of this node durable, and its log short: before a clean stop.
     17 Bulk Flush {} -> (), by caller, retry never, from any, after recovery;
 
-    /// Between nodes: the file is gone, with its last name; free its blocks once nobody reads it any
-    /// more. Asked of the file's node.
+    /// Between nodes: the file is gone, with its last name; free its blocks once no reader is
+    /// left. Asked of the file's node.
     18 Control Trim {
         /// Its inode number.
         ino: u64,
@@ -607,7 +607,7 @@ runtime::protocol! {
         reclaim: bool,
     } -> Locked, by inode(file.ino), retry never, from any, after recovery;
 
-    /// The lock of somebody else that would be in the way of such a lock.
+    /// The lock of another owner that conflicts with such a lock.
     32 Control TestLock {
         /// The file.
         file: Handle,
@@ -747,7 +747,7 @@ runtime::choice! {
         #[error("the stored data cannot be read: damaged, or its disk failed")]
         14 Damaged {},
         /// The guard of [`SetAttributes`] did not hold. Read the attributes and decide again.
-        #[error("the file was changed by somebody else")]
+        #[error("the file was changed by another caller")]
         15 Changed {},
         /// A directory cursor that this volume never gave out.
         #[error("unknown directory cookie")]

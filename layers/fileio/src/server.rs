@@ -49,15 +49,15 @@ use crate::protocol::{Attributes, Error, FileIo, GetSpace, Handle, Reply, Reques
 
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
-/// A change waits so long before it is made durable without being asked for, in milliseconds.
+/// The age at which a change is made durable without a request, in milliseconds.
 const COMMIT_AGE_MS: u64 = 2_000;
 /// Commits of one node that run at a time without being asked for.
 const COMMITS_MAX: usize = 16;
 
-/// One request may meet so many losses of what was written to a file.
+/// Rollbacks after lost writes that one request retries, at most.
 const LOSSES_MAX: u32 = 8;
 
-/// An operation on a name that others change at the same time is tried again so often.
+/// Attempts of an operation on a name that others change at the same time, at most.
 const RACES_MAX: usize = 64;
 
 /// The files of one node. Of clients it knows, for a while, which files they have open.
@@ -278,7 +278,7 @@ fn is_in_doubt(error: Error) -> bool {
     matches!(error, Error::Undelivered { why: Undelivered::Lost })
 }
 
-/// A directory has so many directories more (or fewer) in it.
+/// A directory has `links` more subdirectories (or fewer).
 fn count_directories(directory: Handle, links: i64, time: Time) -> Effect {
     let Handle { ino, generation } = directory;
     let change =

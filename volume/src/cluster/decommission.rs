@@ -17,7 +17,7 @@ use crate::VolumeError;
 
 /// Before the number of each process that is removed.
 const REMOVED_PREFIX: &str = "removed/";
-/// So long the nodes of a process may take to move.
+/// The time that the nodes of a process may take to move.
 const REMOVE_MAX: Duration = Duration::from_mins(1);
 /// How often it is looked whether they have.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub(super) async fn removed(
 /// Moves all file-system nodes of `process` to the others, and lets it not come back. Resolves once it has
 /// none; it can be ended then.
 ///
-/// Refused if it has disk nodes, or if nobody else could have its nodes. If [`ClusterError::StillLeaving`] is
+/// Refused if it has disk nodes, or if no other process could serve its nodes. If [`ClusterError::StillLeaving`] is
 /// the answer the nodes go on moving, and to call it again waits on.
 pub fn remove(engine: &Engine, process: ProcessId) -> Result<(), VolumeError> {
     ask(engine, move |context, engine| async move {

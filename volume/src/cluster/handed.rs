@@ -1,8 +1,8 @@
 //! What a node hands over stands in the coordination engine until it is taken, once.
 //!
-//! The record of a node says who serves it, or what was handed over. Who begins it puts himself there, and
-//! takes what he finds; who hands over replaces only himself. So what a process says that was frozen, and
-//! whose node others have served meanwhile, is never taken for the truth.
+//! The record of a node names the process that serves it, or has what was handed over. A process that
+//! starts a node writes itself there and takes what it finds; one that hands over replaces only itself.
+//! So a process that was frozen while others served its node cannot hand over outdated state.
 
 use cluster::coordination::{
     Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, WriteOutcome,
@@ -15,10 +15,10 @@ use crate::Handed;
 runtime::choice! {
     /// Who has a node.
     pub enum Place {
-        /// Somebody serves it.
+        /// A process serves it.
         1 Served { /// Drawn at the start of the node.
             by: u64 },
-        /// Nobody.
+        /// No process serves it.
         2 Free { /// What the last one knew.
             handed: Handed },
     }
@@ -51,7 +51,7 @@ pub(super) async fn take(
     }
 }
 
-/// `by` has handed over. Says nothing if somebody else has begun to serve the node.
+/// `by` has handed over. Does nothing if another process has begun to serve the node.
 pub(super) async fn give(
     engine: &dyn Coordination,
     node: NodeId,

@@ -35,7 +35,7 @@ use fileio::protocol::{Error, Flush, GetAttributes, ROOT};
 const READY_PAUSE: Duration = Duration::from_millis(50);
 /// The pause before a node is asked again to hand over.
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
-/// A process that ends waits so long for its nodes to go to others.
+/// A stopping process waits this long for its nodes to move to others.
 const LEAVE_MAX: Duration = Duration::from_secs(20);
 /// The pause before a node that could not come back to the others tries it again.
 const REJOIN_PAUSE: Duration = Duration::from_millis(100);
@@ -319,7 +319,7 @@ impl Member {
     }
 
     /// A process that has settled goes on to its end, one whose nodes have gone to others only when all know
-    /// that: whoever does not may have asked it, and would hear that the answer is lost.
+    /// that: another could have sent it a request, whose reply would be lost.
     fn end_if_nobody_asks(&mut self) {
         if self.flushed.is_none() || self.ends {
             return;

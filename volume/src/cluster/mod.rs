@@ -39,7 +39,7 @@ pub enum ClusterError {
         "there is a cluster under this prefix of the coordination engine; choose another prefix"
     )]
     Exists,
-    /// Nobody has made it.
+    /// There is none.
     #[error(
         "there is no cluster under this prefix of the coordination engine; `mdfs cluster init`"
     )]

@@ -35,11 +35,11 @@ const STAYS: u8 = 0;
 const ENDING: u8 = 1;
 /// It is, and needs no disk any more.
 const SETTLED: u8 = 2;
-/// A process that ends waits so long for its nodes to settle, and so long for those of others.
+/// A stopping process waits this long for its nodes to flush, and this long for those of others.
 pub(super) const FLUSH_TIME_MAX: Duration = Duration::from_secs(10);
-/// What was asked before all knew that a process has no nodes any more is answered within so long.
+/// Time to answer requests from before all processes knew that this one has no nodes any more.
 const LAST_ANSWERS_TIME: Duration = Duration::from_millis(100);
-/// Processes that are asked to end within so long of each other end together, and none leaves first.
+/// Processes that are stopped within this time of each other stop together, and none leaves first.
 const TOGETHER: Duration = Duration::from_millis(300);
 /// How often a process that waits for the others to know an epoch looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -71,7 +71,7 @@ pub(super) enum SupervisorEvent {
     DrainTimeout,
     /// The volume answers.
     Ready,
-    /// Somebody asks the process to end.
+    /// The process shall end.
     End,
     /// What its nodes have promised is durable, or cannot be made so now.
     Settled(Result<(), Error>),
@@ -200,7 +200,7 @@ pub(super) async fn supervise(
     Ok(())
 }
 
-/// Asks until there is an answer: whoever waits has nothing better to do than to wait for the engine.
+/// Repeats a call until the engine answers.
 async fn again<T, E: std::fmt::Display>(
     context: &Context,
     mut call: impl AsyncFnMut() -> Result<T, E>,

@@ -1,4 +1,4 @@
-//! Who reads a chunk while somebody changes it sees it as it was or as it will be, and nothing half, although what
+//! A reader of a chunk that is being changed sees it as it was or as it will be, and nothing half, although what
 //! it consists of is in the caches of several nodes.
 
 use std::cell::Cell;
@@ -47,7 +47,7 @@ impl Changes<'_> {
         self.cluster.ask(PunchHole { who, file, offset, length, durable: false }).await;
     }
 
-    /// Reads a chunk again and again, until somebody `is_done`: it is one of the `possible` ones.
+    /// Reads a chunk again and again, until the writer `is_done`: it is one of the `possible` ones.
     async fn look(&self, offset: u64, possible: &[Vec<u8>; 2], is_done: &Cell<bool>) {
         while !is_done.get() {
             let (who, file) = (Credentials::root(), self.file);
@@ -58,7 +58,7 @@ impl Changes<'_> {
         }
     }
 
-    /// Writes a chunk, and changes it while somebody looks.
+    /// Writes a chunk, and changes it during reads.
     async fn change(&mut self, other: Handle) {
         let offset = self.rng.below(CHUNKS) * CHUNK as u64;
         let (before, after) = (self.rng.bits() | 1, self.rng.bits() | 1);
@@ -100,7 +100,7 @@ fn slow_links(cluster: &Cluster) {
     }
 }
 
-/// A read that somebody noted in the future needs not be noted: memory answers it, if it has everything.
+/// A read needs no new atime if the atime lies in the future: memory answers it, if it has everything.
 async fn is_read_in_the_future(cluster: &Cluster, file: Handle) {
     let atime = Some(SetTime::To { time: Time { seconds: 1 << 40, nanos: 0 } });
     let change = Change { atime, ..Change::default() };

@@ -22,7 +22,7 @@ pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const STRIPE_SIZE: u32 = 16 << 10;
 /// Bytes that each file-system node may cache: all that a test writes.
 const CACHE_BYTES: usize = 8 << 20;
-/// A request is asked again so often while nodes restart.
+/// Attempts of a request while nodes restart.
 const TRIES_MAX: u32 = 2_000;
 
 pub(crate) struct Cluster {
@@ -38,7 +38,7 @@ impl Cluster {
         Self::with_cache(seed, CACHE_BYTES)
     }
 
-    /// The same, of which each file-system node may cache so many bytes.
+    /// The same, with a limit of cached bytes for each file-system node.
     pub(crate) fn with_cache(seed: u64, cache_bytes: usize) -> Self {
         let stripe_size = STRIPE_SIZE;
         let geometry = blockio::Geometry {

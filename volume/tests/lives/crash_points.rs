@@ -1,6 +1,6 @@
 //! A node restarts, or cannot be reached for a while, at each moment of a change of names in which several nodes have
 //! a part: the change is done once and whole, and what a dead life had claimed or stopped (ADR 13), or what was
-//! claimed or stopped though nobody heard of it (ADR 57), can be changed again.
+//! locked or stopped although the reply was lost (ADR 57), can be changed again.
 
 use std::future::Future;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const STEP_US: usize = 32;
 const FIRST_STEP_US: usize = 4;
 const FIRST_US: u64 = 64;
 
-/// Links are cut for so long: what is on its way then is lost, and nothing is tried in vain for long.
+/// How long links are cut: messages in flight then are lost, and nothing is tried in vain for long.
 const CUT: Duration = Duration::from_millis(30);
 
 /// Does `change` to a fresh tree again and again, while another node is in trouble at another moment of it: it is

@@ -89,7 +89,7 @@ fn what_was_made_after_a_start_can_be_locked_at_once() {
         cluster.restart(HERE).await;
         let young = make(&cluster, 3, &young).await;
         assert_eq!(lock(&cluster, 4, young, false).await, Locked::Granted {});
-        assert_eq!(lock(&cluster, 5, young, true).await, Locked::Late {}, "nobody had it before");
+        assert_eq!(lock(&cluster, 5, young, true).await, Locked::Late {}, "no client had it before");
         assert_eq!(lock(&cluster, 6, old, false).await, Locked::Grace {});
         assert_eq!(lock(&cluster, 7, old, true).await, Locked::Granted {});
         cluster.pass(LEASE).await;
@@ -97,7 +97,7 @@ fn what_was_made_after_a_start_can_be_locked_at_once() {
     });
 }
 
-/// That somebody may have a file open is durable before it is open.
+/// That a file may be open is durable before it is open.
 #[test]
 fn a_file_outlives_its_name_if_its_node_restarts_as_soon_as_it_is_open() {
     let cluster = Cluster::new(75);
@@ -149,7 +149,7 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
 }
 
 /// More clients than a node can know come and go within one lease. (Two kernels with one name made each other begin
-/// anew, over and over, and after a while nobody could open a file.)
+/// anew, over and over, and after a while no client could open a file.)
 #[test]
 fn clients_that_have_nothing_open_any_more_keep_nobody_out() {
     const CLIENTS: u64 = 70_000;

@@ -15,8 +15,8 @@ async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
     meta::client::ask(&cluster.application(0), NodeId::fs(0), call).await
 }
 
-/// Whoever was offered them may have crashed before it heard of that, or not need them any more. They would
-/// belong to nobody. (`mdfs-lab sim` found it: full 2669246294 at commit 4207002.)
+/// The node that was offered them may have crashed before it received the offer, or not need them any
+/// more. They would have no owner. (`mdfs-lab sim` found it: full 2669246294 at commit 4207002.)
 #[test]
 fn groups_whose_offer_nobody_took_do_not_stay_away() {
     for crash in [false, true] {

@@ -41,7 +41,7 @@ fn in_sequence(pieces: u64) -> Turns {
     (0..pieces / RANKS).map(|turn| (turn * RANKS..(turn + 1) * RANKS).collect()).collect()
 }
 
-/// How long it takes to write a file by pieces of so many blocks and to make it durable, and to read it
+/// How long it takes to write a file by pieces of `piece` blocks and to make it durable, and to read it
 /// again when nothing is cached.
 fn times(piece: u64, written: &Turns, read: &Turns) -> [Duration; 2] {
     let cluster = Cluster::new(90);

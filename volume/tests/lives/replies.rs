@@ -1,4 +1,4 @@
-//! Calls whose replies get lost, while nodes restart and the power goes: each is done once, and whoever
+//! Calls whose replies get lost, while nodes restart and the power goes: each is done once, and who
 //! asks again is told what came of it the first time.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,9 +20,9 @@ const CLIENTS: u64 = 3;
 const NAMES: u64 = 5;
 /// Calls of each client.
 const CALLS: u64 = 120;
-/// So many answered calls may come once more.
+/// Answered calls that may come once more.
 const REMEMBERED: usize = 40;
-/// A call is sent so often, at most.
+/// Attempts of a call, at most.
 const TRIES_MAX: u32 = 5_000;
 
 /// What a name names, and whether that is a directory.

@@ -1,5 +1,5 @@
 //! A node comes back alone, and others have its names in view or in hand: it answers for none of them before it was
-//! told what it forgot, and nobody decides on what it has forgotten. (ADR 13)
+//! told what it forgot, and no decision relies on what it has forgotten. (ADR 13)
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const NAMED: NodeId = NodeId::fs(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// What is sent on this link takes so long.
+/// The delay of this link.
 fn slow_link(cluster: &Cluster, from: NodeId, to: NodeId, latency: Duration) {
     let latency_ns = latency.as_nanos() as u64;
     cluster.world.slow_link(from, to, LinkTiming { latency_ns, picoseconds_per_byte: 100 });

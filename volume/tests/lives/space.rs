@@ -9,7 +9,7 @@ use runtime::NodeId;
 
 use crate::cluster::{BLOCK, Cluster};
 
-/// Longer than whoever asks a node that is away has patience, and until what failed is tried again.
+/// Longer than the retries at a node that is down, and until what failed is tried again.
 pub(crate) const AFTERWARDS: Duration = Duration::from_secs(20);
 
 pub(crate) async fn free_blocks(cluster: &Cluster, node: NodeId) -> u64 {

@@ -234,7 +234,7 @@ fn end_of_range(offset: u64, length: u64) -> Result<u64, Error> {
     end.ok_or(Error::FileTooLarge {})
 }
 
-/// The model never loses anything. What was before is told of one write only.
+/// The model never loses anything. Only a single write returns the attributes from before it.
 fn verified(attributes: Attributes) -> WriteResult {
     WriteResult { attributes, write_verifier: WRITE_VERIFIER, before: None }
 }

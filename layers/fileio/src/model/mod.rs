@@ -8,8 +8,8 @@
 //!
 //! - Checks come in this order: the handles exist ([`Error::Stale`]), the directory is one, it may
 //!   be searched, the name exists (or not), then the right to change. So making what exists is
-//!   [`Error::Exists`] and removing what does not is [`Error::NotFound`], whoever asks.
-//! - The owner of a file may always read, write and cut it, and whoever may execute a file may read
+//!   [`Error::Exists`] and removing what does not is [`Error::NotFound`], for every caller.
+//! - The owner of a file may always read, write and cut it, and who may execute a file may also read
 //!   it (RFC 1813 section 4.4): access was checked when the file was opened, and a program may write
 //!   a file that it created read-only.
 //! - A file is gone with its last name, or when the last client that holds it lets go; requests with
@@ -66,7 +66,7 @@ use state::State;
 /// Answers that are kept for requests that come again.
 pub const CALLS_KEPT_MAX: usize = 4096;
 
-/// Space of a model that nobody limited.
+/// Space of a model without a limit of its own.
 pub const CAPACITY_BYTES: u64 = 1 << 40;
 
 /// The reference file system. One may serve all nodes: `context.serve(model.clone())` at each.

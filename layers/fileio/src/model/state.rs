@@ -351,7 +351,7 @@ impl State {
         Ok(self.inodes.entry(handle.ino).or_insert(inode))
     }
 
-    /// One name less; the last one takes the file with it, unless somebody holds it.
+    /// One name less; the last one takes the file with it, unless a client holds it.
     pub(super) fn unlink(&mut self, ino: u64, now: Time) {
         let is_held = self.holders.contains_key(&ino);
         let inode = self.named(ino);

@@ -1,8 +1,8 @@
 //! Reading ahead: what a sequential reader of a file will ask for next is brought into the cache while
 //! it works on what it has. Files that are cached, and reads here and there, cost nothing.
 //!
-//! Several ranks of a program may read parts of one file at the same time: readers are told apart by where
-//! they go on, whoever they are (ADR 39).
+//! Several ranks of a program may read parts of one file at the same time: a reader is known by the
+//! offset at which it goes on, not by its client (ADR 39).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ struct Watched {
 /// Where one reader is.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Reader {
-    /// Its first read, counted over the node: nobody else's.
+    /// Its first read, counted over the node: unique.
     id: u64,
     /// Its last one.
     last_read: u64,
@@ -95,7 +95,7 @@ impl Reader {
         }
         self.next = range.end;
         self.ahead = self.ahead.max(range.end);
-        // Whoever finds everything at hand is not in need of it, unless that is because of it.
+        // A reader that never waits needs no read-ahead, unless read-ahead is why it never waits.
         let is_wanted = is_sequential && (waited || self.window_bytes > 0);
         let is_near = self.ahead - self.next <= self.window_bytes / 2;
         if !is_wanted || !is_near || self.is_running || !may_begin {
@@ -190,7 +190,7 @@ impl Ahead {
 }
 
 impl FileServer {
-    /// Notes a read of `range` of a file of `size` bytes, which took so long; reads ahead, in the
+    /// Notes a read of `range` of a file of `size` bytes, which took `took`; reads ahead, in the
     /// background, if its reader will need that.
     pub(super) fn note_read(
         self: &Rc<Self>,
@@ -214,7 +214,7 @@ impl FileServer {
 
     /// Brings bytes of a file into the cache; true if that had to wait for something.
     ///
-    /// The file may change meanwhile: then the cache has old blocks that nobody asks for. It has no
+    /// The file may change meanwhile: then the cache has old blocks that are never read. It has no
     /// others than the disk has, and writes go through it. Nothing is compared with checksums: the
     /// reader does that.
     async fn read_ahead(&self, file: Handle, asked: &Range<u64>) -> Result<bool, Error> {

@@ -103,7 +103,7 @@ impl FileServer {
         if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
         }
-        // Nobody else may lengthen the file meanwhile, nor see a part of this.
+        // No other request may lengthen the file meanwhile, nor see a part of this.
         let _alone = self.files.exclusive(file.ino).await;
         let before = self.attributes(*file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;

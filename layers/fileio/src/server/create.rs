@@ -22,7 +22,7 @@ use crate::rules;
 
 /// The first pause of a lookup that waits for the word of another node.
 const WORD_PAUSE: Duration = Duration::from_millis(1);
-/// So often the pause doubles: all together they take some two seconds.
+/// Doublings of the pause: all pauses together take about two seconds.
 const WORD_PAUSE_DOUBLINGS: usize = 5;
 
 runtime::handlers! { FileServer;
@@ -232,7 +232,7 @@ impl FileServer {
         Ok((Created { attributes, new: true }, noted))
     }
 
-    /// Somebody else's name may not be durable yet; whoever claims it waits until it is.
+    /// A name that another request made may not be durable yet; locking it waits until it is.
     async fn make_name_durable(
         &self,
         directory: Handle,

@@ -18,8 +18,8 @@ use crate::rules;
 /// Nodes asked at a time, at most.
 const NODES_CONCURRENCY_MAX: usize = 16;
 
-/// So many times an even share each of several nodes is asked for: few have more than that, and need to be asked
-/// once more.
+/// Each of several nodes is asked for this multiple of an even share: few have more than that, and are
+/// asked once more.
 const SHARES: usize = 2;
 
 // A scan that is cut short by the node looks like one of all that is there.
@@ -62,7 +62,7 @@ impl FileServer {
         let nodes: Vec<u32> =
             nodes.into_iter().filter(|node| u64::from(*node) >= first_node).collect();
         let mut rest = &nodes[..];
-        // Whoever goes on in the middle of a node may find enough there.
+        // A scan that goes on in the middle of a node may find enough there.
         let mut concurrent = if after == 0 { NODES_CONCURRENCY_MAX } else { 1 };
         while !rest.is_empty() {
             if entries.len() >= wanted {

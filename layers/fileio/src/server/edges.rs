@@ -1,5 +1,5 @@
-//! The blocks at the edges of writes, kept for a moment: whoever writes on where the last one ended, in the middle of a
-//! block, needs what is before it, and would ask a cache for that while others wait for the chunk.
+//! Recently written partial blocks. A write that continues in the middle of a block needs the bytes
+//! before it, and would read them from the stripe cache while other writes wait for the chunk.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

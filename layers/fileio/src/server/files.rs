@@ -50,8 +50,7 @@ impl FileServer {
         }
     }
 
-    /// Commits what has waited for long, and frees what nobody has told of, for as long as the node
-    /// lives.
+    /// Commits old changes and frees the blocks of removed files, as long as the node lives.
     pub(super) async fn commit_loop(self: &Rc<Self>) {
         loop {
             self.context.sleep(COMMIT_INTERVAL).await;

@@ -28,7 +28,7 @@ runtime::record! {
         clients: Vec<HandedClient>,
         /// The locks, with the files that they are on.
         locks: Vec<(u64, FileLock)>,
-        /// So long those who held files before an earlier start are still waited for, in milliseconds.
+        /// What is left of the grace period for clients of an earlier start, in milliseconds.
         grace_left_ms: u64,
     }
 }

@@ -1,6 +1,6 @@
-//! Which clients have which files of this node open. A client holds a file for as long as it says so
-//! now and then: its lease covers all that it holds here. All of this is in memory; durable is only
-//! that somebody may hold something, so that a node which has restarted waits for it (ADR 10).
+//! Which clients have which files of this node open. A client keeps its files open by
+//! renewing its lease, which covers all of them at this node. All of this is in memory. Durable is only
+//! that files may be open, so that a restarted node waits for their clients (ADR 10).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::protocol::{
 const HOLDS_MAX: usize = 1 << 16;
 /// Clients with a lease at one node, at most. Past it those that hold nothing make room.
 const CLIENTS_MAX: usize = HOLDS_MAX;
-/// Leases are looked through so often for those that have ended.
+/// The interval at which ended leases are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One client at this node.
@@ -45,15 +45,15 @@ pub(super) struct Leases {
     holds: Cell<usize>,
     /// One at a time begins or ends to hold a file.
     holding: KeyedLock<u64>,
-    /// Whoever held files before this node started has its time to say so again until then.
+    /// The end of the grace period, in which clients open again what they had open before the restart.
     grace_end: Cell<Option<Duration>>,
     /// It has had that time.
     is_grace_over: Cell<bool>,
-    /// With this number and above are files that nobody can have held before; `None` before that is known.
+    /// Inodes from this number on are new since the restart; `None` before that is known.
     young_from: Cell<Option<u64>>,
     /// Locks on files that are held.
     pub(super) locks: RefCell<LockTable>,
-    /// Somebody looks for leases that have ended.
+    /// The task that looks for ended leases is running.
     looking: Cell<bool>,
 }
 
@@ -173,8 +173,8 @@ impl Leases {
         HandedFiles { clients: clients.collect(), locks, grace_left_ms }
     }
 
-    /// Goes on with these. Each lease begins anew: whoever moved the node must not cost a client what it
-    /// holds.
+    /// Goes on with these. Each lease begins anew: a move of the node must not cost a client its
+    /// open files.
     pub(super) fn resume(&self, handed: HandedFiles, now: Duration) {
         self.grace_end.set(Some(now + Duration::from_millis(handed.grace_left_ms)));
         for HandedClient { client, lease, files } in handed.clients {
@@ -297,7 +297,7 @@ impl FileServer {
             self.leases.leave(ino);
             if let Err(error) = self.let_go_unless_held(ino).await {
                 // Its mark is in the store: it is tried again now and then.
-                tracing::warn!(%error, ino, "a file that nobody holds could not be removed");
+                tracing::warn!(%error, ino, "an unreferenced file could not be removed");
             }
         }
     }
@@ -305,7 +305,7 @@ impl FileServer {
     /// After a start: lets those who held files before hold them again. Until a lease is over, every
     /// file that there was outlives its last name.
     pub(super) async fn wait_for_holders(self: &Rc<Self>) {
-        // Whoever cannot be asked may be waited for.
+        // If the metadata does not answer, the grace period applies to all files.
         let young_from = self.meta_here(GraceBelow {}).await.unwrap_or(u64::MAX);
         self.leases.young_from.set(Some(young_from));
         if young_from > 0 {
@@ -318,15 +318,15 @@ impl FileServer {
         self.remove_unreferenced().await;
     }
 
-    /// Removes files without a name that nobody holds, if it is known who holds what: mostly what
-    /// could not be removed when the last client let go.
+    /// Removes files without a name that no client has open, once the grace period is over: mostly those
+    /// that could not be removed at the last close.
     pub(super) async fn remove_unreferenced(self: &Rc<Self>) {
         if self.leases.is_in_grace() {
             return;
         }
         match self.meta_here(EndGrace {}).await {
             Ok(gone) => gone.into_iter().for_each(|ino| self.trim_later(ino)),
-            Err(error) => tracing::warn!(%error, "files that nobody holds could not be removed"),
+            Err(error) => tracing::warn!(%error, "unreferenced files could not be removed"),
         }
     }
 }

@@ -19,7 +19,7 @@ impl FileServer {
         if !self.leases.is_held_under(owner.client, lease, file.ino, self.context.now()) {
             return Ok(Locked::Unheld {});
         }
-        // Whoever had locks before this node restarted is heard first.
+        // During the grace period only locks from before the restart are granted.
         match (self.leases.is_in_grace_for(file.ino), reclaim) {
             (true, false) => return Ok(Locked::Grace {}),
             (false, true) => return Ok(Locked::Late {}),

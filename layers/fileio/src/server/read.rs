@@ -23,7 +23,7 @@ runtime::handlers! { FileServer;
 
 impl FileServer {
     /// Answers [`Read`], if nothing has to be waited for: the map is at hand, the bytes are cached on
-    /// this thread, and nobody writes them or waits to.
+    /// this thread, and no write of them runs or waits.
     pub(super) fn try_read_now(self: &Rc<Self>, request: &Read) -> Option<ReadData> {
         let &Read { ref who, file, offset, length } = request;
         if length > TRANSFER_MAX || !self.files.is_open(&file.ino) {
@@ -180,7 +180,7 @@ fn end_of_read(file: &Attributes, offset: u64, length: u32) -> u64 {
 
 /// Where some bytes of a chunk are.
 enum Place<'a> {
-    /// Nowhere: so many zeros.
+    /// In no block: zeros.
     Hole { length: usize },
     /// In these blocks of a run: whole blocks, so that their checksums can be checked. Of their bytes
     /// `skip` are left out, and then `keep` are meant.
@@ -214,7 +214,7 @@ fn places(chunk: &Chunk, from: u64, to: u64) -> impl Iterator<Item = Place<'_>> 
     })
 }
 
-/// So many zeros, at most a stripe of them.
+/// `length` zeros, at most a stripe of them.
 pub(super) fn zeros(length: usize) -> Bytes {
     Bytes::from_static(&ZEROS[..length])
 }

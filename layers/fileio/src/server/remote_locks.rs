@@ -1,10 +1,10 @@
-//! What other nodes keep for this one while it changes names: a name that it has claimed, a directory that it has
-//! frozen or changes names of, the turn to change the tree (ADR 57).
+//! Locks that this node holds at other nodes while it changes names: on a name, on a directory (shared or
+//! exclusive), and on renames of directories (ADR 57).
 //!
-//! Each such tie has a number, and is given up by it. When an answer is lost, nobody knows whether there is a tie, or
-//! whether it was given up; so it *falls*, and the node is told which ties this one has there (`ReleaseOrphanedLocks`): all others
-//! that were numbered before are void, also those that arrive later. So does a tie whose change is in doubt, after
-//! what was decided has arrived.
+//! Each lock has a number, by which it is released. When a reply is lost, the lock may or may not be held:
+//! it is *orphaned*, and `ReleaseOrphanedLocks` names the locks that this node has at the other one. All
+//! others with lower numbers are void, also those that arrive later. A lock whose change is in doubt is
+//! orphaned too, once the decision has been applied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ use runtime::{Call, Epoch, NodeId};
 use super::FileServer;
 use crate::protocol::Error;
 
-/// The pause before a node that could not be told is told again.
+/// The pause before orphaned locks are released again at a node that did not answer.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Whoever asks for what was done at a node that has to be told yet waits so long, at most.
+/// A repeated call waits this long for the release of orphaned locks, at most.
 const TOLD_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The ties of one node.
+/// The remote locks of one node.
 #[derive(Debug, Default)]
 pub(super) struct RemoteLocks {
     last: Cell<u64>,
@@ -36,35 +36,35 @@ pub(super) struct RemoteLocks {
     told: Event,
 }
 
-/// Ties at one other node.
+/// Locks at one other node.
 #[derive(Debug, Default)]
 struct TiesAt {
-    /// Those that somebody has.
+    /// Locks that a running request has.
     held: Vec<u64>,
-    /// Those that nobody has any more, and the node may.
+    /// Locks that no request has any more, and that the other node may still hold.
     orphaned: Vec<u64>,
-    /// What is asked for with a lower number, and not answered yet, is not kept.
+    /// A lock with a lower number whose reply arrives later is void.
     valid_from: u64,
 }
 
-/// A tie, or one that is asked for. It falls when it is dropped.
+/// A remote lock that is held or requested. It is orphaned when it is dropped.
 #[derive(Debug)]
 pub(super) struct RemoteLock {
     remote_locks: Rc<RemoteLocks>,
     node: NodeId,
     number: u64,
-    /// Nobody has to be told.
+    /// The other node needs no release.
     is_over: bool,
 }
 
 impl RemoteLock {
-    /// What was decided has ended it, or it did not come about.
+    /// The decision has released it, or it was not granted.
     pub(super) fn finish(mut self) {
         self.is_over = true;
         self.remote_locks.close_handle(self.node, self.number);
     }
 
-    /// The node has said yes. False if it is being told since that it need not.
+    /// The node has granted it. False if its release is already under way.
     fn hold(&self) -> bool {
         let mut at = self.remote_locks.at.borrow_mut();
         let at = at.entry(self.node).or_default();
@@ -95,7 +95,7 @@ impl Drop for RemoteLock {
 impl RemoteLocks {
     fn next(self: &Rc<Self>, epoch: Epoch, node: NodeId, is_here: bool) -> RemoteLock {
         self.last.set((self.last.get() + 1).max(first_remote_lock(epoch)));
-        // No answer of this node itself is lost.
+        // No reply of this node itself is lost.
         RemoteLock { remote_locks: self.clone(), node, number: self.last.get(), is_over: is_here }
     }
 
@@ -107,20 +107,20 @@ impl RemoteLocks {
         }
     }
 
-    /// The nodes that have to be told, and of which ties.
+    /// The nodes at which locks are orphaned, with the numbers of these locks.
     fn to_tell(&self) -> Vec<(NodeId, Vec<u64>)> {
         let at = self.at.borrow();
         let orphaned = at.iter().filter(|(_, at)| !at.orphaned.is_empty());
         orphaned.map(|(&node, at)| (node, at.orphaned.clone())).collect()
     }
 
-    /// What `node` is told so that it gives up those that have `orphaned`.
+    /// The request that makes `node` release the `orphaned` locks.
     fn word_to(&self, node: NodeId, orphaned: &[u64]) -> ReleaseOrphanedLocks {
         let mut at = self.at.borrow_mut();
         let at = at.entry(node).or_default();
         at.valid_from = self.last.get() + 1;
         let mut keep = at.held.clone();
-        // What fell since may be part of something that was decided since.
+        // A lock orphaned since may be part of a decision made since.
         keep.extend(at.orphaned.iter().filter(|number| !orphaned.contains(number)));
         ReleaseOrphanedLocks { below: at.valid_from, keep }
     }
@@ -134,7 +134,7 @@ impl RemoteLocks {
 }
 
 impl FileServer {
-    /// Asks `node` for a tie.
+    /// Locks something at `node`.
     pub(super) async fn lock_remote<C>(
         &self,
         node: NodeId,
@@ -161,7 +161,7 @@ impl FileServer {
         }
     }
 
-    /// Gives a tie up, by the `call` with its number.
+    /// Releases a lock, by the `call` with its number.
     pub(super) async fn release_lock<C>(
         &self,
         lock: RemoteLock,
@@ -182,14 +182,14 @@ impl FileServer {
         self.remote_locks.next(self.context.epoch(), node, node == here)
     }
 
-    /// Another process has had this node: what its ties were is not known.
+    /// Another process has had this node: which locks it held is not known.
     pub(super) fn doubt_all_ties(&self) {
         let others = (0..self.context.fs_nodes()).map(NodeId::fs);
         others.for_each(|node| drop(self.next_remote_lock(node)));
     }
 
-    /// Waits until all nodes know which ties this one has; `Lost` if that takes long. Before, what it did may
-    /// not be seen by all.
+    /// Waits until no lock is orphaned; `Lost` if that takes long. Before, other nodes may not see what
+    /// was done.
     pub(super) async fn release_remote_locks_now(&self) -> Result<(), Error> {
         let mut patience = pin!(self.context.sleep(TOLD_WAIT_MAX));
         loop {
@@ -203,7 +203,7 @@ impl FileServer {
         }
     }
 
-    /// Tells nodes which ties this one has, whenever one has fallen.
+    /// Releases orphaned locks, as long as the node lives.
     pub(super) async fn tell_of_ties(&self) {
         loop {
             let orphaned = self.remote_locks.orphaned.next();
@@ -221,18 +221,18 @@ impl FileServer {
     }
 
     async fn tell_of_ties_at(&self, node: NodeId, orphaned: Vec<u64>) -> Result<(), Error> {
-        // What was decided arrives before what it leans on is given up.
+        // A decision arrives before the locks that it depends on are released.
         self.meta_here(WaitForIntents { node: node.0 }).await?;
         let word = self.remote_locks.word_to(node, &orphaned);
         self.meta(node, word).await.inspect_err(|error| {
-            tracing::debug!(%error, ?node, "it cannot be told yet what it may give up");
+            tracing::debug!(%error, ?node, "its orphaned locks cannot be released yet");
         })?;
         self.remote_locks.was_told(node, &orphaned);
         Ok(())
     }
 }
 
-/// May it have been done though it failed?
+/// May it have been done although it failed?
 fn is_unsure(error: Error) -> bool {
     matches!(error, Error::Undelivered { why } if !why.not_applied())
 }
@@ -250,14 +250,14 @@ mod tests {
         assert!(held.hold() && over.hold() && orphaned.hold());
         over.finish();
         drop(orphaned);
-        let [(to, told)] = &remote_locks.to_tell()[..] else { panic!("one node has to be told") };
+        let [(to, told)] = &remote_locks.to_tell()[..] else { panic!("locks are orphaned at one node") };
         let late = next();
         assert!(late.hold());
         drop(late);
         let word = remote_locks.word_to(*to, told);
         assert_eq!(word.below, first_remote_lock(Epoch(3)) + 5);
         assert_eq!(word.keep, [held.number, first_remote_lock(Epoch(3)) + 4]);
-        assert!(!asked.hold(), "the node was told that it need not keep it");
+        assert!(!asked.hold(), "the node was told to release it");
         asked.finish();
         remote_locks.was_told(node, told);
         assert_eq!(remote_locks.to_tell(), [(node, vec![first_remote_lock(Epoch(3)) + 4])]);

@@ -1,5 +1,5 @@
-//! Renaming: both names are claimed, so that nobody else changes them; one record of the old name's
-//! node decides. Whoever looks the old name up meanwhile waits, so a file never has two names or none.
+//! Renaming. Both names are locked against other changes; one record of the old name's node decides. A
+//! lookup of the old name waits meanwhile, so a file never has two names or none.
 
 use std::rc::Rc;
 

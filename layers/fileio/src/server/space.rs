@@ -19,7 +19,7 @@ use crate::rules;
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 
-/// A punch that has changed so many chunks commits them before it goes on.
+/// Chunks that a punch changes before it commits them and goes on.
 const PUNCHED_MAX: usize = 1024;
 
 runtime::handlers! { FileServer;
@@ -29,8 +29,8 @@ runtime::handlers! { FileServer;
 }
 
 impl FileServer {
-    /// Does `work` while nobody reads or writes the file: once more from what is committed if what it
-    /// found, or left, turns out to be lost.
+    /// Does `work` while the file is neither read nor written. If uncommitted content turns out to be
+    /// lost, does it again from the committed content.
     async fn alone<T>(
         &self,
         file: Handle,

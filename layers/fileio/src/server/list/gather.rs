@@ -16,7 +16,7 @@ const BLOCK: usize = blockio::BLOCK_SIZE;
 
 /// Some bytes of the window, packed at `position`.
 pub(super) enum Part<'a> {
-    /// So many zeros.
+    /// Zeros.
     Hole { position: usize, length: usize },
     /// These of some bytes.
     Data { position: usize, bytes: &'a Bytes, range: Range<usize> },

@@ -73,8 +73,8 @@ fn window(regions: &Regions, skip: u64, length: usize) -> Result<Range<u64>, Err
     if is_short { Ok(window) } else { Err(Error::Invalid {}) }
 }
 
-/// The regions of a walk that begins at packed byte `start`, in pieces of chunks of so many bytes, by
-/// chunk, in order. Of bytes from `end` on nothing is told.
+/// The regions of a walk that begins at packed byte `start`, cut at multiples of `chunk_size`, by
+/// chunk, in order. Bytes from `end` on are left out.
 fn split(walk: Walk<'_>, start: u64, chunk_size: u64, end: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut in_order = true;
