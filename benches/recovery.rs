@@ -20,7 +20,7 @@ use futures::executor::block_on;
 use futures::{StreamExt as _, stream};
 use runtime::Spawn;
 use rustix::fs::{Advice, fadvise};
-use volume::{CheckOptions, Checked};
+use volume::{CheckOptions, CheckResult};
 
 /// As the program `mdfs` has it.
 #[global_allocator]
@@ -160,7 +160,7 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     cool(&scratch);
     let options = CheckOptions { data: false, rate_bytes: 0, on_step: std::sync::Arc::new(|_| {}) };
     let step = Step::begin();
-    let Checked { summary, .. } = scratch.check(&options);
+    let CheckResult { summary, .. } = scratch.check(&options);
     step.end("  check of all metadata");
     let found = summary.inodes - summary.directories;
     println!("  {found} files are there, {} flaws", summary.flaws.count());

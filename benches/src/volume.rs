@@ -6,7 +6,7 @@ use client::Credentials;
 use client::blocking::Volume;
 use tempfile::TempDir;
 use volume::{
-    self, CheckOptions, Checked, FS_NODES, FormatOptions, RunOptions, Running, STRIPE_SIZE,
+    self, CheckOptions, CheckResult, FS_NODES, FormatOptions, RunOptions, RunningVolume, STRIPE_SIZE,
 };
 
 /// Disk nodes of each volume that is measured, and disks of each: as in the demo.
@@ -31,7 +31,7 @@ pub struct Shape {
 pub struct Scratch {
     options: RunOptions,
     /// None after a crash. Ends before its directory goes.
-    running: Option<Running>,
+    running: Option<RunningVolume>,
     directory: TempDir,
 }
 
@@ -75,12 +75,12 @@ impl Scratch {
     }
 
     /// Checks the volume after a [`crash`](Self::crash).
-    pub fn check(&self, options: &CheckOptions) -> Checked {
+    pub fn check(&self, options: &CheckOptions) -> CheckResult {
         volume::check(&self.volume_directory(), options).expect("a volume that nobody serves")
     }
 
     /// The volume's machine.
-    pub fn running(&self) -> &Running {
+    pub fn running(&self) -> &RunningVolume {
         self.running.as_ref().expect("it was opened again after a crash")
     }
 

@@ -56,7 +56,7 @@ pub use error::{Cause, Error};
 // For clients that work by handle, not by path: every request of the applications interface.
 pub use file::File;
 pub use file_system::FileSystem;
-pub use fileio::client::{PATIENT_ROUNDS_MAX, ask, ask_patiently};
+pub use fileio::client::{RETRY_ROUNDS_MAX, ask, send_with_retries};
 pub use fileio::protocol::{
     Attributes, ByteRange, Change, Credentials, FileLock, Kind, LockKind, SetTime, Space, Time,
     XattrMode, XattrName,

@@ -13,7 +13,7 @@ use client::blocking::Volume;
 use client::file::PIECES_MAX;
 use client::stream::BUFFER_SIZE;
 use client::{Cause, Credentials, OpenOptions};
-use fileio::client::{BUSY_TRIES_MAX, PATIENT_ROUNDS_MAX};
+use fileio::client::{BUSY_TRIES_MAX, RETRY_ROUNDS_MAX};
 use fileio::model::{Model, machine};
 use fileio::protocol::{Error as FileIoError, FileIo, Reply, Request, TRANSFER_MAX};
 use futures::FutureExt as _;
@@ -158,7 +158,7 @@ fn busy(refusals: u64) -> Volume {
 fn a_busy_node_is_asked_again_and_in_the_end_the_caller_is_told() {
     busy(3).mkdir("/d").unwrap();
     busy(3).sync().unwrap();
-    let asked_in_all = u64::from(BUSY_TRIES_MAX * PATIENT_ROUNDS_MAX);
+    let asked_in_all = u64::from(BUSY_TRIES_MAX * RETRY_ROUNDS_MAX);
     busy(asked_in_all - 1).metadata("/").unwrap();
     let error = busy(asked_in_all).metadata("/").unwrap_err();
     let text = "cannot look up /: the node is busy, nothing was done; retry later; if this lasts, lower the load";

@@ -29,7 +29,7 @@ impl<S: Spawn> VolumeClient<S> {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        client::ask_patiently(&self.machine, call).await
+        client::send_with_retries(&self.machine, call).await
     }
 
     /// Sends a request with the rights of a process that has opened `file` for writing, also if the

@@ -243,7 +243,7 @@ impl CallContext {
     {
         let is_retransmission = self.is_retransmission.get();
         let answer = if is_retransmission {
-            client::ask_patiently(self.ctx(), call).await
+            client::send_with_retries(self.ctx(), call).await
         } else {
             client::ask(self.ctx(), call).await
         };

@@ -52,7 +52,7 @@ impl std::fmt::Debug for CheckOptions {
 
 /// What was found on a volume that could be looked at.
 #[derive(Debug)]
-pub struct Checked {
+pub struct CheckResult {
     /// The shape of the volume.
     pub geometry: Geometry,
     /// What it holds, and what is wrong with it.
@@ -63,7 +63,7 @@ pub struct Checked {
 
 /// Reads everything of the volume in `directory` and compares. Errors mean that it could not be
 /// looked at: it is in use, or its disks are not those of the volume.
-pub fn check(directory: &Path, options: &CheckOptions) -> Result<Checked, VolumeError> {
+pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, VolumeError> {
     let directory = VolumeDirectory::open(directory)?;
     let engine = directory.coordination_if_sound()?;
     let mut known = (None, Epoch(0), Epoch(0));
@@ -107,7 +107,7 @@ fn read_all(
     geometry: Geometry,
     options: &CheckOptions,
     mut all: NodeAudit,
-) -> Checked {
+) -> CheckResult {
     let reading = (0..geometry.fs_nodes).map(|index| {
         let options = options.clone();
         machine.on_node(NodeId::fs(index), move |context| async move {
@@ -129,7 +129,7 @@ fn read_all(
         lost_nodes += 1;
         all.lose(index, why);
     }
-    Checked { geometry, summary: all.final_checkpoint(), lost_nodes }
+    CheckResult { geometry, summary: all.final_checkpoint(), lost_nodes }
 }
 
 async fn read_one(

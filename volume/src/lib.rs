@@ -8,7 +8,7 @@ mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 mod directory;
-mod figures;
+mod volume_status;
 mod hand_over;
 pub mod node;
 mod volume;
@@ -25,11 +25,11 @@ use runtime::{ClientHandle, Context, Epoch, NodeId};
 
 use self::directory::VolumeDirectory;
 
-pub use self::check::{CheckOptions, CheckStep, Checked, check};
+pub use self::check::{CheckOptions, CheckStep, CheckResult, check};
 pub use self::directory::DirectoryError;
-pub use self::figures::{Figures, figures};
+pub use self::volume_status::{VolumeStatus, volume_status};
 pub use self::hand_over::{
-    Handed, hand_over, hand_over_cache, hand_over_disks, resume_cache, resume_files,
+    NodeHandover, hand_over, hand_over_cache, hand_over_disks, resume_cache, resume_files,
     resume_metadata,
 };
 pub use blockio::Geometry;
@@ -245,7 +245,7 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
 
 /// A volume that is open in this process. Dropping it is like a crash; [`stop`](Self::stop) it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningVolume {
     machine: Embedded,
     geometry: Geometry,
     // After the machine: the lock is given up last.
@@ -258,11 +258,11 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, Vol
 }
 
 /// Opens the volume in `directory`, alone.
-pub fn open(directory: &Path, options: &RunOptions) -> Result<Running, VolumeError> {
+pub fn open(directory: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
     volume::open(directory, options)
 }
 
-impl Running {
+impl RunningVolume {
     /// A seat for an ordinary thread.
     pub fn client_handle(&self) -> ClientHandle {
         self.machine.client_handle()

@@ -14,7 +14,7 @@ use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Rejoin};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeKind};
 
-use super::{Handed, VolumeError};
+use super::{NodeHandover, VolumeError};
 use fileio::FileServer;
 
 /// Opens one disk.
@@ -92,7 +92,7 @@ pub async fn resume_disks(
     geometry: Geometry,
     last_served: Epoch,
     paths: Vec<PathBuf>,
-    handed: Option<&Handed>,
+    handed: Option<&NodeHandover>,
 ) -> Result<(), VolumeError> {
     let boot_id = handed.and_then(|handed| handed.disks);
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;

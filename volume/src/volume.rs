@@ -13,7 +13,7 @@ use runtime::{Epoch, NodeId};
 use super::boot::{boot_disks, boot_nodes, disk_paths, examine_nodes, format_nodes};
 use super::directory::{VolumeDirectory, new_volume_id};
 use super::node::{format_disks, open_disk};
-use super::{FormatOptions, RunOptions, Running, VolumeError};
+use super::{FormatOptions, RunOptions, RunningVolume, VolumeError};
 
 /// The key of the volume's record in the coordination store.
 const VOLUME_KEY: &str = "volume";
@@ -102,7 +102,7 @@ fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32,
 }
 
 /// Opens the volume in `directory`.
-pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, VolumeError> {
+pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
     let directory = VolumeDirectory::open(directory)?;
     let engine = directory.coordination()?;
     let (geometry, seen) = match recorded(&engine)? {
@@ -120,7 +120,7 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, Vo
     drop(engine);
     let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
     booted.map_err(|error| with_path(error, &directory, &geometry))?;
-    Ok(Running { machine, geometry, directory })
+    Ok(RunningVolume { machine, geometry, directory })
 }
 
 /// The operator knows disks by their paths.

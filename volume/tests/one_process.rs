@@ -11,7 +11,7 @@ use fileio::protocol::*;
 use futures::executor::block_on;
 use futures::future::join_all;
 use runtime::ClientHandle;
-use volume::{FormatOptions, RunOptions, Running, VolumeError};
+use volume::{FormatOptions, RunOptions, RunningVolume, VolumeError};
 
 fn options() -> FormatOptions {
     FormatOptions {
@@ -24,7 +24,7 @@ fn options() -> FormatOptions {
     }
 }
 
-fn run(directory: &Path) -> Result<Running, VolumeError> {
+fn run(directory: &Path) -> Result<RunningVolume, VolumeError> {
     let options = RunOptions { threads: 2, cache_bytes: 32 << 20, ..RunOptions::default() };
     volume::open(directory, &options)
 }

@@ -13,7 +13,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use nfs_gateway::{Config, Exports, Gateway, Settings};
 use runtime::Undelivered;
 use runtime::net::Address;
-use volume::{RunOptions, Running};
+use volume::{RunOptions, RunningVolume};
 
 use crate::exit::{CommandFailure, ServeError};
 use crate::rpcbind::{self, RpcbindRegistration};
@@ -184,7 +184,7 @@ impl VolumeServer {
 
     /// Starts NFS and HTTP as requested; returns also the address of HTTP.
     pub(super) fn start(
-        running: &Running,
+        running: &RunningVolume,
         nfs: Option<SocketAddr>,
         watch: Option<StatusServer>,
         settings: Option<&Settings>,

@@ -2,8 +2,8 @@
 //!
 //! | path | what |
 //! | --- | --- |
-//! | `/` | the page (`page.html`), which asks for `/figures.json` every second |
-//! | `/figures.json` | all nodes as they are now |
+//! | `/` | the page (`page.html`), which asks for `/volume_status.json` every second |
+//! | `/volume_status.json` | all nodes as they are now |
 //! | `/metrics` | the same as Prometheus reads it, and what the other parts of the process count |
 
 mod text;
@@ -19,7 +19,7 @@ use runtime::Context;
 use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
 use serde::Serialize;
-use volume::{Figures, Running, figures};
+use volume::{VolumeStatus, RunningVolume, volume_status};
 
 use crate::exit::ServeError;
 
@@ -59,10 +59,10 @@ impl StatusServer {
                     async move { Some(page) }.boxed_local()
                 }
                 "/figures.json" => {
-                    async move { Some(json(&figures(&context).await)) }.boxed_local()
+                    async move { Some(json(&volume_status(&context).await)) }.boxed_local()
                 }
                 "/metrics" => async move {
-                    let volume = text::of(&figures(&context).await);
+                    let volume = text::of(&volume_status(&context).await);
                     let text = volume + &text::of_buffers(context.pool()) + &counts();
                     Some(HttpPage { kind: "text/plain; version=0.0.4", body: text.into() })
                 }
@@ -75,7 +75,7 @@ impl StatusServer {
     }
 
     /// The same from a node of its own.
-    pub(crate) fn start_in(self, running: &Running) -> Result<Address, ServeError> {
+    pub(crate) fn start_in(self, running: &RunningVolume) -> Result<Address, ServeError> {
         block_on(
             running
                 .on_application(|context| async move { self.start(&context, String::new).await }),
@@ -148,8 +148,8 @@ fn json(figures: &Figures) -> HttpPage {
     let report = VolumeFigures {
         nodes: nodes.collect(),
         disks: disks.collect(),
-        node_processes: figures.cache_processes.clone(),
-        disk_processes: figures.disk_processes.clone(),
+        node_processes: volume_status.cache_processes.clone(),
+        disk_processes: volume_status.disk_processes.clone(),
     };
     // Numbers and lists are always JSON.
     let body = serde_json::to_vec(&report).unwrap_or_default();

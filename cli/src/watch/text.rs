@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use runtime::buffer::Pool;
 use runtime::metrics::{MetricKind, MetricsPage};
-use volume::{CacheStatus, DiskStatus, Figures};
+use volume::{CacheStatus, DiskStatus, VolumeStatus};
 
 /// The sums over all caches, and each disk.
-pub(super) fn of(figures: &Figures) -> String {
+pub(super) fn of(figures: &VolumeStatus) -> String {
     let mut page = MetricsPage::new("mdfs_");
     let states = |down: usize, all: usize| [("up", all - down), ("down", down)];
     let down = figures.caches.iter().filter(|cache| cache.is_none()).count();
@@ -44,7 +44,7 @@ pub(super) fn of_buffers(pool: &Pool) -> String {
 }
 
 /// Of a volume of several processes only.
-fn processes(figures: &Figures, page: &mut MetricsPage) {
+fn processes(figures: &VolumeStatus, page: &mut MetricsPage) {
     let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
     for process in figures.cache_processes.iter().flatten() {
         *nodes.entry(*process).or_default() += 1;
@@ -59,7 +59,7 @@ fn processes(figures: &Figures, page: &mut MetricsPage) {
     }
 }
 
-fn caches(figures: &Figures, page: &mut MetricsPage) {
+fn caches(figures: &VolumeStatus, page: &mut MetricsPage) {
     let all =
         figures.caches.iter().flatten().fold(CacheStatus::default(), |sum, cache| sum + *cache);
     let CacheStatus { lines, dirty_lines, hits, misses, evictions, write_backs } = all;
@@ -103,7 +103,7 @@ const COLUMNS: [Column; 9] = [
     }),
 ];
 
-fn disks(figures: &Figures, page: &mut MetricsPage) {
+fn disks(figures: &VolumeStatus, page: &mut MetricsPage) {
     for (name, kind, help, column) in COLUMNS {
         let mut metric = page.metric(name, kind, help);
         for (node, disks) in figures.disks.iter().enumerate() {
@@ -125,7 +125,7 @@ mod tests {
         let cache = CacheStatus { lines: 3, dirty_lines: 1, hits: 7, ..CacheStatus::default() };
         let disk = DiskStatus::sample(&mut runtime::seed::Rng::new(1));
         let disk = DiskStatus { healthy: true, queued: 5, ..disk };
-        let figures = Figures {
+        let figures = VolumeStatus {
             caches: vec![Some(cache), None, Some(cache)],
             disks: vec![None, Some(vec![disk.clone(), DiskStatus { healthy: false, ..disk }])],
             cache_processes: vec![Some(2), None, Some(1)],

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fileio::client::ask;
 use fileio::hash::ino_node;
 use fileio::protocol::{
-    ByteRange, Error as FileIoError, FileLock, Handle, LEASE, Lock, LockKind, LockOwner, Locked,
+    ByteRange, Error as FileIoError, FileLock, Handle, LEASE, Lock, LockKind, LockOwner, LockResult,
     Unlock,
 };
 use runtime::protocol::Undelivered;
@@ -115,8 +115,8 @@ impl Leases {
                     return Ok(LockAttempt::Granted);
                 }
                 // The lease is another one by now.
-                Locked::Granted {} => {}
-                Locked::Unheld {} => {
+                LockResult::Granted {} => {}
+                LockResult::Unheld {} => {
                     self.renew_at(machine, node, lease).await;
                 }
             }
@@ -218,12 +218,12 @@ impl Leases {
             for FileLock { owner, range, kind } in locks {
                 let call = Lock { file, owner, range, kind, lease, reclaim: true };
                 match ask(machine, call).await {
-                    Ok(Locked::Granted {}) => {}
-                    Ok(Locked::Conflict { .. } | Locked::Late {}) => {
+                    Ok(LockResult::Granted {}) => {}
+                    Ok(LockResult::Conflict { .. } | LockResult::Late {}) => {
                         self.open().lose_locks_of(file);
                         break;
                     }
-                    Ok(Locked::Unheld {} | Locked::Grace {}) | Err(_) => return false,
+                    Ok(LockResult::Unheld {} | LockResult::Grace {}) | Err(_) => return false,
                 }
             }
         }

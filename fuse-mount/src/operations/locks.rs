@@ -5,7 +5,7 @@
 
 use client::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, LockAttempt};
 use client::protocol::TestLock;
-use client::{ByteRange, FileLock, LockKind, PATIENT_ROUNDS_MAX};
+use client::{ByteRange, FileLock, LockKind, RETRY_ROUNDS_MAX};
 use runtime::Spawn;
 
 use super::MountOperations;

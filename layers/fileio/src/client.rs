@@ -17,9 +17,9 @@ pub const BUSY_TRIES_MAX: u32 = 12;
 /// The first pause before asking it again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
-/// Rounds of [`ask_patiently`], each of almost a second if a node is down: together longer than a fail-over
+/// Rounds of [`send_with_retries`], each of almost a second if a node is down: together longer than a fail-over
 /// or the restart of a server takes.
-pub const PATIENT_ROUNDS_MAX: u32 = 20;
+pub const RETRY_ROUNDS_MAX: u32 = 20;
 
 /// The pause after a round whose reply was lost; each later one is twice as long, up to the last.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
@@ -28,28 +28,28 @@ const LOST_PAUSE_MAX: Duration = Duration::from_millis(640);
 /// As [`ask`], for programs that do not retry: keeps trying while a node is down and, if the retry class
 /// allows it, while replies are lost. A write whose reply was lost is not sent again: executed twice, it
 /// could undo what others wrote in between.
-pub async fn ask_patiently<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
+pub async fn send_with_retries<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
 where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
     match ask(from, call.clone()).await {
         Err(Error::Undelivered { why }) if why.is_transient() => {
-            Box::pin(ask_for_long(from, call, why)).await
+            Box::pin(retry_rounds(from, call, why)).await
         }
         answer => answer,
     }
 }
 
 /// The rounds after the first, which came to `why`.
-async fn ask_for_long<S, C>(from: &S, call: C, mut why: Undelivered) -> Result<C::Reply, Error>
+async fn retry_rounds<S, C>(from: &S, call: C, mut why: Undelivered) -> Result<C::Reply, Error>
 where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
     let is_done_once = C::RETRY == Retry::ByCallId;
     let (mut was_lost, mut pause) = (false, LOST_PAUSE);
-    for _ in 1..PATIENT_ROUNDS_MAX {
+    for _ in 1..RETRY_ROUNDS_MAX {
         if why == Undelivered::Lost {
             if C::RETRY == Retry::Never {
                 break;
@@ -85,7 +85,7 @@ where
     match from.spawn(to, call.clone()).await {
         Err(error) if error.not_applied() || (error == lost && is_done_once) => {
             // Boxed: what is rare would be moved with each request.
-            Box::pin(ask_again(from, to, call, is_done_once, error == lost)).await
+            Box::pin(retry_busy(from, to, call, is_done_once, error == lost)).await
         }
         answer => answer,
     }
@@ -113,7 +113,7 @@ fn look<S: Spawn>(from: &S, request: &Request) -> Option<Reply> {
 }
 
 /// The tries after the first.
-async fn ask_again<S, C>(
+async fn retry_busy<S, C>(
     from: &S,
     to: NodeId,
     call: C,

@@ -27,7 +27,7 @@
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `locks.rs` | who may lock which bytes: pure |
-//! | `promises.rs` | the words of locks |
+//! | `lock_types.rs` | the records of locks in messages |
 //! | `pieces.rs` | bytes in pieces |
 //! | `regions/` | lists of regions that are described and not listed |
 //! | `model/` | the executable reference of the interface |
@@ -37,10 +37,10 @@ pub mod hash;
 pub mod locks;
 pub mod model;
 mod pieces;
-pub mod promises;
+pub mod lock_types;
 pub mod protocol;
 pub mod regions;
 mod rules;
 mod server;
 
-pub use server::{FileServer, HandedClient, HandedFiles};
+pub use server::{FileServer, ClientHandover, FilesHandover};

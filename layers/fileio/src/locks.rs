@@ -15,7 +15,7 @@ pub const LOCKS_MAX: usize = 1 << 16;
 
 /// Why a table did not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum LockRefusal {
     /// Another owner has this lock.
     Conflict(FileLock),
     /// There are too many locks.
@@ -68,9 +68,9 @@ impl LockTable {
         owner: LockOwner,
         range: ByteRange,
         kind: LockKind,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LockRefusal> {
         if let Some(lock) = self.conflict(file, owner, range, kind) {
-            return Err(Refusal::Conflict(lock));
+            return Err(LockRefusal::Conflict(lock));
         }
         let mut after = self.without(file, owner, range);
         let mut new = FileLock { owner, range, kind };
@@ -88,7 +88,7 @@ impl LockTable {
 
     /// Gives up what `owner` has locked of `range`. Fails only if a lock had to be split and there
     /// are too many.
-    pub fn unlock(&mut self, file: u64, owner: LockOwner, range: ByteRange) -> Result<(), Refusal> {
+    pub fn unlock(&mut self, file: u64, owner: LockOwner, range: ByteRange) -> Result<(), LockRefusal> {
         let after = self.without(file, owner, range);
         self.replace(file, after)
     }
@@ -139,12 +139,12 @@ impl LockTable {
         left
     }
 
-    fn replace(&mut self, file: u64, mut after: Vec<FileLock>) -> Result<(), Refusal> {
+    fn replace(&mut self, file: u64, mut after: Vec<FileLock>) -> Result<(), LockRefusal> {
         let before = self.files.get(&file).map_or(0, Vec::len);
         let count = self.count - before + after.len();
         let grows = after.len() > before;
         if grows && (after.len() > FILE_LOCKS_MAX || count > LOCKS_MAX) {
-            return Err(Refusal::Full);
+            return Err(LockRefusal::Full);
         }
         self.count = count;
         after.sort_unstable_by_key(|lock| (lock.owner, lock.range.first));
@@ -170,7 +170,7 @@ mod tests {
     type Bytes = BTreeMap<LockOwner, [Option<LockKind>; BYTES]>;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum LockTestStep {
         Lock(LockOwner, ByteRange, LockKind),
         Unlock(LockOwner, ByteRange),
         Release(u64),
@@ -188,13 +188,13 @@ mod tests {
         })
     }
 
-    fn any_step() -> impl Strategy<Value = Step> {
+    fn any_step() -> impl Strategy<Value = LockTestStep> {
         let kind = prop_oneof![Just(LockKind::Shared {}), Just(LockKind::Exclusive {})];
         prop_oneof![
             6 => (any_owner(), any_range(), kind)
-                .prop_map(|(owner, range, kind)| Step::Lock(owner, range, kind)),
-            4 => (any_owner(), any_range()).prop_map(|(owner, range)| Step::Unlock(owner, range)),
-            1 => (0..2_u64).prop_map(Step::Release),
+                .prop_map(|(owner, range, kind)| LockTestStep::Lock(owner, range, kind)),
+            4 => (any_owner(), any_range()).prop_map(|(owner, range)| LockTestStep::Unlock(owner, range)),
+            1 => (0..2_u64).prop_map(LockTestStep::Release),
         ]
     }
 
@@ -237,24 +237,24 @@ mod tests {
             let (mut table, mut model) = (LockTable::default(), Bytes::new());
             for step in steps {
                 match step {
-                    Step::Lock(owner, range, kind) => {
+                    LockTestStep::Lock(owner, range, kind) => {
                         let conflicts = model_conflicts(&model, owner, range, kind);
                         let told = table.conflict(FILE, owner, range, kind);
                         prop_assert_eq!(told.is_some(), conflicts);
                         let locked = table.lock(FILE, owner, range, kind);
-                        prop_assert_eq!(locked, told.map_or(Ok(()), |lock| Err(Refusal::Conflict(lock))));
+                        prop_assert_eq!(locked, told.map_or(Ok(()), |lock| Err(LockRefusal::Conflict(lock))));
                         if !conflicts {
                             let owned = model.entry(owner).or_insert([None; BYTES]);
                             owned[bytes_of(range)].fill(Some(kind));
                         }
                     }
-                    Step::Unlock(owner, range) => {
+                    LockTestStep::Unlock(owner, range) => {
                         prop_assert_eq!(table.unlock(FILE, owner, range), Ok(()));
                         if let Some(owned) = model.get_mut(&owner) {
                             owned[bytes_of(range)].fill(None);
                         }
                     }
-                    Step::Release(client) => {
+                    LockTestStep::Release(client) => {
                         table.release(FILE, client);
                         model.retain(|owner, _| owner.client != client);
                     }
@@ -275,9 +275,9 @@ mod tests {
             assert_eq!(table.lock(FILE, owner, byte(at), kind), Ok(()));
         }
         let more = byte(FILE_LOCKS_MAX as u64);
-        assert_eq!(table.lock(FILE, owner, more, kind), Err(Refusal::Full));
+        assert_eq!(table.lock(FILE, owner, more, kind), Err(LockRefusal::Full));
         let middle = ByteRange { first: 1, last: 1 };
-        assert_eq!(table.unlock(FILE, owner, middle), Err(Refusal::Full));
+        assert_eq!(table.unlock(FILE, owner, middle), Err(LockRefusal::Full));
         assert_eq!(table.unlock(FILE, owner, byte(0)), Ok(()));
         assert_eq!(table.lock(FILE, owner, more, kind), Ok(()));
         table.release(FILE, 1);

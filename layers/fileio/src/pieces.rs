@@ -5,12 +5,12 @@ use runtime::hash::{Crc32c, crc32c};
 
 /// Bytes in several pieces.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct ByteRope {
     parts: Vec<Bytes>,
     length: usize,
 }
 
-impl Pieces {
+impl ByteRope {
     /// The pieces of `parts`, in order.
     pub(crate) fn new(parts: Vec<Bytes>) -> Self {
         let length = parts.iter().map(Bytes::len).sum();
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_slice_spans_pieces_and_keeps_the_order() {
-        let pieces = Pieces::new([&b"check"[..], b"", b"point"].map(Bytes::from_static).to_vec());
+        let pieces = ByteRope::new([&b"check"[..], b"", b"point"].map(Bytes::from_static).to_vec());
         for from in 0..=10 {
             for to in from..=10 {
                 let slice = pieces.slice(from, to);

@@ -16,7 +16,7 @@ pub use meta::attributes::{
 };
 pub use meta::protocol::CallId;
 
-pub use crate::promises::{ByteRange, FileLock, LockKind, LockOwner, Locked};
+pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
 pub use crate::regions::Regions;
 
 /// The root directory of every volume.
@@ -605,7 +605,7 @@ runtime::protocol! {
         lease: u64,
         /// The owner had this lock before the node restarted.
         reclaim: bool,
-    } -> Locked, by inode(file.ino), retry never, from any, after recovery;
+    } -> LockResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// The lock of another owner that conflicts with such a lock.
     32 Control TestLock {

@@ -1,12 +1,12 @@
 //! The file actor of one node: answers the applications interface out of metadata and cache.
 
-mod ahead;
+mod readahead;
 mod append;
 mod attributes;
 mod calls;
 mod create;
 mod directory;
-mod edges;
+mod partial_block_cache;
 mod files;
 mod hand_over;
 mod leases;
@@ -38,12 +38,12 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, RequestInfo as _, Senders, Server, Spawn as _};
 
-use self::ahead::Ahead;
+use self::readahead::ReadAhead;
 use self::append::Appends;
-use self::calls::Calls;
-use self::edges::Edges;
-pub use self::hand_over::{HandedClient, HandedFiles};
-use self::leases::Leases;
+use self::calls::CallTable;
+use self::partial_block_cache::PartialBlockCache;
+pub use self::hand_over::{ClientHandover, FilesHandover};
+use self::leases::LeaseTable;
 use self::remote_locks::RemoteLocks;
 use crate::protocol::{Attributes, Error, FileIo, GetSpace, Handle, Reply, Request, Space, Time};
 
@@ -73,11 +73,11 @@ pub struct FileServer {
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
-    ahead: Ahead,
-    edges: Edges,
-    calls: Calls,
+    readahead: ReadAhead,
+    partial_blocks: PartialBlockCache,
+    calls: CallTable,
     appends: Appends,
-    leases: Leases,
+    leases: LeaseTable,
     remote_locks: Rc<RemoteLocks>,
 }
 
@@ -142,19 +142,19 @@ impl FileServer {
             shared_attrs,
             files: KeyedLock::default(),
             chunks: KeyedLock::default(),
-            ahead: Ahead::default(),
-            edges: Edges::default(),
-            calls: Calls::default(),
+            readahead: ReadAhead::default(),
+            partial_blocks: PartialBlockCache::default(),
+            calls: CallTable::default(),
             appends: Appends::default(),
-            leases: Leases::default(),
+            leases: LeaseTable::default(),
             remote_locks: Rc::default(),
         });
         let committing = server.clone();
         server.context.task(async move { committing.commit_loop().await });
         let waiting = server.clone();
-        server.context.task(async move { waiting.wait_for_holders().await });
+        server.context.task(async move { waiting.wait_for_grace_end().await });
         let telling = server.clone();
-        server.context.task(async move { telling.tell_of_ties().await });
+        server.context.task(async move { telling.release_orphaned_locks().await });
         server
     }
 
@@ -198,16 +198,16 @@ impl FileServer {
 
     /// Does `work`, which changes names of `directory` at this node, while the directory is kept
     /// from being removed; then notes the time of the change at the directory.
-    async fn changing<T>(
+    async fn with_dir_locked<T>(
         &self,
         directory: Handle,
         work: impl AsyncFnOnce(&ParentDir) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
-        self.changing_at(directory, self.context.node(), work).await
+        self.with_dir_locked_at(directory, self.context.node(), work).await
     }
 
-    /// As [`changing`](Self::changing), for names at another node.
-    async fn changing_at<T>(
+    /// As [`with_dir_locked`](Self::with_dir_locked), for names at another node.
+    async fn with_dir_locked_at<T>(
         &self,
         directory: Handle,
         names_at: NodeId,

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use fileio::protocol::{
     Append, Appended, Attributes, ByteRange, CallId, CloseHandle, Commit, Credentials, Error,
-    FileLock, Handle, ListData, Lock, LockKind, LockOwner, Locked, Name, Open, OpenHandle,
+    FileLock, Handle, ListData, Lock, LockKind, LockOwner, LockResult, Name, Open, OpenHandle,
     OpenedFile, PunchHole, Read, ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek,
     SeekTarget, SetXattr, Time, Unlock, WccAttr, Write, WriteList, WriteResult, XattrMode,
     XattrName,
@@ -166,7 +166,7 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Renew(Ok(false))).0, "1c0100");
     let owner = LockOwner { client: 4, id: 6 };
     let (range, kind) = (ByteRange { first: 1, last: 2 }, LockKind::Shared {});
-    let conflict = Locked::Conflict { lock: FileLock { owner, range, kind } };
+    let conflict = LockResult::Conflict { lock: FileLock { owner, range, kind } };
     let expected = concat!(
         "1f0102",
         "04000000000000000600000000000000",
@@ -174,7 +174,7 @@ fn replies_have_the_agreed_bytes() {
         "01"
     );
     assert_eq!(form(&Reply::Lock(Ok(conflict))).0, expected);
-    assert_eq!(form(&Reply::Lock(Ok(Locked::Late {}))).0, "1f0105");
+    assert_eq!(form(&Reply::Lock(Ok(LockResult::Late {}))).0, "1f0105");
     let busy = Reply::Undelivered(runtime::Undelivered::Busy);
     assert_eq!(form(&busy).0, "0001");
 }

@@ -59,7 +59,7 @@ pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, Volu
 
 /// What the engine knows of a cluster.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct ClusterStatus {
     /// The shape of the volume.
     pub geometry: Geometry,
     /// Who is there and serves what.
@@ -71,7 +71,7 @@ pub struct Known {
 }
 
 /// The cluster as it is now.
-pub fn status(engine: &Engine) -> Result<Known, VolumeError> {
+pub fn status(engine: &Engine) -> Result<ClusterStatus, VolumeError> {
     ask(engine, |_, engine| async move {
         let geometry = geometry(&*engine).await?;
         let map = membership::node_map(&*engine).await?;
@@ -81,7 +81,7 @@ pub fn status(engine: &Engine) -> Result<Known, VolumeError> {
             Some((ProcessId(number), String::from_utf8(record.value).ok()?))
         });
         let removed = removed(&*engine).await?;
-        Ok(Known { geometry, map, removed, security: security.collect() })
+        Ok(ClusterStatus { geometry, map, removed, security: security.collect() })
     })
 }
 

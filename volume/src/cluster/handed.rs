@@ -10,17 +10,17 @@ use cluster::coordination::{
 use runtime::NodeId;
 use runtime::wire::{from_bytes, to_bytes};
 
-use crate::Handed;
+use crate::NodeHandover;
 
 runtime::choice! {
     /// Who has a node.
-    pub enum Place {
+    pub enum NodeRecord {
         /// A process serves it.
         1 Served { /// Drawn at the start of the node.
             by: u64 },
         /// No process serves it.
         2 Free { /// What the last one knew.
-            handed: Handed },
+            handed: NodeHandover },
     }
 }
 
@@ -34,17 +34,17 @@ pub(super) async fn take(
     engine: &dyn Coordination,
     node: NodeId,
     by: u64,
-    found: &mut Option<Handed>,
+    found: &mut Option<NodeHandover>,
 ) -> Result<(), CoordinationError> {
     let key = key(node);
     let seen = engine.get(&key).await?;
     match seen.as_ref().and_then(|seen| from_bytes(&seen.value).ok()) {
         // An earlier try whose answer was lost.
-        Some(Place::Served { by: other }) if other == by => return Ok(()),
-        Some(Place::Free { handed }) => *found = Some(handed),
-        Some(Place::Served { .. }) | None => *found = None,
+        Some(NodeRecord::Served { by: other }) if other == by => return Ok(()),
+        Some(NodeRecord::Free { handed }) => *found = Some(handed),
+        Some(NodeRecord::Served { .. }) | None => *found = None,
     }
-    let served = to_bytes(&Place::Served { by });
+    let served = to_bytes(&NodeRecord::Served { by });
     match engine.write(&key, &served, Expect::still(seen.as_ref()), None).await? {
         WriteOutcome::Done { .. } => Ok(()),
         WriteOutcome::Differs { .. } => Err(CoordinationError::Busy),
@@ -56,17 +56,17 @@ pub(super) async fn give(
     engine: &dyn Coordination,
     node: NodeId,
     by: u64,
-    handed: &Handed,
+    handed: &NodeHandover,
 ) -> Result<(), CoordinationError> {
     let key = key(node);
     let seen = engine.get(&key).await?;
     let place = seen.as_ref().and_then(|seen| from_bytes(&seen.value).ok());
-    if place != Some(Place::Served { by }) {
+    if place != Some(NodeRecord::Served { by }) {
         return Ok(());
     }
-    let mut free = to_bytes(&Place::Free { handed: handed.clone() });
+    let mut free = to_bytes(&NodeRecord::Free { handed: handed.clone() });
     if free.len() > VALUE_LENGTH_MAX {
-        free = to_bytes(&Place::Free { handed: handed.without_holders() });
+        free = to_bytes(&NodeRecord::Free { handed: handed.without_holders() });
     }
     match engine.write(&key, &free, Expect::still(seen.as_ref()), None).await? {
         WriteOutcome::Done { .. } => Ok(()),
@@ -83,13 +83,13 @@ mod tests {
 
     const NODE: NodeId = NodeId::fs(3);
 
-    fn handed() -> Handed {
-        let mut handed = Handed::default();
+    fn handed() -> NodeHandover {
+        let mut handed = NodeHandover::default();
         handed.meta.verifier = 7;
         handed
     }
 
-    async fn taken(engine: &Sled, by: u64) -> Option<Handed> {
+    async fn taken(engine: &Sled, by: u64) -> Option<NodeHandover> {
         let mut found = None;
         take(engine, NODE, by, &mut found).await.expect("the engine answers");
         found

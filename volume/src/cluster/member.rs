@@ -20,13 +20,13 @@ use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 use transport::{Guard, LocalProcess, ProcessAddress, Router, Routes};
 
-use super::bootstrap::{Known, status};
+use super::bootstrap::{ClusterStatus, status};
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
 use super::{ClusterError, Engine};
 use crate::directory::VolumeDirectory;
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{
-    Handed, RunOptions, Running, VolumeError, hand_over, hand_over_disks, node, resume_cache,
+    NodeHandover, RunOptions, RunningVolume, VolumeError, hand_over, hand_over_disks, node, resume_cache,
     resume_files, resume_metadata,
 };
 use fileio::protocol::{Error, Flush, GetAttributes, ROOT};
@@ -59,7 +59,7 @@ pub struct MemberOptions {
 
 /// Why a process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum MemberExit {
     /// It was asked to.
     Asked,
     /// It could not say in time that it lives: others may have taken over.
@@ -68,7 +68,7 @@ pub enum Ended {
 
 /// A process of a cluster.
 pub struct Member {
-    running: Running,
+    running: RunningVolume,
     id: ProcessId,
     me: Arc<LocalProcess>,
     router: Arc<Router>,
@@ -103,9 +103,9 @@ impl std::fmt::Debug for Member {
 
 /// Ends a [`Member`] from another thread.
 #[derive(Clone, Debug)]
-pub struct Ender(std_mpsc::Sender<SupervisorEvent>);
+pub struct MemberStopper(std_mpsc::Sender<SupervisorEvent>);
 
-impl Ender {
+impl MemberStopper {
     /// Asks it to end in order.
     pub fn end(&self) {
         // One that is gone has ended.
@@ -127,7 +127,7 @@ impl Member {
         let MemberOptions { number, ref address, ref engine, ref guard, disk_bytes, ref run } =
             *options;
         let id = ProcessId(number);
-        let Known { geometry, map, removed, .. } = status(engine)?;
+        let ClusterStatus { geometry, map, removed, .. } = status(engine)?;
         if removed.contains(&id) {
             return Err(ClusterError::Removed(id).into());
         }
@@ -163,7 +163,7 @@ impl Member {
         let living = map.processes.len().max(1);
         // As if the nodes were spread evenly; a process that takes over has more.
         let cache_bytes = run.cache_bytes * living;
-        let running = Running::of_cluster(machine, geometry, directory);
+        let running = RunningVolume::of_cluster(machine, geometry, directory);
         Ok(Self {
             running,
             id,
@@ -185,12 +185,12 @@ impl Member {
     }
 
     /// To end it from elsewhere.
-    pub fn ender(&self) -> Ender {
-        Ender(self.events.clone())
+    pub fn ender(&self) -> MemberStopper {
+        MemberStopper(self.events.clone())
     }
 
     /// The volume as this process has it.
-    pub fn running(&self) -> &Running {
+    pub fn running(&self) -> &RunningVolume {
         &self.running
     }
 
@@ -198,8 +198,8 @@ impl Member {
     /// the volume answers.
     pub fn run<E: From<VolumeError>>(
         &mut self,
-        ready: impl FnOnce(&Running) -> Result<(), E>,
-    ) -> Result<Ended, E> {
+        ready: impl FnOnce(&RunningVolume) -> Result<(), E>,
+    ) -> Result<MemberExit, E> {
         let mut ready = Some(ready);
         self.tell_when_ready();
         loop {
@@ -221,7 +221,7 @@ impl Member {
                 SupervisorEvent::Begun(_, Err(error)) => return Err(error.into()),
                 SupervisorEvent::Let(node, by, handed) => {
                     self.running.machine().stop_node(node);
-                    self.command(SupervisorCommand::Handed(node, by, handed));
+                    self.command(SupervisorCommand::NodeHandover(node, by, handed));
                 }
                 SupervisorEvent::Leaving(leaving) => {
                     self.leaving = leaving;
@@ -246,7 +246,7 @@ impl Member {
                         ready(&self.running)?;
                     }
                 }
-                SupervisorEvent::Fenced => return Ok(Ended::Fenced),
+                SupervisorEvent::Fenced => return Ok(MemberExit::Fenced),
                 SupervisorEvent::End => {
                     self.command(SupervisorCommand::Ending);
                 }
@@ -259,7 +259,7 @@ impl Member {
                 SupervisorEvent::Ended => {
                     let flushed = self.flushed.take().unwrap_or(Ok(()));
                     flushed.map_err(VolumeError::Flush)?;
-                    return Ok(Ended::Asked);
+                    return Ok(MemberExit::Asked);
                 }
             }
         }
@@ -361,7 +361,7 @@ impl Member {
         }
         for node in nodes {
             tracing::info!(%node, "begins here");
-            let coming = Coming {
+            let coming = NodeStart {
                 geometry: self.running.geometry(),
                 cache_bytes: self.cache_bytes,
                 memory: self.memory.clone(),
@@ -392,12 +392,12 @@ impl Member {
             let handed = if is_disk_node {
                 hand_over_disks(&context).await.unwrap_or_else(|error| {
                     tracing::warn!(%node, %error, "what is not durable is lost");
-                    Handed::default()
+                    NodeHandover::default()
                 })
             } else {
                 hand_over_at_last(&context).await
             };
-            let by = context.lent::<Name>().map_or(0, |name| name.0);
+            let by = context.lent::<ServerId>().map_or(0, |name| name.0);
             let _ = events.send(SupervisorEvent::Let(node, by, Box::new(handed)));
         });
         drop(going);
@@ -442,7 +442,7 @@ impl Member {
 }
 
 /// One that still comes up does that first; one whose disks are away waits for them.
-async fn hand_over_at_last(context: &Context) -> Handed {
+async fn hand_over_at_last(context: &Context) -> NodeHandover {
     loop {
         match hand_over(context).await {
             Ok(handed) => return handed,
@@ -455,10 +455,10 @@ async fn hand_over_at_last(context: &Context) -> Handed {
 }
 
 /// By which a node has begun here: in the coordination engine it says who serves it.
-struct Name(u64);
+struct ServerId(u64);
 
 /// A node on its way up, while others live.
-struct Coming {
+struct NodeStart {
     geometry: Geometry,
     cache_bytes: usize,
     memory: Arc<MemoryBudget>,
@@ -467,7 +467,7 @@ struct Coming {
     command: mpsc::UnboundedSender<SupervisorCommand>,
 }
 
-impl Coming {
+impl NodeStart {
     async fn come(self, context: Context) -> Result<(), VolumeError> {
         match context.node().kind() {
             NodeKind::Disk(index) => self.bring_disks(context, index).await,
@@ -519,9 +519,9 @@ impl Coming {
     }
 
     /// What the process has handed over that served the node before, if it did.
-    async fn take(&self, context: &Context) -> Option<Handed> {
+    async fn take(&self, context: &Context) -> Option<NodeHandover> {
         let by = context.random();
-        context.lend(Rc::new(Name(by)));
+        context.lend(Rc::new(ServerId(by)));
         let (answer, found) = oneshot::channel();
         let _ = self.command.unbounded_send(SupervisorCommand::Take(context.node(), by, answer));
         found.await.ok().flatten()
@@ -572,7 +572,7 @@ fn listen(machine: &Embedded, address: &str, me: &Arc<LocalProcess>) -> Result<(
     Ok(block_on(listening)??)
 }
 
-impl Running {
+impl RunningVolume {
     fn of_cluster(machine: Embedded, geometry: Geometry, directory: VolumeDirectory) -> Self {
         Self { machine, geometry, directory }
     }

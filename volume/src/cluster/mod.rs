@@ -14,9 +14,9 @@ mod handed;
 mod member;
 mod supervisor;
 
-pub use self::bootstrap::{ClusterShape, Known, bootstrap, status};
+pub use self::bootstrap::{ClusterShape, ClusterStatus, bootstrap, status};
 pub use self::decommission::{add, remove};
-pub use self::member::{Ended, Member, MemberOptions};
+pub use self::member::{MemberExit, Member, MemberOptions};
 
 use cluster::coordination::{CoordinationError, EtcdConfig};
 use cluster::membership::{CommandError, ProcessId};

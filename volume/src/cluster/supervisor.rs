@@ -20,7 +20,7 @@ use runtime::{Context, Epoch, NodeId};
 
 use super::decommission::removed;
 use super::{Engine, handed};
-use crate::{Handed, VolumeError};
+use crate::{NodeHandover, VolumeError};
 use fileio::protocol::Error;
 
 /// Where each process says which epoch all its nodes know.
@@ -62,7 +62,7 @@ pub(super) enum SupervisorEvent {
     /// A node serves here now, or cannot.
     Begun(NodeId, Result<(), VolumeError>),
     /// A node that began by this name has handed over, and may be let go.
-    Let(NodeId, u64, Box<Handed>),
+    Let(NodeId, u64, Box<NodeHandover>),
     /// The process is about to end: its nodes go to others first, if some stay.
     Leaving(bool),
     /// All other processes end too.
@@ -88,9 +88,9 @@ pub(super) enum SupervisorCommand {
     /// A node was stopped as told.
     Stopped(NodeId),
     /// A node begins here, by this name: what the one before handed over is wanted.
-    Take(NodeId, u64, oneshot::Sender<Option<Handed>>),
+    Take(NodeId, u64, oneshot::Sender<Option<NodeHandover>>),
     /// A node that began by this name was stopped as told, and has handed this over.
-    Handed(NodeId, u64, Box<Handed>),
+    NodeHandover(NodeId, u64, Box<NodeHandover>),
     /// A record of the engine is wanted.
     Get(String, oneshot::Sender<Option<Vec<u8>>>),
     /// A record shall be there.
@@ -156,7 +156,7 @@ pub(super) async fn supervise(
                 again(&context, async || handed::take(&*engine, node, by, &mut found).await).await;
                 let _ = answer.send(found);
             }),
-            SupervisorCommand::Handed(node, by, state) => {
+            SupervisorCommand::NodeHandover(node, by, state) => {
                 let keeper = keeper.clone();
                 context.clone().task(async move {
                     again(&context, async || handed::give(&*engine, node, by, &state).await).await;

@@ -67,7 +67,7 @@ pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<Pat
 
 /// The layers' own tests on the emulated machine, part of what the test command simulates, and those of what the
 /// simulator cannot see.
-const LAYERS: &str = "--test lives --test crash --test store --test promises --test memory --test board \
+const LAYERS: &str = "--test restarts --test crash --test store --test promises --test memory --test board \
     --package fileio --package meta --package cache --package blockio";
 
 /// Builds the layers' tests in the copy that was written; the programs.

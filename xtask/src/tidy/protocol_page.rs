@@ -27,7 +27,7 @@ const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/transport/src/
 
 /// Files of a layer with such tables.
 const TABLES: &[&str] =
-    &["/src/protocol.rs", "/src/attributes.rs", "/src/promises.rs", "/src/regions/mod.rs"];
+    &["/src/protocol.rs", "/src/attributes.rs", "/src/promises.rs", "/src/lock_types.rs", "/src/regions/mod.rs"];
 
 /// The files whose tables are parts of messages.
 fn is_described(path: &str) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transport::fabric::Fabrics;
 use transport::{Guard, Security};
 use volume::RunOptions;
-use volume::cluster::{Ended, Member, MemberOptions};
+use volume::cluster::{MemberExit, Member, MemberOptions};
 
 use super::file::MachineFile;
 use crate::commands::serve::{VolumeServer, read_settings};
@@ -97,7 +97,7 @@ impl ServeProcess {
             Ok::<_, ServeError>(())
         });
         match ended.map_err(failed)? {
-            Ended::Asked => match gateway {
+            MemberExit::Asked => match gateway {
                 Some(served) => served.stop().map_err(failed),
                 None => Ok(()),
             },

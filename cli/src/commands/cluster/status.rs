@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ::cluster::membership::{Assignment, NodeMap, Process};
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
-use volume::cluster::{self, Known};
+use volume::cluster::{self, ClusterStatus};
 
 use super::file::MachineFile;
 use crate::exit::CommandFailure;

@@ -14,7 +14,7 @@ use client::volume::{OpenCause, OpenError, SOCKET_NAME};
 use fuse_mount::{MountEnded, MountError, MountOptions, Worker};
 use futures::executor::block_on;
 use runtime::{ClientHandle, Context};
-use volume::{DirectoryError, RunOptions, Running, VolumeError};
+use volume::{DirectoryError, RunOptions, RunningVolume, VolumeError};
 
 use crate::exit::{CommandFailure, MountFailure};
 use crate::session::CommandSession;
@@ -82,7 +82,7 @@ pub(crate) struct MountCommand {
 /// What the mount asks.
 enum MountSource {
     /// A machine of this process.
-    Own(Box<Running>),
+    Own(Box<RunningVolume>),
     /// The server of the volume.
     Server(ClientHandle),
 }

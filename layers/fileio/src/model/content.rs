@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 pub(super) const PAGE: u64 = 4096;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(super) struct SparseContent {
     size: u64,
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Content {
+impl SparseContent {
     pub(super) fn size(&self) -> u64 {
         self.size
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use meta::attributes::access;
 
-use super::state::{Body, State, permit};
+use super::state::{InodeBody, ModelState, permit};
 use crate::protocol::{
     Allocate, Append, Appended, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX,
     Error, FILE_SIZE_MAX, GetAttributes, Handle, Kind, ListData, PunchHole, Read, ReadData,
@@ -17,7 +17,7 @@ use crate::regions::REGIONS_MAX;
 /// The write verifier of all files.
 const WRITE_VERIFIER: u64 = 0x7E57;
 
-impl State {
+impl ModelState {
     pub(super) fn get_attributes(&self, r: &GetAttributes) -> Result<Attributes, Error> {
         self.attributes(&r.file)
     }
@@ -73,7 +73,7 @@ impl State {
 
     pub(super) fn read_link(&mut self, r: &ReadLink, now: Time) -> Result<Vec<u8>, Error> {
         let inode = self.inode_mut(&r.file)?;
-        let Body::Symlink(target) = &inode.body else {
+        let InodeBody::Symlink(target) = &inode.body else {
             return Err(Error::Invalid {});
         };
         let target = target.clone();

@@ -61,7 +61,7 @@ use futures::future::LocalBoxFuture;
 use runtime::{Call, Caller, RequestInfo as _, Server};
 
 use crate::protocol::{Append, CallId, Error, FileIo, Reply, Request, Time};
-use state::State;
+use state::ModelState;
 
 /// Answers that are kept for requests that come again.
 pub const CALLS_KEPT_MAX: usize = 4096;
@@ -72,13 +72,13 @@ pub const CAPACITY_BYTES: u64 = 1 << 40;
 /// The reference file system. One may serve all nodes: `context.serve(model.clone())` at each.
 pub struct Model {
     clock: Box<dyn Fn() -> Duration>,
-    state: RefCell<State>,
-    answered: RefCell<Answered>,
+    state: RefCell<ModelState>,
+    answered: RefCell<AnsweredCalls>,
 }
 
 /// Successful answers of requests with a call id, oldest first.
 #[derive(Default)]
-struct Answered {
+struct AnsweredCalls {
     replies: BTreeMap<CallId, (Request, Reply)>,
     order: VecDeque<CallId>,
 }
@@ -106,7 +106,7 @@ impl Model {
         let now = Time::from_unix(clock());
         Self {
             clock: Box::new(clock),
-            state: RefCell::new(State::new(capacity_bytes, now)),
+            state: RefCell::new(ModelState::new(capacity_bytes, now)),
             answered: RefCell::default(),
         }
     }
@@ -198,7 +198,7 @@ impl Server<FileIo> for Model {
     }
 }
 
-impl Answered {
+impl AnsweredCalls {
     fn keep(&mut self, call: CallId, request: Request, reply: Reply) {
         if self.replies.insert(call, (request, reply)).is_none() {
             self.order.push_back(call);

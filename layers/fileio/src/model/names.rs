@@ -2,15 +2,15 @@
 
 use meta::attributes::access;
 
-use super::content::Content;
-use super::state::{Body, Directory, State, permit};
+use super::content::SparseContent;
+use super::state::{InodeBody, Directory, ModelState, permit};
 use crate::protocol::{
     Attributes, Change, Create, Created, Credentials, Error, Existing, Handle, Kind, LINKS_MAX,
     Link, Lookup, MakeNode, Name, NewNode, Parent, Remove, RemoveDirectory, Rename, TARGET_MAX,
     Time,
 };
 
-impl State {
+impl ModelState {
     pub(super) fn lookup(&self, r: &Lookup) -> Result<Attributes, Error> {
         let ino = self.find(&r.who, &r.directory, &r.name)?.ok_or(Error::NotFound {})?;
         Ok(self.attributes_of_ino(ino))
@@ -25,7 +25,7 @@ impl State {
         if let Some(ino) = self.find(&r.who, &r.directory, &r.name)? {
             return self.create_existing(r, ino, now);
         }
-        let file = (Kind::File {}, Body::File(Content::default()));
+        let file = (Kind::File {}, InodeBody::File(SparseContent::default()));
         let inode = self.make(&r.who, (&r.directory, &r.name), file, &r.change, now)?;
         if let Existing::UseIfSame { verifier } = r.existing {
             inode.verifier = Some(verifier);
@@ -144,7 +144,7 @@ impl State {
         if moves_up {
             self.inode_mut(&r.from_directory)?.fixed.links -= 1;
             self.inode_mut(&r.to_directory)?.fixed.links += 1;
-            if let Body::Directory(moved) = &mut self.named(ino).body {
+            if let InodeBody::Directory(moved) = &mut self.named(ino).body {
                 moved.parent = r.to_directory.ino;
             }
         }
@@ -194,8 +194,8 @@ impl State {
 
     fn check_empty(&mut self, ino: u64) -> Result<(), Error> {
         match &self.named(ino).body {
-            Body::Directory(directory) if directory.names.is_empty() => Ok(()),
-            Body::Directory(_) => Err(Error::NotEmpty {}),
+            InodeBody::Directory(directory) if directory.names.is_empty() => Ok(()),
+            InodeBody::Directory(_) => Err(Error::NotEmpty {}),
             _ => Err(Error::NotDirectory {}),
         }
     }
@@ -216,27 +216,27 @@ impl State {
                 return true;
             }
             match &self.named(ino).body {
-                Body::Directory(directory) if directory.parent != ino => ino = directory.parent,
+                InodeBody::Directory(directory) if directory.parent != ino => ino = directory.parent,
                 _ => return false,
             }
         }
     }
 }
 
-fn new_node(r: &MakeNode) -> Result<(Kind, Body), Error> {
+fn new_node(r: &MakeNode) -> Result<(Kind, InodeBody), Error> {
     Ok(match &r.node {
         NewNode::Directory {} => {
-            (Kind::Directory {}, Body::Directory(Directory::new(r.directory.ino)))
+            (Kind::Directory {}, InodeBody::Directory(Directory::new(r.directory.ino)))
         }
         NewNode::Symlink { target } => {
             if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
                 return Err(Error::Invalid {});
             }
-            (Kind::Symlink {}, Body::Symlink(target.clone()))
+            (Kind::Symlink {}, InodeBody::Symlink(target.clone()))
         }
-        NewNode::BlockDevice { .. } => (Kind::BlockDevice {}, Body::Special),
-        NewNode::CharDevice { .. } => (Kind::CharDevice {}, Body::Special),
-        NewNode::Fifo {} => (Kind::Fifo {}, Body::Special),
-        NewNode::Socket {} => (Kind::Socket {}, Body::Special),
+        NewNode::BlockDevice { .. } => (Kind::BlockDevice {}, InodeBody::Special),
+        NewNode::CharDevice { .. } => (Kind::CharDevice {}, InodeBody::Special),
+        NewNode::Fifo {} => (Kind::Fifo {}, InodeBody::Special),
+        NewNode::Socket {} => (Kind::Socket {}, InodeBody::Special),
     })
 }

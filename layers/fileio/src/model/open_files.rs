@@ -2,17 +2,17 @@
 
 use runtime::protocol::Undelivered;
 
-use super::state::State;
-use crate::locks::Refusal;
+use super::state::ModelState;
+use crate::locks::LockRefusal;
 use crate::protocol::{
-    Attributes, ByteRange, CallId, CloseHandle, Create, Error, FileLock, Kind, Lock, Locked,
+    Attributes, ByteRange, CallId, CloseHandle, Create, Error, FileLock, Kind, Lock, LockResult,
     Lookup, Open, OpenHandle, OpenNew, OpenedFile, OpenedNewFile, TestLock, Time, Unlock,
 };
 
 /// The lease of all clients.
 pub(super) const LEASE_ID: u64 = 1;
 
-impl State {
+impl ModelState {
     pub(super) fn hold(&mut self, r: &OpenHandle) -> Result<OpenedFile, Error> {
         let attributes = self.attributes(&r.file)?;
         Ok(self.held(r.call, attributes))
@@ -53,19 +53,19 @@ impl State {
         Ok(OpenedNewFile { created, lease })
     }
 
-    pub(super) fn lock(&mut self, r: &Lock) -> Result<Locked, Error> {
+    pub(super) fn lock(&mut self, r: &Lock) -> Result<LockResult, Error> {
         check_range(r.range)?;
         let holders = self.holders.get(&r.file.ino);
         if r.lease != LEASE_ID || !holders.is_some_and(|all| all.contains_key(&r.owner.client)) {
-            return Ok(Locked::Unheld {});
+            return Ok(LockResult::Unheld {});
         }
         if r.reclaim {
-            return Ok(Locked::Late {});
+            return Ok(LockResult::Late {});
         }
         match self.locks.lock(r.file.ino, r.owner, r.range, r.kind) {
-            Ok(()) => Ok(Locked::Granted {}),
-            Err(Refusal::Conflict(lock)) => Ok(Locked::Conflict { lock }),
-            Err(Refusal::Full) => Err(Undelivered::Busy.into()),
+            Ok(()) => Ok(LockResult::Granted {}),
+            Err(LockRefusal::Conflict(lock)) => Ok(LockResult::Conflict { lock }),
+            Err(LockRefusal::Full) => Err(Undelivered::Busy.into()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::content::{Content, PAGE};
+use super::content::{SparseContent, PAGE};
 use crate::locks::LockTable;
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Handle, Kind, Name, ROOT, SetTime,
@@ -19,9 +19,9 @@ const GROUP_EXECUTE: u32 = 0o010;
 const MODE_BITS: u32 = 0o7777;
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ModelState {
     capacity_bytes: u64,
-    inodes: BTreeMap<u64, Inode>,
+    inodes: BTreeMap<u64, ModelInode>,
     /// Numbers to be used again, with their last generation.
     freed: BTreeMap<u64, u64>,
     ino_last: u64,
@@ -31,18 +31,18 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Inode {
+pub(super) struct ModelInode {
     /// All but the size and the space, which follow from the body.
     pub(super) fixed: Attributes,
-    pub(super) body: Body,
+    pub(super) body: InodeBody,
     pub(super) xattrs: BTreeMap<XattrName, Vec<u8>>,
     /// Of the exclusive creation.
     pub(super) verifier: Option<u64>,
 }
 
 #[derive(Debug)]
-pub(super) enum Body {
-    File(Content),
+pub(super) enum InodeBody {
+    File(SparseContent),
     Directory(Directory),
     Symlink(Vec<u8>),
     Special,
@@ -52,13 +52,13 @@ pub(super) enum Body {
 pub(super) struct Directory {
     /// The inode above; the root's is itself.
     pub(super) parent: u64,
-    pub(super) names: BTreeMap<Name, Entry>,
+    pub(super) names: BTreeMap<Name, ModelEntry>,
     pub(super) cookies: BTreeMap<u64, Name>,
     pub(super) cookie_last: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct ModelEntry {
     pub(super) cookie: u64,
     pub(super) ino: u64,
 }
@@ -72,7 +72,7 @@ impl Directory {
     pub(super) fn insert(&mut self, name: Name, ino: u64) {
         self.cookie_last += 1;
         self.cookies.insert(self.cookie_last, name.clone());
-        self.names.insert(name, Entry { cookie: self.cookie_last, ino });
+        self.names.insert(name, ModelEntry { cookie: self.cookie_last, ino });
     }
 
     pub(super) fn remove(&mut self, name: &Name) {
@@ -82,19 +82,19 @@ impl Directory {
     }
 }
 
-impl Inode {
+impl ModelInode {
     pub(super) fn attributes(&self) -> Attributes {
         let (size, used_bytes) = match &self.body {
-            Body::File(content) => (content.size(), content.used_bytes()),
-            Body::Directory(_) => (PAGE, 0),
-            Body::Symlink(target) => (target.len() as u64, 0),
-            Body::Special => (0, 0),
+            InodeBody::File(content) => (content.size(), content.used_bytes()),
+            InodeBody::Directory(_) => (PAGE, 0),
+            InodeBody::Symlink(target) => (target.len() as u64, 0),
+            InodeBody::Special => (0, 0),
         };
         Attributes { size, used_bytes, ..self.fixed }
     }
 
     pub(super) fn is_directory(&self) -> bool {
-        matches!(self.body, Body::Directory(_))
+        matches!(self.body, InodeBody::Directory(_))
     }
 
     /// Content and attributes changed.
@@ -130,11 +130,11 @@ impl Inode {
     }
 
     /// The content, of what has one.
-    pub(super) fn content(&mut self) -> Result<&mut Content, Error> {
+    pub(super) fn content(&mut self) -> Result<&mut SparseContent, Error> {
         match &mut self.body {
-            Body::File(content) => Ok(content),
-            Body::Directory(_) => Err(Error::IsDirectory {}),
-            Body::Symlink(_) | Body::Special => Err(Error::Invalid {}),
+            InodeBody::File(content) => Ok(content),
+            InodeBody::Directory(_) => Err(Error::IsDirectory {}),
+            InodeBody::Symlink(_) | InodeBody::Special => Err(Error::Invalid {}),
         }
     }
 
@@ -165,9 +165,9 @@ impl Inode {
         }
         if let Some(size) = change.size {
             match self.body {
-                Body::File(_) => self.check_transfer(who, access::WRITE)?,
-                Body::Directory(_) => return Err(Error::IsDirectory {}),
-                Body::Symlink(_) | Body::Special => return Err(Error::Invalid {}),
+                InodeBody::File(_) => self.check_transfer(who, access::WRITE)?,
+                InodeBody::Directory(_) => return Err(Error::IsDirectory {}),
+                InodeBody::Symlink(_) | InodeBody::Special => return Err(Error::Invalid {}),
             }
             check_size(size)?;
         }
@@ -198,7 +198,7 @@ impl Inode {
             self.fixed.gid = change.gid.unwrap_or(self.fixed.gid);
             self.drop_setid_of_owner();
         }
-        if let (Some(size), Body::File(content)) = (change.size, &mut self.body) {
+        if let (Some(size), InodeBody::File(content)) = (change.size, &mut self.body) {
             content.set_size(size);
             self.fixed.mtime = now;
             self.drop_setid(who);
@@ -216,15 +216,15 @@ impl Inode {
     }
 }
 
-impl State {
+impl ModelState {
     pub(super) fn new(capacity_bytes: u64, now: Time) -> Self {
         let fixed = Attributes {
             links: 2,
             mode: 0o755,
             ..attributes_of(ROOT, Kind::Directory {}, &Credentials::root(), now)
         };
-        let body = Body::Directory(Directory::new(ROOT.ino));
-        let root = Inode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
+        let body = InodeBody::Directory(Directory::new(ROOT.ino));
+        let root = ModelInode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
         Self {
             capacity_bytes,
             inodes: BTreeMap::from([(ROOT.ino, root)]),
@@ -249,24 +249,24 @@ impl State {
     }
 
     /// The inode of a handle.
-    pub(super) fn inode(&self, handle: &Handle) -> Result<&Inode, Error> {
+    pub(super) fn inode(&self, handle: &Handle) -> Result<&ModelInode, Error> {
         let inode = self.inodes.get(&handle.ino);
         inode.filter(|inode| inode.fixed.generation == handle.generation).ok_or(Error::Stale {})
     }
 
     /// The same, to be changed.
-    pub(super) fn inode_mut(&mut self, handle: &Handle) -> Result<&mut Inode, Error> {
+    pub(super) fn inode_mut(&mut self, handle: &Handle) -> Result<&mut ModelInode, Error> {
         self.inode(handle)?;
         self.inodes.get_mut(&handle.ino).ok_or(Error::Stale {})
     }
 
     /// The inode that an entry names: it exists as long as the entry does.
-    pub(super) fn named(&mut self, ino: u64) -> &mut Inode {
+    pub(super) fn named(&mut self, ino: u64) -> &mut ModelInode {
         self.inodes.get_mut(&ino).expect("an entry names an inode")
     }
 
     pub(super) fn attributes(&self, handle: &Handle) -> Result<Attributes, Error> {
-        self.inode(handle).map(Inode::attributes)
+        self.inode(handle).map(ModelInode::attributes)
     }
 
     pub(super) fn attributes_of_ino(&self, ino: u64) -> Attributes {
@@ -276,7 +276,7 @@ impl State {
     /// The directory of a handle, if it is one.
     pub(super) fn directory(&self, handle: &Handle) -> Result<&Directory, Error> {
         match &self.inode(handle)?.body {
-            Body::Directory(directory) => Ok(directory),
+            InodeBody::Directory(directory) => Ok(directory),
             _ => Err(Error::NotDirectory {}),
         }
     }
@@ -284,7 +284,7 @@ impl State {
     /// The same, to be changed.
     pub(super) fn directory_mut(&mut self, handle: &Handle) -> Result<&mut Directory, Error> {
         match &mut self.inode_mut(handle)?.body {
-            Body::Directory(directory) => Ok(directory),
+            InodeBody::Directory(directory) => Ok(directory),
             _ => Err(Error::NotDirectory {}),
         }
     }
@@ -323,14 +323,14 @@ impl State {
         &mut self,
         who: &Credentials,
         (directory, name): (&Handle, &Name),
-        (kind, body): (Kind, Body),
+        (kind, body): (Kind, InodeBody),
         change: &Change,
         now: Time,
-    ) -> Result<&mut Inode, Error> {
+    ) -> Result<&mut ModelInode, Error> {
         self.check_add(who, directory)?;
         let handle = self.next_handle();
         let fixed = attributes_of(handle, kind, who, now);
-        let mut inode = Inode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
+        let mut inode = ModelInode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
         let above = self.inode(directory)?.fixed;
         let mut inherited = 0;
         if above.mode & SETGID != 0 {

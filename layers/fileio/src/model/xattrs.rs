@@ -2,13 +2,13 @@
 
 use meta::attributes::access;
 
-use super::state::{Inode, STICKY, State, permit};
+use super::state::{ModelInode, STICKY, ModelState, permit};
 use crate::protocol::{
     Attributes, Credentials, Error, GetXattr, Kind, ListXattrs, RemoveXattr, SetXattr, Time,
     XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
 };
 
-impl Inode {
+impl ModelInode {
     /// May `who` set or remove the attribute?
     fn check_xattr_write(&self, who: &Credentials, name: &XattrName) -> Result<(), Error> {
         let refused = Err(Error::NotPermitted {});
@@ -39,7 +39,7 @@ impl Inode {
     }
 }
 
-impl State {
+impl ModelState {
     pub(super) fn get_xattr(&self, r: &GetXattr) -> Result<Vec<u8>, Error> {
         let inode = self.inode(&r.file)?;
         let is_known = match (Namespace::of(&r.name)?, inode.fixed.kind) {

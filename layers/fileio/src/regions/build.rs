@@ -1,6 +1,6 @@
 //! Making lists, in as few and as flat patterns as they can be told.
 
-use super::{Level, Pattern, Regions, RegionsError};
+use super::{RegionLoop, RegionPattern, Regions, RegionsError};
 
 impl Regions {
     /// One range; none if it has no byte.
@@ -15,8 +15,8 @@ impl Regions {
 
     /// Vectors of vectors: a block in loops of `(count, stride)`, the outermost first.
     pub fn nested(start: u64, block: u64, loops: &[(u64, u64)]) -> Result<Self, RegionsError> {
-        let levels = loops.iter().map(|&(count, stride)| Level { count, stride });
-        let pattern = Pattern { start, block, levels: levels.collect() };
+        let levels = loops.iter().map(|&(count, stride)| RegionLoop { count, stride });
+        let pattern = RegionPattern { start, block, levels: levels.collect() };
         pattern.check()?;
         Self::new(vec![flat(pattern)])
     }
@@ -42,27 +42,27 @@ impl Regions {
             }
             let skipped = from.checked_mul(stride).ok_or(RegionsError::TooLarge)?;
             start = start.checked_add(skipped).ok_or(RegionsError::TooLarge)?;
-            levels.insert(0, Level { count, stride });
+            levels.insert(0, RegionLoop { count, stride });
             stride = stride.checked_mul(size).ok_or(RegionsError::TooLarge)?;
         }
         if element == 0 || part.contains(&0) {
             return Err(RegionsError::Empty);
         }
-        let pattern = flat(Pattern { start, block: element, levels });
+        let pattern = flat(RegionPattern { start, block: element, levels });
         Self::new(vec![pattern])
     }
 
     /// Ranges of `(offset, length)` in this order. Neighbours that touch become one; what has no bytes is
     /// left out.
     pub fn indexed(ranges: impl IntoIterator<Item = (u64, u64)>) -> Result<Self, RegionsError> {
-        let mut patterns: Vec<Pattern> = Vec::new();
+        let mut patterns: Vec<RegionPattern> = Vec::new();
         for (start, block) in ranges {
             match patterns.last_mut() {
                 _ if block == 0 => {}
                 Some(last) if last.start.checked_add(last.block) == Some(start) => {
                     last.block = last.block.checked_add(block).ok_or(RegionsError::TooLarge)?;
                 }
-                _ => patterns.push(Pattern { start, block, levels: Vec::new() }),
+                _ => patterns.push(RegionPattern { start, block, levels: Vec::new() }),
             }
             if patterns.len() > super::PATTERNS_MAX {
                 return Err(RegionsError::TooMany);
@@ -80,10 +80,10 @@ impl Regions {
 /// The same regions in the same order with fewer loops: those that go round once, and those that only make a
 /// longer block or a longer loop, are taken out. `pattern` may have more loops than are allowed; its
 /// products must not be too large, or they are left as they are.
-fn flat(pattern: Pattern) -> Pattern {
-    let Pattern { start, mut block, levels } = pattern;
+fn flat(pattern: RegionPattern) -> RegionPattern {
+    let RegionPattern { start, mut block, levels } = pattern;
     // The innermost first.
-    let mut flat: Vec<Level> = Vec::new();
+    let mut flat: Vec<RegionLoop> = Vec::new();
     for level in levels.into_iter().rev().filter(|level| level.count != 1) {
         let longer = match flat.last_mut() {
             None if level.stride == block => {
@@ -99,5 +99,5 @@ fn flat(pattern: Pattern) -> Pattern {
         }
     }
     flat.reverse();
-    Pattern { start, block, levels: flat }
+    RegionPattern { start, block, levels: flat }
 }

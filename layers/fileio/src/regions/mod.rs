@@ -2,7 +2,7 @@
 //! array travels as the shape of its part, however many regions that is (list I/O: Ching et al.;
 //! Wu section 3.1; the datatypes of MPI).
 //!
-//! A list is a row of [`Pattern`]s; a pattern repeats a block of bytes in a few nested loops. That
+//! A list is a row of [`RegionPattern`]s; a pattern repeats a block of bytes in a few nested loops. That
 //! covers one range, a vector, nested vectors, a part of an array, and a list of ranges. The bytes of
 //! all regions, one region after the other, are the list's *packed* bytes; a *window* is a range of
 //! these. Memory and time to find a place in a list do not grow with the number of its regions.
@@ -17,7 +17,7 @@ use std::ops::Range;
 use runtime::seed::Rng;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
-pub use walk::{Region, Walk};
+pub use walk::{Region, RegionWalk};
 
 /// Nested loops of one pattern, at most.
 pub const LEVELS_MAX: usize = 8;
@@ -34,7 +34,7 @@ const BYTES_MAX: u64 = i64::MAX as u64;
 runtime::record! {
     /// A loop round what is inside it.
     #[derive(Copy)]
-    pub struct Level {
+    pub struct RegionLoop {
         /// How often, at least once.
         count: u64,
         /// Bytes from one turn to the next.
@@ -44,13 +44,13 @@ runtime::record! {
 
 runtime::record! {
     /// A block of bytes, repeated.
-    pub struct Pattern {
+    pub struct RegionPattern {
         /// The first byte of the first block.
         start: u64,
         /// Bytes of a block, at least one.
         block: u64,
         /// The loops, the outermost first; at most [`LEVELS_MAX`].
-        levels: Vec<Level>,
+        levels: Vec<RegionLoop>,
     }
 }
 
@@ -74,7 +74,7 @@ pub enum RegionsError {
     NotWithin,
 }
 
-impl Pattern {
+impl RegionPattern {
     /// Regions: one for each turn of the innermost loop. `None` if they are too many.
     fn regions(&self) -> Option<u64> {
         self.levels.iter().try_fold(1u64, |product, level| product.checked_mul(level.count))
@@ -89,7 +89,7 @@ impl Pattern {
     }
 
     /// Is it one that may be in a list? Returns what it adds to it.
-    fn check(&self) -> Result<Sum, RegionsError> {
+    fn check(&self) -> Result<RegionsSum, RegionsError> {
         if self.levels.len() > LEVELS_MAX {
             return Err(RegionsError::TooDeep);
         }
@@ -102,13 +102,13 @@ impl Pattern {
         if end > BYTES_MAX || bytes > BYTES_MAX {
             return Err(RegionsError::TooLarge);
         }
-        Ok(Sum { bytes, regions, end })
+        Ok(RegionsSum { bytes, regions, end })
     }
 }
 
 /// Of a list up to and with one of its patterns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
+struct RegionsSum {
     /// Packed bytes.
     bytes: u64,
     regions: u64,
@@ -119,19 +119,19 @@ struct Sum {
 /// A list of regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
-    patterns: Vec<Pattern>,
+    patterns: Vec<RegionPattern>,
     /// Up to and with the pattern of the same index.
-    sums: Vec<Sum>,
+    sums: Vec<RegionsSum>,
 }
 
 impl Regions {
     /// The list of these patterns.
-    pub fn new(patterns: Vec<Pattern>) -> Result<Self, RegionsError> {
+    pub fn new(patterns: Vec<RegionPattern>) -> Result<Self, RegionsError> {
         if patterns.len() > PATTERNS_MAX {
             return Err(RegionsError::TooMany);
         }
         let mut sums = Vec::with_capacity(patterns.len());
-        let mut sum = Sum::default();
+        let mut sum = RegionsSum::default();
         for pattern in &patterns {
             let more = pattern.check()?;
             let bytes = sum.bytes.checked_add(more.bytes).filter(|&bytes| bytes <= BYTES_MAX);
@@ -139,14 +139,14 @@ impl Regions {
             let (Some(bytes), Some(regions)) = (bytes, regions) else {
                 return Err(RegionsError::TooLarge);
             };
-            sum = Sum { bytes, regions, end: sum.end.max(more.end) };
+            sum = RegionsSum { bytes, regions, end: sum.end.max(more.end) };
             sums.push(sum);
         }
         Ok(Self { patterns, sums })
     }
 
     /// The patterns.
-    pub fn patterns(&self) -> &[Pattern] {
+    pub fn patterns(&self) -> &[RegionPattern] {
         &self.patterns
     }
 
@@ -167,8 +167,8 @@ impl Regions {
 
     /// The regions that hold the packed bytes of `window`, in order; of the first and the last as much as
     /// lies in it.
-    pub fn walk(&self, window: Range<u64>) -> Walk<'_> {
-        Walk::new(self, window)
+    pub fn walk(&self, window: Range<u64>) -> RegionWalk<'_> {
+        RegionWalk::new(self, window)
     }
 
     /// Regions that have bytes in `window`.
@@ -181,9 +181,9 @@ impl Regions {
     }
 
     /// The pattern that holds the packed byte `position`, and what is before it.
-    fn pattern_at(&self, position: u64) -> (usize, Sum) {
+    fn pattern_at(&self, position: u64) -> (usize, RegionsSum) {
         let index = self.sums.partition_point(|sum| sum.bytes <= position);
-        let before = index.checked_sub(1).map_or(Sum::default(), |last| self.sums[last]);
+        let before = index.checked_sub(1).map_or(RegionsSum::default(), |last| self.sums[last]);
         (index, before)
     }
 
@@ -196,7 +196,7 @@ impl Regions {
     /// Where the region of a number begins, among the packed bytes.
     fn position_of(&self, region: u64) -> u64 {
         let index = self.sums.partition_point(|sum| sum.regions <= region);
-        let before = index.checked_sub(1).map_or(Sum::default(), |last| self.sums[last]);
+        let before = index.checked_sub(1).map_or(RegionsSum::default(), |last| self.sums[last]);
         let block = self.patterns.get(index).map_or(0, |pattern| pattern.block);
         before.bytes + (region - before.regions) * block
     }
@@ -263,8 +263,8 @@ impl Wire for Regions {
     }
 
     fn sample(rng: &mut Rng) -> Self {
-        let level = |rng: &mut Rng| Level { count: rng.below(5) + 1, stride: rng.below(64) };
-        let pattern = |rng: &mut Rng| Pattern {
+        let level = |rng: &mut Rng| RegionLoop { count: rng.below(5) + 1, stride: rng.below(64) };
+        let pattern = |rng: &mut Rng| RegionPattern {
             start: rng.below(1000),
             block: rng.below(20) + 1,
             levels: (0..rng.below(4)).map(|_| level(rng)).collect(),

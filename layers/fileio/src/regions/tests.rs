@@ -7,7 +7,7 @@ use super::*;
 
 /// Each packed byte's offset, by loops.
 fn expanded(regions: &Regions) -> Vec<u64> {
-    fn turn(levels: &[Level], start: u64, block: u64, out: &mut Vec<u64>) {
+    fn turn(levels: &[RegionLoop], start: u64, block: u64, out: &mut Vec<u64>) {
         match levels.split_first() {
             None => out.extend(start..start + block),
             Some((level, inner)) => {
@@ -18,14 +18,14 @@ fn expanded(regions: &Regions) -> Vec<u64> {
         }
     }
     let mut out = Vec::new();
-    for Pattern { start, block, levels } in regions.patterns() {
+    for RegionPattern { start, block, levels } in regions.patterns() {
         turn(levels, *start, *block, &mut out);
     }
     out
 }
 
 /// Each packed byte's offset, by a walk.
-fn walked(walk: Walk<'_>) -> Vec<u64> {
+fn walked(walk: RegionWalk<'_>) -> Vec<u64> {
     walk.flat_map(|region| region.offset..region.offset + region.length).collect()
 }
 
@@ -122,13 +122,13 @@ fn a_part_of_an_array_is_what_loops_over_its_elements_find() {
 #[test]
 fn what_lies_together_is_told_as_one() {
     let whole = Regions::subarray(0, 8, &[10, 20, 30], &[10, 20, 30], &[0, 0, 0]).unwrap();
-    assert_eq!(whole.patterns(), [Pattern { start: 0, block: 48_000, levels: Vec::new() }]);
+    assert_eq!(whole.patterns(), [RegionPattern { start: 0, block: 48_000, levels: Vec::new() }]);
     let planes = Regions::subarray(0, 8, &[10, 20, 30], &[2, 20, 30], &[3, 0, 0]).unwrap();
     assert_eq!(planes.count(), 1);
     let tile = Regions::subarray(0, 3, &[1536, 2048], &[768, 1024], &[768, 1024]).unwrap();
-    let level = Level { count: 768, stride: 6144 };
+    let level = RegionLoop { count: 768, stride: 6144 };
     let start = 768 * 6144 + 3072;
-    assert_eq!(tile.patterns(), [Pattern { start, block: 3072, levels: vec![level] }]);
+    assert_eq!(tile.patterns(), [RegionPattern { start, block: 3072, levels: vec![level] }]);
     let touching = Regions::indexed([(0, 5), (5, 5), (10, 0), (20, 1)]).unwrap();
     assert_eq!((touching.count(), touching.bytes()), (2, 11));
 }
@@ -146,10 +146,10 @@ fn a_million_regions_take_a_few_bytes() {
 
 #[test]
 fn a_list_that_breaks_a_limit_is_refused_in_any_form() {
-    let pattern = |start, block, levels: &[(u64, u64)]| Pattern {
+    let pattern = |start, block, levels: &[(u64, u64)]| RegionPattern {
         start,
         block,
-        levels: levels.iter().map(|&(count, stride)| Level { count, stride }).collect(),
+        levels: levels.iter().map(|&(count, stride)| RegionLoop { count, stride }).collect(),
     };
     let refused = [
         (vec![pattern(0, 0, &[])], RegionsError::Empty),

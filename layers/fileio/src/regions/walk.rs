@@ -18,7 +18,7 @@ pub struct Region {
 /// The regions of a window of a list, in order. Made and moved in time that depends on the depth of a
 /// pattern and the logarithm of their number.
 #[derive(Clone, Debug)]
-pub struct Walk<'a> {
+pub struct RegionWalk<'a> {
     regions: &'a Regions,
     /// The pattern it is in; their number at the end.
     pattern: usize,
@@ -32,7 +32,7 @@ pub struct Walk<'a> {
     end: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> RegionWalk<'a> {
     pub(super) fn new(regions: &'a Regions, window: Range<u64>) -> Self {
         let end = window.end.min(regions.bytes());
         let turns = [0; LEVELS_MAX];
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for RegionWalk<'_> {
     type Item = Region;
 
     fn next(&mut self) -> Option<Region> {

@@ -15,7 +15,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
 use super::FileServer;
-use super::write::Purpose;
+use super::write::WritePurpose;
 use crate::protocol::{Append, Appended, CallId, Error, TRANSFER_MAX};
 use crate::rules;
 
@@ -30,12 +30,12 @@ const CLIENTS_MAX: usize = 4096;
 pub(super) struct Appends {
     /// Those under way: a second copy of one waits for the first.
     running: KeyedLock<CallId>,
-    done: RefCell<Done>,
+    done: RefCell<AppendResults>,
 }
 
 /// What came of them, oldest first.
 #[derive(Debug, Default)]
-struct Done {
+struct AppendResults {
     answers: BTreeMap<CallId, Result<Appended, Error>>,
     order: VecDeque<CallId>,
     /// The latest call of each client that is not remembered any more.
@@ -44,7 +44,7 @@ struct Done {
     has_lost_count: bool,
 }
 
-impl Done {
+impl AppendResults {
     fn keep(&mut self, call: CallId, answer: Result<Appended, Error>) {
         if self.answers.insert(call, answer).is_none() {
             self.order.push_back(call);
@@ -88,7 +88,7 @@ impl FileServer {
         }
         let mut appended = self.append_once(&request).await;
         if appended == Err(Error::Damaged {}) {
-            Box::pin(self.look_for_loss(request.file)).await;
+            Box::pin(self.recover_lost_writes(request.file)).await;
             appended = Box::pin(self.append_once(&request)).await;
         }
         if appended.is_ok() {
@@ -112,7 +112,7 @@ impl FileServer {
         if length == 0 {
             return Ok(Appended { offset, written: self.unchanged(before).await? });
         }
-        let written = self.write_locked(who, &before, offset, data.clone(), Purpose::Data).await?;
+        let written = self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await?;
         Ok(Appended { offset, written })
     }
 }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_is_known_to_be_forgotten() {
-        let mut done = Done::default();
+        let mut done = AppendResults::default();
         let call = |number| CallId { client: number % 2, number };
         for number in 0..REMEMBERED_MAX as u64 + 10 {
             done.keep(call(number), Err(Error::NoSpace {}));

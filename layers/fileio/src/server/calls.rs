@@ -22,20 +22,20 @@ const UNCHANGED_MAX: usize = 1024;
 
 /// Calls of this node.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct CallTable {
     /// Those under way: a second copy of one waits for the first.
     running: KeyedLock<CallId>,
-    unchanged: RefCell<Unchanged>,
+    unchanged: RefCell<UnstoredReplies>,
 }
 
 /// Replies that changed nothing, oldest first.
 #[derive(Debug, Default)]
-struct Unchanged {
+struct UnstoredReplies {
     replies: BTreeMap<CallId, Reply>,
     order: VecDeque<CallId>,
 }
 
-impl Unchanged {
+impl UnstoredReplies {
     fn keep(&mut self, call: CallId, reply: Reply) {
         if self.replies.insert(call, reply).is_none() {
             self.order.push_back(call);
@@ -130,7 +130,7 @@ impl FileServer {
     }
 
     /// What `who` has made, linked or changed earlier, as it is now.
-    pub(super) async fn made_before(
+    pub(super) async fn attributes_after_repeat(
         &self,
         file: Handle,
         kind: Kind,

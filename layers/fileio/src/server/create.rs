@@ -11,7 +11,7 @@ use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
 use super::calls::{CallIdRequest, other_call};
-use super::remote_locks::RemoteLock;
+use super::remote_locks::RemoteLockGuard;
 use super::{FileServer, ParentDir, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
@@ -42,7 +42,7 @@ impl CallIdRequest for Create {
         match outcome {
             CallOutcome::Made { ino, generation } => {
                 let file = Handle { ino, generation };
-                let attributes = server.made_before(file, Kind::File {}, &self.who).await?;
+                let attributes = server.attributes_after_repeat(file, Kind::File {}, &self.who).await?;
                 Ok(Created { attributes, new: true })
             }
             _ => other_call(),
@@ -67,7 +67,7 @@ impl CallIdRequest for MakeNode {
         match outcome {
             CallOutcome::Made { ino, generation } => {
                 let file = Handle { ino, generation };
-                server.made_before(file, kind_of(&self.node), &self.who).await
+                server.attributes_after_repeat(file, kind_of(&self.node), &self.who).await
             }
             _ => other_call(),
         }
@@ -89,7 +89,7 @@ impl CallIdRequest for Link {
         outcome: CallOutcome,
     ) -> Result<Self::Reply, Error> {
         match outcome {
-            CallOutcome::Done {} => server.made_before(self.file, Kind::File {}, &self.who).await,
+            CallOutcome::Done {} => server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await,
             _ => other_call(),
         }
     }
@@ -187,7 +187,7 @@ impl FileServer {
     }
 
     /// Tries again what lost a race against another change of the same name.
-    pub(super) async fn racing<T>(
+    pub(super) async fn retry_races<T>(
         &self,
         attempt: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
@@ -201,8 +201,8 @@ impl FileServer {
     }
 
     pub(super) async fn create(self: &Rc<Self>, request: &Create) -> Result<Created, Error> {
-        self.racing(async || {
-            self.changing(request.directory, async |above| self.create_in(request, above).await)
+        self.retry_races(async || {
+            self.with_dir_locked(request.directory, async |above| self.create_in(request, above).await)
                 .await
         })
         .await
@@ -304,8 +304,8 @@ impl FileServer {
     }
 
     pub(super) async fn make_node(&self, request: &MakeNode) -> Result<Attributes, Error> {
-        self.racing(async || {
-            self.changing(request.directory, async |above| self.make_in(request, above).await).await
+        self.retry_races(async || {
+            self.with_dir_locked(request.directory, async |above| self.make_in(request, above).await).await
         })
         .await
     }
@@ -347,8 +347,8 @@ impl FileServer {
         let Link { file, directory, name, .. } = request;
         self.inode(*file).await?;
         let name_node = name_node(directory.ino, name, self.context.fs_nodes());
-        self.racing(async || {
-            self.changing_at(*directory, name_node, async |above| {
+        self.retry_races(async || {
+            self.with_dir_locked_at(*directory, name_node, async |above| {
                 rules::check_search(&request.who, &above.attributes)?;
                 let (found, claim) = self.claim(name_node, *directory, name).await?;
                 let linked = self.link_claimed(request, found, above).await;
@@ -415,13 +415,13 @@ impl FileServer {
         node: NodeId,
         directory: Handle,
         name: &Name,
-    ) -> Result<(LockedName, RemoteLock), Error> {
+    ) -> Result<(LockedName, RemoteLockGuard), Error> {
         let (directory, name) = (directory.ino, name.clone());
         self.lock_remote(node, |lock| LockName { directory, name, lock }).await
     }
 
     /// The name was not changed. If its node does not hear of it now, it will.
-    pub(super) async fn unclaim(&self, claim: RemoteLock, directory: Handle, name: &Name) {
+    pub(super) async fn unclaim(&self, claim: RemoteLockGuard, directory: Handle, name: &Name) {
         let (directory, name) = (directory.ino, name.clone());
         let _ = self.release_lock(claim, |lock| UnlockName { directory, name, lock }).await;
     }

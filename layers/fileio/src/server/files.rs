@@ -44,7 +44,7 @@ impl FileServer {
 
     /// A block could not be read. If it was never committed it may be lost, which a commit finds
     /// out; then the file has its committed content again.
-    pub(super) async fn look_for_loss(&self, file: Handle) {
+    pub(super) async fn recover_lost_writes(&self, file: Handle) {
         if let Err(error) = self.commit(&file).await {
             tracing::warn!(%error, ino = file.ino, "a damaged file could not be committed");
         }

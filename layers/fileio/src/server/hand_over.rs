@@ -10,7 +10,7 @@ use crate::protocol::{Error, FileIo, FileLock, LEASE};
 
 runtime::record! {
     /// A client that holds files of a node.
-    pub struct HandedClient {
+    pub struct ClientHandover {
         /// Its number.
         client: u64,
         /// Its lease.
@@ -23,9 +23,9 @@ runtime::record! {
 runtime::record! {
     /// What the file server of a node tells the one that takes its place.
     #[derive(Default)]
-    pub struct HandedFiles {
+    pub struct FilesHandover {
         /// Those who have files open.
-        clients: Vec<HandedClient>,
+        clients: Vec<ClientHandover>,
         /// The locks, with the files that they are on.
         locks: Vec<(u64, FileLock)>,
         /// What is left of the grace period for clients of an earlier start, in milliseconds.
@@ -33,7 +33,7 @@ runtime::record! {
     }
 }
 
-impl HandedFiles {
+impl FilesHandover {
     /// Nothing is known of who has files open.
     pub fn unknown() -> Self {
         Self { grace_left_ms: LEASE.as_millis() as u64, ..Self::default() }
@@ -43,7 +43,7 @@ impl HandedFiles {
 impl FileServer {
     /// Lets nothing in any more, ends what was begun and commits what was written. After an error it
     /// may be called again.
-    pub async fn hand_over(&self) -> Result<HandedFiles, Error> {
+    pub async fn hand_over(&self) -> Result<FilesHandover, Error> {
         self.context.close::<FileIo>(|_| false);
         loop {
             self.context.drained::<FileIo>().await;
@@ -56,9 +56,9 @@ impl FileServer {
     }
 
     /// Goes on where the server before this one stopped. To be called before this one serves.
-    pub fn resume(self: &Rc<Self>, handed: HandedFiles) {
+    pub fn resume(self: &Rc<Self>, handed: FilesHandover) {
         self.leases.resume(handed, self.context.now());
-        self.doubt_all_ties();
-        self.look_later();
+        self.orphan_all_remote_locks();
+        self.expire_leases_later();
     }
 }

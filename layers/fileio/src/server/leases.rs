@@ -11,7 +11,7 @@ use meta::protocol::{self as metadata, EndGrace, GraceBelow};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
-use super::{FileServer, HandedClient, HandedFiles};
+use super::{FileServer, ClientHandover, FilesHandover};
 use crate::locks::LockTable;
 use crate::protocol::{
     CallId, CloseHandle, Error, FileLock, Handle, Kind, LEASE, OpenHandle, OpenedFile, Renew,
@@ -26,7 +26,7 @@ const CLIENTS_MAX: usize = HOLDS_MAX;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One client at this node.
-struct Client {
+struct LeaseClient {
     /// Drawn when the client became known.
     lease: u64,
     /// When the lease ends, unless it is renewed.
@@ -37,8 +37,8 @@ struct Client {
 
 /// The clients of one node.
 #[derive(Default)]
-pub(super) struct Leases {
-    clients: RefCell<BTreeMap<u64, Client>>,
+pub(super) struct LeaseTable {
+    clients: RefCell<BTreeMap<u64, LeaseClient>>,
     /// Clients that hold a file.
     holders: RefCell<BTreeMap<u64, usize>>,
     /// Files held by each client, in sum.
@@ -57,7 +57,7 @@ pub(super) struct Leases {
     looking: Cell<bool>,
 }
 
-impl Leases {
+impl LeaseTable {
     /// The lease of a client that is known, which begins anew.
     fn renewed(&self, client: u64, now: Duration) -> Option<u64> {
         let mut clients = self.clients.borrow_mut();
@@ -135,7 +135,7 @@ impl Leases {
     }
 
     /// Takes out a client, unless it has renewed its lease.
-    fn remove_over(&self, client: u64, now: Duration) -> Option<Client> {
+    fn remove_over(&self, client: u64, now: Duration) -> Option<LeaseClient> {
         let mut clients = self.clients.borrow_mut();
         let is_over = clients.get(&client).is_some_and(|known| known.until <= now);
         is_over.then(|| clients.remove(&client)).flatten()
@@ -156,9 +156,9 @@ impl Leases {
     }
 
     /// Who holds which files, with which locks.
-    pub(super) fn handed(&self, now: Duration) -> HandedFiles {
+    pub(super) fn handed(&self, now: Duration) -> FilesHandover {
         let clients = self.clients.borrow();
-        let clients = clients.iter().map(|(&client, known)| HandedClient {
+        let clients = clients.iter().map(|(&client, known)| ClientHandover {
             client,
             lease: known.lease,
             files: known.files.iter().map(|(&ino, &number)| (ino, number)).collect(),
@@ -170,15 +170,15 @@ impl Leases {
             None => LEASE,
         };
         let grace_left_ms = grace_left.as_millis() as u64;
-        HandedFiles { clients: clients.collect(), locks, grace_left_ms }
+        FilesHandover { clients: clients.collect(), locks, grace_left_ms }
     }
 
     /// Goes on with these. Each lease begins anew: a move of the node must not cost a client its
     /// open files.
-    pub(super) fn resume(&self, handed: HandedFiles, now: Duration) {
+    pub(super) fn resume(&self, handed: FilesHandover, now: Duration) {
         self.grace_end.set(Some(now + Duration::from_millis(handed.grace_left_ms)));
-        for HandedClient { client, lease, files } in handed.clients {
-            let known = Client { lease, until: now + LEASE, files: BTreeMap::new() };
+        for ClientHandover { client, lease, files } in handed.clients {
+            let known = LeaseClient { lease, until: now + LEASE, files: BTreeMap::new() };
             self.clients.borrow_mut().insert(client, known);
             for (ino, number) in files {
                 self.note(CallId { client, number }, lease, ino);
@@ -192,15 +192,15 @@ impl Leases {
 }
 
 runtime::handlers! { FileServer;
-    OpenHandle => |server, _, request| server.hold(request).await;
+    OpenHandle => |server, _, request| server.open_handle(request).await;
     CloseHandle => |server, _, request| server.close_handle(request).await;
     Renew => |server, _, request| Ok(server.renew(&request));
 }
 
 impl FileServer {
-    pub(super) async fn hold(self: &Rc<Self>, request: OpenHandle) -> Result<OpenedFile, Error> {
+    pub(super) async fn open_handle(self: &Rc<Self>, request: OpenHandle) -> Result<OpenedFile, Error> {
         let OpenHandle { call, file } = request;
-        let lease = self.meet(call.client)?;
+        let lease = self.lease_of(call.client)?;
         let _alone = self.leases.holding.exclusive(file.ino).await;
         if self.leases.holds.get() >= HOLDS_MAX {
             return Err(Undelivered::Busy.into());
@@ -212,14 +212,14 @@ impl FileServer {
             return Ok(OpenedFile { attributes, lease: 0 });
         }
         if !self.leases.note(call, lease, ino) {
-            self.let_go_unless_held(ino).await?;
+            self.close_unless_open(ino).await?;
             return Err(Undelivered::Busy.into());
         }
         Ok(OpenedFile { attributes, lease })
     }
 
     /// The lease of a client, which becomes known if it was not.
-    fn meet(self: &Rc<Self>, client: u64) -> Result<u64, Error> {
+    fn lease_of(self: &Rc<Self>, client: u64) -> Result<u64, Error> {
         if let Some(lease) = self.leases.renewed(client, self.context.now()) {
             return Ok(lease);
         }
@@ -228,9 +228,9 @@ impl FileServer {
             return Err(Undelivered::Busy.into());
         }
         let (lease, until) = (self.context.random() | 1, self.context.now() + LEASE);
-        let known = Client { lease, until, files: BTreeMap::new() };
+        let known = LeaseClient { lease, until, files: BTreeMap::new() };
         self.leases.clients.borrow_mut().insert(client, known);
-        self.look_later();
+        self.expire_leases_later();
         Ok(lease)
     }
 
@@ -239,13 +239,13 @@ impl FileServer {
         let _alone = self.leases.holding.exclusive(file.ino).await;
         if self.leases.take(call, file.ino) {
             self.leases.leave(file.ino);
-            self.let_go_unless_held(file.ino).await?;
+            self.close_unless_open(file.ino).await?;
         }
         Ok(())
     }
 
     /// The caller keeps others from holding the file.
-    async fn let_go_unless_held(self: &Rc<Self>, ino: u64) -> Result<(), Error> {
+    async fn close_unless_open(self: &Rc<Self>, ino: u64) -> Result<(), Error> {
         if !self.leases.is_held(ino) && self.meta_here(metadata::CloseHandle { ino }).await? {
             self.trim_later(ino);
         }
@@ -267,7 +267,7 @@ impl FileServer {
     }
 
     /// Ends leases in the background, as long as there are any.
-    pub(super) fn look_later(self: &Rc<Self>) {
+    pub(super) fn expire_leases_later(self: &Rc<Self>) {
         if self.leases.looking.replace(true) {
             return;
         }
@@ -295,7 +295,7 @@ impl FileServer {
         for ino in files {
             let _alone = self.leases.holding.exclusive(ino).await;
             self.leases.leave(ino);
-            if let Err(error) = self.let_go_unless_held(ino).await {
+            if let Err(error) = self.close_unless_open(ino).await {
                 // Its mark is in the store: it is tried again now and then.
                 tracing::warn!(%error, ino, "an unreferenced file could not be removed");
             }
@@ -304,7 +304,7 @@ impl FileServer {
 
     /// After a start: lets those who held files before hold them again. Until a lease is over, every
     /// file that there was outlives its last name.
-    pub(super) async fn wait_for_holders(self: &Rc<Self>) {
+    pub(super) async fn wait_for_grace_end(self: &Rc<Self>) {
         // If the metadata does not answer, the grace period applies to all files.
         let young_from = self.meta_here(GraceBelow {}).await.unwrap_or(u64::MAX);
         self.leases.young_from.set(Some(young_from));

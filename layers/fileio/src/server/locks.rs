@@ -3,8 +3,8 @@
 use runtime::protocol::Undelivered;
 
 use super::FileServer;
-use crate::locks::Refusal;
-use crate::protocol::{ByteRange, Error, FileLock, Lock, Locked, TestLock, Unlock};
+use crate::locks::LockRefusal;
+use crate::protocol::{ByteRange, Error, FileLock, Lock, LockResult, TestLock, Unlock};
 
 runtime::handlers! { FileServer;
     Lock => |server, _, request| server.lock(&request);
@@ -13,22 +13,22 @@ runtime::handlers! { FileServer;
 }
 
 impl FileServer {
-    pub(super) fn lock(&self, request: &Lock) -> Result<Locked, Error> {
+    pub(super) fn lock(&self, request: &Lock) -> Result<LockResult, Error> {
         let &Lock { file, owner, range, kind, lease, reclaim } = request;
         check_range(range)?;
         if !self.leases.is_held_under(owner.client, lease, file.ino, self.context.now()) {
-            return Ok(Locked::Unheld {});
+            return Ok(LockResult::Unheld {});
         }
         // During the grace period only locks from before the restart are granted.
         match (self.leases.is_in_grace_for(file.ino), reclaim) {
-            (true, false) => return Ok(Locked::Grace {}),
-            (false, true) => return Ok(Locked::Late {}),
+            (true, false) => return Ok(LockResult::Grace {}),
+            (false, true) => return Ok(LockResult::Late {}),
             (true, true) | (false, false) => {}
         }
         match self.leases.locks.borrow_mut().lock(file.ino, owner, range, kind) {
-            Ok(()) => Ok(Locked::Granted {}),
-            Err(Refusal::Conflict(lock)) => Ok(Locked::Conflict { lock }),
-            Err(Refusal::Full) => Err(Undelivered::Busy.into()),
+            Ok(()) => Ok(LockResult::Granted {}),
+            Err(LockRefusal::Conflict(lock)) => Ok(LockResult::Conflict { lock }),
+            Err(LockRefusal::Full) => Err(Undelivered::Busy.into()),
         }
     }
 

@@ -30,7 +30,7 @@ impl CallIdRequest for OpenNew {
     ) -> Result<Self::Reply, Error> {
         match outcome {
             CallOutcome::Made { ino, generation } => {
-                server.hold_again(self.call, Handle { ino, generation }, &self.who).await
+                server.reopen_created(self.call, Handle { ino, generation }, &self.who).await
             }
             _ => other_call(),
         }
@@ -62,7 +62,7 @@ impl FileServer {
         let OpenNew { who, call, directory, name, existing, change, durable } = request.clone();
         let create = Create { who, call, directory, name, existing, change, durable };
         let created = self.create(&create).await?;
-        match self.hold_created(call, &created.attributes).await {
+        match self.open_created(call, &created.attributes).await {
             Ok(lease) => Ok(OpenedNewFile { created, lease }),
             // The file may be there.
             Err(Error::Undelivered { .. }) => Err(Undelivered::Lost.into()),
@@ -71,18 +71,18 @@ impl FileServer {
     }
 
     /// Holds what an [`OpenNew`] has made that was not heard of.
-    pub(super) async fn hold_again(
+    pub(super) async fn reopen_created(
         &self,
         call: CallId,
         file: Handle,
         who: &Credentials,
     ) -> Result<OpenedNewFile, Error> {
-        let attributes = self.made_before(file, Kind::File {}, who).await?;
-        let lease = self.hold_created(call, &attributes).await?;
+        let attributes = self.attributes_after_repeat(file, Kind::File {}, who).await?;
+        let lease = self.open_created(call, &attributes).await?;
         Ok(OpenedNewFile { created: Created { attributes, new: true }, lease })
     }
 
-    async fn hold_created(&self, call: CallId, created: &Attributes) -> Result<u64, Error> {
+    async fn open_created(&self, call: CallId, created: &Attributes) -> Result<u64, Error> {
         let file = Handle { ino: created.ino, generation: created.generation };
         Ok(ask(&self.context, OpenHandle { call, file }).await?.lease)
     }

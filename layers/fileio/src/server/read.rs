@@ -45,7 +45,7 @@ impl FileServer {
                 if from < to && !self.chunks.is_open(&(file.ino, index)) {
                     return None;
                 }
-                for place in places(known.chunk(index)?, from - start, to - start) {
+                for place in block_sources(known.chunk(index)?, from - start, to - start) {
                     data.push(self.try_take_now(&place)?);
                 }
             }
@@ -62,7 +62,7 @@ impl FileServer {
             return outcome;
         }
         // Boxed: what is rare would be moved with each read.
-        Box::pin(self.look_for_loss(request.file)).await;
+        Box::pin(self.recover_lost_writes(request.file)).await;
         Box::pin(self.read_once(&request)).await
     }
 
@@ -107,7 +107,7 @@ impl FileServer {
         let parts = indices.zip(&chunks).flat_map(|(index, chunk)| {
             let start = index * chunk_size;
             let (from, to) = (from.max(start), to.min(start + chunk_size));
-            places(chunk, from - start, to - start)
+            block_sources(chunk, from - start, to - start)
         });
         self.take_all(parts).await
     }
@@ -130,24 +130,24 @@ impl FileServer {
         chunk: &Chunk,
         range: Range<usize>,
     ) -> Result<Bytes, Error> {
-        let mut places = places(chunk, range.start as u64, range.end as u64);
+        let mut block_sources = block_sources(chunk, range.start as u64, range.end as u64);
         // A block is in one place.
-        let place = places.next().ok_or(Error::Damaged {})?;
+        let place = block_sources.next().ok_or(Error::Damaged {})?;
         match self.try_take_now(&place) {
             Some(known) => Ok(known),
             None => self.take(&place).await,
         }
     }
 
-    async fn take_all(&self, places: impl Iterator<Item = Place<'_>>) -> Result<Vec<Bytes>, Error> {
-        try_join_all(places.map(|place| self.take(&place))).await
+    async fn take_all(&self, block_sources: impl Iterator<Item = BlockSource<'_>>) -> Result<Vec<Bytes>, Error> {
+        try_join_all(block_sources.map(|place| self.take(&place))).await
     }
 
     /// What is there, if it is at hand.
-    fn try_take_now(&self, place: &Place<'_>) -> Option<Bytes> {
+    fn try_take_now(&self, place: &BlockSource<'_>) -> Option<Bytes> {
         match *place {
-            Place::Hole { length } => Some(zeros(length)),
-            Place::Stored { run, ref blocks, skip, keep } => {
+            BlockSource::Hole { length } => Some(zeros(length)),
+            BlockSource::Stored { run, ref blocks, skip, keep } => {
                 let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
                 let length = blocks.len() as u32 * BLOCK as u32;
                 let expect = &run.checksums[blocks.clone()];
@@ -158,15 +158,15 @@ impl FileServer {
     }
 
     /// What is there. Asked for when this is called.
-    fn take(&self, place: &Place<'_>) -> impl Future<Output = Result<Bytes, Error>> + use<> {
+    fn take(&self, place: &BlockSource<'_>) -> impl Future<Output = Result<Bytes, Error>> + use<> {
         let part = match *place {
-            Place::Hole { length } => Part::Hole(length),
-            Place::Stored { run, ref blocks, skip, keep } => {
+            BlockSource::Hole { length } => ReadPart::Hole(length),
+            BlockSource::Stored { run, ref blocks, skip, keep } => {
                 let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
                 let length = blocks.len() as u32 * BLOCK as u32;
                 let expect = run.checksums[blocks.clone()].to_vec();
                 let reading = self.stripes.read(stripe, offset, length, expect);
-                Part::Stored { reading, skip, keep }
+                ReadPart::Stored { reading, skip, keep }
             }
         };
         part.fetch()
@@ -179,7 +179,7 @@ fn end_of_read(file: &Attributes, offset: u64, length: u32) -> u64 {
 }
 
 /// Where some bytes of a chunk are.
-enum Place<'a> {
+enum BlockSource<'a> {
     /// In no block: zeros.
     Hole { length: usize },
     /// In these blocks of a run: whole blocks, so that their checksums can be checked. Of their bytes
@@ -188,7 +188,7 @@ enum Place<'a> {
 }
 
 /// Where bytes `from..to` of a chunk are, in order.
-fn places(chunk: &Chunk, from: u64, to: u64) -> impl Iterator<Item = Place<'_>> {
+fn block_sources(chunk: &Chunk, from: u64, to: u64) -> impl Iterator<Item = BlockSource<'_>> {
     let bytes_of = |run: &BlockRun| u64::from(run.at) * BLOCK..u64::from(run.end()) * BLOCK;
     let is_touched = move |run: &&BlockRun| {
         let bytes = bytes_of(run);
@@ -201,7 +201,7 @@ fn places(chunk: &Chunk, from: u64, to: u64) -> impl Iterator<Item = Place<'_>> 
         if at < next {
             let length = (next - at) as usize;
             at = next;
-            return Some(Place::Hole { length });
+            return Some(BlockSource::Hole { length });
         }
         let run = runs.next()?;
         let Range { start: run_start, end: run_end } = bytes_of(run);
@@ -210,7 +210,7 @@ fn places(chunk: &Chunk, from: u64, to: u64) -> impl Iterator<Item = Place<'_>> 
         let end = (hi - run_start).div_ceil(BLOCK) as usize;
         let skip = (lo - run_start) as usize - first * BLOCK as usize;
         at = hi;
-        Some(Place::Stored { run, blocks: first..end, skip, keep: (hi - lo) as usize })
+        Some(BlockSource::Stored { run, blocks: first..end, skip, keep: (hi - lo) as usize })
     })
 }
 
@@ -220,12 +220,12 @@ pub(super) fn zeros(length: usize) -> Bytes {
 }
 
 /// A piece of an answer.
-enum Part {
+enum ReadPart {
     Hole(usize),
     Stored { reading: blockio::Answer<Bytes>, skip: usize, keep: usize },
 }
 
-impl Part {
+impl ReadPart {
     async fn fetch(self) -> Result<Bytes, Error> {
         match self {
             Self::Hole(length) => Ok(zeros(length)),

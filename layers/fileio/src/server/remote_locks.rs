@@ -31,14 +31,14 @@ const TOLD_WAIT_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct RemoteLocks {
     last: Cell<u64>,
-    at: RefCell<BTreeMap<NodeId, TiesAt>>,
+    at: RefCell<BTreeMap<NodeId, NodeLocks>>,
     orphaned: Event,
     told: Event,
 }
 
 /// Locks at one other node.
 #[derive(Debug, Default)]
-struct TiesAt {
+struct NodeLocks {
     /// Locks that a running request has.
     held: Vec<u64>,
     /// Locks that no request has any more, and that the other node may still hold.
@@ -49,7 +49,7 @@ struct TiesAt {
 
 /// A remote lock that is held or requested. It is orphaned when it is dropped.
 #[derive(Debug)]
-pub(super) struct RemoteLock {
+pub(super) struct RemoteLockGuard {
     remote_locks: Rc<RemoteLocks>,
     node: NodeId,
     number: u64,
@@ -57,7 +57,7 @@ pub(super) struct RemoteLock {
     is_over: bool,
 }
 
-impl RemoteLock {
+impl RemoteLockGuard {
     /// The decision has released it, or it was not granted.
     pub(super) fn finish(mut self) {
         self.is_over = true;
@@ -76,7 +76,7 @@ impl RemoteLock {
     }
 }
 
-impl Drop for RemoteLock {
+impl Drop for RemoteLockGuard {
     fn drop(&mut self) {
         if !self.is_over {
             self.remote_locks.close_handle(self.node, self.number);
@@ -93,10 +93,10 @@ impl Drop for RemoteLock {
 }
 
 impl RemoteLocks {
-    fn next(self: &Rc<Self>, epoch: Epoch, node: NodeId, is_here: bool) -> RemoteLock {
+    fn next(self: &Rc<Self>, epoch: Epoch, node: NodeId, is_here: bool) -> RemoteLockGuard {
         self.last.set((self.last.get() + 1).max(first_remote_lock(epoch)));
         // No reply of this node itself is lost.
-        RemoteLock { remote_locks: self.clone(), node, number: self.last.get(), is_over: is_here }
+        RemoteLockGuard { remote_locks: self.clone(), node, number: self.last.get(), is_over: is_here }
     }
 
     fn close_handle(&self, node: NodeId, number: u64) {
@@ -108,14 +108,14 @@ impl RemoteLocks {
     }
 
     /// The nodes at which locks are orphaned, with the numbers of these locks.
-    fn to_tell(&self) -> Vec<(NodeId, Vec<u64>)> {
+    fn with_orphans(&self) -> Vec<(NodeId, Vec<u64>)> {
         let at = self.at.borrow();
         let orphaned = at.iter().filter(|(_, at)| !at.orphaned.is_empty());
         orphaned.map(|(&node, at)| (node, at.orphaned.clone())).collect()
     }
 
     /// The request that makes `node` release the `orphaned` locks.
-    fn word_to(&self, node: NodeId, orphaned: &[u64]) -> ReleaseOrphanedLocks {
+    fn release_call(&self, node: NodeId, orphaned: &[u64]) -> ReleaseOrphanedLocks {
         let mut at = self.at.borrow_mut();
         let at = at.entry(node).or_default();
         at.valid_from = self.last.get() + 1;
@@ -125,7 +125,7 @@ impl RemoteLocks {
         ReleaseOrphanedLocks { below: at.valid_from, keep }
     }
 
-    fn was_told(&self, node: NodeId, orphaned: &[u64]) {
+    fn note_released(&self, node: NodeId, orphaned: &[u64]) {
         if let Some(at) = self.at.borrow_mut().get_mut(&node) {
             at.orphaned.retain(|number| !orphaned.contains(number));
         }
@@ -139,7 +139,7 @@ impl FileServer {
         &self,
         node: NodeId,
         call: impl FnOnce(u64) -> C,
-    ) -> Result<(C::Reply, RemoteLock), Error>
+    ) -> Result<(C::Reply, RemoteLockGuard), Error>
     where
         C: Call<Protocol = Meta> + Clone,
     {
@@ -164,7 +164,7 @@ impl FileServer {
     /// Releases a lock, by the `call` with its number.
     pub(super) async fn release_lock<C>(
         &self,
-        lock: RemoteLock,
+        lock: RemoteLockGuard,
         call: impl FnOnce(u64) -> C,
     ) -> Result<(), Error>
     where
@@ -177,13 +177,13 @@ impl FileServer {
         told
     }
 
-    fn next_remote_lock(&self, node: NodeId) -> RemoteLock {
+    fn next_remote_lock(&self, node: NodeId) -> RemoteLockGuard {
         let here = self.context.node();
         self.remote_locks.next(self.context.epoch(), node, node == here)
     }
 
     /// Another process has had this node: which locks it held is not known.
-    pub(super) fn doubt_all_ties(&self) {
+    pub(super) fn orphan_all_remote_locks(&self) {
         let others = (0..self.context.fs_nodes()).map(NodeId::fs);
         others.for_each(|node| drop(self.next_remote_lock(node)));
     }
@@ -194,7 +194,7 @@ impl FileServer {
         let mut patience = pin!(self.context.sleep(TOLD_WAIT_MAX));
         loop {
             let told = pin!(self.remote_locks.told.next());
-            if self.remote_locks.to_tell().is_empty() {
+            if self.remote_locks.with_orphans().is_empty() {
                 return Ok(());
             }
             if let Either::Right(_) = select(told, &mut patience).await {
@@ -204,30 +204,30 @@ impl FileServer {
     }
 
     /// Releases orphaned locks, as long as the node lives.
-    pub(super) async fn tell_of_ties(&self) {
+    pub(super) async fn release_orphaned_locks(&self) {
         loop {
             let orphaned = self.remote_locks.orphaned.next();
-            let to_tell = self.remote_locks.to_tell();
-            if to_tell.is_empty() {
+            let with_orphans = self.remote_locks.with_orphans();
+            if with_orphans.is_empty() {
                 orphaned.await;
                 continue;
             }
             let telling =
-                to_tell.into_iter().map(|(node, orphaned)| self.tell_of_ties_at(node, orphaned));
+                with_orphans.into_iter().map(|(node, orphaned)| self.release_orphaned_locks_at(node, orphaned));
             if join_all(telling).await.iter().any(Result::is_err) {
                 self.context.sleep(PAUSE).await;
             }
         }
     }
 
-    async fn tell_of_ties_at(&self, node: NodeId, orphaned: Vec<u64>) -> Result<(), Error> {
+    async fn release_orphaned_locks_at(&self, node: NodeId, orphaned: Vec<u64>) -> Result<(), Error> {
         // A decision arrives before the locks that it depends on are released.
         self.meta_here(WaitForIntents { node: node.0 }).await?;
-        let word = self.remote_locks.word_to(node, &orphaned);
+        let word = self.remote_locks.release_call(node, &orphaned);
         self.meta(node, word).await.inspect_err(|error| {
             tracing::debug!(%error, ?node, "its orphaned locks cannot be released yet");
         })?;
-        self.remote_locks.was_told(node, &orphaned);
+        self.remote_locks.note_released(node, &orphaned);
         Ok(())
     }
 }
@@ -250,17 +250,17 @@ mod tests {
         assert!(held.hold() && over.hold() && orphaned.hold());
         over.finish();
         drop(orphaned);
-        let [(to, told)] = &remote_locks.to_tell()[..] else { panic!("locks are orphaned at one node") };
+        let [(to, told)] = &remote_locks.with_orphans()[..] else { panic!("locks are orphaned at one node") };
         let late = next();
         assert!(late.hold());
         drop(late);
-        let word = remote_locks.word_to(*to, told);
+        let word = remote_locks.release_call(*to, told);
         assert_eq!(word.below, first_remote_lock(Epoch(3)) + 5);
         assert_eq!(word.keep, [held.number, first_remote_lock(Epoch(3)) + 4]);
         assert!(!asked.hold(), "the node was told to release it");
         asked.finish();
-        remote_locks.was_told(node, told);
-        assert_eq!(remote_locks.to_tell(), [(node, vec![first_remote_lock(Epoch(3)) + 4])]);
+        remote_locks.note_released(node, told);
+        assert_eq!(remote_locks.with_orphans(), [(node, vec![first_remote_lock(Epoch(3)) + 4])]);
         held.finish();
         assert!(next().hold());
     }

@@ -11,7 +11,7 @@ use runtime::NodeId;
 
 use super::calls::{CallIdRequest, other_call};
 use super::create::handle_of;
-use super::remote_locks::RemoteLock;
+use super::remote_locks::RemoteLockGuard;
 use super::{FileServer, ParentDir, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
@@ -52,8 +52,8 @@ impl CallIdRequest for RemoveDirectory {
 
 impl FileServer {
     pub(super) async fn remove(self: &Rc<Self>, request: &Remove) -> Result<(), Error> {
-        self.racing(async || {
-            self.changing(request.directory, async |above| self.remove_in(request, above).await)
+        self.retry_races(async || {
+            self.with_dir_locked(request.directory, async |above| self.remove_in(request, above).await)
                 .await
         })
         .await
@@ -103,8 +103,8 @@ impl FileServer {
         self: &Rc<Self>,
         request: &RemoveDirectory,
     ) -> Result<(), Error> {
-        self.racing(async || {
-            self.changing(request.directory, async |above| {
+        self.retry_races(async || {
+            self.with_dir_locked(request.directory, async |above| {
                 self.remove_directory_in(request, above).await
             })
             .await
@@ -147,7 +147,7 @@ impl FileServer {
     pub(super) async fn freeze_empty(
         &self,
         found: &Dentry,
-    ) -> Result<(Vec<CommitDependency>, RemoteLock), Error> {
+    ) -> Result<(Vec<CommitDependency>, RemoteLockGuard), Error> {
         let Handle { ino, generation } = handle_of(found);
         let node = self.node_of(ino);
         let freeze = |lock| LockDirExclusive { directory: ino, generation, lock };
@@ -165,7 +165,7 @@ impl FileServer {
     }
 
     /// The directory was not removed. If its node does not hear of it now, it will.
-    pub(super) async fn thaw(&self, frozen: RemoteLock, found: &Dentry) {
+    pub(super) async fn thaw(&self, frozen: RemoteLockGuard, found: &Dentry) {
         let _ = self
             .release_lock(frozen, |lock| UnlockDirExclusive { directory: found.ino, lock })
             .await;

@@ -11,7 +11,7 @@ use runtime::NodeId;
 
 use super::calls::{CallIdRequest, other_call};
 use super::create::handle_of;
-use super::remote_locks::RemoteLock;
+use super::remote_locks::RemoteLockGuard;
 use super::remove::{drop_link, take_name};
 use super::{FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
@@ -22,7 +22,7 @@ use crate::rules;
 const DEPTH_MAX: usize = 1 << 16;
 
 /// What a rename is about, once everything was looked up.
-struct Move {
+struct RenamePlan {
     /// What moves.
     moved: Dentry,
     /// What has the new name now.
@@ -33,23 +33,23 @@ struct Move {
 }
 
 /// What a rename is about, and that it may be done.
-struct Prepared {
-    plan: Move,
+struct CheckedRename {
+    plan: RenamePlan,
     /// On which it leans that a directory which is replaced is empty.
     removals: Vec<CommitDependency>,
     /// That directory.
-    frozen: Option<RemoteLock>,
+    frozen: Option<RemoteLockGuard>,
 }
 
 /// A name.
-struct Place<'a> {
+struct RenameName<'a> {
     node: NodeId,
     directory: Handle,
     name: &'a Name,
 }
 
 /// The directories of a rename, before it.
-struct Directories<'a> {
+struct RenameDirs<'a> {
     from: &'a Attributes,
     to: &'a Attributes,
     /// The record that made the second.
@@ -77,7 +77,7 @@ impl CallIdRequest for Rename {
 
 impl FileServer {
     pub(super) async fn rename(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
-        self.racing(async || {
+        self.retry_races(async || {
             let found = self.find(request.from_directory, &request.from_name).await?;
             let moves_directory = found.is_some_and(|found| found.kind == (Kind::Directory {}));
             if !moves_directory || request.from_directory == request.to_directory {
@@ -104,14 +104,14 @@ impl FileServer {
     ) -> Result<(), Error> {
         let Rename { from_directory, to_directory, to_name, .. } = request;
         let to_node = name_node(to_directory.ino, to_name, self.context.fs_nodes());
-        self.changing(*from_directory, async |from| {
+        self.with_dir_locked(*from_directory, async |from| {
             let from_time = self
-                .changing_at(*to_directory, to_node, async |to| {
+                .with_dir_locked_at(*to_directory, to_node, async |to| {
                     let (since, to_made) = (since.unwrap_or(from.since), to.made);
                     let (from, to) = (&from.attributes, &to.attributes);
                     rules::check_search(&request.who, to)?;
                     rules::check_search(&request.who, from)?;
-                    let above = Directories { from, to, to_made, since };
+                    let above = RenameDirs { from, to, to_made, since };
                     self.rename_claimed(request, &above, to_node).await
                 })
                 .await?;
@@ -125,7 +125,7 @@ impl FileServer {
     async fn rename_claimed(
         self: &Rc<Self>,
         request: &Rename,
-        above: &Directories<'_>,
+        above: &RenameDirs<'_>,
         to_node: NodeId,
     ) -> Result<(Option<Time>, Option<Time>), Error> {
         let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
@@ -133,12 +133,12 @@ impl FileServer {
             self.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
             return if request.replace { Ok((None, None)) } else { Err(Error::Exists {}) };
         }
-        let old = Place { node: self.context.node(), directory: *from_directory, name: from_name };
-        let new = Place { node: to_node, directory: *to_directory, name: to_name };
+        let old = RenameName { node: self.context.node(), directory: *from_directory, name: from_name };
+        let new = RenameName { node: to_node, directory: *to_directory, name: to_name };
         let ([moved, replaced], claims) = self.claim_both(&old, &new).await?;
         let mut after = vec![above.to_made, moved.changed, replaced.changed];
         let prepared = self.prepare(request, moved.dentry, replaced.dentry, above).await;
-        let Prepared { plan, removals, frozen } = match prepared {
+        let CheckedRename { plan, removals, frozen } = match prepared {
             Ok(Some(prepared)) => prepared,
             nothing => {
                 self.unclaim_both(claims, &old, &new).await;
@@ -151,7 +151,7 @@ impl FileServer {
         let done =
             self.execute(Execute { effects, claimed: true, since, durable, call, after }).await;
         match done {
-            Ok(()) => claims.into_iter().chain(frozen).for_each(RemoteLock::finish),
+            Ok(()) => claims.into_iter().chain(frozen).for_each(RemoteLockGuard::finish),
             Err(error) if is_in_doubt(error) => drop((claims, frozen)),
             Err(_) => {
                 if let Some((frozen, replaced)) = frozen.zip(plan.replaced) {
@@ -170,9 +170,9 @@ impl FileServer {
     /// ever; what they name.
     async fn claim_both(
         &self,
-        old: &Place<'_>,
-        new: &Place<'_>,
-    ) -> Result<([LockedName; 2], [RemoteLock; 2]), Error> {
+        old: &RenameName<'_>,
+        new: &RenameName<'_>,
+    ) -> Result<([LockedName; 2], [RemoteLockGuard; 2]), Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
         let (found, claim) = self.claim(first.node, first.directory, first.name).await?;
@@ -191,7 +191,7 @@ impl FileServer {
         })
     }
 
-    async fn unclaim_both(&self, claims: [RemoteLock; 2], old: &Place<'_>, new: &Place<'_>) {
+    async fn unclaim_both(&self, claims: [RemoteLockGuard; 2], old: &RenameName<'_>, new: &RenameName<'_>) {
         let [of_old, of_new] = claims;
         self.unclaim(of_new, new.directory, new.name).await;
         self.unclaim(of_old, old.directory, old.name).await;
@@ -204,8 +204,8 @@ impl FileServer {
         request: &Rename,
         moved: Option<Dentry>,
         replaced: Option<Dentry>,
-        above: &Directories<'_>,
-    ) -> Result<Option<Prepared>, Error> {
+        above: &RenameDirs<'_>,
+    ) -> Result<Option<CheckedRename>, Error> {
         let moved = moved.ok_or(Error::NotFound {})?;
         if replaced.is_some() && !request.replace {
             return Err(Error::Exists {});
@@ -221,7 +221,7 @@ impl FileServer {
             }
             None => (Vec::new(), None),
         };
-        Ok(Some(Prepared { plan, removals, frozen }))
+        Ok(Some(CheckedRename { plan, removals, frozen }))
     }
 
     async fn plan_rename(
@@ -229,8 +229,8 @@ impl FileServer {
         request: &Rename,
         moved: Dentry,
         replaced: Option<Dentry>,
-        above: &Directories<'_>,
-    ) -> Result<Move, Error> {
+        above: &RenameDirs<'_>,
+    ) -> Result<RenamePlan, Error> {
         let Rename { who, from_directory, to_directory, .. } = request;
         let moves_directory = moved.kind == (Kind::Directory {});
         if moves_directory && self.is_below(*to_directory, moved.ino).await? {
@@ -264,7 +264,7 @@ impl FileServer {
             // would wait for each other.
             return Err(Error::NotEmpty {});
         }
-        Ok(Move { moved, replaced, moves_up, time: self.now() })
+        Ok(RenamePlan { moved, replaced, moves_up, time: self.now() })
     }
 
     /// Is `directory` the directory `above`, or in it at any depth?
@@ -283,14 +283,14 @@ impl FileServer {
     }
 }
 
-impl Move {
+impl RenamePlan {
     fn replaced_directory(&self) -> Option<Dentry> {
         self.replaced.filter(|replaced| replaced.kind == (Kind::Directory {}))
     }
 }
 
 /// Directories more (or fewer) in the directory of the old and in that of the new name.
-fn links(request: &Rename, plan: &Move) -> [i64; 2] {
+fn links(request: &Rename, plan: &RenamePlan) -> [i64; 2] {
     let (moves, replaces) =
         (i64::from(plan.moves_up), i64::from(plan.replaced_directory().is_some()));
     if request.from_directory == request.to_directory {
@@ -300,7 +300,7 @@ fn links(request: &Rename, plan: &Move) -> [i64; 2] {
 }
 
 /// Everything that changes.
-fn effects(request: &Rename, plan: &Move) -> Vec<Effect> {
+fn effects(request: &Rename, plan: &RenamePlan) -> Vec<Effect> {
     let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
     let Handle { ino, generation } = handle_of(&plan.moved);
     let parent = plan.moves_up.then_some(to_directory.ino);

@@ -9,9 +9,9 @@ use meta::protocol::{
 };
 
 use super::read::zeros;
-use super::write::Purpose;
+use super::write::WritePurpose;
 use super::{FileServer, retry_after_rollback};
-use crate::pieces::Pieces;
+use crate::pieces::ByteRope;
 use crate::protocol::{
     Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, WriteResult,
 };
@@ -38,7 +38,7 @@ impl FileServer {
     ) -> Result<T, Error> {
         match self.alone_once(file.ino, &work).await {
             Err(Error::Damaged {}) => {
-                self.look_for_loss(file).await;
+                self.recover_lost_writes(file).await;
                 self.alone_once(file.ino, &work).await
             }
             outcome => outcome,
@@ -96,9 +96,9 @@ impl FileServer {
             return Ok(None);
         }
         let start = size / BLOCK * BLOCK;
-        let kept = Pieces::new(self.read_range(file, start, size).await?);
-        let rest = Pieces::new(vec![zeros((start + BLOCK - size) as usize)]);
-        let content = Pieces::join([kept, rest]);
+        let kept = ByteRope::new(self.read_range(file, start, size).await?);
+        let rest = ByteRope::new(vec![zeros((start + BLOCK - size) as usize)]);
+        let content = ByteRope::join([kept, rest]);
         let checksum = content.checksum(0, content.length());
         let call = Reserve { blocks: 1, from_reserve: true, near: Near::Anywhere {} };
         let reserved = self.meta_here(call).await?;
@@ -140,7 +140,7 @@ impl FileServer {
             if !self.is_zero(file, edge.clone()).await? {
                 let length = (edge.end - edge.start) as usize;
                 let zeros = vec![zeros(length)];
-                self.write_locked(who, &before, edge.start, zeros, Purpose::Relief).await?;
+                self.write_locked(who, &before, edge.start, zeros, WritePurpose::Relief).await?;
             }
         }
         let drop_setid = rules::without_setid(who, &before) != before.mode;

@@ -16,7 +16,7 @@ use meta::protocol::{
 };
 
 use super::FileServer;
-use crate::pieces::Pieces;
+use crate::pieces::ByteRope;
 use crate::protocol::{
     Attributes, Credentials, Error, Handle, TRANSFER_MAX, WccAttr, Write, WriteResult,
 };
@@ -25,20 +25,20 @@ use crate::rules;
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
 /// Blocks in a row with all of their new content.
-pub(super) struct Span {
+pub(super) struct BlockSpan {
     /// The first, counted within the chunk.
     pub(super) first: usize,
-    pub(super) whole: Pieces,
+    pub(super) whole: ByteRope,
 }
 
-impl Span {
+impl BlockSpan {
     fn blocks(&self) -> Range<usize> {
         self.first..self.first + self.whole.length() / BLOCK
     }
 }
 
 /// New content of one chunk, and the blocks that were reserved for it.
-pub(super) struct Written {
+pub(super) struct ChunkWrite {
     update: ChunkUpdate,
     reserved: Vec<Run>,
     /// Bytes that the file has at least, with this.
@@ -48,7 +48,7 @@ pub(super) struct Written {
 }
 
 /// New content of some blocks of a chunk, and where it goes, before the cache has it.
-pub(super) struct Draft {
+pub(super) struct ChunkDraft {
     index: u64,
     old: Chunk,
     /// The blocks of the chunk, as they will be.
@@ -57,17 +57,17 @@ pub(super) struct Draft {
     chunk: Chunk,
     reserved: Vec<Run>,
     in_place: bool,
-    spans: Vec<Span>,
+    spans: Vec<BlockSpan>,
     /// Bytes that the file has at least, with this.
     end: u64,
 }
 
 /// What goes into stripes: parts, each with where it begins there.
-type ByStripe = Vec<(u64, Vec<(u32, Pieces)>)>;
+type StripeWrites = Vec<(u64, Vec<(u32, ByteRope)>)>;
 
 /// What is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum WritePurpose {
     /// Data of a client: a part of a chunk, of which the rest may follow.
     Data,
     /// Parts of many chunks: of several chunks they share a stripe, which is asked once.
@@ -76,7 +76,7 @@ pub(super) enum Purpose {
     Relief,
 }
 
-impl Purpose {
+impl WritePurpose {
     fn is_from_reserve(self) -> bool {
         self == Self::Relief
     }
@@ -92,7 +92,7 @@ impl FileServer {
         let mut written = self.write_once(&request).await;
         // Boxed: what is rare would be moved with each write.
         if written == Err(Error::Damaged {}) {
-            Box::pin(self.look_for_loss(file)).await;
+            Box::pin(self.recover_lost_writes(file)).await;
             written = Box::pin(self.write_once(&request)).await;
         }
         if durable { Box::pin(self.make_durable(file, written?, true)).await } else { written }
@@ -136,7 +136,7 @@ impl FileServer {
         if length == 0 {
             return self.unchanged(before).await;
         }
-        self.write_locked(who, &before, offset, data.clone(), Purpose::Data).await
+        self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await
     }
 
     /// Writes at least one byte. The caller holds the file.
@@ -146,9 +146,9 @@ impl FileServer {
         file: &Attributes,
         offset: u64,
         data: Vec<Bytes>,
-        purpose: Purpose,
+        purpose: WritePurpose,
     ) -> Result<WriteResult, Error> {
-        let data = Pieces::new(data);
+        let data = ByteRope::new(data);
         let end = offset + data.length() as u64;
         let chunk_size = u64::from(self.geometry.stripe_size);
         let handle = Handle { ino: file.ino, generation: file.generation };
@@ -178,7 +178,7 @@ impl FileServer {
         &self,
         who: &Credentials,
         file: &Attributes,
-        parts: Vec<Result<Written, Error>>,
+        parts: Vec<Result<ChunkWrite, Error>>,
     ) -> Result<WriteResult, Error> {
         let (written, failure) = self.usable(parts).await;
         if let (true, Some(error)) = (written.is_empty(), failure) {
@@ -205,7 +205,7 @@ impl FileServer {
     /// The chunks to install: all, or, after a failure, those with blocks that were rewritten in
     /// place, since a map with their old checksums would make damage of them. What was reserved
     /// for the others is given back.
-    async fn usable(&self, parts: Vec<Result<Written, Error>>) -> (Vec<Written>, Option<Error>) {
+    async fn usable(&self, parts: Vec<Result<ChunkWrite, Error>>) -> (Vec<ChunkWrite>, Option<Error>) {
         let mut whole = Vec::with_capacity(parts.len());
         let mut failure = None;
         for part in parts {
@@ -235,17 +235,17 @@ impl FileServer {
         (file, index): (Handle, u64),
         old: Chunk,
         from: usize,
-        data: Pieces,
-        purpose: Purpose,
-    ) -> Result<Written, Error> {
+        data: ByteRope,
+        purpose: WritePurpose,
+    ) -> Result<ChunkWrite, Error> {
         let (to, chunk) = (from + data.length(), (file.ino, index));
         let whole = self.complete(chunk, &old, from, to, data).await?;
         let is_whole = from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK);
         let kept = (!is_whole).then(|| whole.clone());
-        let spans = vec![Span { first: from / BLOCK, whole }];
+        let spans = vec![BlockSpan { first: from / BLOCK, whole }];
         let written = self.write_spans((file, index), old, spans, to, purpose).await?;
         if let Some(whole) = kept {
-            self.edges.keep(chunk, &written.update.chunk, (from, to), &whole);
+            self.partial_blocks.keep(chunk, &written.update.chunk, (from, to), &whole);
         }
         Ok(written)
     }
@@ -256,10 +256,10 @@ impl FileServer {
         &self,
         (file, index): (Handle, u64),
         old: Chunk,
-        spans: Vec<Span>,
+        spans: Vec<BlockSpan>,
         to: usize,
-        purpose: Purpose,
-    ) -> Result<Written, Error> {
+        purpose: WritePurpose,
+    ) -> Result<ChunkWrite, Error> {
         let draft = self.draft(index, old, spans, to, purpose).await?;
         let filled = self.fill(self.parts(&draft)).await;
         self.conclude(file, draft, filled).await
@@ -271,20 +271,20 @@ impl FileServer {
         &self,
         index: u64,
         old: Chunk,
-        spans: Vec<Span>,
+        spans: Vec<BlockSpan>,
         to: usize,
-        purpose: Purpose,
-    ) -> Result<Draft, Error> {
+        purpose: WritePurpose,
+    ) -> Result<ChunkDraft, Error> {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
-        let mut places = spans.iter().flat_map(Span::blocks).filter(|&place| needs(&slots[place]));
+        let mut places = spans.iter().flat_map(BlockSpan::blocks).filter(|&place| needs(&slots[place]));
         let reserved = match places.next() {
             None => Vec::new(),
             Some(first) => {
                 let blocks = 1 + places.count() as u32;
                 let from_reserve = purpose.is_from_reserve();
-                let apart = purpose == Purpose::Data && index > 0;
+                let apart = purpose == WritePurpose::Data && index > 0;
                 let near = self.near(&old, first, blocks, apart);
                 self.meta_here(Allocate { blocks, from_reserve, near }).await?
             }
@@ -306,7 +306,7 @@ impl FileServer {
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
         let end = index * u64::from(self.geometry.stripe_size) + to as u64;
-        Ok(Draft { index, old, slots, chunk, reserved, in_place, spans, end })
+        Ok(ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end })
     }
 
     /// Where `blocks` blocks of a chunk had best be, the first of them at place `first`: where they would be if the
@@ -335,14 +335,14 @@ impl FileServer {
     async fn conclude(
         &self,
         file: Handle,
-        draft: Draft,
+        draft: ChunkDraft,
         filled: Result<Vec<Unsynced>, Error>,
-    ) -> Result<Written, Error> {
-        let Draft { index, old, slots, chunk, reserved, in_place, spans, end } = draft;
+    ) -> Result<ChunkWrite, Error> {
+        let ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end } = draft;
         match filled {
             Ok(written) => {
                 let update = ChunkUpdate { index, chunk, written };
-                Ok(Written { update, reserved, end, in_place })
+                Ok(ChunkWrite { update, reserved, end, in_place })
             }
             Err(error) => {
                 self.give_back(reserved).await;
@@ -357,9 +357,9 @@ impl FileServer {
     pub(super) async fn write_together(
         &self,
         file: Handle,
-        drafts: Vec<Result<Draft, Error>>,
-    ) -> Vec<Result<Written, Error>> {
-        let mut together: BTreeMap<u64, Vec<(u32, Pieces)>> = BTreeMap::new();
+        drafts: Vec<Result<ChunkDraft, Error>>,
+    ) -> Vec<Result<ChunkWrite, Error>> {
+        let mut together: BTreeMap<u64, Vec<(u32, ByteRope)>> = BTreeMap::new();
         let mut touched: Vec<Vec<u64>> = Vec::with_capacity(drafts.len());
         for draft in &drafts {
             let parts = draft.as_ref().map_or_else(|_| Vec::new(), |draft| self.parts(draft));
@@ -396,10 +396,10 @@ impl FileServer {
         file: Handle,
         index: u64,
         (old, new): (&Chunk, &[Option<BlockSlot>]),
-        spans: &[Span],
+        spans: &[BlockSpan],
     ) {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
-        for block in spans.iter().flat_map(Span::blocks) {
+        for block in spans.iter().flat_map(BlockSpan::blocks) {
             let (Some(slot), Some(new)) = (&mut slots[block], &new[block]) else { continue };
             if slot.sealed {
                 continue;
@@ -435,15 +435,15 @@ impl FileServer {
         old: &Chunk,
         from: usize,
         to: usize,
-        data: Pieces,
-    ) -> Result<Pieces, Error> {
+        data: ByteRope,
+    ) -> Result<ByteRope, Error> {
         let (start, end) = (from / BLOCK * BLOCK, to.next_multiple_of(BLOCK));
         if start == from && end == to {
             return Ok(data);
         }
         let before = self.rest_of_block(chunk, old, start..from).await?;
         let after = self.rest_of_block(chunk, old, to..end).await?;
-        Ok(Pieces::join([Pieces::new(before), data, Pieces::new(after)]))
+        Ok(ByteRope::join([ByteRope::new(before), data, ByteRope::new(after)]))
     }
 
     /// Bytes of one block of the chunk `old`: as the last write left them here, or from the cache.
@@ -456,7 +456,7 @@ impl FileServer {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        if let Some(known) = self.edges.find(chunk, old, &range) {
+        if let Some(known) = self.partial_blocks.find(chunk, old, &range) {
             return Ok(vec![known]);
         }
         let read = self.read_in_block(old, range).await?;
@@ -465,8 +465,8 @@ impl FileServer {
     }
 
     /// What a draft puts into each stripe.
-    fn parts(&self, draft: &Draft) -> ByStripe {
-        let mut by_stripe: ByStripe = Vec::with_capacity(1);
+    fn parts(&self, draft: &ChunkDraft) -> StripeWrites {
+        let mut by_stripe: StripeWrites = Vec::with_capacity(1);
         for span in &draft.spans {
             let blocks = span.blocks();
             for run in &draft.chunk.runs {
@@ -487,7 +487,7 @@ impl FileServer {
     }
 
     /// Puts parts into the cache, by one request for each stripe. Returns what has to be synced.
-    async fn fill(&self, by_stripe: ByStripe) -> Result<Vec<Unsynced>, Error> {
+    async fn fill(&self, by_stripe: StripeWrites) -> Result<Vec<Unsynced>, Error> {
         let mut writes = by_stripe.into_iter().map(|(stripe, parts)| {
             let writing = self.put(stripe, parts);
             async move { Ok(Unsynced { stripe, boot_id: writing.await? }) }
@@ -503,7 +503,7 @@ impl FileServer {
     }
 
     /// Puts some parts of one stripe into the cache.
-    fn put(&self, stripe: u64, mut parts: Vec<(u32, Pieces)>) -> Answer<BootId> {
+    fn put(&self, stripe: u64, mut parts: Vec<(u32, ByteRope)>) -> Answer<BootId> {
         if parts.len() == 1
             && let Some((offset, part)) = parts.pop()
         {

@@ -9,13 +9,13 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk};
 use runtime::protocol::Undelivered;
 
-use super::{FileServer, Group, Piece, TOGETHER_MAX};
+use super::{FileServer, ChunkParts, ChunkPart, TOGETHER_MAX};
 use crate::protocol::Error;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
 /// Some bytes of the window, packed at `position`.
-pub(super) enum Part<'a> {
+pub(super) enum PackedPart<'a> {
     /// Zeros.
     Hole { position: usize, length: usize },
     /// These of some bytes.
@@ -23,38 +23,38 @@ pub(super) enum Part<'a> {
 }
 
 /// What is wanted of one stripe.
-struct Wanted<'a> {
+struct StripeRead<'a> {
     stripe: u64,
     /// The runs of the chunk in it that are concerned, and where they begin in the stripe; in that order.
     runs: Vec<(u32, &'a BlockRun)>,
     /// In order, without overlap.
     extents: Vec<Extent>,
     /// Which bytes of the extents go where.
-    places: Vec<Place>,
+    places: Vec<PackedRange>,
 }
 
 /// `length` bytes from `offset` of a stripe are packed at `position`.
-type Raw = (u32, u32, usize);
+type RawRange = (u32, u32, usize);
 
 /// `length` bytes of an extent from its byte `skip` on are packed at `position`.
 #[derive(Clone, Copy)]
-struct Place {
+struct PackedRange {
     extent: usize,
     skip: usize,
     length: usize,
     position: usize,
 }
 
-/// The bytes of a [`Wanted`], here or on their way.
-enum Source {
+/// The bytes of a [`StripeRead`], here or on their way.
+enum StripeBytes {
     /// All from this byte of the stripe on.
     Here(u32, Bytes),
     Coming(Answer<Vec<Bytes>>),
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> StripeRead<'a> {
     /// Of `raw`, all in `runs`.
-    fn new(stripe: u64, mut runs: Vec<(u32, &'a BlockRun)>, mut raw: Vec<Raw>) -> Self {
+    fn new(stripe: u64, mut runs: Vec<(u32, &'a BlockRun)>, mut raw: Vec<RawRange>) -> Self {
         runs.sort_unstable_by_key(|&(start, _)| start);
         if !raw.is_sorted_by_key(|&(offset, ..)| offset) {
             raw.sort_by_key(|&(offset, ..)| offset);
@@ -70,7 +70,7 @@ impl<'a> Wanted<'a> {
             }
             let extent = extents.len() - 1;
             let skip = (offset - extents[extent].offset) as usize;
-            places.push(Place { extent, skip, length: length as usize, position });
+            places.push(PackedRange { extent, skip, length: length as usize, position });
         }
         Self { stripe, runs, extents, places }
     }
@@ -112,9 +112,9 @@ impl FileServer {
     /// Brings the pieces of `groups`, whose chunks are in the states `chunks`, and which the caller holds.
     pub(super) async fn gather(
         &self,
-        groups: &[Group],
+        groups: &[ChunkParts],
         chunks: &[Chunk],
-        mut each: impl FnMut(Part<'_>),
+        mut each: impl FnMut(PackedPart<'_>),
     ) -> Result<(), Error> {
         let mut coming = Vec::new();
         for (lot, chunks) in groups.chunks(TOGETHER_MAX).zip(chunks.chunks(TOGETHER_MAX)) {
@@ -124,14 +124,14 @@ impl FileServer {
                 sort_by_stripe(chunk, runs, &mut stripes);
             }
             for (stripe, runs, raw) in stripes {
-                let wanted = Wanted::new(stripe, runs, raw);
+                let wanted = StripeRead::new(stripe, runs, raw);
                 match self.begin(&wanted) {
-                    Source::Here(start, bytes) => {
+                    StripeBytes::Here(start, bytes) => {
                         let base = |extent: &Extent| (extent.offset - start) as usize;
                         let bases: Vec<usize> = wanted.extents.iter().map(base).collect();
                         hand_on(&wanted, |extent| Some((&bytes, bases[extent])), &mut each)?;
                     }
-                    Source::Coming(answer) => coming.push(async move {
+                    StripeBytes::Coming(answer) => coming.push(async move {
                         let parts = answer.await?;
                         Ok::<_, Error>((wanted, parts))
                     }),
@@ -148,14 +148,14 @@ impl FileServer {
     /// are handed on.
     fn wanted(
         &self,
-        pieces: &[Piece],
+        pieces: &[ChunkPart],
         chunk: &Chunk,
-        each: &mut impl FnMut(Part<'_>),
-    ) -> Vec<(u64, u32, Vec<Raw>)> {
+        each: &mut impl FnMut(PackedPart<'_>),
+    ) -> Vec<(u64, u32, Vec<RawRange>)> {
         let first_byte = |run: &BlockRun| usize::from(run.at) * BLOCK;
         let last_byte = |run: &BlockRun| run.end() as usize * BLOCK;
         let places = chunk.runs.iter().map(|run| self.geometry.block(run.start));
-        let mut runs: Vec<(u64, u32, Vec<Raw>)> =
+        let mut runs: Vec<(u64, u32, Vec<RawRange>)> =
             places.map(|(stripe, start)| (stripe, start, Vec::new())).collect();
         let mut first = 0;
         for piece in pieces {
@@ -166,7 +166,7 @@ impl FileServer {
             let mut hole = |at: usize, to: usize| {
                 if at < to {
                     let position = piece.position + (at - piece.from);
-                    each(Part::Hole { position, length: to - at });
+                    each(PackedPart::Hole { position, length: to - at });
                 }
             };
             for (run, (_, start, raw)) in chunk.runs[first..].iter().zip(&mut runs[first..]) {
@@ -186,30 +186,30 @@ impl FileServer {
     }
 
     /// Takes what is on this thread, with all that lies between; asks for the parts otherwise.
-    fn begin(&self, wanted: &Wanted<'_>) -> Source {
+    fn begin(&self, wanted: &StripeRead<'_>) -> StripeBytes {
         if let Some(hull) = wanted.hull() {
             let expect = wanted.checksums(std::slice::from_ref(&hull));
             let length = hull.end - hull.start;
             if let Some(bytes) =
                 self.stripes.try_read_now(wanted.stripe, hull.start, length, &expect)
             {
-                return Source::Here(hull.start, bytes);
+                return StripeBytes::Here(hull.start, bytes);
             }
         }
         let expect = wanted.checksums(&blocks_of(&wanted.extents));
         let reading = self.stripes.read_list(wanted.stripe, wanted.extents.clone(), expect);
-        Source::Coming(reading)
+        StripeBytes::Coming(reading)
     }
 }
 
 /// A stripe, runs in it with where they begin there, and what is wanted of them.
-type OfStripe<'a> = (u64, Vec<(u32, &'a BlockRun)>, Vec<Raw>);
+type StripeRanges<'a> = (u64, Vec<(u32, &'a BlockRun)>, Vec<RawRange>);
 
 /// Adds what is `wanted` of the runs of `chunk` to what is wanted of each stripe.
 fn sort_by_stripe<'a>(
     chunk: &'a Chunk,
-    wanted: Vec<(u64, u32, Vec<Raw>)>,
-    stripes: &mut Vec<OfStripe<'a>>,
+    wanted: Vec<(u64, u32, Vec<RawRange>)>,
+    stripes: &mut Vec<StripeRanges<'a>>,
 ) {
     for (run, (stripe, start, raw)) in chunk.runs.iter().zip(wanted) {
         if raw.is_empty() {
@@ -227,26 +227,26 @@ fn sort_by_stripe<'a>(
 
 /// Hands on each place of `wanted`; `find` tells in which bytes, and where in them, an extent begins.
 fn hand_on<'b>(
-    wanted: &Wanted<'_>,
+    wanted: &StripeRead<'_>,
     find: impl Fn(usize) -> Option<(&'b Bytes, usize)>,
-    each: &mut impl FnMut(Part<'_>),
+    each: &mut impl FnMut(PackedPart<'_>),
 ) -> Result<(), Error> {
-    for &Place { extent, skip, length, position } in &wanted.places {
+    for &PackedRange { extent, skip, length, position } in &wanted.places {
         let (bytes, base) = find(extent).ok_or(Undelivered::ProtocolMismatch)?;
         let range = base + skip..base + skip + length;
         if range.end > bytes.len() {
             return Err(Undelivered::ProtocolMismatch.into());
         }
-        each(Part::Data { position, bytes, range });
+        each(PackedPart::Data { position, bytes, range });
     }
     Ok(())
 }
 
 /// As [`hand_on`], of a piece for each extent, or of all in one.
 fn hand_on_parts(
-    wanted: &Wanted<'_>,
+    wanted: &StripeRead<'_>,
     parts: &[Bytes],
-    each: &mut impl FnMut(Part<'_>),
+    each: &mut impl FnMut(PackedPart<'_>),
 ) -> Result<(), Error> {
     if let [packed] = parts {
         let mut bases = Vec::with_capacity(wanted.extents.len());

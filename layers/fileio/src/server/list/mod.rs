@@ -12,7 +12,7 @@ use meta::protocol::Chunk;
 
 use super::FileServer;
 use crate::protocol::{Error, Handle, Regions, TRANSFER_MAX};
-use crate::regions::{REGIONS_MAX, Walk};
+use crate::regions::{REGIONS_MAX, RegionWalk};
 
 /// Chunks that one request holds at a time: it goes on to the next ones when it is done with these.
 const CHUNKS_MAX: usize = 256;
@@ -23,7 +23,7 @@ const TOGETHER_MAX: usize = 16;
 
 /// A part of a region that lies in one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct ChunkPart {
     /// The first byte, counted within the chunk.
     from: usize,
     length: usize,
@@ -31,7 +31,7 @@ struct Piece {
     position: usize,
 }
 
-impl Piece {
+impl ChunkPart {
     fn end(&self) -> usize {
         self.from + self.length
     }
@@ -39,23 +39,23 @@ impl Piece {
 
 /// All that a window has of one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Group {
+struct ChunkParts {
     /// Which chunk of the file.
     index: u64,
     /// In the order of the list.
-    pieces: Vec<Piece>,
+    pieces: Vec<ChunkPart>,
     /// They are in the order of the file too, and do not overlap.
     is_sorted: bool,
 }
 
-impl Group {
-    fn add(&mut self, piece: Piece) {
+impl ChunkParts {
+    fn add(&mut self, piece: ChunkPart) {
         self.is_sorted &= self.pieces.last().is_none_or(|last| last.end() <= piece.from);
         self.pieces.push(piece);
     }
 
     /// The pieces in the order of the file.
-    fn sorted(&self) -> std::borrow::Cow<'_, [Piece]> {
+    fn sorted(&self) -> std::borrow::Cow<'_, [ChunkPart]> {
         if self.is_sorted {
             return self.pieces.as_slice().into();
         }
@@ -75,8 +75,8 @@ fn window(regions: &Regions, skip: u64, length: usize) -> Result<Range<u64>, Err
 
 /// The regions of a walk that begins at packed byte `start`, cut at multiples of `chunk_size`, by
 /// chunk, in order. Bytes from `end` on are left out.
-fn split(walk: Walk<'_>, start: u64, chunk_size: u64, end: u64) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn split(walk: RegionWalk<'_>, start: u64, chunk_size: u64, end: u64) -> Vec<ChunkParts> {
+    let mut groups: Vec<ChunkParts> = Vec::new();
     let mut in_order = true;
     for region in walk {
         let stop = end.min(region.offset + region.length);
@@ -86,12 +86,12 @@ fn split(walk: Walk<'_>, start: u64, chunk_size: u64, end: u64) -> Vec<Group> {
             let length = stop.min((index + 1) * chunk_size) - at;
             let position = (region.position - start + (at - region.offset)) as usize;
             let from = (at % chunk_size) as usize;
-            let piece = Piece { from, length: length as usize, position };
+            let piece = ChunkPart { from, length: length as usize, position };
             match groups.last_mut() {
                 Some(group) if group.index == index => group.add(piece),
                 last => {
                     in_order &= last.is_none_or(|last| last.index < index);
-                    groups.push(Group { index, pieces: vec![piece], is_sorted: true });
+                    groups.push(ChunkParts { index, pieces: vec![piece], is_sorted: true });
                 }
             }
             at += length;
@@ -101,9 +101,9 @@ fn split(walk: Walk<'_>, start: u64, chunk_size: u64, end: u64) -> Vec<Group> {
 }
 
 /// One group for each chunk, in order; the pieces of each stay in the order of the list.
-fn merged(mut groups: Vec<Group>) -> Vec<Group> {
+fn merged(mut groups: Vec<ChunkParts>) -> Vec<ChunkParts> {
     groups.sort_by_key(|group| group.index);
-    let mut merged: Vec<Group> = Vec::with_capacity(groups.len());
+    let mut merged: Vec<ChunkParts> = Vec::with_capacity(groups.len());
     for group in groups {
         match merged.last_mut() {
             Some(last) if last.index == group.index => {
@@ -119,7 +119,7 @@ fn merged(mut groups: Vec<Group>) -> Vec<Group> {
 
 impl FileServer {
     /// The present state of the chunks of `groups`. The caller holds them.
-    async fn maps(&self, file: Handle, groups: &[Group]) -> Result<Vec<Chunk>, Error> {
+    async fn maps(&self, file: Handle, groups: &[ChunkParts]) -> Result<Vec<Chunk>, Error> {
         let mut chunks = Vec::with_capacity(groups.len());
         for run in groups.chunk_by(|one, next| one.index + 1 == next.index) {
             let first = run[0].index;
@@ -149,7 +149,7 @@ mod tests {
 
                 let mut found = vec![None; (window.end - window.start) as usize];
                 for group in &groups {
-                    let in_order = |pair: &[Piece]| pair[0].end() <= pair[1].from;
+                    let in_order = |pair: &[ChunkPart]| pair[0].end() <= pair[1].from;
                     assert_eq!(group.is_sorted, group.pieces.windows(2).all(in_order));
                     assert!(group.pieces.is_sorted_by_key(|piece| piece.position));
                     for piece in &group.pieces {

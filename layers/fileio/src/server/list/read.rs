@@ -9,8 +9,8 @@ use runtime::protocol::Undelivered;
 
 use super::super::FileServer;
 use super::super::read::zeros;
-use super::gather::Part;
-use super::{CHUNKS_MAX, Group, split, window};
+use super::gather::PackedPart;
+use super::{CHUNKS_MAX, ChunkParts, split, window};
 use crate::protocol::{Error, Handle, ListData, ReadList};
 use crate::rules;
 
@@ -22,28 +22,28 @@ const SLICE_MIN: usize = 1024;
 const ZEROS_MAX: usize = 1 << 16;
 
 /// The bytes of a window as they come, in any order.
-enum Packed {
+enum PackedWindow {
     /// Copied to their places.
     Copied { buffer: Buffer, pool: Pool },
     /// As slices of the cache.
     Slices(Vec<(usize, Bytes)>),
 }
 
-impl Packed {
-    fn take(&mut self, part: Part<'_>) {
+impl PackedWindow {
+    fn take(&mut self, part: PackedPart<'_>) {
         match (self, part) {
-            (Self::Copied { buffer, .. }, Part::Hole { position, length }) => {
+            (Self::Copied { buffer, .. }, PackedPart::Hole { position, length }) => {
                 buffer[position..position + length].fill(0);
             }
-            (Self::Copied { buffer, pool }, Part::Data { position, bytes, range }) => {
+            (Self::Copied { buffer, pool }, PackedPart::Data { position, bytes, range }) => {
                 let length = range.len();
                 buffer[position..position + length].copy_from_slice(&bytes[range]);
                 pool.count_copy(length);
             }
-            (Self::Slices(slices), Part::Data { position, bytes, range }) => {
+            (Self::Slices(slices), PackedPart::Data { position, bytes, range }) => {
                 slices.push((position, bytes.slice(range)));
             }
-            (Self::Slices(slices), Part::Hole { position, length }) => {
+            (Self::Slices(slices), PackedPart::Hole { position, length }) => {
                 for at in (0..length).step_by(ZEROS_MAX) {
                     slices.push((position + at, zeros(ZEROS_MAX.min(length - at))));
                 }
@@ -78,7 +78,7 @@ impl FileServer {
         if outcome != Err(Error::Damaged {}) {
             return outcome;
         }
-        self.look_for_loss(request.file).await;
+        self.recover_lost_writes(request.file).await;
         self.read_list_once(&request).await
     }
 
@@ -103,15 +103,15 @@ impl FileServer {
     async fn read_groups(
         &self,
         file: Handle,
-        groups: &[Group],
+        groups: &[ChunkParts],
         end: usize,
     ) -> Result<Vec<Bytes>, Error> {
         let pieces = || groups.iter().flat_map(|group| &group.pieces);
         let mut packed = if end >= SLICE_MIN * pieces().count() {
-            Packed::Slices(Vec::with_capacity(pieces().count()))
+            PackedWindow::Slices(Vec::with_capacity(pieces().count()))
         } else {
             let pool = self.context.pool().clone();
-            Packed::Copied { buffer: pool.take(end).ok_or(Undelivered::Busy)?, pool }
+            PackedWindow::Copied { buffer: pool.take(end).ok_or(Undelivered::Busy)?, pool }
         };
         let inside: usize = pieces().map(|piece| piece.length).sum();
         if inside < end {
@@ -129,7 +129,7 @@ impl FileServer {
     }
 
     /// Zeros where no piece is packed: past the end of the file, before the last byte that is in it.
-    fn zeros_between(groups: &[Group], packed: &mut Packed) {
+    fn zeros_between(groups: &[ChunkParts], packed: &mut PackedWindow) {
         let pieces = groups.iter().flat_map(|group| &group.pieces);
         let mut known: Vec<(usize, usize)> =
             pieces.map(|piece| (piece.position, piece.position + piece.length)).collect();
@@ -137,7 +137,7 @@ impl FileServer {
         let mut at = 0;
         for (position, end) in known {
             if at < position {
-                packed.take(Part::Hole { position: at, length: position - at });
+                packed.take(PackedPart::Hole { position: at, length: position - at });
             }
             at = end;
         }

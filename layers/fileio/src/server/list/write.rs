@@ -9,10 +9,10 @@ use meta::protocol::Chunk;
 use runtime::protocol::Undelivered;
 
 use super::super::FileServer;
-use super::super::write::{Draft, Purpose, Span, Written};
-use super::gather::Part;
-use super::{CHUNKS_MAX, Group, Piece, TOGETHER_MAX, split, window};
-use crate::pieces::Pieces;
+use super::super::write::{ChunkDraft, WritePurpose, BlockSpan, ChunkWrite};
+use super::gather::PackedPart;
+use super::{CHUNKS_MAX, ChunkParts, ChunkPart, TOGETHER_MAX, split, window};
+use crate::pieces::ByteRope;
 use crate::protocol::{Attributes, Error, Handle, WriteList, WriteResult};
 use crate::rules;
 
@@ -20,7 +20,7 @@ const BLOCK: usize = blockio::BLOCK_SIZE;
 
 /// What a group has of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cover {
+enum BlockCoverage {
     Nothing,
     /// All of it, by the piece of this number and no other.
     Whole(usize),
@@ -42,7 +42,7 @@ impl FileServer {
     ) -> Result<WriteResult, Error> {
         let mut written = self.write_list_once(&request).await;
         if written == Err(Error::Damaged {}) {
-            self.look_for_loss(request.file).await;
+            self.recover_lost_writes(request.file).await;
             written = self.write_list_once(&request).await;
         }
         self.make_durable(request.file, written?, request.durable).await
@@ -81,7 +81,7 @@ impl FileServer {
         &self,
         request: &WriteList,
         before: &Attributes,
-        groups: &[Group],
+        groups: &[ChunkParts],
     ) -> Result<WriteResult, Error> {
         let file = request.file;
         // In ascending order, so that two writers never wait for each other.
@@ -103,23 +103,23 @@ impl FileServer {
     async fn write_lot(
         &self,
         file: Handle,
-        lot: &[Group],
+        lot: &[ChunkParts],
         old: Vec<Chunk>,
         data: &Bytes,
-    ) -> Vec<Result<Written, Error>> {
+    ) -> Vec<Result<ChunkWrite, Error>> {
         let drafts = lot.iter().zip(old).map(|(group, old)| self.draft_group(group, old, data));
         let drafts = join_all(drafts).await;
         self.write_together(file, drafts).await
     }
 
-    async fn draft_group(&self, group: &Group, old: Chunk, data: &Bytes) -> Result<Draft, Error> {
+    async fn draft_group(&self, group: &ChunkParts, old: Chunk, data: &Bytes) -> Result<ChunkDraft, Error> {
         let spans = self.spans(group, &old, data).await?;
-        let to = group.pieces.iter().map(Piece::end).max().unwrap_or(0);
-        self.draft(group.index, old, spans, to, Purpose::Parts).await
+        let to = group.pieces.iter().map(ChunkPart::end).max().unwrap_or(0);
+        self.draft(group.index, old, spans, to, WritePurpose::Parts).await
     }
 
     /// The blocks that `group` touches, with all of their new content. What lies in one piece is not copied.
-    async fn spans(&self, group: &Group, old: &Chunk, data: &Bytes) -> Result<Vec<Span>, Error> {
+    async fn spans(&self, group: &ChunkParts, old: &Chunk, data: &Bytes) -> Result<Vec<BlockSpan>, Error> {
         let blocks = self.geometry.blocks_per_stripe() as usize;
         let (covers, places) = covers(group, blocks);
         let mut built = Bytes::new();
@@ -142,28 +142,28 @@ impl FileServer {
         &self,
         index: u64,
         old: &Chunk,
-        covers: &[Cover],
+        covers: &[BlockCoverage],
         buffer: &mut [u8],
     ) -> Result<(), Error> {
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<ChunkPart> = Vec::new();
         for (block, cover) in covers.iter().enumerate() {
-            let &Cover::Built { place, needs_old: true } = cover else { continue };
+            let &BlockCoverage::Built { place, needs_old: true } = cover else { continue };
             let (from, position) = (block * BLOCK, place * BLOCK);
             match pieces.last_mut() {
                 Some(last) if last.end() == from && last.position + last.length == position => {
                     last.length += BLOCK;
                 }
-                _ => pieces.push(Piece { from, length: BLOCK, position }),
+                _ => pieces.push(ChunkPart { from, length: BLOCK, position }),
             }
         }
         if pieces.is_empty() {
             return Ok(());
         }
         let mut copied = 0;
-        let wanted = Group { index, pieces, is_sorted: true };
-        let take = |part: Part<'_>| match part {
-            Part::Hole { position, length } => buffer[position..position + length].fill(0),
-            Part::Data { position, bytes, range } => {
+        let wanted = ChunkParts { index, pieces, is_sorted: true };
+        let take = |part: PackedPart<'_>| match part {
+            PackedPart::Hole { position, length } => buffer[position..position + length].fill(0),
+            PackedPart::Data { position, bytes, range } => {
                 copied += range.len();
                 buffer[position..position + range.len()].copy_from_slice(&bytes[range]);
             }
@@ -175,9 +175,9 @@ impl FileServer {
 }
 
 /// What `group` has of each block of its chunk, and how many of them have to be put together.
-fn covers(group: &Group, blocks: usize) -> (Vec<Cover>, usize) {
+fn covers(group: &ChunkParts, blocks: usize) -> (Vec<BlockCoverage>, usize) {
     let mut bytes = vec![0; blocks];
-    let mut covers = vec![Cover::Nothing; blocks];
+    let mut covers = vec![BlockCoverage::Nothing; blocks];
     for (number, piece) in group.pieces.iter().enumerate() {
         for block in piece.from / BLOCK..piece.end().div_ceil(BLOCK) {
             let (from, to) = (piece.from.max(block * BLOCK), piece.end().min((block + 1) * BLOCK));
@@ -185,18 +185,18 @@ fn covers(group: &Group, blocks: usize) -> (Vec<Cover>, usize) {
             bytes[block] += to - from;
             // Its place comes later.
             covers[block] = match covers[block] {
-                Cover::Nothing if is_first && to - from == BLOCK => Cover::Whole(number),
+                BlockCoverage::Nothing if is_first && to - from == BLOCK => BlockCoverage::Whole(number),
                 // An earlier or later piece has all of it: no old byte stays.
-                Cover::Whole(_) | Cover::Built { needs_old: false, .. } => {
-                    Cover::Built { place: 0, needs_old: false }
+                BlockCoverage::Whole(_) | BlockCoverage::Built { needs_old: false, .. } => {
+                    BlockCoverage::Built { place: 0, needs_old: false }
                 }
-                _ => Cover::Built { place: 0, needs_old: to - from < BLOCK },
+                _ => BlockCoverage::Built { place: 0, needs_old: to - from < BLOCK },
             };
         }
     }
     let mut places = 0;
     for (cover, &bytes) in covers.iter_mut().zip(&bytes) {
-        if let Cover::Built { place, needs_old } = cover {
+        if let BlockCoverage::Built { place, needs_old } = cover {
             *place = places;
             places += 1;
             // Pieces that do not overlap fill the block if they are as long.
@@ -207,11 +207,11 @@ fn covers(group: &Group, blocks: usize) -> (Vec<Cover>, usize) {
 }
 
 /// Copies a piece over the blocks in `buffer` that it touches. Returns how many bytes.
-fn overlay(piece: &Piece, covers: &[Cover], data: &Bytes, buffer: &mut [u8]) -> usize {
+fn overlay(piece: &ChunkPart, covers: &[BlockCoverage], data: &Bytes, buffer: &mut [u8]) -> usize {
     let mut copied = 0;
     let first = piece.from / BLOCK;
     for (block, cover) in (first..piece.end().div_ceil(BLOCK)).zip(&covers[first..]) {
-        let Cover::Built { place, .. } = cover else { continue };
+        let BlockCoverage::Built { place, .. } = cover else { continue };
         let (from, to) = (piece.from.max(block * BLOCK), piece.end().min((block + 1) * BLOCK));
         let at = place * BLOCK + (from - block * BLOCK);
         let source = piece.position + (from - piece.from);
@@ -223,19 +223,19 @@ fn overlay(piece: &Piece, covers: &[Cover], data: &Bytes, buffer: &mut [u8]) -> 
 
 /// The touched blocks in rows, as slices of what was put together and of the packed bytes; neighbours in
 /// both become one slice.
-fn cut_spans(group: &Group, covers: &[Cover], built: &Bytes, data: &Bytes) -> Vec<Span> {
+fn cut_spans(group: &ChunkParts, covers: &[BlockCoverage], built: &Bytes, data: &Bytes) -> Vec<BlockSpan> {
     /// Which bytes: of `built`, or of `data`.
     type Slice = (bool, std::ops::Range<usize>);
     let mut rows: Vec<(usize, Vec<Slice>)> = Vec::new();
     let mut is_open = false;
     for (block, cover) in covers.iter().enumerate() {
         let (is_built, from) = match *cover {
-            Cover::Nothing => {
+            BlockCoverage::Nothing => {
                 is_open = false;
                 continue;
             }
-            Cover::Built { place, .. } => (true, place * BLOCK),
-            Cover::Whole(number) => {
+            BlockCoverage::Built { place, .. } => (true, place * BLOCK),
+            BlockCoverage::Whole(number) => {
                 let piece = &group.pieces[number];
                 (false, piece.position + (block * BLOCK - piece.from))
             }
@@ -251,9 +251,9 @@ fn cut_spans(group: &Group, covers: &[Cover], built: &Bytes, data: &Bytes) -> Ve
     }
     let bytes =
         |(is_built, range): Slice| if is_built { built.slice(range) } else { data.slice(range) };
-    let span = |(first, slices): (usize, Vec<Slice>)| Span {
+    let span = |(first, slices): (usize, Vec<Slice>)| BlockSpan {
         first,
-        whole: Pieces::new(slices.into_iter().map(bytes).collect()),
+        whole: ByteRope::new(slices.into_iter().map(bytes).collect()),
     };
     rows.into_iter().map(span).collect()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fileio::protocol::{
     ByteRange, CallId, CloseHandle, Credentials, Error, Handle, LEASE, Lock, LockKind, LockOwner,
-    Locked, Name, OpenHandle, ROOT, Remove, Renew,
+    LockResult, Name, OpenHandle, ROOT, Remove, Renew,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -45,7 +45,7 @@ async fn hold(cluster: &Cluster, number: u64, file: Handle) -> u64 {
 }
 
 /// Opens the file and locks all of it.
-async fn lock(cluster: &Cluster, number: u64, file: Handle, reclaim: bool) -> Locked {
+async fn lock(cluster: &Cluster, number: u64, file: Handle, reclaim: bool) -> LockResult {
     let lease = hold(cluster, number, file).await;
     let (owner, range) = (LockOwner { client: 1, id: 1 }, ByteRange::ALL);
     let kind = LockKind::Exclusive {};
@@ -85,15 +85,15 @@ fn what_was_made_after_a_start_can_be_locked_at_once() {
     let [old, young] = two_names_at(HERE);
     world.run(async {
         let old = make(&cluster, 1, &old).await;
-        assert_eq!(lock(&cluster, 2, old, false).await, Locked::Granted {});
+        assert_eq!(lock(&cluster, 2, old, false).await, LockResult::Granted {});
         cluster.restart(HERE).await;
         let young = make(&cluster, 3, &young).await;
-        assert_eq!(lock(&cluster, 4, young, false).await, Locked::Granted {});
-        assert_eq!(lock(&cluster, 5, young, true).await, Locked::Late {}, "no client had it before");
-        assert_eq!(lock(&cluster, 6, old, false).await, Locked::Grace {});
-        assert_eq!(lock(&cluster, 7, old, true).await, Locked::Granted {});
+        assert_eq!(lock(&cluster, 4, young, false).await, LockResult::Granted {});
+        assert_eq!(lock(&cluster, 5, young, true).await, LockResult::Late {}, "no client had it before");
+        assert_eq!(lock(&cluster, 6, old, false).await, LockResult::Grace {});
+        assert_eq!(lock(&cluster, 7, old, true).await, LockResult::Granted {});
         cluster.pass(LEASE).await;
-        assert_eq!(lock(&cluster, 8, old, false).await, Locked::Granted {});
+        assert_eq!(lock(&cluster, 8, old, false).await, LockResult::Granted {});
     });
 }
 

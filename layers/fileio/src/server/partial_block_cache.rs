@@ -9,22 +9,22 @@ use bytes::Bytes;
 use meta::chunks::BlockSlot;
 use meta::protocol::Chunk;
 
-use crate::pieces::Pieces;
+use crate::pieces::ByteRope;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
 /// Blocks that one node keeps: as many writers of parts of files find their neighbour's edge.
-const EDGES_MAX: usize = 32;
+const PARTIAL_BLOCKS_MAX: usize = 32;
 
 /// A block, and what it holds if the map still says so.
-struct Edge {
+struct PartialBlock {
     /// File and chunk.
     chunk: (u64, u64),
     slot: BlockSlot,
     content: Bytes,
 }
 
-impl Edge {
+impl PartialBlock {
     /// The number alone could be that of a later block, the checksum alone that of another one.
     fn is_of(&self, chunk: (u64, u64), slot: BlockSlot) -> bool {
         (self.chunk, self.slot.block, self.slot.checksum) == (chunk, slot.block, slot.checksum)
@@ -33,12 +33,12 @@ impl Edge {
 
 /// What the last writes that began or ended in the middle of a block left there.
 #[derive(Default)]
-pub(super) struct Edges {
+pub(super) struct PartialBlockCache {
     /// The oldest first.
-    kept: RefCell<VecDeque<Edge>>,
+    kept: RefCell<VecDeque<PartialBlock>>,
 }
 
-impl Edges {
+impl PartialBlockCache {
     /// Bytes `range` of the chunk `map`, which are within one block, if they are known.
     pub(super) fn find(
         &self,
@@ -60,7 +60,7 @@ impl Edges {
         chunk: (u64, u64),
         map: &Chunk,
         (from, to): (usize, usize),
-        written: &Pieces,
+        written: &ByteRope,
     ) {
         let (first, last) = (from / BLOCK, to / BLOCK);
         let head = (!from.is_multiple_of(BLOCK)).then_some(first);
@@ -70,10 +70,10 @@ impl Edges {
             let content = written.slice((at - first) * BLOCK, (at - first + 1) * BLOCK).copied();
             let mut kept = self.kept.borrow_mut();
             kept.retain(|edge| (edge.chunk, edge.slot.block) != (chunk, slot.block));
-            if kept.len() == EDGES_MAX {
+            if kept.len() == PARTIAL_BLOCKS_MAX {
                 kept.pop_front();
             }
-            kept.push_back(Edge { chunk, slot, content });
+            kept.push_back(PartialBlock { chunk, slot, content });
         }
     }
 }
@@ -93,13 +93,13 @@ mod tests {
         Chunk { runs: vec![BlockRun { at: 0, start: block, checksums, sealed: false }] }
     }
 
-    fn pieces(content: &[u8]) -> Pieces {
-        Pieces::new(vec![Bytes::copy_from_slice(content)])
+    fn pieces(content: &[u8]) -> ByteRope {
+        ByteRope::new(vec![Bytes::copy_from_slice(content)])
     }
 
     #[test]
     fn an_edge_is_found_while_the_map_names_it() {
-        let (edges, old, new) = (Edges::default(), [1; BLOCK], [2; BLOCK]);
+        let (edges, old, new) = (PartialBlockCache::default(), [1; BLOCK], [2; BLOCK]);
         edges.keep((FILE, 0), &map(9, &old), (0, 100), &pieces(&old));
         assert_eq!(edges.find((FILE, 0), &map(9, &old), &(0..100)).unwrap(), old[..100]);
         for (chunk, now) in
@@ -114,13 +114,13 @@ mod tests {
 
     #[test]
     fn whole_blocks_are_not_kept_and_the_oldest_edge_goes() {
-        let (edges, content) = (Edges::default(), [3; BLOCK]);
+        let (edges, content) = (PartialBlockCache::default(), [3; BLOCK]);
         edges.keep((FILE, 0), &map(1, &content), (0, BLOCK), &pieces(&content));
         assert!(edges.kept.borrow().is_empty());
-        for block in 0..=EDGES_MAX as u64 {
+        for block in 0..=PARTIAL_BLOCKS_MAX as u64 {
             edges.keep((FILE, 0), &map(block, &content), (1, BLOCK), &pieces(&content));
         }
-        assert_eq!(edges.kept.borrow().len(), EDGES_MAX);
+        assert_eq!(edges.kept.borrow().len(), PARTIAL_BLOCKS_MAX);
         assert_eq!(edges.find((FILE, 0), &map(0, &content), &(0..1)), None);
         assert!(edges.find((FILE, 0), &map(1, &content), &(0..1)).is_some());
     }

@@ -54,7 +54,7 @@ runtime::record! {
 runtime::choice! {
     /// What came of a [`Lock`].
     #[derive(Copy)]
-    pub enum Locked {
+    pub enum LockResult {
         /// The bytes are locked.
         1 Granted {},
         /// Another owner has a lock. Try again later.

@@ -46,8 +46,8 @@ const WAIT_MIN_PER_STRIPE: Duration = Duration::from_micros(2);
 
 /// The sequential readers of one node, as far as they have to wait for disks.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
-    watched: RefCell<BTreeMap<u64, Watched>>,
+pub(super) struct ReadAhead {
+    watched: RefCell<BTreeMap<u64, WatchedFile>>,
     /// Counts the reads that were noted.
     reads: Cell<u64>,
     running: Cell<usize>,
@@ -55,16 +55,16 @@ pub(super) struct Ahead {
 
 /// The readers of one file.
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedFile {
     generation: u64,
     /// The last read of any, counted over the node.
     last_read: u64,
-    readers: Vec<Reader>,
+    readers: Vec<SequentialReader>,
 }
 
 /// Where one reader is.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Reader {
+struct SequentialReader {
     /// Its first read, counted over the node: unique.
     id: u64,
     /// Its last one.
@@ -79,7 +79,7 @@ struct Reader {
     is_running: bool,
 }
 
-impl Reader {
+impl SequentialReader {
     /// Notes a read of `range`; returns what to read ahead in a file of `size` bytes, if that may be
     /// begun now.
     fn note(
@@ -110,9 +110,9 @@ impl Reader {
     }
 }
 
-impl Watched {
+impl WatchedFile {
     /// The reader that goes on at `start`. If there is none, a new one, unless it finds everything at hand.
-    fn reader(&mut self, start: u64, read: u64, waited: bool) -> Option<&mut Reader> {
+    fn reader(&mut self, start: u64, read: u64, waited: bool) -> Option<&mut SequentialReader> {
         self.last_read = read;
         let known = self.readers.iter().position(|reader| reader.next == start);
         if known.is_none() && !waited {
@@ -124,7 +124,7 @@ impl Watched {
                 let oldest = ages.min_by_key(|(_, reader)| reader.last_read);
                 self.readers.swap_remove(oldest.map_or(0, |(place, _)| place));
             }
-            self.readers.push(Reader { id: read, ..Reader::default() });
+            self.readers.push(SequentialReader { id: read, ..SequentialReader::default() });
             self.readers.len() - 1
         });
         let reader = self.readers.get_mut(place)?;
@@ -135,12 +135,12 @@ impl Watched {
 
 /// What is to be read ahead, and for which reader of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Asked {
+struct ReadAheadRange {
     range: Range<u64>,
     reader: u64,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Some file is watched: reads that did not wait have to be noted too.
     fn watches(&self) -> bool {
         !self.watched.borrow().is_empty()
@@ -148,9 +148,9 @@ impl Ahead {
 
     /// Notes a read; returns what to read ahead. The caller says when that has
     /// [ended](Self::end).
-    fn begin(&self, file: Handle, range: &Range<u64>, size: u64, waited: bool) -> Option<Asked> {
+    fn begin(&self, file: Handle, range: &Range<u64>, size: u64, waited: bool) -> Option<ReadAheadRange> {
         let mut watched = self.watched.borrow_mut();
-        let is_watched = |known: &Watched| known.generation == file.generation;
+        let is_watched = |known: &WatchedFile| known.generation == file.generation;
         if !watched.get(&file.ino).is_some_and(is_watched) {
             if !waited {
                 return None;
@@ -162,14 +162,14 @@ impl Ahead {
                 watched.remove(&oldest);
             }
         }
-        let new = || Watched { generation: file.generation, ..Watched::default() };
+        let new = || WatchedFile { generation: file.generation, ..WatchedFile::default() };
         let known = watched.entry(file.ino).or_insert_with(new);
         self.reads.set(self.reads.get() + 1);
         let reader = known.reader(range.start, self.reads.get(), waited)?;
         let asked = reader.note(range, size, waited, self.running.get() < RUNNING_MAX)?;
         reader.is_running = true;
         self.running.set(self.running.get() + 1);
-        Some(Asked { range: asked, reader: reader.id })
+        Some(ReadAheadRange { range: asked, reader: reader.id })
     }
 
     /// What [`begin`](Self::begin) returned is there. If it was there before, the file is cached, and
@@ -200,15 +200,15 @@ impl FileServer {
         took: Duration,
     ) {
         let waited = took >= WAIT_MIN;
-        if !waited && !self.ahead.watches() {
+        if !waited && !self.readahead.watches() {
             return;
         }
-        let Some(asked) = self.ahead.begin(file, range, size, waited) else { return };
+        let Some(asked) = self.readahead.begin(file, range, size, waited) else { return };
         let server = self.clone();
         self.context.task(async move {
             // Should it fail, the reader itself will be told.
             let waited = server.read_ahead(file, &asked.range).await.unwrap_or(false);
-            server.ahead.end(file, asked.reader, waited);
+            server.readahead.end(file, asked.reader, waited);
         });
     }
 
@@ -246,13 +246,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const FILE: Handle = Handle { ino: 5, generation: 1 };
 
-    fn read(ahead: &Ahead, file: Handle, from: u64, to: u64, waited: bool) -> Option<Range<u64>> {
+    fn read(ahead: &ReadAhead, file: Handle, from: u64, to: u64, waited: bool) -> Option<Range<u64>> {
         ahead.begin(file, &(from..to), 64 * MIB, waited).map(|asked| asked.range)
     }
 
     /// All that is being read ahead is there; `waited` for or not.
-    fn end(ahead: &Ahead, file: Handle, waited: bool) {
-        let running = |known: &Watched| {
+    fn end(ahead: &ReadAhead, file: Handle, waited: bool) {
+        let running = |known: &WatchedFile| {
             let running = known.readers.iter().filter(|reader| reader.is_running);
             running.map(|reader| reader.id).collect::<Vec<u64>>()
         };
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn ranks_that_read_parts_of_one_file_at_once_are_each_read_ahead() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         let (part, piece) = (16 * MIB, MIB / 4);
         let mut read_ahead = [0, 1, 2, 3].map(|rank| rank * part);
         let mut waits = 0;
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn readers_of_a_file_are_bounded_and_those_who_read_here_and_there_displace_the_oldest() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         for i in 0..1000 {
             assert_eq!(read(&ahead, FILE, 2 * i + 1, 2 * i + 2, true), None);
         }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_reader_in_sequence_is_read_ahead_twice_as_far_each_time_up_to_the_limit() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         let (mut at, mut read_ahead) = (0, 0);
         let mut windows = Vec::new();
         while at < 63 * MIB {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn reads_here_and_there_and_reads_of_cached_files_are_left_alone() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         for from in [9, 3, 40, 1, 22] {
             assert_eq!(read(&ahead, FILE, from * MIB, from * MIB + 4096, true), None);
         }
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_reader_whose_file_turns_out_to_be_cached_is_forgotten() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         assert!(read(&ahead, FILE, 0, MIB, true).is_some());
         assert_eq!(read(&ahead, FILE, MIB, 2 * MIB, true), None, "one at a time");
         end(&ahead, FILE, false);
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn files_watched_and_files_read_ahead_are_bounded() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         let begun = (0..1000).filter(|&ino| {
             let file = Handle { ino, generation: 1 };
             read(&ahead, file, 0, MIB, true).is_some()

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// All nodes of a volume, as they answered one after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figures {
+pub struct VolumeStatus {
     /// The cache of each file-system node; `None` for one that does not answer.
     pub caches: Vec<Option<CacheStatus>>,
     /// The disks of each disk node; `None` for one that does not answer.
@@ -28,12 +28,12 @@ pub struct Figures {
 }
 
 /// Asks all nodes of the volume, from the node of `context`.
-pub async fn figures(context: &Context) -> Figures {
+pub async fn volume_status(context: &Context) -> VolumeStatus {
     let fs_nodes = || (0..context.fs_nodes()).map(NodeId::fs);
     let disk_nodes = || (0..context.disk_nodes()).map(NodeId::disk);
     let caches = fs_nodes().map(|node| ask(context, node, Status {}));
     let disks = disk_nodes().map(|node| ask(context, node, Describe {}));
-    Figures {
+    VolumeStatus {
         caches: stream::iter(caches).buffered(ASKED_CONCURRENCY_MAX).collect().await,
         disks: stream::iter(disks).buffered(ASKED_CONCURRENCY_MAX).collect().await,
         cache_processes: fs_nodes().map(|node| context.process_of(node)).collect(),
