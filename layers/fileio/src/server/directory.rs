@@ -9,7 +9,7 @@ use meta::protocol::{GetOccupancy, NameEntry, SCAN_MAX, ScanNames, SetOccupancy}
 use runtime::NodeId;
 
 use super::FileServer;
-use super::create::handle_of;
+use super::lookup::handle_of;
 use crate::protocol::{
     Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, Kind, ReadDirectory,
 };

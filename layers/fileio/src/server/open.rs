@@ -7,7 +7,7 @@ use runtime::protocol::Undelivered;
 
 use super::FileServer;
 use super::calls::{CallIdRequest, other_call};
-use super::create::handle_of;
+use super::lookup::handle_of;
 use crate::client::ask;
 use crate::protocol::{
     Attributes, CallId, Create, Created, Credentials, Error, Handle, Kind, Lookup, Open,

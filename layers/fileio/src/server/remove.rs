@@ -10,7 +10,7 @@ use meta::protocol::{
 use runtime::NodeId;
 
 use super::calls::{CallIdRequest, other_call};
-use super::create::handle_of;
+use super::lookup::handle_of;
 use super::remote_locks::RemoteLockGuard;
 use super::{FileServer, ParentDir, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};

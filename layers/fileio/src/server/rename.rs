@@ -10,7 +10,7 @@ use meta::protocol::{
 use runtime::NodeId;
 
 use super::calls::{CallIdRequest, other_call};
-use super::create::handle_of;
+use super::lookup::handle_of;
 use super::remote_locks::RemoteLockGuard;
 use super::remove::{drop_link, take_name};
 use super::{FileServer, count_directories, is_in_doubt};
@@ -175,12 +175,12 @@ impl FileServer {
     ) -> Result<([LockedName; 2], [RemoteLockGuard; 2]), Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
-        let (found, claim) = self.claim(first.node, first.directory, first.name).await?;
+        let (found, claim) = self.lock_name(first.node, first.directory, first.name).await?;
         let (other, other_claim) =
-            match self.claim(second.node, second.directory, second.name).await {
+            match self.lock_name(second.node, second.directory, second.name).await {
                 Ok(claimed) => claimed,
                 Err(error) => {
-                    self.unclaim(claim, first.directory, first.name).await;
+                    self.unlock_name(claim, first.directory, first.name).await;
                     return Err(error);
                 }
             };
@@ -193,8 +193,8 @@ impl FileServer {
 
     async fn unclaim_both(&self, claims: [RemoteLockGuard; 2], old: &RenameName<'_>, new: &RenameName<'_>) {
         let [of_old, of_new] = claims;
-        self.unclaim(of_new, new.directory, new.name).await;
-        self.unclaim(of_old, old.directory, old.name).await;
+        self.unlock_name(of_new, new.directory, new.name).await;
+        self.unlock_name(of_old, old.directory, old.name).await;
     }
 
     /// Looks everything up, checks the rules, and freezes a directory that is replaced; `None` if

@@ -1,4 +1,4 @@
-//! Making changes durable, and letting go of files that are gone.
+//! Making changes durable, and freeing the blocks of removed files.
 
 use std::rc::Rc;
 
