@@ -6,7 +6,8 @@ use client::Credentials;
 use client::blocking::Volume;
 use tempfile::TempDir;
 use volume::{
-    self, CheckOptions, CheckResult, FS_NODES, FormatOptions, RunOptions, RunningVolume, STRIPE_SIZE,
+    self, CheckOptions, CheckResult, FS_NODES, FormatOptions, RunOptions, RunningVolume,
+    STRIPE_SIZE,
 };
 
 /// Disk nodes of each volume that is measured, and disks of each: as in the demo.

@@ -8,10 +8,10 @@ mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 mod directory;
-mod volume_status;
 mod hand_over;
 pub mod node;
 mod volume;
+mod volume_status;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ use runtime::{ClientHandle, Context, Epoch, NodeId};
 
 use self::directory::VolumeDirectory;
 
-pub use self::check::{CheckOptions, CheckStep, CheckResult, check};
+pub use self::check::{CheckOptions, CheckResult, CheckStep, check};
 pub use self::directory::DirectoryError;
-pub use self::volume_status::{VolumeStatus, volume_status};
 pub use self::hand_over::{
     NodeHandover, hand_over, hand_over_cache, hand_over_disks, resume_cache, resume_files,
     resume_metadata,
 };
+pub use self::volume_status::{VolumeStatus, volume_status};
 pub use blockio::Geometry;
 pub use blockio::protocol::DiskStatus;
 pub use cache::protocol::CacheStatus;

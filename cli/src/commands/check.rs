@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use client::volume::{OpenCause, OpenError};
 use serde::Serialize;
-use volume::{CheckOptions, CheckStep, CheckResult, Summary};
+use volume::{CheckOptions, CheckResult, CheckStep, Summary};
 
 use crate::exit::CommandFailure;
 use crate::output::table;

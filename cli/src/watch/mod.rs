@@ -19,7 +19,7 @@ use runtime::Context;
 use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
 use serde::Serialize;
-use volume::{VolumeStatus, RunningVolume, volume_status};
+use volume::{RunningVolume, VolumeStatus, volume_status};
 
 use crate::exit::ServeError;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fileio::client::ask;
 use fileio::hash::ino_node;
 use fileio::protocol::{
-    ByteRange, Error as FileIoError, FileLock, Handle, LEASE, Lock, LockKind, LockOwner, LockResult,
-    Unlock,
+    ByteRange, Error as FileIoError, FileLock, Handle, LEASE, Lock, LockKind, LockOwner,
+    LockResult, Unlock,
 };
 use runtime::protocol::Undelivered;
 use runtime::{NodeId, Spawn};

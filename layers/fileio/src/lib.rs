@@ -34,13 +34,13 @@
 
 pub mod client;
 pub mod hash;
+pub mod lock_types;
 pub mod locks;
 pub mod model;
 mod pieces;
-pub mod lock_types;
 pub mod protocol;
 pub mod regions;
 mod rules;
 mod server;
 
-pub use server::{FileServer, ClientHandover, FilesHandover};
+pub use server::{ClientHandover, FileServer, FilesHandover};

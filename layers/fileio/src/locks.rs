@@ -88,7 +88,12 @@ impl LockTable {
 
     /// Gives up what `owner` has locked of `range`. Fails only if a lock had to be split and there
     /// are too many.
-    pub fn unlock(&mut self, file: u64, owner: LockOwner, range: ByteRange) -> Result<(), LockRefusal> {
+    pub fn unlock(
+        &mut self,
+        file: u64,
+        owner: LockOwner,
+        range: ByteRange,
+    ) -> Result<(), LockRefusal> {
         let after = self.without(file, owner, range);
         self.replace(file, after)
     }

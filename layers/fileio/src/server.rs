@@ -1,22 +1,22 @@
 //! The file actor of one node: answers the applications interface out of metadata and cache.
 
-mod readahead;
 mod append;
 mod attributes;
 mod calls;
+mod commit;
 mod create;
 mod directory;
-mod partial_block_cache;
-mod commit;
 mod hand_over;
 mod leases;
 mod link;
 mod list;
+mod locks;
 mod lookup;
 mod name_locks;
-mod locks;
 mod open;
+mod partial_block_cache;
 mod read;
+mod readahead;
 mod remote_locks;
 mod remove;
 mod rename;
@@ -41,12 +41,12 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, RequestInfo as _, Senders, Server, Spawn as _};
 
-use self::readahead::ReadAhead;
 use self::append::Appends;
 use self::calls::CallTable;
-use self::partial_block_cache::PartialBlockCache;
 pub use self::hand_over::{ClientHandover, FilesHandover};
 use self::leases::LeaseTable;
+use self::partial_block_cache::PartialBlockCache;
+use self::readahead::ReadAhead;
 use self::remote_locks::RemoteLocks;
 use crate::protocol::{Attributes, Error, FileIo, GetSpace, Handle, Reply, Request, Space, Time};
 

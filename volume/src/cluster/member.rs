@@ -26,8 +26,8 @@ use super::{ClusterError, Engine};
 use crate::directory::VolumeDirectory;
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{
-    NodeHandover, RunOptions, RunningVolume, VolumeError, hand_over, hand_over_disks, node, resume_cache,
-    resume_files, resume_metadata,
+    NodeHandover, RunOptions, RunningVolume, VolumeError, hand_over, hand_over_disks, node,
+    resume_cache, resume_files, resume_metadata,
 };
 use fileio::protocol::{Error, Flush, GetAttributes, ROOT};
 

@@ -16,7 +16,7 @@ mod supervisor;
 
 pub use self::bootstrap::{ClusterShape, ClusterStatus, bootstrap, status};
 pub use self::decommission::{add, remove};
-pub use self::member::{MemberExit, Member, MemberOptions};
+pub use self::member::{Member, MemberExit, MemberOptions};
 
 use cluster::coordination::{CoordinationError, EtcdConfig};
 use cluster::membership::{CommandError, ProcessId};

@@ -89,7 +89,11 @@ fn what_was_made_after_a_start_can_be_locked_at_once() {
         cluster.restart(HERE).await;
         let young = make(&cluster, 3, &young).await;
         assert_eq!(lock(&cluster, 4, young, false).await, LockResult::Granted {});
-        assert_eq!(lock(&cluster, 5, young, true).await, LockResult::Late {}, "no client had it before");
+        assert_eq!(
+            lock(&cluster, 5, young, true).await,
+            LockResult::Late {},
+            "no client had it before"
+        );
         assert_eq!(lock(&cluster, 6, old, false).await, LockResult::Grace {});
         assert_eq!(lock(&cluster, 7, old, true).await, LockResult::Granted {});
         cluster.pass(LEASE).await;

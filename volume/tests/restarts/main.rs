@@ -1,13 +1,13 @@
 //! One node restarts while the others live on: what was answered and not committed is there, or the
 //! write verifier says that it is not; what was committed is there.
 
-mod readahead;
 mod chunks;
 mod cluster;
 mod crash_points;
 mod grace;
 mod groups;
 mod ranks;
+mod readahead;
 mod remote_locks;
 mod replies;
 mod returned;

@@ -26,8 +26,13 @@ fn mark(path: &str) -> String {
 const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/transport/src/frame.rs"];
 
 /// Files of a layer with such tables.
-const TABLES: &[&str] =
-    &["/src/protocol.rs", "/src/attributes.rs", "/src/promises.rs", "/src/lock_types.rs", "/src/regions/mod.rs"];
+const TABLES: &[&str] = &[
+    "/src/protocol.rs",
+    "/src/attributes.rs",
+    "/src/promises.rs",
+    "/src/lock_types.rs",
+    "/src/regions/mod.rs",
+];
 
 /// The files whose tables are parts of messages.
 fn is_described(path: &str) -> bool {

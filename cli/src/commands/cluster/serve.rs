@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transport::fabric::Fabrics;
 use transport::{Guard, Security};
 use volume::RunOptions;
-use volume::cluster::{MemberExit, Member, MemberOptions};
+use volume::cluster::{Member, MemberExit, MemberOptions};
 
 use super::file::MachineFile;
 use crate::commands::serve::{VolumeServer, read_settings};

@@ -3,7 +3,7 @@
 use meta::attributes::access;
 
 use super::content::SparseContent;
-use super::state::{InodeBody, Directory, ModelState, permit};
+use super::state::{Directory, InodeBody, ModelState, permit};
 use crate::protocol::{
     Attributes, Change, Create, Created, Credentials, Error, Existing, Handle, Kind, LINKS_MAX,
     Link, Lookup, MakeNode, Name, NewNode, Parent, Remove, RemoveDirectory, Rename, TARGET_MAX,
@@ -216,7 +216,9 @@ impl ModelState {
                 return true;
             }
             match &self.named(ino).body {
-                InodeBody::Directory(directory) if directory.parent != ino => ino = directory.parent,
+                InodeBody::Directory(directory) if directory.parent != ino => {
+                    ino = directory.parent
+                }
                 _ => return false,
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::content::{SparseContent, PAGE};
+use super::content::{PAGE, SparseContent};
 use crate::locks::LockTable;
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Handle, Kind, Name, ROOT, SetTime,

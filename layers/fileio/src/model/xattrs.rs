@@ -2,7 +2,7 @@
 
 use meta::attributes::access;
 
-use super::state::{ModelInode, STICKY, ModelState, permit};
+use super::state::{ModelInode, ModelState, STICKY, permit};
 use crate::protocol::{
     Attributes, Credentials, Error, GetXattr, Kind, ListXattrs, RemoveXattr, SetXattr, Time,
     XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,

@@ -112,7 +112,8 @@ impl FileServer {
         if length == 0 {
             return Ok(Appended { offset, written: self.unchanged(before).await? });
         }
-        let written = self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await?;
+        let written =
+            self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await?;
         Ok(Appended { offset, written })
     }
 }

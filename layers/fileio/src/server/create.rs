@@ -9,7 +9,8 @@ use super::calls::{CallIdRequest, other_call};
 use super::lookup::handle_of;
 use super::{FileServer, ParentDir, RACES_MAX, count_directories};
 use crate::protocol::{
-    Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
+    Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, MakeNode, Name,
+    NewNode, SetAttributes, TARGET_MAX, Time,
 };
 use crate::rules;
 
@@ -26,7 +27,8 @@ impl CallIdRequest for Create {
         match outcome {
             CallOutcome::Made { ino, generation } => {
                 let file = Handle { ino, generation };
-                let attributes = server.attributes_after_repeat(file, Kind::File {}, &self.who).await?;
+                let attributes =
+                    server.attributes_after_repeat(file, Kind::File {}, &self.who).await?;
                 Ok(Created { attributes, new: true })
             }
             _ => other_call(),
@@ -79,8 +81,10 @@ impl FileServer {
 
     pub(super) async fn create(self: &Rc<Self>, request: &Create) -> Result<Created, Error> {
         self.retry_races(async || {
-            self.with_dir_locked(request.directory, async |above| self.create_in(request, above).await)
-                .await
+            self.with_dir_locked(request.directory, async |above| {
+                self.create_in(request, above).await
+            })
+            .await
         })
         .await
     }
@@ -182,7 +186,10 @@ impl FileServer {
 
     pub(super) async fn make_node(&self, request: &MakeNode) -> Result<Attributes, Error> {
         self.retry_races(async || {
-            self.with_dir_locked(request.directory, async |above| self.make_in(request, above).await).await
+            self.with_dir_locked(request.directory, async |above| {
+                self.make_in(request, above).await
+            })
+            .await
         })
         .await
     }

@@ -11,7 +11,7 @@ use meta::protocol::{self as metadata, EndGrace, GraceBelow};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
-use super::{FileServer, ClientHandover, FilesHandover};
+use super::{ClientHandover, FileServer, FilesHandover};
 use crate::locks::LockTable;
 use crate::protocol::{
     CallId, CloseHandle, Error, FileLock, Handle, Kind, LEASE, OpenHandle, OpenedFile, Renew,
@@ -198,7 +198,10 @@ runtime::handlers! { FileServer;
 }
 
 impl FileServer {
-    pub(super) async fn open_handle(self: &Rc<Self>, request: OpenHandle) -> Result<OpenedFile, Error> {
+    pub(super) async fn open_handle(
+        self: &Rc<Self>,
+        request: OpenHandle,
+    ) -> Result<OpenedFile, Error> {
         let OpenHandle { call, file } = request;
         let lease = self.lease_of(call.client)?;
         let _alone = self.leases.holding.exclusive(file.ino).await;

@@ -21,7 +21,9 @@ impl CallIdRequest for Link {
         outcome: CallOutcome,
     ) -> Result<Self::Reply, Error> {
         match outcome {
-            CallOutcome::Done {} => server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await,
+            CallOutcome::Done {} => {
+                server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await
+            }
             _ => other_call(),
         }
     }

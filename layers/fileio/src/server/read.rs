@@ -139,7 +139,10 @@ impl FileServer {
         }
     }
 
-    async fn take_all(&self, block_sources: impl Iterator<Item = BlockSource<'_>>) -> Result<Vec<Bytes>, Error> {
+    async fn take_all(
+        &self,
+        block_sources: impl Iterator<Item = BlockSource<'_>>,
+    ) -> Result<Vec<Bytes>, Error> {
         try_join_all(block_sources.map(|place| self.take(&place))).await
     }
 

@@ -148,7 +148,13 @@ impl ReadAhead {
 
     /// Notes a read; returns what to read ahead. The caller says when that has
     /// [ended](Self::end).
-    fn begin(&self, file: Handle, range: &Range<u64>, size: u64, waited: bool) -> Option<ReadAheadRange> {
+    fn begin(
+        &self,
+        file: Handle,
+        range: &Range<u64>,
+        size: u64,
+        waited: bool,
+    ) -> Option<ReadAheadRange> {
         let mut watched = self.watched.borrow_mut();
         let is_watched = |known: &WatchedFile| known.generation == file.generation;
         if !watched.get(&file.ino).is_some_and(is_watched) {
@@ -246,7 +252,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const FILE: Handle = Handle { ino: 5, generation: 1 };
 
-    fn read(ahead: &ReadAhead, file: Handle, from: u64, to: u64, waited: bool) -> Option<Range<u64>> {
+    fn read(
+        ahead: &ReadAhead,
+        file: Handle,
+        from: u64,
+        to: u64,
+        waited: bool,
+    ) -> Option<Range<u64>> {
         ahead.begin(file, &(from..to), 64 * MIB, waited).map(|asked| asked.range)
     }
 

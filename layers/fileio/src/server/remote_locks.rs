@@ -96,7 +96,12 @@ impl RemoteLocks {
     fn next(self: &Rc<Self>, epoch: Epoch, node: NodeId, is_here: bool) -> RemoteLockGuard {
         self.last.set((self.last.get() + 1).max(first_remote_lock(epoch)));
         // No reply of this node itself is lost.
-        RemoteLockGuard { remote_locks: self.clone(), node, number: self.last.get(), is_over: is_here }
+        RemoteLockGuard {
+            remote_locks: self.clone(),
+            node,
+            number: self.last.get(),
+            is_over: is_here,
+        }
     }
 
     fn close_handle(&self, node: NodeId, number: u64) {
@@ -212,15 +217,20 @@ impl FileServer {
                 orphaned.await;
                 continue;
             }
-            let telling =
-                with_orphans.into_iter().map(|(node, orphaned)| self.release_orphaned_locks_at(node, orphaned));
+            let telling = with_orphans
+                .into_iter()
+                .map(|(node, orphaned)| self.release_orphaned_locks_at(node, orphaned));
             if join_all(telling).await.iter().any(Result::is_err) {
                 self.context.sleep(PAUSE).await;
             }
         }
     }
 
-    async fn release_orphaned_locks_at(&self, node: NodeId, orphaned: Vec<u64>) -> Result<(), Error> {
+    async fn release_orphaned_locks_at(
+        &self,
+        node: NodeId,
+        orphaned: Vec<u64>,
+    ) -> Result<(), Error> {
         // A decision arrives before the locks that it depends on are released.
         self.meta_here(WaitForIntents { node: node.0 }).await?;
         let word = self.remote_locks.release_call(node, &orphaned);
@@ -250,7 +260,9 @@ mod tests {
         assert!(held.hold() && over.hold() && orphaned.hold());
         over.finish();
         drop(orphaned);
-        let [(to, told)] = &remote_locks.with_orphans()[..] else { panic!("locks are orphaned at one node") };
+        let [(to, told)] = &remote_locks.with_orphans()[..] else {
+            panic!("locks are orphaned at one node")
+        };
         let late = next();
         assert!(late.hold());
         drop(late);

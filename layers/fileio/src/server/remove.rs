@@ -53,8 +53,10 @@ impl CallIdRequest for RemoveDirectory {
 impl FileServer {
     pub(super) async fn remove(self: &Rc<Self>, request: &Remove) -> Result<(), Error> {
         self.retry_races(async || {
-            self.with_dir_locked(request.directory, async |above| self.remove_in(request, above).await)
-                .await
+            self.with_dir_locked(request.directory, async |above| {
+                self.remove_in(request, above).await
+            })
+            .await
         })
         .await
     }

@@ -133,7 +133,8 @@ impl FileServer {
             self.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
             return if request.replace { Ok((None, None)) } else { Err(Error::Exists {}) };
         }
-        let old = RenameName { node: self.context.node(), directory: *from_directory, name: from_name };
+        let old =
+            RenameName { node: self.context.node(), directory: *from_directory, name: from_name };
         let new = RenameName { node: to_node, directory: *to_directory, name: to_name };
         let ([moved, replaced], claims) = self.claim_both(&old, &new).await?;
         let mut after = vec![above.to_made, moved.changed, replaced.changed];
@@ -191,7 +192,12 @@ impl FileServer {
         })
     }
 
-    async fn unclaim_both(&self, claims: [RemoteLockGuard; 2], old: &RenameName<'_>, new: &RenameName<'_>) {
+    async fn unclaim_both(
+        &self,
+        claims: [RemoteLockGuard; 2],
+        old: &RenameName<'_>,
+        new: &RenameName<'_>,
+    ) {
         let [of_old, of_new] = claims;
         self.unlock_name(of_new, new.directory, new.name).await;
         self.unlock_name(of_old, old.directory, old.name).await;

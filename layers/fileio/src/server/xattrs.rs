@@ -28,7 +28,9 @@ impl CallIdRequest for SetXattr {
         outcome: CallOutcome,
     ) -> Result<Self::Reply, Error> {
         match outcome {
-            CallOutcome::Done {} => server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await,
+            CallOutcome::Done {} => {
+                server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await
+            }
             _ => other_call(),
         }
     }
@@ -49,7 +51,9 @@ impl CallIdRequest for RemoveXattr {
         outcome: CallOutcome,
     ) -> Result<Self::Reply, Error> {
         match outcome {
-            CallOutcome::Done {} => server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await,
+            CallOutcome::Done {} => {
+                server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await
+            }
             _ => other_call(),
         }
     }

@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk};
 use runtime::protocol::Undelivered;
 
-use super::{FileServer, ChunkParts, ChunkPart, TOGETHER_MAX};
+use super::{ChunkPart, ChunkParts, FileServer, TOGETHER_MAX};
 use crate::protocol::Error;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;

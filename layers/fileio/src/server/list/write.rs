@@ -9,9 +9,9 @@ use meta::protocol::Chunk;
 use runtime::protocol::Undelivered;
 
 use super::super::FileServer;
-use super::super::write::{ChunkDraft, WritePurpose, BlockSpan, ChunkWrite};
+use super::super::write::{BlockSpan, ChunkDraft, ChunkWrite, WritePurpose};
 use super::gather::PackedPart;
-use super::{CHUNKS_MAX, ChunkParts, ChunkPart, TOGETHER_MAX, split, window};
+use super::{CHUNKS_MAX, ChunkPart, ChunkParts, TOGETHER_MAX, split, window};
 use crate::pieces::ByteRope;
 use crate::protocol::{Attributes, Error, Handle, WriteList, WriteResult};
 use crate::rules;
@@ -112,14 +112,24 @@ impl FileServer {
         self.write_together(file, drafts).await
     }
 
-    async fn draft_group(&self, group: &ChunkParts, old: Chunk, data: &Bytes) -> Result<ChunkDraft, Error> {
+    async fn draft_group(
+        &self,
+        group: &ChunkParts,
+        old: Chunk,
+        data: &Bytes,
+    ) -> Result<ChunkDraft, Error> {
         let spans = self.spans(group, &old, data).await?;
         let to = group.pieces.iter().map(ChunkPart::end).max().unwrap_or(0);
         self.draft(group.index, old, spans, to, WritePurpose::Parts).await
     }
 
     /// The blocks that `group` touches, with all of their new content. What lies in one piece is not copied.
-    async fn spans(&self, group: &ChunkParts, old: &Chunk, data: &Bytes) -> Result<Vec<BlockSpan>, Error> {
+    async fn spans(
+        &self,
+        group: &ChunkParts,
+        old: &Chunk,
+        data: &Bytes,
+    ) -> Result<Vec<BlockSpan>, Error> {
         let blocks = self.geometry.blocks_per_stripe() as usize;
         let (covers, places) = covers(group, blocks);
         let mut built = Bytes::new();
@@ -185,7 +195,9 @@ fn covers(group: &ChunkParts, blocks: usize) -> (Vec<BlockCoverage>, usize) {
             bytes[block] += to - from;
             // Its place comes later.
             covers[block] = match covers[block] {
-                BlockCoverage::Nothing if is_first && to - from == BLOCK => BlockCoverage::Whole(number),
+                BlockCoverage::Nothing if is_first && to - from == BLOCK => {
+                    BlockCoverage::Whole(number)
+                }
                 // An earlier or later piece has all of it: no old byte stays.
                 BlockCoverage::Whole(_) | BlockCoverage::Built { needs_old: false, .. } => {
                     BlockCoverage::Built { place: 0, needs_old: false }
@@ -223,7 +235,12 @@ fn overlay(piece: &ChunkPart, covers: &[BlockCoverage], data: &Bytes, buffer: &m
 
 /// The touched blocks in rows, as slices of what was put together and of the packed bytes; neighbours in
 /// both become one slice.
-fn cut_spans(group: &ChunkParts, covers: &[BlockCoverage], built: &Bytes, data: &Bytes) -> Vec<BlockSpan> {
+fn cut_spans(
+    group: &ChunkParts,
+    covers: &[BlockCoverage],
+    built: &Bytes,
+    data: &Bytes,
+) -> Vec<BlockSpan> {
     /// Which bytes: of `built`, or of `data`.
     type Slice = (bool, std::ops::Range<usize>);
     let mut rows: Vec<(usize, Vec<Slice>)> = Vec::new();
