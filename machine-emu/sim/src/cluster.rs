@@ -18,7 +18,7 @@ use meta::{MetaServer, NodeAudit};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
-use volume::{Handed, VolumeError, node};
+use volume::{NodeHandover, VolumeError, node};
 
 /// Application nodes.
 pub(super) const APPLICATIONS: u32 = 8;
@@ -245,8 +245,8 @@ impl SimulatedCluster {
         &self,
         node: NodeId,
         phases: Phases,
-    ) -> Result<Handed, VolumeError> {
-        let handed: Rc<RefCell<Option<Handed>>> = Rc::default();
+    ) -> Result<NodeHandover, VolumeError> {
+        let handed: Rc<RefCell<Option<NodeHandover>>> = Rc::default();
         let told = handed.clone();
         self.on(node, move |context| async move {
             let handed = match (context.node().kind(), phases) {
@@ -271,7 +271,7 @@ impl SimulatedCluster {
     pub(super) async fn take_over(
         &self,
         node: NodeId,
-        handed: Handed,
+        handed: NodeHandover,
         phases: Phases,
     ) -> Result<(), VolumeError> {
         self.epoch.set(self.epoch.get() + 1);
