@@ -1,5 +1,5 @@
-//! Locks that this node holds at other nodes while it changes names: on a name, on a directory (shared or
-//! exclusive), and on renames of directories (ADR 57).
+//! Locks that this node holds at other nodes while it changes names: on a name, on a directory
+//! (shared or exclusive), and on renames of directories (ADR 57).
 //!
 //! Each lock has a number, by which it is released. When a reply is lost, the lock may or may not be held:
 //! it is *orphaned*, and `ReleaseOrphanedLocks` names the locks that this node has at the other one. All

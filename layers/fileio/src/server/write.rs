@@ -205,7 +205,10 @@ impl FileServer {
     /// The chunks to install: all, or, after a failure, those with blocks that were rewritten in
     /// place, since a map with their old checksums would make damage of them. What was reserved
     /// for the others is given back.
-    async fn usable(&self, parts: Vec<Result<ChunkWrite, Error>>) -> (Vec<ChunkWrite>, Option<Error>) {
+    async fn usable(
+        &self,
+        parts: Vec<Result<ChunkWrite, Error>>,
+    ) -> (Vec<ChunkWrite>, Option<Error>) {
         let mut whole = Vec::with_capacity(parts.len());
         let mut failure = None;
         for part in parts {
@@ -278,7 +281,8 @@ impl FileServer {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
-        let mut places = spans.iter().flat_map(BlockSpan::blocks).filter(|&place| needs(&slots[place]));
+        let mut places =
+            spans.iter().flat_map(BlockSpan::blocks).filter(|&place| needs(&slots[place]));
         let reserved = match places.next() {
             None => Vec::new(),
             Some(first) => {
