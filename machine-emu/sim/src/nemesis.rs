@@ -11,7 +11,7 @@ use futures::future::join_all;
 use machine_emu::{DiskOperation, FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming, World};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId};
-use volume::Handed;
+use volume::NodeHandover;
 
 use crate::cluster::SimulatedCluster;
 use crate::disk_damage::{self, DiskDamage};
@@ -416,7 +416,7 @@ impl Nemesis {
         node: NodeId,
         harness: &Harness,
         context: &Context,
-    ) -> Option<Handed> {
+    ) -> Option<NodeHandover> {
         for _ in 0..HAND_OVERS_MAX {
             match harness.cluster.hand_over(node, harness.phases()).await {
                 Ok(handed) => return Some(handed),
