@@ -32,7 +32,7 @@ impl<S: Spawn> ClientSession<S> {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        Ok(fileio::client::ask_patiently(&self.machine, call).await?)
+        Ok(fileio::client::send_with_retries(&self.machine, call).await?)
     }
 
     pub(crate) async fn change(

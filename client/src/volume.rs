@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "embedded")]
-use volume::{RunOptions, Running, VolumeError};
+use volume::{RunOptions, RunningVolume, VolumeError};
 
 use crate::Credentials;
 use crate::blocking::Volume;
@@ -99,7 +99,7 @@ fn open_unserved(directory: &Path, who: Credentials, _: io::Error) -> Result<Vol
 /// The machine of a volume that this process has opened itself.
 #[cfg(feature = "embedded")]
 #[derive(Debug)]
-struct EmbeddedVolume(Running);
+struct EmbeddedVolume(RunningVolume);
 
 #[cfg(feature = "embedded")]
 impl Drop for EmbeddedVolume {

@@ -175,7 +175,7 @@ fn on_step(progress: Progress, read: Arc<AtomicU64>) -> Arc<dyn Fn(CheckStep) + 
 }
 
 impl CheckReport {
-    fn new(volume: &Path, checked: &Checked, read_bytes: Option<u64>) -> Self {
+    fn new(volume: &Path, checked: &CheckResult, read_bytes: Option<u64>) -> Self {
         let Summary { pending, flaws, .. } = &checked.summary;
         let found = &checked.summary;
         let geometry = &checked.geometry;

@@ -122,8 +122,8 @@ struct VolumeFigures {
     disk_processes: Vec<Option<u32>>,
 }
 
-fn json(figures: &Figures) -> HttpPage {
-    let nodes = figures.caches.iter().map(|cache| {
+fn json(volume_status: &VolumeStatus) -> HttpPage {
+    let nodes = volume_status.caches.iter().map(|cache| {
         cache.map(|cache| NodeFigures {
             lines: cache.lines,
             dirty_lines: cache.dirty_lines,
@@ -132,7 +132,7 @@ fn json(figures: &Figures) -> HttpPage {
             write_backs: cache.write_backs,
         })
     });
-    let disks = figures.disks.iter().map(|disks| {
+    let disks = volume_status.disks.iter().map(|disks| {
         let disks = disks.as_ref()?.iter().map(|disk| DiskFigures {
             healthy: disk.healthy,
             queued: disk.queued,

@@ -106,10 +106,10 @@ impl Leases {
             let watch = self.watch_unless_watched(machine, node);
             let call = Lock { file, owner, range, kind, lease, reclaim };
             match ask(machine, call).await? {
-                Locked::Conflict { lock } => return Ok(LockAttempt::Conflict(lock)),
-                Locked::Grace {} => return Ok(LockAttempt::Later),
-                Locked::Late {} => return Ok(LockAttempt::Late),
-                Locked::Granted {}
+                LockResult::Conflict { lock } => return Ok(LockAttempt::Conflict(lock)),
+                LockResult::Grace {} => return Ok(LockAttempt::Later),
+                LockResult::Late {} => return Ok(LockAttempt::Late),
+                LockResult::Granted {}
                     if self.note_lock(node, lease, watch, (file, owner, range, kind)) =>
                 {
                     return Ok(LockAttempt::Granted);

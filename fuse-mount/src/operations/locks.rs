@@ -61,7 +61,7 @@ impl<S: Spawn> MountOperations<S> {
                 Ok(LockAttempt::Conflict(_) | LockAttempt::Later) => {}
                 // The answer to a reclaim, which the kernel never sends.
                 Ok(LockAttempt::Late) => return Err(KernelError(libc::EIO)),
-                Err(error) if error.not_applied() && (waits || busy < PATIENT_ROUNDS_MAX) => {
+                Err(error) if error.not_applied() && (waits || busy < RETRY_ROUNDS_MAX) => {
                     busy = busy.saturating_add(1);
                 }
                 Err(error) if error.is_busy() => return Err(KernelError(libc::ENOLCK)),

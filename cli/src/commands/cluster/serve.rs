@@ -101,7 +101,7 @@ impl ServeProcess {
                 Some(served) => served.stop().map_err(failed),
                 None => Ok(()),
             },
-            Ended::Fenced => Err(CommandFailure::Fenced { number: self.number }),
+            MemberExit::Fenced => Err(CommandFailure::Fenced { number: self.number }),
         }
     }
 }

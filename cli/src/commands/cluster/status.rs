@@ -52,10 +52,10 @@ struct ProcessRow {
 impl Status {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let file = MachineFile::read(&self.file)?;
-        let Known { geometry, map, removed, security } =
-            cluster::status(&file.engine()?).map_err(|error| {
-                CommandFailure::Wrong(format!("nothing is known of the cluster: {error}"))
-            })?;
+        let ClusterStatus { geometry, map, removed, security } = cluster::status(&file.engine()?)
+            .map_err(|error| {
+            CommandFailure::Wrong(format!("nothing is known of the cluster: {error}"))
+        })?;
         let row = |process: &Process| {
             let links = security.get(&process.id).map_or("-", String::as_str).to_owned();
             let mut row = ProcessRow { links, ..row(&map, process) };

@@ -249,7 +249,7 @@ impl MountSource {
 }
 
 /// One worker on each thread of the machine, in the order of the threads.
-fn own_workers(running: &Running) -> Vec<Worker<Context>> {
+fn own_workers(running: &RunningVolume) -> Vec<Worker<Context>> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(running.geometry().fs_nodes as usize);
     let mut workers: Vec<Option<Worker<Context>>> = (0..threads).map(|_| None).collect();
