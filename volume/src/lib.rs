@@ -35,7 +35,7 @@ pub use self::volume_status::{VolumeStatus, volume_status};
 pub use blockio::Geometry;
 pub use blockio::protocol::DiskStatus;
 pub use cache::protocol::CacheStatus;
-pub use meta::audit::{Flaw, Pending, Summary};
+pub use meta::audit::{Flaw, PendingWork, Summary};
 pub use meta::memory::MemoryBudget;
 
 use fileio::protocol::{Error, Flush};

@@ -44,8 +44,8 @@ pub(crate) struct ActiveInode {
     /// Some of the uncommitted content is lost: nothing is committed until a
     /// [`roll_back`](Self::roll_back).
     pub(crate) lost: bool,
-    /// A commit that has not ended has recorded chunks past the end that the store knows, and the intent
-    /// to free them.
+    /// A commit that has not ended has recorded chunks past the end that the store knows, and the
+    /// intent to free them.
     pub(crate) is_past_end: bool,
     /// It was used since the last eviction scan.
     pub(crate) used: Cell<bool>,
@@ -148,8 +148,8 @@ impl ActiveInode {
         self.install_change(old.count(), change, update, blocks)
     }
 
-    /// As [`install`](Self::install), if that gives nothing back and the chunks are known here: else nothing is
-    /// changed, and `None`.
+    /// As [`install`](Self::install), if that gives nothing back and the chunks are known here:
+    /// else nothing is changed, and `None`.
     pub(crate) fn install_known(&mut self, updates: &[ChunkUpdate], blocks: usize) -> Option<()> {
         let change = |update: &ChunkUpdate| {
             let old = self.chunk(update.index)?;

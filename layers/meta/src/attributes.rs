@@ -165,7 +165,7 @@ impl Time {
         Self { seconds, nanos: since.subsec_nanos() }
     }
 
-    /// The first one after it that also clients who are told whole microseconds tell from it.
+    /// The first later time that clients with a resolution of microseconds distinguish from it.
     #[must_use]
     pub fn next(self) -> Self {
         match self.nanos.checked_add(1000).filter(|&nanos| nanos < 1_000_000_000) {
@@ -271,7 +271,8 @@ runtime::choice! {
 }
 
 runtime::record! {
-    /// By what a client tells whether a file is still as it knows it (RFC 1813 section 2.6, `wcc_attr`).
+    /// By what a client tells whether a file is still as it knows it (RFC 1813 section 2.6,
+    /// `wcc_attr`).
     #[derive(Copy)]
     pub struct WccAttr {
         /// Bytes of the file.
@@ -324,7 +325,7 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// Who asks. A claim that the gateway has checked as well as its protocol allows.
+    /// The identity of the caller, which the gateway has checked as far as its protocol allows.
     pub struct Credentials {
         /// The user.
         uid: u32,
@@ -341,7 +342,7 @@ impl Credentials {
         Self { uid: 0, gid: 0, groups: Vec::new() }
     }
 
-    /// Is the asker in `group`?
+    /// Is the caller in `group`?
     pub fn in_group(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
     }
@@ -359,7 +360,8 @@ pub mod access {
 
 impl Attributes {
     /// May `who` do all of `wanted` (bits of [`access`])? As POSIX has it: the first matching class
-    /// of owner, group and others decides; root may do anything but execute a file that nobody may.
+    /// of owner, group and others decides; root may do anything but execute a file without any
+    /// execute bit.
     pub fn permits(&self, who: &Credentials, wanted: u32) -> bool {
         if who.uid == 0 {
             let runs = self.kind == (Kind::Directory {}) || self.mode & 0o111 != 0;

@@ -1,4 +1,4 @@
-//! How the layer above asks. A node that is busy or away is asked again after a pause.
+//! Calls to the metadata of a node. A call to a node that is busy or down is retried after a pause.
 
 use std::time::Duration;
 
@@ -6,20 +6,21 @@ use runtime::{Call, Context, Epoch, NodeId};
 
 use crate::protocol::{Error, Meta};
 
-/// A node that is busy or away is asked so many times before the caller hears of it.
+/// Attempts to call a node that is busy or down, before the caller gets the error.
 const BUSY_TRIES_MAX: u32 = 10;
-/// The first pause before asking a busy node again; each later one is twice as long.
+/// The first pause before a retry; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
-/// Ties of one node in one epoch number fewer than two to the power of this.
-const TIES_BITS: u32 = 40;
+/// The base-2 logarithm of the number of remote locks that one node may take in one epoch.
+const REMOTE_LOCKS_BITS: u32 = 40;
 
-/// The number of the first tie that a node has in an epoch: above all of its earlier lives, whose epochs are over.
+/// The number of the first remote lock that a node takes in an epoch: above all numbers of earlier
+/// epochs.
 pub fn first_remote_lock(epoch: Epoch) -> u64 {
-    epoch.0 << TIES_BITS
+    epoch.0 << REMOTE_LOCKS_BITS
 }
 
-/// Asks the metadata of `node`.
+/// Calls the metadata of `node`.
 pub async fn ask<C>(context: &Context, node: NodeId, call: C) -> Result<C::Reply, Error>
 where
     C: Call<Protocol = Meta> + Clone,

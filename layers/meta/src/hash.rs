@@ -29,8 +29,8 @@ pub fn name_node(directory: u64, name: &Name, nodes: u32) -> NodeId {
     NodeId::fs((name_hash(directory, name) % u64::from(nodes)) as u32)
 }
 
-/// The file-system node that owns a request with this route, in a volume of `nodes` of them. Node 0 if
-/// the caller chooses, or for a stripe: the cache places those.
+/// The file-system node that owns a request with this route, in a volume of `nodes` of them. Node 0
+/// if the caller chooses, or for a stripe: the cache places those.
 pub fn owner(route: Route<'_>, nodes: u32) -> NodeId {
     match route {
         Route::Inode(ino) => ino_node(ino, nodes),

@@ -1,8 +1,8 @@
 //! The file information cache as the file layer of the same node sees it (thesis section 2.5.2): a
 //! read or write at the inode's node needs no message for attributes and map.
 //!
-//! There is no second copy: this is a look at the inodes in use of the node's metadata server, so it
-//! can never be behind a write, a cut, a commit or a removal, and it is gone with the node.
+//! There is no second copy: this is a look at the inodes in use of the node's metadata server, so
+//! it can never be behind a write, a cut, a commit or a removal, and it is gone with the node.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,8 +35,8 @@ impl FileInformation {
         Self { inodes, publisher }
     }
 
-    /// Looks at an inode, unless it is not at hand or has another `generation`: then `None`, and the
-    /// metadata server has to be asked. `look` must not ask metadata.
+    /// Looks at an inode, unless it is not at hand or has another `generation`: then `None`, and
+    /// the metadata server has to be called. `look` must not call it.
     pub fn look<T>(
         &self,
         ino: u64,

@@ -133,7 +133,7 @@ pub(crate) fn arrival(group: u64) -> Vec<u8> {
     key(table::INTENT, &[ARRIVALS, group])
 }
 
-/// Effects at other nodes that this node has promised.
+/// Effects at other nodes that this node has decided: an intent.
 pub(crate) fn operation_intent(number: u64) -> Vec<u8> {
     key(table::INTENT, &[OPERATIONS, number])
 }
@@ -152,7 +152,7 @@ pub(crate) const OPERATIONS: u64 = 3;
 /// Kind of [`arrival`] for [`intents`].
 pub(crate) const ARRIVALS: u64 = 4;
 
-/// The effects here that `intent` promised have been applied.
+/// The effects of `intent` at this node have been applied.
 pub(crate) fn applied(intent: IntentId) -> Vec<u8> {
     key(table::APPLIED, &[u64::from(intent.node), intent.number])
 }

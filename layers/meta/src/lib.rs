@@ -1,6 +1,6 @@
 //! Metadata: inodes, names, block maps, space and log of each node (thesis sections 2.5.1, 2.5.2).
 //!
-//! # Promise
+//! # Guarantees
 //!
 //! - One request is one record: it is done whole or not at all, also after a crash.
 //! - What was answered to a request that says `durable`, or to a [`Commit`](protocol::Commit),
@@ -9,25 +9,26 @@
 //! - What touches names and inodes of several nodes is decided by one record of one node, and done
 //!   at all of them, once each ([`Execute`](protocol::Execute), ADR 7). The volume may be shown to
 //!   clients when all nodes have answered [`FinishIntents`](protocol::FinishIntents). A node that
-//!   comes back while others lived on is told what it forgot before it answers (ADR 13).
+//!   restarts while others stay up learns what it lost before it answers (ADR 13).
 //! - What a process keeps in memory of its nodes is bounded by one budget ([`memory`], ADR 41).
 //! - Nodes do not wait for one another, except for that, and for space when one has run dry.
 //!
-//! # Asks below
+//! # Depends on
 //!
 //! [`blockio::Stripes`]: the cache, or block I/O itself.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `protocol.rs` | every request and reply |
-//! | `attributes.rs` | words about files that all layers above share |
-//! | `promises.rs` | words about what nodes promise one another, and remember of calls |
+//! | `attributes.rs` | types for files that all layers above share |
+//! | `effect.rs` | sets of effects |
+//! | `operations.rs` | intents of operations, and stored replies to calls |
 //! | `audit/` | reading all metadata, of nodes that run or of a volume at rest, to check it |
 //! | `hash.rs` | which node owns an inode, a name |
-//! | `client.rs` | how the layer above asks |
-//! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
+//! | `client.rs` | calls from the layer above |
+//! | `server.rs`, `server/` | the server: components, one file for each family of requests |
 //! | `active.rs` | inodes in use, with what of them is not in the store yet |
 //! | `information.rs` | what the file layer of the same node may look at without a message |
 //! | `shared_attrs.rs` | what all threads of the process may look at without a message |
@@ -46,7 +47,7 @@ pub mod hash;
 mod information;
 pub mod keys;
 pub mod memory;
-pub mod promises;
+pub mod operations;
 pub mod protocol;
 mod server;
 mod shared_attrs;

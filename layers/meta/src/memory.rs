@@ -1,10 +1,10 @@
 //! Memory of the metadata of one process: one budget in bytes for all nodes that it hosts.
 //!
-//! A node may take what others leave. Once all together have more than the budget, each gives back what
-//! is beyond its allowance: a part of the budget in proportion to how much the node was used of late. What
-//! is counted is what is there (the sizes of what is held, with what the tables and the allocator need
-//! for it), not what was reserved. What a record has not named yet, what somebody has open, works on
-//! or has promised stays, whatever the budget: such things are bounded by limits of their own, and by
+//! A node may take what others leave. Once all together have more than the budget, each gives back
+//! what is beyond its allowance: a part of the budget in proportion to how much the node was used
+//! of late. What is counted is what is there (the sizes of what is held, with what the tables and
+//! the allocator need for it), not what was reserved. Uncommitted changes, open files, pinned
+//! inodes and intents stay, whatever the budget: they are bounded by limits of their own, and by
 //! checkpoints and commits, which come earlier when memory is short.
 
 use std::cell::Cell;
@@ -20,10 +20,11 @@ const PAGES_SHARE: usize = 4;
 const INODES_SHARE: usize = 8;
 /// The part that changes may have that are not in the tree yet, before a checkpoint is due.
 const CHANGES_SHARE: usize = 2;
-/// What a running checkpoint writes and what has come since may have so many times that part together,
-/// at most: past it commits are `Busy`.
+/// What a running checkpoint writes and what has come since may have this many times that part
+/// together: past it commits are `Busy`.
 const CHANGES_TIMES_MAX: usize = 2;
-/// The part that filters of leaves may have, which tell what these have not. They are a hundredth of the leaves.
+/// The part that filters of leaves may have, which tell what these have not. They are a hundredth
+/// of the leaves.
 const FILTERS_SHARE: usize = 16;
 /// The part that what is shown to all threads of the process may have.
 const NOTICES_SHARE: usize = 8;
@@ -63,7 +64,8 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes. What the nodes need at least comes on top of a smaller one.
+    /// A budget of `limit_bytes`. The minimum of each node is granted even if it exceeds the
+    /// budget.
     pub fn new(limit_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             limit_bytes,
@@ -113,7 +115,7 @@ impl MemoryShare {
         self.memory.used_bytes.fetch_add(bytes.cast_unsigned(), Relaxed);
     }
 
-    /// The node holds so many bytes of a kind from now on.
+    /// The node holds `bytes` bytes of a kind from now on.
     pub(crate) fn set(&self, kind: MemoryKind, bytes: usize) {
         self.add(kind, bytes.wrapping_sub(self.used(kind)).cast_signed());
     }

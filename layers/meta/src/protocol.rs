@@ -1,4 +1,4 @@
-//! What may be asked of the metadata of one node, and what is heard back.
+//! The requests to the metadata of one node, and the replies.
 //!
 //! Most requests come from the file layer of the same node: then they are direct calls.
 
@@ -7,13 +7,13 @@ use runtime::protocol::Undelivered;
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
-pub use crate::promises::{
-    AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, StoredReply,
-};
+pub use crate::operations::{AppliedIntent, CallId, CallOutcome, IntentId, StoredReply};
+pub use crate::store::CommitDependency;
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
 
-/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): one directory page and 1.
+/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): one directory page
+/// and 1.
 pub const SCAN_MAX: u32 = 4097;
 
 /// Chunks that one [`FindChunks`] returns, at most.
@@ -114,7 +114,7 @@ runtime::choice! {
             set: Option<Dentry>,
         },
         /// One name of an inode is gone. With the last one, or if it is a directory, the inode is
-        /// gone too, and its blocks wait for [`Trim`]; a file that somebody holds stays until
+        /// gone too, and its blocks wait for [`Trim`]; an open file stays until
         /// [`CloseHandle`].
         2 DropLink {
             /// The inode.
@@ -137,12 +137,12 @@ runtime::choice! {
 }
 
 runtime::record! {
-    /// A name that was claimed.
+    /// A name that was locked.
     #[derive(Copy)]
     pub struct LockedName {
         /// What it names.
         dentry: Option<Dentry>,
-        /// Its last change, which that for which it was claimed must not precede.
+        /// Its last change, which the change for which it was locked must not precede.
         changed: CommitDependency,
     }
 }
@@ -213,7 +213,7 @@ runtime::record! {
         index: u64,
         /// Its blocks now.
         chunk: Chunk,
-        /// The stripes that have the new content, and the lives in which they took it.
+        /// The stripes that have the new content, and the boot IDs with which they took it.
         written: Vec<Unsynced>,
     }
 }
@@ -268,8 +268,8 @@ runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
     Meta id 3 version 1;
 
-    /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not be removed.
-    /// Returns it, and the record that made it.
+    /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
+    /// be removed. Returns it, and the record that made it.
     1 Control LockDirShared {
         /// The directory.
         directory: u64,
@@ -277,7 +277,7 @@ runtime::protocol! {
         generation: u64,
         /// Where the names are.
         node: u32,
-        /// The number of this tie of the asker.
+        /// The number of this remote lock of the caller.
         lock: u64,
     } -> (Inode, CommitDependency), by inode(directory), retry never, from servers, after recovery;
 
@@ -289,7 +289,7 @@ runtime::protocol! {
         time: Option<Time>,
         /// Where they are.
         node: u32,
-        /// The number of the tie.
+        /// The number of the remote lock.
         lock: u64,
     } -> (), by inode(directory), retry never, from servers, after recovery;
 
@@ -346,50 +346,52 @@ runtime::protocol! {
         inode: NewInode,
         /// What else is to be done.
         effects: Vec<Effect>,
-        /// The epoch in which the asker began ([`Execute`]).
+        /// The epoch in which the caller began ([`Execute`]).
         since: u64,
-        /// Durable when answered; always if an effect is at a node that may live on without this one.
+        /// Durable when answered; always if an effect is at a node that may live on without this
+        /// one.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
-        /// What it leans on: it is durable no earlier.
+        /// Its dependencies: it is durable no earlier.
         after: Vec<CommitDependency>,
     } -> Attributes, by name(directory, name), retry never, from servers, after recovery;
 
-    /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node decides
-    /// it: it holds the effects here and promises the others. Names at other nodes must be claimed.
-    /// Returns inodes that are gone, at any node. After [`Undelivered::Lost`] it will be done, or
-    /// was not decided: the claims stay.
+    /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node
+    /// decides it: it holds the effects here and, as an intent, the others. Names at other nodes
+    /// must be locked. Returns inodes that are gone, at any node. After [`Undelivered::Lost`] it
+    /// will be done, or was not decided: the locks stay.
     8 Control Execute {
         /// What to do.
         effects: Vec<Effect>,
-        /// The asker has claimed the names of this node too; they are given up when all is done.
+        /// The caller has locked the names of this node too; they are unlocked when all is done.
         claimed: bool,
-        /// The epoch in which the asker began: what it has claimed, frozen or announced since. In
+        /// The epoch in which the caller began, and took its locks. In
         /// another epoch a node may have forgotten that, and the answer is busy.
         since: u64,
-        /// Durable when answered; always if an effect is at a node that may live on without this one.
+        /// Durable when answered; always if an effect is at a node that may live on without this
+        /// one.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
-        /// What it leans on: it is durable no earlier.
+        /// Its dependencies: it is durable no earlier.
         after: Vec<CommitDependency>,
     } -> Vec<u64>, by caller, retry never, from servers, after recovery;
 
-    /// Do what another node's record has promised, once. Names are not claimed any more afterwards.
+    /// Apply an intent of another node, once. Its names are unlocked afterwards.
     9 Bulk ApplyIntent {
-        /// The promise.
+        /// The intent.
         intent: IntentId,
         /// All of its effects at this node.
         effects: Vec<Effect>,
         /// Durable when answered.
         durable: bool,
-        /// The place of the record that promised, if that is not durable yet, else 0: what is done
+        /// The LSN of the record that decided it, if that is not durable yet, else 0: what is done
         /// here is durable no earlier.
         position: u64,
     } -> AppliedIntent, by caller, retry idempotent, from servers, during recovery;
 
-    /// Free the blocks of an inode that is gone. Nobody may be reading them.
+    /// Free the blocks of an inode that is gone. No reads of them may be in flight.
     10 Control Trim {
         /// The inode.
         ino: u64,
@@ -401,7 +403,7 @@ runtime::protocol! {
         directory: u64,
         /// Its incarnation.
         generation: u64,
-        /// The number of this tie of the asker.
+        /// The number of this remote lock of the caller.
         lock: u64,
     } -> Occupancy, by inode(directory), retry never, from servers, after recovery;
 
@@ -409,12 +411,13 @@ runtime::protocol! {
     12 Control UnlockDirExclusive {
         /// The directory.
         directory: u64,
-        /// The number of the tie.
+        /// The number of the remote lock.
         lock: u64,
     } -> (), by inode(directory), retry idempotent, from servers, during recovery;
 
-    /// Are there names of this directory at this node? If not, there are none after a crash either that
-    /// finds a record which leans on this answer: on the last removal, which is told, too.
+    /// Are there names of this directory at this node? If not, there are none after a crash either
+    /// that finds a record which depends on this answer, that is, on the last removal, which is
+    /// returned.
     13 Control HasNames {
         /// The directory.
         directory: u64,
@@ -471,28 +474,28 @@ runtime::protocol! {
         ino: u64,
         /// The chunks.
         updates: Vec<ChunkUpdate>,
-        /// The file is at least so long now.
+        /// The file is at least this long now.
         size_min: u64,
         /// mtime and ctime.
         time: Time,
-        /// Take setuid and setgid away: somebody else than root wrote.
+        /// Clear setuid and setgid: the writer is not root.
         drop_setid: bool,
     } -> WriteResult, by inode(ino), retry never, from servers, after recovery;
 
-    /// Nothing installed so far will be rewritten in place any more. Nobody may be writing.
+    /// Nothing installed so far will be rewritten in place any more. No writes may be in flight.
     20 Control Seal {
         /// The file.
         ino: u64,
     } -> (), by inode(ino), retry idempotent, from servers, after recovery;
 
-    /// Make all that was sealed durable: data first, then the record that names it. If some of it is
-    /// lost nothing is committed until [`RollBack`].
+    /// Make all that was sealed durable: data first, then the record that names it. If some of it
+    /// is lost nothing is committed until [`RollBack`].
     21 Bulk Commit {
         /// The file.
         ino: u64,
     } -> WriteResult, by inode(ino), retry idempotent, from servers, after recovery;
 
-    /// Set the size; cuts whole blocks off. Nobody may be reading or writing.
+    /// Set the size; cuts whole blocks off. No reads or writes may be in flight.
     22 Control Truncate {
         /// The file.
         ino: u64,
@@ -515,12 +518,12 @@ runtime::protocol! {
         age_ms: u64,
     } -> Vec<u64>, by caller, retry idempotent, from servers, after recovery;
 
-    /// Give whole free allocation groups away, to a node that ran dry; or tell of those alone that are on their way
-    /// there already.
+    /// Give whole free allocation groups to a node that ran out of space, or return those that were
+    /// offered to it already.
     24 Control RequestGroups {
         /// The node that will own them.
         to: u32,
-        /// How many, at most; with 0 only those on their way are told.
+        /// How many, at most; with 0 only those that were offered already.
         count: u32,
     } -> Vec<u64>, by caller, retry never, from servers, during recovery;
 
@@ -535,30 +538,31 @@ runtime::protocol! {
     /// Space of this node.
     26 Control GetSpace {} -> NodeSpace, by caller, retry idempotent, from servers, after recovery;
 
-    /// One change of directories' places in the tree at a time: wait for the turn. Asked of the root's node.
+    /// Lock renames of directories into other directories: one at a time. At the root's node.
     27 Control LockRename {
-        /// The number of this tie of the asker.
+        /// The number of this remote lock of the caller.
         lock: u64,
     } -> (), by caller, retry never, from servers, after recovery;
 
-    /// The turn is over. Nothing happens if it is another one's: a node that comes back forgets whose it was.
+    /// Unlock renames. Nothing happens if another lock is held: a node that restarts forgets whose
+    /// it was.
     28 Control UnlockRename {
-        /// The number of the tie.
+        /// The number of the remote lock.
         lock: u64,
     } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// Make all records durable and the log short.
     29 Bulk Flush {} -> (), by caller, retry idempotent, from servers, after recovery;
 
-    /// Keep a name from being changed by anybody else, until [`UnlockName`] or the effect for which
-    /// it was claimed. Returns what it names, also after a crash that finds a record which leans on
-    /// this answer; busy if it is claimed.
+    /// Lock a name against changes by others, until [`UnlockName`] or the effect for which it was
+    /// locked. Returns what it names, also after a crash that finds a record which depends on this
+    /// answer; busy if it is locked.
     30 Control LockName {
         /// The directory.
         directory: u64,
         /// The name.
         name: Name,
-        /// The number of this tie of the asker.
+        /// The number of this remote lock of the caller.
         lock: u64,
     } -> LockedName, by name(directory, name), retry never, from servers, after recovery;
 
@@ -568,24 +572,25 @@ runtime::protocol! {
         directory: u64,
         /// The name.
         name: Name,
-        /// The number of the tie.
+        /// The number of the remote lock.
         lock: u64,
     } -> (), by name(directory, name), retry idempotent, from servers, during recovery;
 
-    /// Make all effects durable that `node` has sent. It will not send intents below a number again.
-    /// Returns the life of the answerer: what it did in an earlier one it may have forgotten.
+    /// Make all effects durable that `node` has sent. It will not send intents below a number
+    /// again. Returns the life of the answerer: what it did in an earlier one it may have
+    /// forgotten.
     32 Control FlushApplied {
-        /// The node that promised them.
+        /// The node that decided them.
         node: u32,
         /// Its intents below this number are retired.
         below: u64,
     } -> u64, by caller, retry idempotent, from servers, during recovery;
 
-    /// At a mount, after all nodes have replayed their logs: bring about what this node has promised.
+    /// At a mount, after all nodes have replayed their logs: apply the intents of this node.
     33 Bulk FinishIntents {} -> (), by caller, retry never, from servers, during recovery;
 
-    /// At a mount, after all nodes have finished their intents: forget what was applied for them, and
-    /// free what is gone.
+    /// At a mount, after all nodes have finished their intents: forget what was applied for them,
+    /// and free what is gone.
     34 Bulk EndRecovery {} -> (), by caller, retry never, from servers, during recovery;
 
     /// Inodes that are gone and wait for [`Trim`].
@@ -594,8 +599,8 @@ runtime::protocol! {
 
     // 36 is dead: it counted what a node holds.
 
-    /// After [`Error::LostWrites`]: the file is as last committed, and its write verifier is another
-    /// one. Nothing changes if nothing was lost. Nobody may be reading or writing.
+    /// After [`Error::LostWrites`]: the file is as last committed, and its write verifier is
+    /// another one. Nothing changes if nothing was lost. No reads or writes may be in flight.
     37 Control RollBack {
         /// The file.
         ino: u64,
@@ -666,7 +671,7 @@ runtime::protocol! {
         generation: u64,
     } -> Vec<XattrName>, by inode(ino), retry idempotent, from servers, after recovery;
 
-    /// Somebody has a file open: until [`CloseHandle`] it outlives its last name. Forgotten when the node
+    /// A file is open: until [`CloseHandle`] it outlives its last name. Forgotten when the node
     /// restarts; that something was held is not. What is no regular file is not kept.
     44 Control OpenHandle {
         /// The file.
@@ -675,32 +680,32 @@ runtime::protocol! {
         generation: u64,
     } -> Inode, by inode(ino), retry never, from servers, after recovery;
 
-    /// Nobody has the file open any more. True if it had no name: then it is gone, and waits for
+    /// The file is not open any more. True if it had no name: then it is gone, and waits for
     /// [`Trim`].
     45 Control CloseHandle {
         /// The file.
         ino: u64,
     } -> bool, by inode(ino), retry never, from servers, after recovery;
 
-    /// Files with numbers below this may be held by those whom the node knew before it started: they outlive
-    /// their last names until [`EndGrace`]. Zero if there are none.
+    /// Files with numbers below this may be held by those whom the node knew before it started:
+    /// they outlive their last names until [`EndGrace`]. Zero if there are none.
     46 Control GraceBelow {} -> u64, by caller, retry idempotent, from servers, after recovery;
 
-    /// Whoever held files before the node started has said so again, or has had its time. Returns
-    /// files that are gone because nobody holds them. May be asked again and again.
+    /// Clients that had files open before the node started have reclaimed them, or their time is
+    /// over. Returns files that are removed because they are not open. Idempotent.
     47 Bulk EndGrace {} -> Vec<u64>, by caller, retry never, from servers, after recovery;
 
     /// In place of [`FinishIntents`] and [`EndRecovery`], at a node that has come back while others
-    /// lived on: bring about what it has promised, and let all others do what they have promised it.
+    /// stayed up: apply its intents, and let all others send theirs for it.
     48 Bulk Rejoin {} -> (), by caller, retry never, from servers, during recovery;
 
-    /// `node` has come back alone, and asks in a new epoch. What an earlier life of it has claimed,
-    /// frozen or begun here is void; when this is answered it has been told again what it may have
+    /// `node` has restarted alone, and calls in a new epoch. Locks that it took here before are
+    /// void; when this is answered it has been sent again what it may have
     /// forgotten of names.
     49 Bulk NodeRestarted {
         /// Which node.
         node: u32,
-        /// The ties of its earlier lives have numbers below this.
+        /// The remote locks that it took before have numbers below this.
         below: u64,
     } -> (), by caller, retry never, from servers, during recovery;
 
@@ -720,7 +725,8 @@ runtime::protocol! {
         directory: u64,
     } -> (), by caller, retry idempotent, from servers, after recovery;
 
-    /// Make all changes of a directory's names durable, at all nodes. Asked of the directory's node.
+    /// Make all changes of a directory's names durable, at all nodes. Asked of the directory's
+    /// node.
     53 Control SyncNames {
         /// The directory.
         directory: u64,
@@ -728,23 +734,24 @@ runtime::protocol! {
         generation: u64,
     } -> (), by inode(directory), retry idempotent, from servers, after recovery;
 
-    /// An answer was lost: of all ties with numbers below one, the asker has only these here, and will have no
-    /// others. The rest is void: names claimed, directories frozen, changes begun, the turn.
+    /// A reply was lost: of all remote locks with numbers below one, the caller holds only these
+    /// here, and will hold no others. The rest is void: names, directories, renames.
     54 Control ReleaseOrphanedLocks {
-        /// Above all numbers that the asker has given so far.
+        /// Above all numbers that the caller has given so far.
         below: u64,
         /// What it has.
         keep: Vec<u64>,
     } -> (), by caller, retry idempotent, from servers, during recovery;
 
-    /// Wait until another node has applied all that this one has decided so far; `Lost` if that takes long.
+    /// Wait until another node has applied all that this one has decided so far; `Lost` if that
+    /// takes long.
     55 Bulk WaitForIntents {
         /// Which node.
         node: u32,
     } -> (), by caller, retry idempotent, from servers, during recovery;
 
-    /// A node has given groups to this one ([`RequestGroups`]) and does not know that they arrived: they have no owner
-    /// until they do.
+    /// A node has given groups to this one ([`RequestGroups`]) and does not know that they arrived:
+    /// they have no owner until they do.
     56 Control ConfirmGroups {
         /// That node.
         donor: u32,
@@ -768,8 +775,8 @@ runtime::choice! {
         /// The name is taken.
         #[error("the name exists already")]
         3 Exists {},
-        /// What the asker expected is not so any more. Look again.
-        #[error("changed by somebody else meanwhile")]
+        /// What the caller expected is not so any more: look up again.
+        #[error("changed by another request meanwhile")]
         4 Changed {},
         /// The inode is no directory.
         #[error("not a directory")]

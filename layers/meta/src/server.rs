@@ -238,7 +238,7 @@ impl MetaServer {
     }
 
     /// Brings up the metadata of the node of `context`: newest root, log tail, what was left half
-    /// done here. What this node has promised to others follows when all of them are up
+    /// done here. Its intents for other nodes follow when all of them are up
     /// ([`FinishIntents`](crate::protocol::FinishIntents), then
     /// [`EndRecovery`](crate::protocol::EndRecovery)), or when it comes back to them
     /// ([`Rejoin`](crate::protocol::Rejoin)); until then it answers what is needed for that.

@@ -1,13 +1,14 @@
-//! What the nodes of a process show to all its threads: names and attributes, as they are now (ADR 59).
+//! Names and attributes that the nodes of a process publish to all its threads (ADR 59).
 //!
-//! What a node knows belongs to its thread, and whoever wants to know it from another thread has to ask, which
-//! costs two wake-ups. What is asked most, by far, is what a name names and what its attributes are. So a node puts
-//! a copy of what it was asked for on the board of its process, and changes or takes down the copy in the same
-//! step in which it changes what that is a copy of: before anybody can be told of the change. Who looks at
-//! the board sees what the node would have answered at that moment.
+//! The state of a node belongs to its thread, and another thread has to send a message to read it,
+//! which costs two wake-ups. By far the most frequent requests are lookups and attributes. So a
+//! node publishes a copy of what was requested to the cache of its process, and changes or
+//! invalidates the copy in the same step in which it changes the original: before any caller can
+//! learn of the change. A reader of the cache sees what the node would have answered at that
+//! moment.
 //!
-//! Only the node writes; it never waits for memory or for a reader to put something up, and readers never wait:
-//! who cannot look at once asks.
+//! Only the node writes. It never waits for memory or for a reader in order to publish, and readers
+//! never wait: a reader that does not get the lock immediately sends a message.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,7 +29,7 @@ const ATTRIBUTES_BYTES: usize = size_of::<(u64, Attributes)>() * 3 / 2;
 /// Bytes of a name besides its key, with its slot and its allocation.
 const NAME_BYTES: usize = size_of::<(Box<[u8]>, Dentry)>() * 3 / 2 + 16;
 
-/// The board of a process.
+/// The cache of a process.
 #[derive(Debug)]
 pub struct SharedAttrCache {
     /// By node.
@@ -72,7 +73,7 @@ impl SharedAttrCache {
     }
 }
 
-/// The side of the board on which a node writes, in one life. Does nothing where there is no board.
+/// Publishes what one node has, until the node ends. Does nothing where there is no shared cache.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
     own: Option<OwnShard>,
@@ -114,8 +115,8 @@ impl Publisher {
         }
     }
 
-    /// Takes all down if that is more than the node may have. Called now and then: its allowance changes with
-    /// what others use.
+    /// Takes all down if that is more than the node may have. Called now and then: its allowance
+    /// changes with what others use.
     pub(crate) fn give_back(&self) {
         let Some(own) = &self.own else { return };
         if own.share.used(MemoryKind::Publisher) <= own.share.notices_max() {
@@ -153,8 +154,8 @@ impl Publisher {
         })
     }
 
-    /// An inode comes into use again, as the store has it. It may have been shown since it was in use before:
-    /// until it comes back nothing of it changes.
+    /// An inode comes into use again, as the store has it. It may have been shown since it was in
+    /// use before: until it comes back nothing of it changes.
     pub(crate) fn reloaded(&self, active: &ActiveInode) {
         let is_shown = |shard: RwLockWriteGuard<'_, Shard>| {
             shard.attributes.contains_key(&active.inode.attributes.ino)
@@ -197,8 +198,8 @@ impl Publisher {
         }
     }
 
-    /// Lets `insert` put something of so many bytes up, which says whether it is new there. False if it was
-    /// not put up: nothing is lost then.
+    /// Publishes something of `bytes` bytes by `insert`, which returns whether it is new. False if
+    /// it was not published.
     fn add(&self, bytes: usize, insert: impl FnOnce(&mut Shard) -> bool) -> bool {
         let Some(own) = &self.own else { return false };
         let Ok(mut shard) = own.shared_attrs.shards[own.node as usize].try_write() else {

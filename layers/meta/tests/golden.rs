@@ -1,5 +1,6 @@
-//! The bytes of what a store holds and of a request. A change here is a change of the disk format or
-//! of the protocol: raise its version, tell docs/format.md or docs/protocol.md and the changelog.
+//! The bytes of what a store holds and of a request. A change here is a change of the disk format
+//! or of the protocol: raise its version, tell docs/format.md or docs/protocol.md and the
+//! changelog.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use meta::attributes::{Attributes, Kind, Name, Time};

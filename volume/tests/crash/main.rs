@@ -177,7 +177,7 @@ async fn check_audit(volume: &Volume, tree: &Tree, told: &str) {
         audit.names.len() as u64,
         audit.blocks.values().sum(),
         audit.trims.len() as u64,
-        audit.promises,
+        audit.intents,
         audit.applied,
     ];
     let needed = [inodes, tree.len() as u64, 0, 0, 0, 0];
@@ -294,7 +294,7 @@ fn promises_and_marks_of_what_was_applied_are_no_flaws() {
         let volume = prepared(&world, &[Op::Create(&[("a", 0)])]).await;
         perform(&volume, Op::Rename(&[("a", 0)], &[("b", 2)])).await.unwrap();
         let audit = volume.audit().await;
-        assert!(audit.promises > 0 && audit.applied > 0, "{audit:?}");
+        assert!(audit.intents > 0 && audit.applied > 0, "{audit:?}");
         assert!(audit.flaws.is_empty(), "{:?}", audit.flaws);
     });
 }

@@ -38,9 +38,9 @@ pub struct NodeAudit {
     /// Groups that were given and may not have been taken yet.
     pub granted: BTreeSet<u64>,
     /// Intents of effects at other nodes, not yet known to be durable there.
-    pub promises: u64,
+    pub intents: u64,
     /// These intents.
-    pub promised: BTreeMap<IntentId, Vec<Effect>>,
+    pub open_intents: BTreeMap<IntentId, Vec<Effect>>,
     /// Effects of other nodes' intents that are marked as applied.
     pub applied: u64,
     /// Of these, by the node that has applied them.
@@ -87,8 +87,8 @@ impl NodeAudit {
         self.trims.extend(other.trims);
         self.passing_groups += other.passing_groups;
         self.granted.extend(other.granted);
-        self.promises += other.promises;
-        self.promised.extend(other.promised);
+        self.intents += other.intents;
+        self.open_intents.extend(other.open_intents);
         self.groups.extend(other.groups);
         self.owned_blocks += other.owned_blocks;
         self.free_blocks += other.free_blocks;
@@ -213,8 +213,8 @@ impl NodeAudit {
                 }
             }
             keys::OPERATIONS => {
-                self.promised.insert(IntentId { node: self.node, number }, value(raw)?);
-                self.promises += 1;
+                self.open_intents.insert(IntentId { node: self.node, number }, value(raw)?);
+                self.intents += 1;
             }
             _ => return None,
         }
@@ -244,8 +244,8 @@ impl NodeAudit {
         }
     }
 
-    /// Extended attributes belong to an inode of the node, or to one that is being trimmed, and have
-    /// only whole pieces but the last.
+    /// Extended attributes belong to an inode of the node, or to one that is being trimmed, and
+    /// have only whole pieces but the last.
     fn check_xattrs(&mut self) {
         let inodes: BTreeSet<u64> = self.inodes.iter().map(|inode| inode.attributes.ino).collect();
         for ((ino, name), lengths) in &self.xattrs {

@@ -44,8 +44,8 @@ struct ReadPace<'a> {
     bytes: u64,
 }
 
-/// Reads all metadata of `node` from `stripes`, which are not written to; with `data` the blocks of its
-/// files too, against the checksums that their chunks name.
+/// Reads all metadata of `node` from `stripes`, which are not written to; with `data` the blocks of
+/// its files too, against the checksums that their chunks name.
 ///
 /// Errors mean that not even the start was found: there is nothing to say about the node.
 pub async fn read_node(

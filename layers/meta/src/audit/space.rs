@@ -30,8 +30,8 @@ pub(crate) struct UsedBlocks {
     pub(crate) owner: BlockOwner,
 }
 
-/// Compares the blocks that something names with those that the space map of `node` says are in use.
-/// `used` has everything; what map and log use is not in `kept`.
+/// Compares the blocks that something names with those that the space map of `node` says are in
+/// use. `used` has everything; what map and log use is not in `kept`.
 pub(crate) fn compare(node: u32, mut used: Vec<UsedBlocks>, kept: &[Run], flaws: &mut Flaws) {
     used.sort_unstable();
     twice(node, &used, flaws);

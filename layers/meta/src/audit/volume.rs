@@ -1,6 +1,6 @@
 //! All nodes together: names against inodes and their counts of links, groups against their owners.
-//! Open intents are applied here in memory first, as the next start of the volume will apply them, so
-//! that a volume after a crash is not called damaged.
+//! Open intents are applied here in memory first, as the next start of the volume will apply them,
+//! so that a volume after a crash is not called damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ const PATH_DEPTH_MAX: usize = 64;
 
 /// What the next start of the volume, or its running, brings to its end. None of it is damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingWork {
     /// Operations decided by one node and not yet known to be done by the others.
-    pub promises: u64,
+    pub intents: u64,
     /// Files whose blocks are still to be freed.
     pub trims: u64,
     /// Files without a name that may have been open.
     pub unlinked: u64,
-    /// Groups of blocks on their way from one node to another.
+    /// Groups of blocks in transit from one node to another.
     pub passing_groups: u64,
     /// What nodes remember as done for others.
     pub applied: u64,
@@ -51,7 +51,7 @@ pub struct Summary {
     /// Stored replies.
     pub replies: u64,
     /// What is still to be done.
-    pub pending: Pending,
+    pub pending: PendingWork,
     /// What is wrong.
     pub flaws: Flaws,
 }
@@ -67,8 +67,8 @@ struct VolumeTree {
 impl NodeAudit {
     /// Draws the conclusions once all nodes of a volume are [joined](Self::join).
     pub fn final_checkpoint(mut self) -> Summary {
-        let pending = Pending {
-            promises: self.promises,
+        let pending = PendingWork {
+            intents: self.intents,
             trims: self.trims.len() as u64,
             unlinked: self.unlinked.len() as u64,
             passing_groups: self.passing_groups,
@@ -137,10 +137,10 @@ impl VolumeTree {
         }
     }
 
-    /// Does what was promised. What a node promised itself it has done with the promise.
+    /// Applies the intents. Effects at the deciding node itself are in its record.
     fn do_pending(&mut self, audit: &NodeAudit) {
         let nodes = audit.nodes.max(1);
-        for (&intent, effects) in &audit.promised {
+        for (&intent, effects) in &audit.open_intents {
             for effect in effects {
                 let node = effect.node(nodes);
                 if node == intent.node || audit.marks.contains(&(node, intent)) {

@@ -15,7 +15,7 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(20);
 
 impl MetaServer {
     /// Reads everything and compares the space in use with what is named. `Busy` if a checkpoint
-    /// came between again and again; changes of the node meanwhile are told as flaws.
+    /// came between again and again; changes of the node meanwhile are reported as flaws.
     pub async fn audit(&self) -> Result<NodeAudit, StoreError> {
         for _ in 1..TRIES_MAX {
             match self.audit_once().await {
@@ -27,14 +27,14 @@ impl MetaServer {
     }
 
     async fn audit_once(&self) -> Result<NodeAudit, StoreError> {
-        let space = self.base.store.space();
+        let space = self.base.store.space().status();
         let audit = self.base.store.audit().await?;
         let mut found = NodeAudit {
             node: self.base.node,
             nodes: self.base.context.fs_nodes(),
             chunk_blocks: self.base.stripes.geometry().blocks_per_stripe(),
             volume_groups: GroupLayout::of(&self.base.stripes.geometry()).count(),
-            groups: self.base.store.groups(),
+            groups: self.base.store.space().groups(),
             owned_blocks: space.owned_blocks,
             free_blocks: space.free_blocks,
             ..NodeAudit::default()

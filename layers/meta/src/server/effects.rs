@@ -109,8 +109,8 @@ impl Effects {
         }
     }
 
-    /// Waits for whoever else is at work on what `effects`, all of this node, are about. The names
-    /// are `claimed` by the asker, or else must not be claimed.
+    /// Locks the names and inodes of `effects`, all of this node. The names are `claimed` by the
+    /// caller, or else must not be locked by other nodes.
     pub(super) async fn lock_targets(
         &self,
         effects: &[Effect],
@@ -179,7 +179,7 @@ impl Effects {
                     match self.with_staged(&mut staged, *ino, held, |after| {
                         Ok(drop_link(after, *time) || (kept && after.is_unlinked()))
                     }) {
-                        // Somebody else has removed the name.
+                        // Another request has removed the name.
                         Err(Error::Stale {}) => Err(Error::Changed {}),
                         outcome => outcome,
                     }
@@ -187,7 +187,7 @@ impl Effects {
                 Effect::ChangeParts { ino, change, .. } => {
                     self.with_staged(&mut staged, *ino, held, |after| {
                         if change.links > 0 && after.is_unlinked() {
-                            // It lives for those who have it open, and gets no name again.
+                            // It exists for those that have it open, and gets no name again.
                             return Err(Error::Changed {});
                         }
                         apply(change, &mut after.seen);
@@ -308,8 +308,8 @@ fn set_name(
     let found = held.found.get(&key).copied().flatten();
     if found != expect {
         if on_conflict == ConflictPolicy::Skip && found != set {
-            // The claim on the name should have kept it.
-            tracing::error!(?found, ?expect, ?set, "a promised name is not what it should be");
+            // The lock of the name should have kept it.
+            tracing::error!(?found, ?expect, ?set, "a name of an intent is not what it should be");
         }
         return Err(Error::Changed {});
     }

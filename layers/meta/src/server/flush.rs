@@ -22,7 +22,7 @@ use crate::store::{Batch, FlushDependency, Position, Store, StoreError};
 /// The pause before a node that does not answer is asked again to make its records durable.
 const FLUSH_PAUSE: Duration = Duration::from_millis(10);
 
-/// Asks other nodes to make durable what records here lean on, for as long as this node lives.
+/// Makes the dependencies of records of this node durable at other nodes, until this node ends.
 pub(super) fn flush_dependency(context: &Context) -> FlushDependency {
     let context = context.clone();
     Rc::new(move |CommitDependency { node, position }| {

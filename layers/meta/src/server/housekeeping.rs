@@ -43,8 +43,8 @@ impl Housekeeping {
     }
 
     /// Files with changes that have waited for a commit for `age_ms`, or with very many; with age 0
-    /// also those whose commit is under way, since they are not in the log yet. Called regularly, so
-    /// this is also when the node gives memory back.
+    /// also those whose commit is under way, since they are not in the log yet. Called regularly,
+    /// so this is also when the node gives memory back.
     pub(super) fn dirty(&self, age_ms: u64) -> Vec<u64> {
         let now = self.context.now();
         self.give_back();

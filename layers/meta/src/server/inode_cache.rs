@@ -22,10 +22,10 @@ use crate::store::{Store, StoreError};
 /// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of
 /// content in chunks of 64 KiB, in about 1 MB.
 const REMEMBERED_MAX: usize = 4096;
-/// Inodes that one new one lets be looked at, at most, to find some that may go.
+/// Inodes that are examined for eviction when one is inserted, at most.
 const EVICT_SCAN_MAX: usize = 32;
 
-/// Inodes that somebody is at work on, and how many there are of those.
+/// Inodes that requests are working on, and how many requests.
 #[derive(Clone, Debug, Default)]
 struct Pins(Rc<RefCell<BTreeMap<u64, u32>>>);
 
@@ -156,8 +156,8 @@ impl InodeCache {
         self.store.next_number() * u64::from(self.context.fs_nodes()) + u64::from(self.node)
     }
 
-    /// Brings an inode into memory; checks its incarnation unless `generation` is 0. It may leave at the
-    /// next await, unless it is [kept](Self::keep).
+    /// Brings an inode into memory; checks its incarnation unless `generation` is 0. It may leave
+    /// at the next await, unless it is [kept](Self::keep).
     pub(super) async fn load(&self, ino: u64, generation: u64) -> Result<(), Error> {
         self.share.note_use();
         if !self.inodes.borrow().contains_key(&ino) {
@@ -217,7 +217,7 @@ impl InodeCache {
         Ok(changed)
     }
 
-    /// Whoever looks at an inode, waits for something, and goes on with the same inode, keeps it first.
+    /// Pins an inode: for requests that use it across an await.
     pub(super) fn keep(&self, ino: u64) -> Pinned {
         *self.pins.0.borrow_mut().entry(ino).or_default() += 1;
         Pinned { pins: self.pins.clone(), ino }
@@ -240,8 +240,8 @@ impl InodeCache {
         Some(gone)
     }
 
-    /// Looks at up to `most` inodes, in the order of their numbers, round and round, and lets those go that
-    /// nobody has used since the last round.
+    /// Looks at up to `most` inodes, in the order of their numbers, round and round, and evicts
+    /// those that were not used since the last round.
     fn evict(&self, most: usize) {
         let mut excess = self.share.excess(MemoryKind::Inodes);
         for _ in 0..most {
@@ -273,8 +273,8 @@ impl InodeCache {
         !is_wanted && !self.pins.has(ino) && !self.open_files.has(ino)
     }
 
-    /// So many chunks are about to be remembered. At the limit all are forgotten: that costs each of
-    /// them a constant time, and those in use come back.
+    /// `count` chunks are about to be remembered. At the limit all are forgotten: that costs each
+    /// of them a constant time, and those in use come back.
     pub(super) fn note_remembered(&self, count: usize) {
         let remembered = self.remembered.get() + count;
         self.remembered.set(remembered);

@@ -112,7 +112,8 @@ pub(super) fn apply(change: &InodeChange, inode: &mut Inode) {
     attributes.atime = change.atime.unwrap_or(attributes.atime);
     attributes.mtime = change.mtime.unwrap_or(attributes.mtime);
     attributes.ctime = change.ctime.unwrap_or(attributes.ctime);
-    // Notes of several nodes about one directory may overtake each other: the sum is right in the end.
+    // Notes of several nodes about one directory may overtake each other: the sum is right in the
+    // end.
     attributes.links = attributes.links.wrapping_add_signed(change.links as i32);
     inode.parent = change.parent.unwrap_or(inode.parent);
 }

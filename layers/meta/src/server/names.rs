@@ -21,7 +21,7 @@ use crate::store::Store;
 /// Names of one position that are looked for beyond a full page.
 const SAME_POSITION_MAX: usize = 64;
 
-/// Names that are told at once, at most: others are not to wait for more.
+/// Names that are returned without waiting, at most: a longer scan would delay other requests.
 const SCAN_NOW_MAX: usize = 1024;
 
 /// The names of one node.
@@ -51,7 +51,7 @@ impl NameRequests {
         value.map(|value| decode(&value)).transpose()
     }
 
-    /// Answers [`FindName`], if the name is not on its way and nothing has to be read.
+    /// Answers [`FindName`], if the name is not being moved and nothing has to be read.
     pub(super) fn try_find_name_now(
         &self,
         request: &FindName,

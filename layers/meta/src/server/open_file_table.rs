@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 /// What of this node is held.
 #[derive(Default)]
 pub(super) struct OpenFileTable {
-    /// Files that somebody has open.
+    /// Files that are open.
     held: RefCell<BTreeSet<u64>>,
     /// Files without a name. Each has its mark in the store.
     unlinked: RefCell<BTreeSet<u64>>,
-    /// What was held before an earlier start is not known yet: it may be any file with a number below this one,
-    /// which was the next then. Who holds a younger one is known. Zero if all is known.
+    /// What was held before an earlier start is not known yet: it may be any file with a number
+    /// below this one, which was the next then. Who holds a younger one is known. Zero if all is
+    /// known.
     grace_below: Cell<u64>,
 }
 
@@ -21,7 +22,7 @@ impl OpenFileTable {
         ino < self.grace_below.get() || self.has(ino)
     }
 
-    /// Has somebody the file open, as far as is known?
+    /// Is the file open, as far as is known?
     pub(super) fn has(&self, ino: u64) -> bool {
         self.held.borrow().contains(&ino)
     }
@@ -46,7 +47,8 @@ impl OpenFileTable {
         (self.held.borrow().iter().copied().collect(), self.grace_below.get())
     }
 
-    /// This is held. After a start: what may be held is known, but for what the one before did not know.
+    /// This is held. After a start: what may be held is known, but for what the one before did not
+    /// know.
     pub(super) fn resume(&self, held: &[u64], grace_below: u64) {
         self.held.replace(held.iter().copied().collect());
         self.grace_below.set(grace_below.min(self.grace_below.get()));

@@ -48,7 +48,8 @@ impl OpenFileRequests {
         }
     }
 
-    /// Reads whether files were held, and which have no name. At a mount, before anything is served.
+    /// Reads whether files were held, and which have no name. At a mount, before anything is
+    /// served.
     pub(super) async fn load_open_files(&self) -> Result<(), StoreError> {
         let (from, to) = keys::only(&keys::held());
         let may_be_held = !self.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
@@ -106,11 +107,11 @@ impl OpenFileRequests {
         Ok(())
     }
 
-    /// At a clean stop: if nothing is held the next start need not wait.
+    /// At a clean stop: if no file is open the next start need not wait.
     pub(super) async fn mark_idle(&self) -> Result<(), Error> {
         let _alone = self.marking.exclusive(()).await;
         if self.is_marked.get() && self.open_files.is_idle() {
-            // Whoever holds a file from here on notes it again.
+            // The next open marks it again.
             self.is_marked.set(false);
             self.records
                 .record(|| {
@@ -134,7 +135,7 @@ impl OpenFileRequests {
         self.open_files.grace_below()
     }
 
-    /// From now on only files that somebody holds outlive their names.
+    /// From now on only open files outlive their names.
     pub(super) async fn end_grace(&self) -> Result<Vec<u64>, Error> {
         self.open_files.set_grace_below(0);
         let unlinked = self.open_files.all_unlinked();
@@ -147,12 +148,12 @@ impl OpenFileRequests {
         Ok(gone)
     }
 
-    /// Removes a file without a name, unless somebody holds it. Is it gone now?
+    /// Removes a file without a name, unless it is open. True if it is removed.
     async fn remove_unlinked(&self, ino: u64) -> Result<bool, Error> {
         // A commit under way would name blocks of a file that is gone.
         let _alone = self.commits.exclusive(ino).await;
         let _kept = self.inodes.keep(ino);
-        // Whoever is reading the inode from the store must not bring it back.
+        // A concurrent read of the inode from the store must not bring it back.
         match self.inodes.load(ino, 0).await {
             Err(Error::Stale {}) => return Ok(false),
             loaded => loaded?,

@@ -9,11 +9,12 @@ use runtime::protocol::Undelivered;
 use runtime::wire::Wire;
 use runtime::{Context, NodeId};
 
+use crate::keys;
 use crate::protocol::{CommitDependency, Error};
 use crate::shared_attrs::Publisher;
 use crate::store::{Batch, Position, Store, StoreError};
 
-/// A commit that finds the log full is tried again so often.
+/// Attempts of a commit that finds the log full.
 const LOG_FULL_TRIES_MAX: u32 = 1000;
 /// The pause before it.
 const LOG_FULL_PAUSE: Duration = Duration::from_millis(5);
@@ -47,11 +48,11 @@ impl RecordLog {
         mut make: impl FnMut() -> Result<(Batch, T), Error>,
     ) -> Result<(Position, T), Error> {
         for _ in 0..LOG_FULL_TRIES_MAX {
-            let (batch, told) = make()?;
-            // Before anybody can be told of the change.
-            batch.names().for_each(|key| self.publisher.invalidate_name(key));
+            let (batch, made) = make()?;
+            // Before any caller can learn of the change.
+            name_keys(&batch).for_each(|key| self.publisher.invalidate_name(key));
             match self.store.commit(batch) {
-                Ok(position) => return Ok((position, told)),
+                Ok(position) => return Ok((position, made)),
                 Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,
                 Err(error) => return Err(error.into()),
             }
@@ -90,8 +91,8 @@ impl RecordLog {
         Ok(last)
     }
 
-    /// What a record of `caller` must not precede, if it leans on that of this node at `position`. An
-    /// asker that may live on without this node hears of it only when it is durable.
+    /// The dependency of a record of `caller` on the record of this node at `position`. For a
+    /// caller that may outlive this node it waits until that is durable.
     pub(super) async fn dependency_for(
         &self,
         caller: NodeId,
@@ -107,6 +108,11 @@ impl RecordLog {
         self.store.durable(position).await?;
         Ok(CommitDependency::default())
     }
+}
+
+/// The keys of the names that a batch changes.
+fn name_keys(batch: &Batch) -> impl Iterator<Item = &[u8]> {
+    batch.keys().filter(|key| keys::table_of(key) == Some(keys::KeyTable::Name))
 }
 
 /// Decodes a value of the store. One that cannot be read was not written by us: damage.

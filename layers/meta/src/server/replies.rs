@@ -1,9 +1,10 @@
-//! Replies to calls that changed something (design D11, ADR 9). A reply is stored by the very record
-//! that does what was asked, so that a call which comes again is answered and not done twice, also
-//! after a crash.
+//! Replies to calls that changed something (design D11, ADR 9). A reply is stored by the very
+//! record that does what was asked, so that a call which comes again is answered and not done
+//! twice, also after a crash.
 //!
-//! The table is a ring of slots. A new reply takes the slot of the oldest one if that is old enough, or
-//! if there are too many: so nothing is ever deleted, and all of them are known in memory.
+//! The table is a ring of slots. A new reply takes the slot of the oldest one if that is old
+//! enough, or if there are too many: so nothing is ever deleted, and all of them are known in
+//! memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -20,8 +21,8 @@ use crate::store::{Batch, Position, Store, StoreError};
 
 /// Replies of one node, at most: some 100 bytes each in memory, 50 on disk.
 pub const REPLIES_MAX: usize = 4096;
-/// A reply is kept so long, unless too many others come, from its record on or from the mount on: a
-/// client whose server was away asks again when it is back.
+/// A reply is kept this long from its record or from the mount on, unless too many others come: a
+/// client retries when its server is back.
 pub const REPLY_AGE_MAX: Duration = Duration::from_hours(1);
 
 /// Bytes of one reply in memory, with its slots in both tables.

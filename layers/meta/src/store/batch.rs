@@ -3,11 +3,10 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use runtime::wire::{Decoder, Malformed, Wire};
 
+use super::dependency::CommitDependency;
 use super::error::StoreError;
 use super::groups::Run;
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::keys;
-use crate::protocol::CommitDependency;
 
 /// Bytes of one batch, at most. Volumes with small stripes have a lower limit: a record fits one
 /// log segment (see [`Store::batch_bytes_max`](super::Store::batch_bytes_max)).
@@ -137,8 +136,8 @@ impl Batch {
         self.push(BatchOp::Delete { key: key.into() });
     }
 
-    /// Blocks from [`Store::allocate`](super::Store::allocate), or a part of them, are in use from
-    /// now on.
+    /// Blocks from [`StoreSpace::allocate`](super::StoreSpace::allocate), or a part of them, are in
+    /// use from now on.
     pub fn allocated(&mut self, run: Run) {
         self.push(BatchOp::Allocated { run });
     }
@@ -180,13 +179,12 @@ impl Batch {
         self.ops.is_empty()
     }
 
-    /// The keys of names that it changes.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
-        let keys = self.ops.iter().filter_map(|op| match op {
+    /// The keys that it changes.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.ops.iter().filter_map(|op| match op {
             BatchOp::Put { key, .. } | BatchOp::Delete { key } => Some(&key[..]),
             _ => None,
-        });
-        keys.filter(|key| keys::table_of(key) == Some(keys::KeyTable::Name))
+        })
     }
 
     pub(crate) fn dependencies(&self) -> &[CommitDependency] {

@@ -1,18 +1,18 @@
-//! Records that depend on records of other nodes. They must not become durable earlier: a crash that
-//! lost the others would leave half of an operation.
+//! Records that depend on records of other nodes. They must not become durable earlier: a crash
+//! that lost the others would leave half of an operation.
 //!
-//! Such a record is *blocked*: a group commit ends before it until all its dependencies are durable.
-//! The other nodes are called only when the log is wanted durable that far. There is no deadlock: a
-//! record depends on earlier records only, and what precedes the first blocked record of a log is
-//! written without waiting.
+//! Such a record is *blocked*: a group commit ends before it until all its dependencies are
+//! durable. The other nodes are called only when the log is wanted durable that far. There is no
+//! deadlock: a record depends on earlier records only, and what precedes the first blocked record
+//! of a log is written without waiting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
 
+use super::dependency::CommitDependency;
 use super::error::StoreError;
-use crate::protocol::CommitDependency;
 
 /// Makes a record of another node durable. Returns the LSN up to which that node is durable, or an
 /// error if the record never will be.

@@ -1,7 +1,7 @@
 //! Checkpoints: the changes since the last root go into fresh pages, then a new root names them.
 //!
-//! Nothing that the old root needs is touched before the new one is durable, so a crash at any point
-//! leaves one of the two. Reads and commits go on meanwhile.
+//! Nothing that the old root needs is touched before the new one is durable, so a crash at any
+//! point leaves one of the two. Reads and commits go on meanwhile.
 
 use std::cell::RefCell;
 use std::rc::Rc;

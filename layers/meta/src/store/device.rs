@@ -1,5 +1,5 @@
-//! The logical disk as the store uses it: by block number, patient with a server that is busy or away, and
-//! with a disk that cannot read once.
+//! The logical disk as the store uses it: by block number, patient with a server that is busy or
+//! away, and with a disk that cannot read once.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const RETRY_TIMEOUT: Duration = Duration::from_hours(24);
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 const DELAY_LAST: Duration = Duration::from_millis(64);
 
-/// Attempts to read what a disk cannot read. A mount takes the longest log and the newest root that it
-/// can read for the last ones, and uses the blocks that are free by these. If a read that fails once
-/// hides a part, and the mount crashes before its own root is written, the next mount sees more, and
-/// finds other content in the blocks that it relies on.
+/// Attempts to read what a disk cannot read. A mount takes the longest log and the newest root that
+/// it can read for the last ones, and uses the blocks that are free by these. If a read that fails
+/// once hides a part, and the mount crashes before its own root is written, the next mount sees
+/// more, and finds other content in the blocks that it relies on.
 const READS_MAX: u32 = 4;
 
 /// The logical disk.

@@ -61,8 +61,8 @@ pub enum StoreError {
         /// The other node.
         node: u32,
     },
-    /// The log or the space must first be cleaned up, which has been started. Nothing was done; retry
-    /// later.
+    /// The log or the space must first be cleaned up, which has been started. Nothing was done;
+    /// retry later.
     #[error("the store is busy with a checkpoint, nothing was done; retry later")]
     Busy,
     /// No block is free beyond the reserve; deletes still work.

@@ -1,5 +1,5 @@
-//! A store that is only read: its newest root, with the log replayed in memory. Nothing is written, so
-//! nothing is cleaned up either. Damage is reported, and reading continues where it can.
+//! A store that is only read: its newest root, with the log replayed in memory. Nothing is written,
+//! so nothing is cleaned up either. Damage is reported, and reading continues where it can.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -58,8 +58,8 @@ impl StoreImage {
         Ok(Self { pages, past, root_copies })
     }
 
-    /// Looks whether `node` can be mounted: its newest root, space map and log can be read, and no disk lacks
-    /// what was durable on it.
+    /// Looks whether `node` can be mounted: its newest root, space map and log can be read, and no
+    /// disk lacks what was durable on it.
     pub async fn examine(
         context: &Context,
         stripes: Rc<dyn Stripes>,
@@ -149,8 +149,8 @@ pub enum ImagePart {
     Damaged(StoreError),
 }
 
-/// A walk through the tree of an [`StoreImage`], with the changes of its log. Every page is read once, so the
-/// walk ends even if damage has made the tree cyclic.
+/// A walk through the tree of an [`StoreImage`], with the changes of its log. Every page is read
+/// once, so the walk ends even if damage has made the tree cyclic.
 #[derive(Debug)]
 pub struct ImageWalk<'a> {
     image: &'a StoreImage,

@@ -23,8 +23,8 @@ pub(crate) const MOUNT_PAIRS: u64 = 2;
 /// The part of a node's stripes that the log may take, both copies together: one in this many.
 const LOG_SHARE: u64 = 16;
 
-/// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume: one
-/// block in this many, between the two limits.
+/// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume:
+/// one block in this many, between the two limits.
 const RESERVE_SHARE: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 384;
 const RESERVE_BLOCKS_MAX: u64 = 4096;
@@ -40,9 +40,9 @@ pub(crate) fn log_pairs_max(geometry: &Geometry, owned_stripes: u64) -> u64 {
     (owned_stripes / LOG_SHARE / 2).clamp(least, most)
 }
 
-/// Segment pairs from which on a checkpoint of `node` is due. The nodes of a volume fill alike: each has
-/// another threshold, between half of [`LOG_BYTES_CHECKPOINT`] and all of it, so that they do not write, and
-/// do not keep in memory what is to be written, all at the same time.
+/// Segment pairs from which on a checkpoint of `node` is due. The nodes of a volume fill alike:
+/// each has another threshold, between half of [`LOG_BYTES_CHECKPOINT`] and all of it, so that they
+/// do not write, and do not keep in memory what is to be written, all at the same time.
 pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, owned_stripes: u64, node: u32) -> u64 {
     let most = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
     let wanted = most - most * spread(node) / 512;
@@ -85,8 +85,8 @@ pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
     segment.min(BATCH_BYTES_MAX)
 }
 
-/// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes` bytes
-/// have changed in `tree` and the space map is as long as the last one was.
+/// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes`
+/// bytes have changed in `tree` and the space map is as long as the last one was.
 pub(crate) fn checkpoint_blocks(tree: &TreeRoot, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
     let (page, height) = (u64::from(PAGE_BLOCKS_MAX), u64::from(tree.height));
     // Each key may be in a leaf of its own and lets all pages above it be written; a page that is

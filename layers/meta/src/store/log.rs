@@ -166,8 +166,8 @@ impl Log {
         self.planned + 1
     }
 
-    /// As many pending records as the current segment takes, as one entry; none from `held` on. `None`
-    /// if there are no records, or a segment is needed first.
+    /// As many pending records as the current segment takes, as one entry; none from `held` on.
+    /// `None` if there are no records, or a segment is needed first.
     pub(crate) fn round(&mut self, held: Option<u64>) -> Option<LogWrite> {
         if self.lengths.is_empty() || self.needs_segment() {
             return None;

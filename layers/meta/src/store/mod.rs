@@ -1,6 +1,6 @@
 //! The metadata store: one ordered map of keys to values per logical node, on the logical disk.
 //!
-//! # Promise
+//! # Guarantees
 //!
 //! - A batch is applied whole or not at all, also across a crash; once [`Store::durable`] has
 //!   answered for it, it survives any crash.
@@ -11,10 +11,23 @@
 //!   has two copies on different disks, the root up to three.
 //! - A full volume still takes batches that free space, and checkpoints.
 //!
-//! # Asks below
+//! # Interface
 //!
-//! Only [`blockio::Stripes`], one logical disk, and time, tasks and random numbers of the node's
-//! context. Nothing here knows what a file is, and no store knows of another.
+//! | call | what for |
+//! | --- | --- |
+//! | [`Store::format`], [`Store::mount`] | the store of one node |
+//! | [`Store::commit`] | applies a [`Batch`]: reads see it from now on |
+//! | [`Store::durable`], [`Store::flushed`], [`Store::checkpoint`] | wait until it survives a crash |
+//! | [`Store::get`], [`Store::scan`], and `try_..._now` | read keys |
+//! | [`Store::space`] | [`StoreSpace`]: blocks and allocation groups |
+//! | [`Batch::after`], [`Store::set_flush_dependency`] | dependencies on records of other nodes |
+//! | [`Store::audit`], [`StoreImage`] | read everything, to check it |
+//!
+//! # Depends on
+//!
+//! [`blockio::Stripes`], one logical disk; time, tasks and random numbers of the node's context;
+//! and the memory budget of the process ([`memory`](crate::memory)). It knows neither files nor
+//! requests, and nothing of the stores of other nodes.
 //!
 //! # How it works
 //!
@@ -25,17 +38,19 @@
 //! mount:      newest root --> space map, log replayed into the overlay --> checkpoint
 //! ```
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `batch.rs` | batches, and the records they become |
 //! | `state.rs` | all that changes, and the rules by which it may |
 //! | `limits.rs` | how large each part may become |
+//! | `allocate.rs` | the interface of allocation |
 //! | `space.rs`, `bits.rs`, `groups.rs` | the block allocator and its groups |
 //! | `log.rs`, `log/` | segments, entries, replay |
 //! | `writer.rs` | group commit |
 //! | `blocked_records.rs` | records that wait for records of other nodes |
+//! | `dependency.rs` | dependencies on records of other nodes |
 //! | `recent.rs` | what records change that are not durable yet |
 //! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
@@ -47,11 +62,13 @@
 //!
 //! The bytes on disk are specified in `docs/format.md`.
 
+mod allocate;
 mod audit;
 mod batch;
 mod bits;
 mod blocked_records;
 mod checkpoint;
+mod dependency;
 mod device;
 mod error;
 mod groups;
@@ -77,14 +94,15 @@ use std::ops::Bound;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use blockio::geometry::Near;
 use bytes::Bytes;
 use runtime::Context;
 use runtime::sync::Event;
 
+pub use self::allocate::{SpaceStatus, StoreSpace};
 pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::blocked_records::FlushDependency;
+pub use self::dependency::CommitDependency;
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
 pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
@@ -118,21 +136,6 @@ impl Position {
     pub fn from_number(number: u64) -> Self {
         Self(number)
     }
-}
-
-/// The space of a node, in blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpaceStatus {
-    /// In its allocation groups.
-    pub owned_blocks: u64,
-    /// What [`Store::allocate`] could hand out now.
-    pub free_blocks: u64,
-    /// Free, but kept back for deletions, checkpoints and the log.
-    pub reserved_blocks: u64,
-    /// Freed, and free again soon.
-    pub waiting_blocks: u64,
-    /// Handed out, and not yet named by a batch.
-    pub loaned_blocks: u64,
 }
 
 /// The store of one logical node. One thread; calls interleave at awaits only.
@@ -201,8 +204,8 @@ impl Store {
         *self.flush_dependency.borrow_mut() = Some(flush);
     }
 
-    /// The position of the last change of the keys from `from` on and before `to`, deletions too; the
-    /// start, which is durable, if nothing is in flight.
+    /// The position of the last change of the keys from `from` on and before `to`, deletions too;
+    /// the start, which is durable, if nothing is in flight.
     pub fn last_change(&self, from: &[u8], to: &[u8]) -> Position {
         Position(self.state.borrow().recent.last_change(from, to))
     }
@@ -223,8 +226,8 @@ impl Store {
         Position(self.state.borrow().log.durable())
     }
 
-    /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive a
-    /// crash. Changes that are made later do not matter. At once if nothing is in flight.
+    /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive
+    /// a crash. Changes that are made later do not matter. At once if nothing is in flight.
     pub async fn flushed(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
         self.durable(self.last_change(from, to)).await
     }
@@ -309,8 +312,8 @@ impl Store {
         found.extend(Merged::new(lists).take(missing));
     }
 
-    /// Evicts pages beyond the node's share of the memory, and starts a checkpoint if changes take too
-    /// much. Called regularly.
+    /// Evicts pages beyond the node's share of the memory, and starts a checkpoint if changes take
+    /// too much. Called regularly.
     pub(crate) fn give_back(&self) {
         self.pages.shed();
         self.checkpoint_if_due();
@@ -322,7 +325,8 @@ impl Store {
 
     /// Applies a batch: reads see it from now on, [`durable`](Self::durable) makes it last.
     ///
-    /// An error means that nothing was changed. With [`StoreError::Busy`] the remedy has been started.
+    /// An error means that nothing was changed. With [`StoreError::Busy`] the remedy has been
+    /// started.
     pub fn commit(&self, batch: Batch) -> Result<Position, StoreError> {
         let admitted = self.state.borrow().admit(&batch);
         match admitted {
@@ -350,112 +354,9 @@ impl Store {
         limits::batch_bytes_max(self.pages.device().geometry())
     }
 
-    /// Hands out `blocks` blocks, all or none: whole stripes one after the other, so that they go
-    /// round the disks, and the rest from a stripe that is partly used already. They are the
-    /// caller's until a batch names them ([`Batch::allocated`]) or they are given back
-    /// ([`release`](Self::release)); a crash gives them back.
-    pub fn allocate(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
-        self.allocate_near(blocks, Near::Anywhere {})
-    }
-
-    /// As [`allocate`](Self::allocate), at a preferred place, if it is free.
-    pub fn allocate_near(&self, blocks: u32, near: Near) -> Result<Vec<Run>, StoreError> {
-        let (floor, kept_back) = {
-            let state = self.state.borrow();
-            (state.data_floor(), state.reserve_blocks())
-        };
-        self.allocate_above(blocks, near, floor, kept_back)
-    }
-
-    /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
-    /// of a block, a hole): on a full volume they come from the reserve, of which the batches of such
-    /// changes ([`Batch::take_from_reserve`]) keep a part of their own.
-    pub fn allocate_from_reserve(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
-        let (floor, kept_back) = {
-            let state = self.state.borrow();
-            (state.deletion_floor(), state.deletion_reserve_blocks())
-        };
-        self.allocate_above(blocks, Near::Anywhere {}, floor, kept_back)
-    }
-
-    /// Little is left above what data must leave: less than what [`spare_groups`](Self::spare_groups) leaves, so that
-    /// nodes that look for more do not take it from each other in turn.
-    pub fn is_short(&self) -> bool {
-        let state = self.state.borrow();
-        2 * state.space.whole_stripes() < 3 * state.data_floor()
-    }
-
-    /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
-    fn allocate_above(
-        &self,
-        blocks: u32,
-        near: Near,
-        floor: u64,
-        kept_back: u64,
-    ) -> Result<Vec<Run>, StoreError> {
-        let mut state = self.state.borrow_mut();
-        if let Some(stopped) = state.stopped {
-            return Err(stopped);
-        }
-        if let Some(runs) = state.space.allocate(blocks, floor, near) {
-            return Ok(runs);
-        }
-        let may_find = state.may_find(blocks, kept_back);
-        drop(state);
-        if !may_find {
-            return Err(StoreError::NoSpace);
-        }
-        self.write_now();
-        self.start_checkpoint();
-        Err(StoreError::Busy)
-    }
-
-    /// Takes back blocks that were handed out and that no batch has named, whole runs or parts.
-    ///
-    /// No write to them may be in flight.
-    pub fn release(&self, runs: &[Run]) -> Result<(), StoreError> {
-        let mut state = self.state.borrow_mut();
-        for &run in runs {
-            if !state.space.is_loaned(run) {
-                return Err(StoreError::BadBatch("the released blocks were not handed out"));
-            }
-            state.space.return_loan(run);
-        }
-        Ok(())
-    }
-
-    /// How much space there is.
-    pub fn space(&self) -> SpaceStatus {
-        let state = self.state.borrow();
-        let free = state.space.free_blocks();
-        let usable = state.space.available(state.data_floor());
-        SpaceStatus {
-            owned_blocks: state.space.owned_blocks(),
-            free_blocks: usable,
-            reserved_blocks: free - usable,
-            waiting_blocks: state.waiting_blocks(),
-            loaned_blocks: state.space.loaned_blocks(),
-        }
-    }
-
-    /// Up to `count` wholly free groups that this node could give away ([`Batch::give_group`]) and
-    /// still have twice its reserve.
-    pub fn spare_groups(&self, count: usize) -> Vec<u64> {
-        let state = self.state.borrow();
-        let layout = *state.space.layout();
-        let mut left = state.space.whole_stripes();
-        let floor = 2 * state.data_floor();
-        let spare = state.space.free_groups().take_while(|&group| {
-            let stripes = layout.stripes_of(group);
-            left = left.saturating_sub(stripes.end - stripes.start);
-            left >= floor
-        });
-        spare.take(count).collect()
-    }
-
-    /// The groups that this node owns, in order.
-    pub fn groups(&self) -> Vec<u64> {
-        self.state.borrow().space.groups().collect()
+    /// Its space: the interface of allocation.
+    pub fn space(&self) -> StoreSpace<'_> {
+        StoreSpace(self)
     }
 
     /// A number that was never given before on this node, from 16 on.

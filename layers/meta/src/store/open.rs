@@ -85,8 +85,8 @@ impl Store {
         Ok(())
     }
 
-    /// Opens the store of `node`: the newest root, and what the log says since. It has a budget of its
-    /// own of [`ALONE_BYTES`].
+    /// Opens the store of `node`: the newest root, and what the log says since. It has a budget of
+    /// its own of [`ALONE_BYTES`].
     ///
     /// No other process may have it open; a stale host is fenced off by the epoch of its writes
     /// (design D8). Errors leave the volume as it was.

@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::rewrite::TreeChange;
 
-/// Bytes of memory that an entry takes besides key and value: its slot in a tree of which two thirds are
-/// full, and two allocations.
+/// Bytes of memory that an entry takes besides key and value: its slot in a tree of which two
+/// thirds are full, and two allocations.
 const ENTRY_BYTES: usize = 160;
 
 /// Changes by key.

@@ -382,7 +382,8 @@ impl TreePage {
     }
 }
 
-/// The draft of a tree page with these entries, which must fit, and what [`TreePage::written`] needs to know.
+/// The draft of a tree page with these entries, which must fit, and what [`TreePage::written`]
+/// needs to know.
 pub(crate) fn draft(level: u8, entries: &[(Bytes, Bytes)]) -> (PageDraft, PageLayout) {
     let bytes = entries.iter().map(|(key, value)| ENTRY_HEAD + key.len() + value.len()).sum();
     let mut draft = PageDraft::new(PageKind::TreeRoot, level, bytes);

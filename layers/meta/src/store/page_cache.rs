@@ -14,8 +14,8 @@ use crate::memory::{MemoryKind, MemoryShare};
 const ENTRY_BYTES: usize = 192;
 /// Bytes that the table needs for one filter.
 const FILTER_ENTRY_BYTES: usize = 96;
-/// Bits of a filter for each key, and how many of them each key sets: one in 120 keys that a leaf has not is
-/// looked for in vain.
+/// Bits of a filter for each key, and how many of them each key sets: one in 120 keys that a leaf
+/// has not is looked for in vain.
 const KEY_BITS: usize = 10;
 const KEY_PROBES: u64 = 7;
 

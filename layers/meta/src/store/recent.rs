@@ -23,7 +23,8 @@ impl Recent {
         while self.keys.pop_front_if(|(position, _)| *position <= durable).is_some() {}
     }
 
-    /// The last record that changed a key from `from` on and before `to`; 0 if all that did are durable.
+    /// The last record that changed a key from `from` on and before `to`; 0 if all that did are
+    /// durable.
     pub(crate) fn last_change(&self, from: &[u8], to: &[u8]) -> u64 {
         let mut newest_first = self.keys.iter().rev();
         let last = newest_first.find(|(_, key)| from <= &key[..] && &key[..] < to);

@@ -218,8 +218,8 @@ impl<'a> Rewrite<'a> {
         self.meanwhile(pages.load(place, level)).await?
     }
 
-    /// Waits for `reading` while the writes go on: they hold lines of the cache, and what is read may need
-    /// one of these.
+    /// Waits for `reading` while the writes go on: they hold lines of the cache, and what is read
+    /// may need one of these.
     async fn meanwhile<T>(&mut self, reading: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut reading = pin!(reading);
         loop {

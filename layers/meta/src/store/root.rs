@@ -50,8 +50,8 @@ pub(crate) struct RootCopies {
     pub(crate) lacking: Vec<u32>,
     /// Disks that could not be read.
     pub(crate) unreadable: Vec<u32>,
-    /// A disk that does not even have the root before: that was on all of them before the newest one
-    /// was written anywhere.
+    /// A disk that does not even have the root before: that was on all of them before the newest
+    /// one was written anywhere.
     pub(crate) outdated: Option<u32>,
 }
 
@@ -179,8 +179,8 @@ impl Root {
         }
     }
 
-    /// Writes the root again to those of its disks that lack it, so that it is on all before the next
-    /// one is on any. Returns the copies that are still missing.
+    /// Writes the root again to those of its disks that lack it, so that it is on all before the
+    /// next one is on any. Returns the copies that are still missing.
     pub(crate) async fn heal(&self, device: &Device, copies: &RootCopies) -> u32 {
         let lacking: Vec<u32> = copies.lacking.iter().chain(&copies.unreadable).copied().collect();
         self.write_to(device, &lacking).await.0

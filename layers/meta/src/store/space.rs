@@ -323,8 +323,8 @@ impl BlockAllocator {
     }
 
     /// Hands out `blocks` blocks, all or none, and leaves at least `floor` whole stripes: whole
-    /// stripes one after the other (they go round the disks), the rest as `near` says or else from a
-    /// stripe that is partly used already, pieces if there is nothing better.
+    /// stripes one after the other (they go round the disks), the rest as `near` says or else from
+    /// a stripe that is partly used already, pieces if there is nothing better.
     pub(crate) fn allocate(&mut self, blocks: u32, floor: u64, near: Near) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
         if self.whole_stripes < floor || left > self.available(floor) {
@@ -372,9 +372,10 @@ impl BlockAllocator {
         b.map(|b| SegmentPair { a, b })
     }
 
-    /// Lets the search for whole stripes of `node` begin at the first that its own cache holds (`cache::hash`),
-    /// and not at the beginning of its groups: those begin at multiples of a power of two, so the first stripes of
-    /// all nodes would be held by the same few caches, and lie on the same few disks.
+    /// Lets the search for whole stripes of `node` begin at the first that its own cache holds
+    /// (`cache::hash`), and not at the beginning of its groups: those begin at multiples of a power
+    /// of two, so the first stripes of all nodes would be held by the same few caches, and lie on
+    /// the same few disks.
     pub(crate) fn begin_at(&mut self, node: u32) {
         let Some(&group) = self.with_whole.first() else { return };
         let (stripes, nodes) = (self.layout.stripes_of(group), u64::from(self.layout.fs_nodes()));

@@ -152,8 +152,8 @@ impl StoreState {
         !self.checkpointing && is_long && self.root.position < self.log.last()
     }
 
-    /// Do the changes take so much memory that a checkpoint should start? The nodes of a process fill
-    /// alike, so each has another threshold, as for the log.
+    /// Do the changes take so much memory that a checkpoint should start? The nodes of a process
+    /// fill alike, so each has another threshold, as for the log.
     fn changes_are_many(&self) -> bool {
         let due = self.share.changes_due();
         let early = due / 2 * limits::spread(self.log.id().owner.node) as usize / 256;
@@ -202,14 +202,14 @@ impl StoreState {
         self.floor(reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
     }
 
-    /// Blocks that are kept back from [data of changes that free space](Self::deletion_floor): batches
-    /// of such changes need them.
+    /// Blocks that are kept back from [data of changes that free space](Self::deletion_floor):
+    /// batches of such changes need them.
     pub(crate) fn deletion_reserve_blocks(&self) -> u64 {
         self.reserve_blocks() / 4
     }
 
-    /// Whole stripes that data of a change that frees space must leave. Less than what other batches
-    /// leave ([`admit`](Self::admit)): however full the volume is, some is there.
+    /// Whole stripes that data of a change that frees space must leave. Less than what other
+    /// batches leave ([`admit`](Self::admit)): however full the volume is, some is there.
     pub(crate) fn deletion_floor(&self) -> u64 {
         self.floor(self.checkpoint_blocks(0, 0) + self.deletion_reserve_blocks())
     }
@@ -339,9 +339,10 @@ impl StoreState {
         self.waiting.push_back(FreedBlocks { position, blocks });
     }
 
-    /// Some records more are durable. Hands freed blocks on to the allocator, as far as that is safe: their record is durable, and
-    /// no checkpoint is running that still knows them as used. (A replay from the root that it
-    /// writes would free them once more, and they could hold a page of its tree by then.)
+    /// Some records more are durable. Hands freed blocks on to the allocator, as far as that is
+    /// safe: their record is durable, and no checkpoint is running that still knows them as used.
+    /// (A replay from the root that it writes would free them once more, and they could hold a page
+    /// of its tree by then.)
     pub(crate) fn flush(&mut self) {
         self.recent.flush(self.log.durable());
         let limit = self.log.durable().min(self.frozen_position.unwrap_or(u64::MAX));

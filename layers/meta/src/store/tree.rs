@@ -89,8 +89,8 @@ impl TreeReader {
                     other => StoreError::Disk(other),
                 },
             )?;
-        // What the cache has not read from a disk it does not compare. A page that was given back while this waited
-        // may have another one in its place there.
+        // What the cache has not read from a disk it does not compare. A page that was given back
+        // while this waited may have another one in its place there.
         let blocks = raw.chunks(BLOCK_SIZE).map(crc32c);
         if !blocks.eq(place.checksums().iter().copied()) {
             return Err(place.damaged(what));
@@ -201,8 +201,8 @@ type LeafPlace = Option<(PageRef, Option<Bytes>)>;
 /// A leaf, and the first key that belongs to a later one; `None` if the tree is empty.
 pub(crate) type Leaf = Option<(Rc<TreePage>, Option<Bytes>)>;
 
-/// The child of `page`, which is at `place`, that `key` belongs to; `end` becomes the first key that belongs
-/// to a later child, if there is one.
+/// The child of `page`, which is at `place`, that `key` belongs to; `end` becomes the first key
+/// that belongs to a later child, if there is one.
 fn step(
     page: &TreePage,
     place: PageRef,

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use blockio::protocol::Error as DiskError;
 use futures::future::{join, join_all};
 
+use super::dependency::CommitDependency;
 use super::error::StoreError;
 use super::log::LogWrite;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
-use crate::protocol::CommitDependency;
 
 /// What the writer does next.
 enum WriterStep {
@@ -22,8 +22,8 @@ impl Store {
     /// Resolves once everything up to `position` survives a crash. A call during a group commit is
     /// served by the next one.
     ///
-    /// After an error it is unknown what is on the disks: the store accepts nothing any more and has
-    /// to be mounted again.
+    /// After an error it is unknown what is on the disks: the store accepts nothing any more and
+    /// has to be mounted again.
     pub async fn durable(&self, position: Position) -> Result<(), StoreError> {
         // What comes after the call is not waited for, however far ahead the position is.
         let position = position.0.min(self.state.borrow().log.last());

@@ -32,7 +32,7 @@ fn number_key(number: u64) -> Bytes {
 async fn fill(store: &Store, blocks: u32) -> Map {
     let mut content = Map::new();
     loop {
-        let runs = match store.allocate(blocks) {
+        let runs = match store.space().allocate(blocks) {
             Ok(runs) => runs,
             Err(StoreError::Busy) => {
                 flush(store).await;
@@ -77,12 +77,12 @@ fn a_full_store_still_deletes_and_its_space_comes_back() {
                 let store = bench.mount();
                 let (content, free) = bench.run(async move {
                     let content = fill(&store, blocks).await;
-                    assert!(store.space().free_blocks < u64::from(blocks));
-                    assert_eq!(store.allocate(blocks), Err(StoreError::NoSpace));
+                    assert!(store.space().status().free_blocks < u64::from(blocks));
+                    assert_eq!(store.space().allocate(blocks), Err(StoreError::NoSpace));
                     audit(&store, &content).await;
                     delete(&store, &content).await;
                     audit(&store, &Map::new()).await;
-                    (content.len(), store.space().free_blocks)
+                    (content.len(), store.space().status().free_blocks)
                 });
                 assert!(free > 1000, "{free}");
                 filled.push(content);
@@ -146,13 +146,13 @@ fn freed_blocks_are_handed_out_only_once_the_batch_is_durable() {
             ctx.sleep(Duration::from_micros(1)).await;
             free.take_from_reserve();
             let freed = store.commit(free).unwrap();
-            assert_eq!(store.allocate(160), Err(StoreError::Busy));
+            assert_eq!(store.space().allocate(160), Err(StoreError::Busy));
             written.await.unwrap();
-            assert!(store.space().waiting_blocks > 1000);
-            assert_eq!(store.allocate(160), Err(StoreError::Busy));
+            assert!(store.space().status().waiting_blocks > 1000);
+            assert_eq!(store.space().allocate(160), Err(StoreError::Busy));
             store.durable(freed).await.unwrap();
             flush(&store).await;
-            assert!(store.allocate(160).is_ok());
+            assert!(store.space().allocate(160).is_ok());
         });
     });
 }
@@ -186,7 +186,7 @@ fn after_any_failed_call_nothing_is_acknowledged_and_a_mount_brings_all_back() {
             if acknowledged < 40 {
                 let stopped = store.commit(put("k", "v"));
                 assert!(matches!(stopped, Err(StoreError::Failed(_))), "{stopped:?}");
-                assert!(matches!(store.allocate(1), Err(StoreError::Failed(_))));
+                assert!(matches!(store.space().allocate(1), Err(StoreError::Failed(_))));
                 let again = store.clone();
                 let last = bench.run(async move { again.durable(Position::default()).await });
                 assert_eq!(last, Ok(()), "what was durable before stays so");
@@ -264,7 +264,7 @@ fn a_batch_that_cannot_be_is_refused_and_changes_nothing() {
     with_seed(|rng| {
         let mut bench = bench(rng);
         let store = bench.mount();
-        let held = store.allocate(3).unwrap()[0];
+        let held = store.space().allocate(3).unwrap()[0];
         let bad = |fill: &dyn Fn(&mut Batch)| {
             let mut batch = put("k", "v");
             fill(&mut batch);
@@ -275,8 +275,8 @@ fn a_batch_that_cannot_be_is_refused_and_changes_nothing() {
         bad(&|batch| batch.allocated(after));
         bad(&|batch| batch.freed(held));
         bad(&|batch| batch.freed(Run { start: u64::MAX, count: 9 }));
-        bad(&|batch| batch.give_group(store.groups()[0] + 1));
-        bad(&|batch| batch.take_group(store.groups()[0]));
+        bad(&|batch| batch.give_group(store.space().groups()[0] + 1));
+        bad(&|batch| batch.take_group(store.space().groups()[0]));
         bad(&|batch| batch.take_group(u64::MAX));
         bad(&|batch| batch.put(vec![0; 301], "v"));
         bad(&|batch| batch.put("k", vec![0; VALUE_BYTES_MAX + 1]));
@@ -286,8 +286,8 @@ fn a_batch_that_cannot_be_is_refused_and_changes_nothing() {
             large.put(number_key(number), vec![0; VALUE_BYTES_MAX]);
         }
         assert!(matches!(store.commit(large), Err(StoreError::TooLarge { .. })));
-        store.release(&[held]).unwrap();
-        assert!(matches!(store.release(&[held]), Err(StoreError::BadBatch(_))));
+        store.space().release(&[held]).unwrap();
+        assert!(matches!(store.space().release(&[held]), Err(StoreError::BadBatch(_))));
         assert!(bench.content(&store).is_empty());
     });
 }
@@ -444,7 +444,8 @@ fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
                 assert!(bench.content(&store).len() >= 20, "with its own newest disk");
             }
         }
-        // Without a checkpoint the two disks that hold the log tell; with some, the three with roots.
+        // Without a checkpoint the two disks that hold the log tell; with some, the three with
+        // roots.
         assert!(refused_for[0] >= 2 && refused_for[1] >= 3, "{refused_for:?}");
     });
 }
@@ -526,25 +527,25 @@ fn a_group_changes_hands_only_durably() {
     with_seed(|rng| {
         let mut bench = bench(rng);
         let store = bench.mount();
-        let group = store.spare_groups(1)[0];
-        let space = store.space();
+        let group = store.space().spare_groups(1)[0];
+        let space = store.space().status();
         let mut give = Batch::new();
         give.give_group(group);
         let given = store.commit(give).unwrap();
-        assert!(!store.groups().contains(&group));
-        let kept = store.space();
+        assert!(!store.space().groups().contains(&group));
+        let kept = store.space().status();
         assert!(kept.owned_blocks < space.owned_blocks && kept.free_blocks < space.free_blocks);
         let mut take = Batch::new();
         take.take_group(group);
         let taken = store.commit(take).unwrap();
-        assert_eq!(store.space().free_blocks, kept.free_blocks, "not yet durable");
-        assert_eq!(store.space().waiting_blocks, space.owned_blocks - kept.owned_blocks);
+        assert_eq!(store.space().status().free_blocks, kept.free_blocks, "not yet durable");
+        assert_eq!(store.space().status().waiting_blocks, space.owned_blocks - kept.owned_blocks);
         let again = store.clone();
         bench.run(async move {
             again.durable(given).await.unwrap();
             again.durable(taken).await.unwrap();
         });
-        assert_eq!(store.space(), space);
+        assert_eq!(store.space().status(), space);
     });
 }
 
@@ -721,8 +722,8 @@ fn reads_that_take_longer_than_checkpoints_miss_nothing() {
     });
 }
 
-/// What a checkpoint reads may have to wait for what it writes, and for nothing else. (`mdfs-lab sim` found it: names
-/// 113955505 at commit 4207002.)
+/// What a checkpoint reads may have to wait for what it writes, and for nothing else. (`mdfs-lab
+/// sim` found it: names 113955505 at commit 4207002.)
 #[test]
 fn a_checkpoint_goes_on_in_a_cache_of_few_lines() {
     with_seed(|rng| {

@@ -214,8 +214,8 @@ impl MemoryDisk {
         inner.steady = true;
     }
 
-    /// The reads and writes of blocks that run at the same time, as in a cache with that many lines: others
-    /// wait until one of them has been answered.
+    /// The reads and writes of blocks that run at the same time, as in a cache with that many
+    /// lines: others wait until one of them has been answered.
     pub(crate) fn set_lines(&self, lines: usize) {
         self.inner.borrow_mut().lines = Some(Rc::new(Limit::new(lines, usize::MAX)));
     }
@@ -433,7 +433,8 @@ impl MemoryDisk {
         busy.is_some_and(|one_in| inner.rng.chance(1, one_in))
     }
 
-    /// Runs `first` at once and `last` when the call is answered, `slowness` times as late as others.
+    /// Runs `first` at once and `last` when the call is answered, `slowness` times as late as
+    /// others.
     fn change<A: 'static>(
         &self,
         slowness: u32,

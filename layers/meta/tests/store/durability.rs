@@ -113,7 +113,7 @@ impl Workload {
     async fn allocate(&mut self, batch: &mut Batch, next: &mut Map) -> Vec<Run> {
         let max = [5, 5, 5, 60, 200][self.rng.index(5)];
         let blocks = 1 + self.rng.below(max) as u32;
-        let Ok(runs) = self.store.allocate(blocks) else { return Vec::new() };
+        let Ok(runs) = self.store.space().allocate(blocks) else { return Vec::new() };
         assert_eq!(runs.iter().map(|run| run.count).sum::<u32>(), blocks);
         let mut unused = Vec::new();
         for mut run in runs {
@@ -149,7 +149,7 @@ impl Workload {
             batch.take_group(u64::from_be_bytes(key[6..].try_into().unwrap()));
             batch.delete(key.clone());
             next.remove(key);
-        } else if let Some(&group) = self.store.spare_groups(1).first() {
+        } else if let Some(&group) = self.store.space().spare_groups(1).first() {
             let mut key = b"given/".to_vec();
             key.extend_from_slice(&group.to_be_bytes());
             batch.give_group(group);
@@ -158,13 +158,13 @@ impl Workload {
         }
     }
 
-    /// Blocks that are handed out and come back unused. Where the next ones come from is another place
-    /// then: perhaps one that has just become free.
+    /// Blocks that are handed out and come back unused. Where the next ones come from is another
+    /// place then: perhaps one that has just become free.
     fn loan(&mut self) {
-        let most = self.store.space().free_blocks;
+        let most = self.store.space().status().free_blocks;
         let blocks = 1 + self.rng.below(most.clamp(1, 2_000)) as u32;
-        if let Ok(runs) = self.store.allocate(blocks) {
-            self.store.release(&runs).unwrap();
+        if let Ok(runs) = self.store.space().allocate(blocks) {
+            self.store.space().release(&runs).unwrap();
         }
     }
 
@@ -219,13 +219,13 @@ impl Workload {
         }
         let undo: Vec<Run> =
             runs(&next).map(|(run, _)| run).filter(|run| !self.has(*run)).collect();
-        self.store.release(&loaned).unwrap();
+        self.store.space().release(&loaned).unwrap();
         match self.store.commit(batch) {
             Ok(position) => {
                 let number = self.model.borrow_mut().committed(next);
                 self.wait(position, number).await;
             }
-            Err(StoreError::Busy | StoreError::NoSpace) => self.store.release(&undo).unwrap(),
+            Err(StoreError::Busy | StoreError::NoSpace) => self.store.space().release(&undo).unwrap(),
             Err(error) => panic!("{error}"),
         }
     }
@@ -352,12 +352,13 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         let content = model.borrow().now.clone();
         let ctx = bench.world.ctx.clone();
         let audit = bench.run(async move {
-            // Some task of the workload may have begun a checkpoint that has nothing to write any more.
+            // Some task of the workload may have begun a checkpoint that has nothing to write any
+            // more.
             for _ in 0..AUDITS_MAX {
                 flush(&store).await;
                 flush(&store).await;
-                assert_eq!(store.space().loaned_blocks, 0);
-                assert_eq!(store.space().waiting_blocks, 0);
+                assert_eq!(store.space().status().loaned_blocks, 0);
+                assert_eq!(store.space().status().waiting_blocks, 0);
                 match store.audit().await {
                     Err(StoreError::Busy) => ctx.sleep(AUDIT_PAUSE).await,
                     audit => return audit.unwrap(),

@@ -170,7 +170,7 @@ impl EntriesWorkload<'_> {
             audit.blocks.values().sum(),
             audit.xattrs.values().map(|pieces| pieces.len() as u64).sum(),
             audit.trims.len() as u64,
-            audit.promises,
+            audit.intents,
             audit.applied,
         ];
         let needed = [inodes, tree.names, tree.data_blocks, tree.xattrs, 0, 0, 0];

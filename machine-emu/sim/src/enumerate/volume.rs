@@ -6,7 +6,7 @@ use std::time::Duration;
 use fileio::protocol::{Change, Commit, Create, Credentials, Existing, Flush, Read, Write};
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
-use meta::audit::Pending;
+use meta::audit::PendingWork;
 use meta::client::ask;
 use meta::protocol::{Allocate, Error, GetSpace, Near, Release};
 use meta::store::{smallest_share, stripes_min};
@@ -263,7 +263,7 @@ pub(crate) fn flaws(audit: NodeAudit) -> Vec<String> {
     let found = audit.final_checkpoint();
     let mut flaws: Vec<String> = found.flaws.listed().iter().map(ToString::to_string).collect();
     // Groups on their way may stay so until more are asked for.
-    let Pending { promises, trims, unlinked, applied, .. } = found.pending;
+    let PendingWork { intents: promises, trims, unlinked, applied, .. } = found.pending;
     if trims + promises > 0 {
         flaws.push("something is still to be done".to_owned());
     }

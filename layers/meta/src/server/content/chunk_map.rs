@@ -52,7 +52,7 @@ impl ChunkMap {
         }
         let chunk = self.stored_chunk(ino, index).await?;
         self.inodes.note_remembered(1);
-        // The caller holds the chunk: nobody has changed it meanwhile.
+        // The caller has locked the chunk: it has not changed meanwhile.
         self.inodes.with(ino, |active| {
             active.remember(index, chunk.clone());
             Ok(chunk)

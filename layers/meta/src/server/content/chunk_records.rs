@@ -7,8 +7,8 @@ use crate::keys;
 use crate::protocol::{Chunk, Run};
 use crate::store::{Batch, Store};
 
-/// Bytes that the chunks of one record may take, at most, and half of what the store takes: small stripes
-/// have short records.
+/// Bytes that the chunks of one record may take, at most, and half of what the store takes: small
+/// stripes have short records.
 const RECORD_BYTES: usize = 20 << 10;
 /// Bytes that one block of a chunk takes in a record, at most: a run of its own, taken and freed.
 const RECORD_BYTES_PER_BLOCK: usize = 48;

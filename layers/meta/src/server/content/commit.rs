@@ -61,7 +61,8 @@ impl Commits {
             self.inodes.load(ino, 0).await?;
             let position =
                 if self.inodes.with(ino, |active| Ok(active.is_clean() && !active.lost))? {
-                    // The log has it: only its own records are waited for, not what came after them.
+                    // The log has it: only its own records are waited for, not what came after
+                    // them.
                     self.last_record(ino)
                 } else {
                     self.commit_locked(ino, false).await?
@@ -71,13 +72,13 @@ impl Commits {
             let attributes = self.inodes.with(ino, |active| Ok(active.inode.attributes))?;
             (position, WriteResult { attributes, write_verifier, before: None })
         };
-        // Whoever commits the same next rides in the same flush.
+        // The next commit of the same file may join this flush.
         self.store.durable(position).await?;
         Ok(verified)
     }
 
-    /// The place of the last record of an inode: what it has beside it (its chunks, its extended attributes)
-    /// was recorded before that or with it. The start if that is durable.
+    /// The place of the last record of an inode: what it has beside it (its chunks, its extended
+    /// attributes) was recorded before that or with it. The start if that is durable.
     fn last_record(&self, ino: u64) -> Position {
         let (from, to) = keys::only(&keys::inode(ino));
         self.store.last_change(&from, &to)
@@ -109,8 +110,8 @@ impl Commits {
         self.reclaim.discard_and_release(unnamed).await
     }
 
-    /// Commits what is sealed; returns the position after which it is durable. With `from_reserve` it is
-    /// a part of something that frees space.
+    /// Commits what is sealed; returns the position after which it is durable. With `from_reserve`
+    /// it is a part of something that frees space.
     pub(crate) async fn commit_locked(
         &self,
         ino: u64,
@@ -165,7 +166,8 @@ impl Commits {
             chunks_per_record(&self.store, self.stripes.geometry().blocks_per_stripe()).min(most);
         let end = self.inodes.with(ino, |active| Ok(active.stored.attributes.size))?;
         let changes = end_last(changes, end / u64::from(self.stripes.geometry().stripe_size));
-        // The inode goes with the last part: its size must not promise content that no record names.
+        // The inode goes with the last part: its size must not promise content that no record
+        // names.
         let early = changes.len().saturating_sub(1) / most * most;
         let (early, last) = changes.split_at(early);
         for part in early.chunks(most) {
@@ -181,8 +183,8 @@ impl Commits {
             .records
             .record(|| {
                 self.inodes.with(ino, |active| {
-                    // Links, owner and the like may have changed, in records of their own, while the
-                    // content became durable.
+                    // Links, owner and the like may have changed, in records of their own, while
+                    // the content became durable.
                     let mut stored = active.inode.clone();
                     stored.attributes.size = snapshot.attributes.size;
                     stored.attributes.used_bytes = snapshot.attributes.used_bytes;
@@ -210,9 +212,10 @@ impl Commits {
         })
     }
 
-    /// Records changed chunks before the inode that goes with them. What is past the end of the file as
-    /// the store knows it, from chunk `first_gone` on, must not be found there after a crash: the file would show
-    /// it when it grows. So an intent frees that, unless the inode is recorded.
+    /// Records changed chunks before the inode that goes with them. What is past the end of the
+    /// file as the store knows it, from chunk `first_gone` on, must not be found there after a
+    /// crash: the file would show it when it grows. So an intent frees that, unless the inode is
+    /// recorded.
     async fn record_early(
         &self,
         ino: u64,

@@ -58,8 +58,8 @@ impl Installer {
         Ok(verified)
     }
 
-    /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is for most
-    /// writes.
+    /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is
+    /// for most writes.
     pub(crate) fn try_install_now(&self, request: &Install) -> Option<WriteResult> {
         let &Install { ino, ref updates, size_min, time, drop_setid } = request;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;

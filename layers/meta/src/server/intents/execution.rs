@@ -29,18 +29,18 @@ use crate::store::{Batch, Position, Store};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
 const INTENTS_MAX: usize = 4096;
-/// So many open ones let them be retired at once.
+/// Open intents from which on they are retired without delay.
 const INTENTS_RETIRE: usize = INTENTS_MAX / 2;
 
 /// How an operation is carried out.
 struct ExecuteOptions {
-    /// The names of this node are claimed.
+    /// The caller has locked the names of this node.
     claimed: bool,
-    /// It leans on what was claimed, frozen or announced since this epoch.
+    /// It depends on locks that were taken since this epoch.
     since: u64,
     /// Durable before the answer.
     durable: bool,
-    /// What its record leans on.
+    /// The dependencies of its record.
     after: Vec<CommitDependency>,
 }
 
@@ -133,7 +133,7 @@ impl Executor {
         effects: Vec<Effect>,
         options: ExecuteOptions,
     ) -> Result<Vec<u64>, Error> {
-        // Nobody who may live on without this node may see what a crash could take back.
+        // No node that may outlive this one may see what a crash could take back.
         let durable = options.durable || !self.all_share_failure_domain(&effects);
         let (local, remote) = split(effects, self.node, self.context.fs_nodes());
         let number = self.open_intent(remote)?;
@@ -180,7 +180,7 @@ impl Executor {
     }
 
     /// Commits the one record that decides. Until all is done elsewhere, names that it changed and
-    /// that were claimed cannot be looked up: a file on its way has one name or the other.
+    /// that were locked cannot be looked up: a file that is being moved has one name or the other.
     async fn decide(
         &self,
         call: CallId,
@@ -203,7 +203,7 @@ impl Executor {
             .records
             .record(|| {
                 if self.context.epoch().0 != options.since {
-                    // Some node has restarted, and may have forgotten what this leans on.
+                    // Some node has restarted, and may have lost what this depends on.
                     return Err(Undelivered::Busy.into());
                 }
                 let mut batch = Batch::new();
@@ -235,7 +235,7 @@ impl Executor {
         Ok((position, self.decided(entry, position, staged)))
     }
 
-    /// May effects be sent before the record that promises them is durable?
+    /// May effects be sent before the record that decides them is durable?
     fn all_share_failure_domain<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) -> bool {
         let nodes = self.context.fs_nodes();
         effects

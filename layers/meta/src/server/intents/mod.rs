@@ -1,12 +1,13 @@
 //! Operations that touch several nodes (design D7, ADR 7). One record of one node decides: it holds
 //! the changes at that node and, as an intent, those that must follow elsewhere. The others apply
-//! them once each, and remember that they did until the intent is retired. Whoever applied effects may
-//! crash alone before they are durable: an intent is retired only when each node has said that they
-//! are, in the life in which it applied them; else it is sent once more.
+//! them once each, and remember that they did until the intent is retired. A node may
+//! crash alone before the effects that it applied are durable: an intent is retired only when each
+//! node has confirmed that they are, with the boot ID with which it applied them; else it is sent
+//! again.
 //!
 //! ```text
 //! record with intent, durable --> effects applied elsewhere --> answer
-//! or, if all these nodes end together and nobody wants it durable,
+//! or, if all these nodes share a failure domain and no caller wants it durable,
 //! record with intent --> effects applied elsewhere, held back until that record is durable --> answer
 //!    in the background: effects durable elsewhere --> intent deleted --> marks of it forgotten
 //! ```
@@ -15,7 +16,7 @@
 //! | --- | --- |
 //! | `table.rs` | the intents of a node, and how far each is |
 //! | `execution.rs` | operations, and the one record that decides each |
-//! | `sending.rs` | effects on their way to other nodes |
+//! | `sending.rs` | effects that are sent to other nodes |
 //! | `application.rs` | effects of other nodes' intents, and the marks of them |
 //! | `retirement.rs` | intents that are done |
 //! | `recovery.rs` | intents after a crash, of all nodes or of one |

@@ -90,7 +90,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Brings about, durably, what was promised before a crash.
+    /// Applies, durably, the intents of before a crash.
     pub(crate) async fn finish_intents(&self) -> Result<(), Error> {
         for round in 1..=FINISH_ROUNDS_MAX {
             match self.retirer.finish(self.intents.at_stage(IntentStage::Left), true).await {
@@ -107,9 +107,9 @@ impl Recovery {
         Ok(())
     }
 
-    /// This node has come back while others lived on.
+    /// This node has restarted while others stayed up.
     pub(crate) async fn rejoin(&self) -> Result<(), Error> {
-        // First: whoever gives up what an earlier life has claimed must have what that has promised.
+        // First: the others may release the old locks of this node only when they have its intents.
         self.finish_intents().await?;
         let others = (0..self.context.fs_nodes()).filter(|node| *node != self.node);
         let call =
@@ -117,13 +117,13 @@ impl Recovery {
         let acknowledged = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
         join_all(acknowledged).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
         self.recovered();
-        // The others keep marks of what was promised here.
+        // The others keep marks of the intents of this node.
         self.retirer.start_retiring();
         Ok(())
     }
 
-    /// Tells a node that has come back alone what it may have forgotten. What is decided from now on
-    /// was begun in this epoch, and so leans on its new life.
+    /// Sends a node that has restarted alone what it may have lost. What is decided from now on was
+    /// begun in this epoch, and so depends on its new boot only.
     pub(crate) async fn node_restarted(&self, request: NodeRestarted) -> Result<(), Error> {
         let NodeRestarted { node, below } = request;
         self.orphans.release_orphaned(NodeId::fs(node), below, &[]).await?;

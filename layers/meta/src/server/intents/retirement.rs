@@ -19,7 +19,7 @@ use crate::server::base::NodeBase;
 use crate::server::record_log::RecordLog;
 use crate::store::Store;
 
-/// Intents are retired so often: later than their effects have become durable by themselves.
+/// The interval of retirement: longer than effects take to become durable by themselves.
 const RETIRE_INTERVAL: Duration = Duration::from_secs(2);
 /// Intents that are finished at a time, at a mount or after a node was away.
 pub(super) const FINISHED_AT_ONCE: usize = 64;
@@ -67,8 +67,8 @@ impl IntentRetirer {
         });
     }
 
-    /// One round: finishes what was left, sees to it that effects are durable, deletes their intents
-    /// and lets the marks of earlier ones be forgotten.
+    /// One round: finishes what was left, makes effects durable, deletes their intents and
+    /// the marks of earlier ones.
     pub(crate) async fn retire(&self) -> Result<(), Error> {
         if let Err(error) = self.finish(self.intents.at_stage(IntentStage::Left), false).await {
             tracing::warn!(%error, "an intent cannot be finished yet");
@@ -96,7 +96,7 @@ impl IntentRetirer {
         Ok(())
     }
 
-    /// Sends intents that no request sees to; those that fail stay as they are.
+    /// Sends intents that no request is sending; those that fail stay as they are.
     pub(crate) async fn finish(&self, numbers: Vec<u64>, durable: bool) -> Result<(), Error> {
         let finished = numbers.into_iter().map(|number| self.sender.send(number, durable));
         let mut finished = stream::iter(finished).buffer_unordered(FINISHED_AT_ONCE);

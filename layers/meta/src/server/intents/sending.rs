@@ -1,4 +1,4 @@
-//! Effects on their way to other nodes ([`WaitForIntents`](crate::protocol::WaitForIntents)).
+//! Effects that are sent to other nodes ([`WaitForIntents`](crate::protocol::WaitForIntents)).
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -17,11 +17,11 @@ use crate::server::locks::names::NameLocks;
 use crate::server::locks::owner::RemoteLockId;
 use crate::store::Store;
 
-/// A node that does not answer is asked so often before the client hears that it is not sure.
+/// Attempts to reach a node before the client hears that the outcome is unknown.
 const SEND_TRIES_MAX: u32 = 20;
 /// The pause before it.
 const SEND_PAUSE: Duration = Duration::from_millis(10);
-/// Whoever asks again for what is decided waits so long for its effects elsewhere, at most.
+/// A retry of what is decided waits this long for its effects elsewhere, at most.
 const APPLIED_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Sends the intents of one node.
@@ -85,8 +85,8 @@ impl IntentSender {
         outcome
     }
 
-    /// Waits until the effects of an intent of this node are applied everywhere. Only who is at work
-    /// on it sends them: a second copy could arrive when the marks are forgotten.
+    /// Waits until the effects of an intent of this node are applied everywhere. Only who is at
+    /// work on it sends them: a second copy could arrive when the marks are forgotten.
     pub(crate) async fn wait_applied(&self, number: u64) -> Result<(), Error> {
         let mut timeout = pin!(self.context.sleep(APPLIED_WAIT_MAX));
         loop {
@@ -104,7 +104,7 @@ impl IntentSender {
         }
     }
 
-    /// Waits until `node` has applied all that is promised to it now.
+    /// Waits until `node` has applied all intents for it that are open now.
     pub(crate) async fn wait_for_intents(&self, node: u32) -> Result<(), Error> {
         for number in self.intents.not_applied_by(node) {
             self.wait_applied(number).await?;

@@ -1,4 +1,4 @@
-//! The intents of one node: what it has promised, and how far each promise is.
+//! The intents of one node, and how far each is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::store::Position;
 pub(crate) enum IntentStage {
     /// Its record is not durable yet.
     Deciding,
-    /// Somebody sees to it.
+    /// A request or the retirer is sending it.
     Sending,
     /// Some node could not be reached; or it comes from before a restart.
     Left,
@@ -28,12 +28,12 @@ pub(crate) enum IntentStage {
 pub(crate) struct Intent {
     /// The effects by node.
     pub(crate) effects: BTreeMap<u32, Vec<Effect>>,
-    /// In which lives the nodes have applied them.
+    /// The boot IDs with which the nodes have applied them.
     pub(crate) boot_ids: BTreeMap<u32, u64>,
-    /// Names of this node that nobody may look up until all is done.
+    /// Names of this node that are hidden until all is done.
     pub(crate) hidden: Vec<Vec<u8>>,
     pub(crate) stage: IntentStage,
-    /// The record that promises them, if it may not be durable yet.
+    /// The record that decided them, if it may not be durable yet.
     pub(crate) position: Position,
 }
 
@@ -44,7 +44,7 @@ impl Intent {
     }
 }
 
-/// Promises of this node, and what it has applied for others.
+/// The intents of this node.
 #[derive(Default)]
 pub(crate) struct IntentTable {
     /// From the oldest that is not retired on.
@@ -53,7 +53,7 @@ pub(crate) struct IntentTable {
     pub(crate) retired_below: Cell<u64>,
     /// Nodes that remember effects of retired intents, with the last of these.
     pub(crate) unacknowledged: RefCell<BTreeMap<u32, u64>>,
-    /// There are many, or somebody waits: it shall not sleep.
+    /// There are many, or a caller waits: it shall not sleep.
     pub(crate) wake: Event,
     /// All effects of some intent were applied.
     pub(crate) applied: Event,
@@ -79,16 +79,16 @@ impl IntentTable {
         }
     }
 
-    /// In which lives the nodes had applied their effects of these intents when they were looked at.
+    /// The boot IDs with which the nodes have applied their effects of these intents.
     pub(crate) fn boot_ids_of(&self, numbers: &[u64]) -> BTreeMap<u64, BTreeMap<u32, u64>> {
         let open = self.open.borrow();
         let boot_ids = |number: &u64| Some((*number, open.get(number)?.boot_ids.clone()));
         numbers.iter().filter_map(boot_ids).collect()
     }
 
-    /// Are the effects of an intent durable everywhere, where `acknowledged` says in which lives nodes have
-    /// made so what they had applied in `boot_ids`? If a node has applied them in another life, the intent
-    /// is left to be sent again.
+    /// Are the effects of an intent durable everywhere, where `acknowledged` has the boot IDs of
+    /// the nodes that have made them so, and `boot_ids` those with which they applied them? If they
+    /// differ for a node, the intent is left to be sent again.
     pub(crate) fn is_durable(
         &self,
         number: u64,
@@ -124,7 +124,7 @@ impl IntentTable {
         .collect()
     }
 
-    /// Intents whose effects at `node` may still be on their way.
+    /// Intents whose effects at `node` may still be in flight.
     pub(crate) fn not_applied_by(&self, node: u32) -> Vec<u64> {
         let is_open = |open: &Intent| {
             matches!(open.stage, IntentStage::Deciding | IntentStage::Sending | IntentStage::Left)

@@ -30,7 +30,7 @@ struct DirectoryState {
     made: Position,
     /// Changes between `LockDirShared` and `UnlockDirShared`.
     shared: Vec<RemoteLockId>,
-    /// No change may begin: somebody wants to remove it.
+    /// Locked to be removed: no change may begin.
     exclusive: Option<RemoteLockId>,
     /// Nodes that may hold names.
     nodes: BTreeSet<u32>,
@@ -43,11 +43,12 @@ struct DirectoryState {
     is_tracked: bool,
     /// How many changes had ended when this was noted first.
     since: u64,
-    /// Somebody asked for it since it was last looked at whether it may be forgotten.
+    /// It was used since the last eviction scan.
     used: bool,
 }
 
-/// Bytes of what is known of one directory, with its slot in the table; and for each node in its lists.
+/// Bytes of what is known of one directory, with its slot in the table; and for each node in its
+/// lists.
 const STATE_BYTES: usize = size_of::<DirectoryState>() * 3 / 2;
 const STATE_BYTES_PER_NODE: usize = 24;
 
@@ -65,7 +66,7 @@ impl DirectoryState {
         STATE_BYTES + STATE_BYTES_PER_NODE * (self.nodes.len() + self.unflushed.len())
     }
 
-    /// What nobody else knows: who is at work here, or what its names lean on.
+    /// Does it hold what only this node knows: locks, or a dependency of its names?
     fn is_needed(&self) -> bool {
         self.is_shared() || self.exclusive.is_some() || self.made != Position::default()
     }
@@ -147,7 +148,7 @@ impl DirectoryLocks {
         look(state)
     }
 
-    /// Forgets, if memory is short, directories that nobody asked for of late: for these all nodes are
+    /// Forgets, if memory is short, directories that were not used lately: for these all nodes are
     /// asked. Called now and then.
     pub(crate) fn evict(&self, store: &Store, share: &MemoryShare) {
         let mut states = self.states.borrow_mut();
@@ -171,8 +172,8 @@ impl DirectoryLocks {
         })
     }
 
-    /// These changes are durable now; if they were not all, those of all other nodes too. What ended
-    /// meanwhile may not be.
+    /// These changes are durable now; if they were not all, those of all other nodes too. What
+    /// ended meanwhile may not be.
     pub(crate) fn flushed(&self, ino: u64, flushed: &UnflushedChanges) {
         self.with_state(ino, |state| {
             let changes = &flushed.changes;
@@ -196,7 +197,7 @@ impl DirectoryLocks {
         }
     }
 
-    /// A frozen directory is busy: to wait here could close a circle with those who froze it.
+    /// A directory with an exclusive lock is busy: to wait here could deadlock with its holder.
     pub(crate) async fn lock_shared(
         &self,
         request: &LockDirShared,
@@ -241,8 +242,8 @@ impl DirectoryLocks {
         is_marked
     }
 
-    /// Times go to the store with the next commit. They are others after every change, also if the clock
-    /// of the node that made it is behind: who has listed the directory goes by them.
+    /// Times go to the store with the next commit. They are others after every change, also if the
+    /// clock of the node that made it is behind: who has listed the directory goes by them.
     pub(crate) async fn note(&self, directory: u64, time: Time) -> Result<(), Error> {
         self.inodes.load(directory, 0).await?;
         self.inodes.with_dirty(directory, |active| {

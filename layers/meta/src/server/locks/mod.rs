@@ -1,5 +1,5 @@
-//! Locks that one node holds at another (ADR 57): of names, of directories (shared to change names in
-//! them, exclusive to remove them), and of renames of directories.
+//! Locks that one node holds at another (ADR 57): of names, of directories (shared to change names
+//! in them, exclusive to remove them), and of renames of directories.
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -15,7 +15,7 @@ use super::owner::{LockValidity, RemoteLockId};
 use crate::effect::name_keys;
 use crate::protocol::{Effect, Error};
 
-/// Whoever looks up a name that is on its way waits so long, at most.
+/// A lookup of a name that is being moved waits this long, at most.
 const HIDDEN_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Keeps a name from being changed by others.
@@ -42,8 +42,8 @@ impl NameLocks {
         Self { validity, names, locked, released: Event::default() }
     }
 
-    /// One change of a name at a time. A name that is claimed is busy for all but the claimant: to
-    /// wait could close a circle of renames.
+    /// One change of a name at a time. A name that is locked is busy for all but the holder: to
+    /// wait could deadlock renames.
     pub(crate) async fn lock(&self, key: &[u8], claimed: bool) -> Result<KeyGuard<Vec<u8>>, Error> {
         let guard = self.names.exclusive(key.to_vec()).await;
         if !claimed && self.locked.borrow().contains_key(key) {
@@ -52,21 +52,21 @@ impl NameLocks {
         Ok(guard)
     }
 
-    /// Claims a name; the caller holds its lock.
+    /// Locks a name for another node; the caller has its guard.
     pub(crate) fn claim(&self, key: Vec<u8>, by: RemoteLockId) -> Result<(), Error> {
         self.validity.check(by)?;
         self.locked.borrow_mut().insert(key, NameLock { by, hidden: false });
         Ok(())
     }
 
-    /// A claimed name cannot be looked up until it is given up.
+    /// A hidden name cannot be looked up until it is unlocked.
     pub(crate) fn hide(&self, key: &[u8]) {
         if let Some(claim) = self.locked.borrow_mut().get_mut(key) {
             claim.hidden = true;
         }
     }
 
-    /// Gives a claim up, if it is one of those that are meant.
+    /// Unlocks a name, if its holder is meant.
     pub(crate) fn release(&self, key: &[u8], is_meant: impl FnOnce(RemoteLockId) -> bool) {
         let mut locked = self.locked.borrow_mut();
         if locked.get(key).is_some_and(|claim| is_meant(claim.by)) {

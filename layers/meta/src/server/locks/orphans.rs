@@ -34,8 +34,8 @@ impl OrphanedLocks {
         Self { context: base.context.clone(), validity, name_locks, directories, renames }
     }
 
-    /// Of its ties below this number `node` has only those that it keeps. It does not know whether the others have
-    /// changed names.
+    /// Of its remote locks below this number `node` holds only those in `keep`. Whether names were
+    /// changed under the others is not known.
     pub(crate) async fn release_orphaned(
         &self,
         node: NodeId,

@@ -24,7 +24,7 @@ pub(crate) struct LockValidity {
 }
 
 impl LockValidity {
-    /// Busy if it is void: nobody would ever give it up.
+    /// Busy if it is void: it would never be released.
     pub(crate) fn check(&self, lock: RemoteLockId) -> Result<(), Error> {
         let below = self.valid_from.borrow().get(&lock.node).copied().unwrap_or(0);
         if lock.number >= below { Ok(()) } else { Err(Undelivered::Busy.into()) }

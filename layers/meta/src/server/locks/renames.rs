@@ -1,5 +1,5 @@
-//! The one rename of a directory into another one that may be under way in a volume ([`LockRename`],
-//! [`UnlockRename`], at the root's node).
+//! The one rename of a directory into another one that may be under way in a volume
+//! ([`LockRename`], [`UnlockRename`], at the root's node).
 //!
 //! [`LockRename`]: crate::protocol::LockRename
 //! [`UnlockRename`]: crate::protocol::UnlockRename
@@ -13,14 +13,14 @@ use runtime::sync::Limit;
 use super::owner::{LockValidity, RemoteLockId};
 use crate::protocol::Error;
 
-/// Changes of the tree that wait for their turn, at most.
+/// Renames that wait for the lock, at most.
 const RENAMES_WAITING_MAX: usize = 1024;
 
 /// The lock on renames of directories.
 pub(crate) struct RenameLock {
     validity: Rc<LockValidity>,
     queue: Limit,
-    /// Whose turn it is to change the tree.
+    /// The holder of the lock.
     holder: Cell<Option<RemoteLockId>>,
 }
 
@@ -29,7 +29,7 @@ impl RenameLock {
         Self { validity, queue: Limit::new(1, RENAMES_WAITING_MAX), holder: Cell::new(None) }
     }
 
-    /// Waits for the turn of `by`.
+    /// Waits for the lock, for `by`.
     pub(crate) async fn lock(&self, by: RemoteLockId) -> Result<(), Error> {
         let permit = self.queue.acquire().await.ok_or(Undelivered::Busy)?;
         self.validity.check(by)?;
@@ -39,7 +39,7 @@ impl RenameLock {
         Ok(())
     }
 
-    /// Does nothing if it is not this turn: this node may have forgotten it, and have let another begin.
+    /// Does nothing if `by` does not hold it: this node may have restarted and given it to another.
     pub(crate) fn unlock(&self, by: RemoteLockId) {
         self.release_if(|now| *now == by);
     }

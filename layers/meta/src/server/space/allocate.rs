@@ -17,7 +17,7 @@ use crate::server::base::NodeBase;
 use crate::server::inode_cache::InodeCache;
 use crate::store::{Store, StoreError};
 
-/// After none was found ahead of time, none is looked for so long.
+/// The pause after a search ahead of time has found no space.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);
 
 /// Allocates the blocks of one node.
@@ -50,14 +50,14 @@ impl Allocator {
             return None;
         }
         // Once for each chunk that is begun.
-        if matches!(near, Near::Apart { .. }) && self.store.is_short() {
+        if matches!(near, Near::Apart { .. }) && self.store.space().is_short() {
             self.look_ahead();
         }
-        self.store.allocate_near(blocks, near).ok()
+        self.store.space().allocate_near(blocks, near).ok()
     }
 
-    /// Looks for space in the background: whoever allocates when there is none waits for a checkpoint, or for
-    /// others, and gets what is left between the blocks of others before.
+    /// Looks for space in the background. An allocation that finds none waits for a checkpoint or
+    /// for other nodes, and one shortly before gets fragments.
     fn look_ahead(self: &Rc<Self>) {
         if self.looking_ahead.replace(true) {
             return;
@@ -74,21 +74,21 @@ impl Allocator {
 
     /// What was freed here first, then what others can spare.
     async fn find_space_ahead(&self) -> Result<(), Error> {
-        if self.store.space().waiting_blocks >= RECLAIM_BLOCKS_MIN {
+        if self.store.space().status().waiting_blocks >= RECLAIM_BLOCKS_MIN {
             self.store.checkpoint().await?;
         }
-        if self.store.is_short() { self.groups.refill(0).await } else { Ok(()) }
+        if self.store.space().is_short() { self.groups.refill(0).await } else { Ok(()) }
     }
 
-    /// Answers [`Allocate`]. `NoSpace` only if somebody has found out that there is none: space that is on its
-    /// way back, or that a node has which does not answer, is worth asking again for.
+    /// Answers [`Allocate`]. `NoSpace` only if it is certain that there is none: space that is
+    /// being freed, or that a node has which does not answer, is worth a retry.
     pub(crate) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
         let &Allocate { blocks, from_reserve, near } = request;
         for attempt in 0..BUSY_TRIES_MAX {
             let allocated = if from_reserve {
-                self.store.allocate_from_reserve(blocks)
+                self.store.space().allocate_from_reserve(blocks)
             } else {
-                self.store.allocate_near(blocks, near)
+                self.store.space().allocate_near(blocks, near)
             };
             match allocated {
                 Ok(runs) => return Ok(runs),
@@ -108,7 +108,7 @@ impl Allocator {
     }
 
     pub(crate) fn get_space(&self) -> NodeSpace {
-        let space = self.store.space();
+        let space = self.store.space().status();
         NodeSpace {
             // What is kept back for deletions can never be used by files.
             total_blocks: space.owned_blocks - space.reserved_blocks,

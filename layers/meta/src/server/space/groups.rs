@@ -24,29 +24,30 @@ use crate::store::{Batch, Store};
 
 /// Groups asked of another node at a time.
 const GROUPS_PER_REQUEST: u32 = 8;
-/// Groups on their way that others are told of at a time.
+/// Groups in transit that one message names, at most.
 const GROUPS_PER_MESSAGE_MAX: usize = 1024;
-/// An allocation that finds the store cleaning up, or others taking what it has fetched, is tried
-/// again so often.
+/// Attempts of an allocation that finds the store cleaning up, or others taking what it has
+/// fetched.
 pub(crate) const BUSY_TRIES_MAX: u32 = 200;
 /// The pause before it.
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// Space on its way back is waited for so often, then others are asked: it may be on its way for as long as a
-/// cache is away.
+/// Pauses for space that is being freed before other nodes are asked: it may take as long as a
+/// cache is down.
 pub(crate) const RECLAIM_TRIES_MAX: u32 = 100;
-/// A checkpoint for the sake of space must bring back at least so many blocks.
+/// A checkpoint for the sake of space must free at least this many blocks.
 pub(crate) const RECLAIM_BLOCKS_MIN: u64 = 64;
-/// After the whole volume was found full, the others are not asked again for so long: an allocation
-/// waits until then.
+/// After the whole volume was found full, the others are not asked again for this long: an
+/// allocation waits until then.
 const DRY_PAUSE: Duration = Duration::from_millis(500);
-/// Groups that were offered to another node should be there after so long; else it is told again, as often.
+/// Groups that were offered to another node should arrive within this time; else the offer is
+/// repeated, at this interval.
 const OFFER_PAUSE: Duration = Duration::from_secs(5);
 
 /// What came of asking a node for groups.
 enum FetchResult {
     /// Some have come.
     Some,
-    /// It told again of some that have come before.
+    /// It repeated an offer of some that have come before.
     Known,
     /// It has none.
     None,
@@ -63,7 +64,7 @@ pub(crate) struct GroupExchange {
     open_files: Rc<OpenFileTable>,
     /// One search for groups at a time.
     refill: KeyedLock<()>,
-    /// Nobody had groups to give, at this time.
+    /// No node had groups to give, at this time.
     dry_at: Cell<Option<Duration>>,
     /// One confirmation of what has come at a time.
     confirming: KeyedLock<()>,
@@ -99,18 +100,18 @@ impl GroupExchange {
         }
     }
 
-    /// Waits for space that is on its way back: files being trimmed, blocks of the last
+    /// Waits for space that is being freed: files being trimmed, blocks of the last
     /// checkpoint. False if there is none.
     pub(crate) async fn reclaim_space(&self) -> Result<bool, Error> {
         if self.reclaim.is_any() {
             self.context.sleep(BUSY_PAUSE).await;
             return Ok(true);
         }
-        let waiting = self.store.space().waiting_blocks;
+        let waiting = self.store.space().status().waiting_blocks;
         if waiting >= RECLAIM_BLOCKS_MIN {
             self.store.checkpoint().await?;
         }
-        Ok(self.store.space().waiting_blocks < waiting)
+        Ok(self.store.space().status().waiting_blocks < waiting)
     }
 
     /// Will files that are gone free space, some time soon?
@@ -118,20 +119,20 @@ impl GroupExchange {
         self.reclaim.is_any() || self.open_files.may_free_space()
     }
 
-    /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have said that
-    /// they have none.
+    /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have
+    /// said that they have none.
     pub(crate) async fn refill(&self, blocks: u32) -> Result<(), Error> {
-        let before = self.store.space().free_blocks;
+        let before = self.store.space().status().free_blocks;
         let asked_at = self.context.now();
         let _alone = self.refill.exclusive(()).await;
-        if self.store.space().free_blocks > before.max(u64::from(blocks)) {
-            return Ok(()); // somebody else has fetched them meanwhile
+        if self.store.space().status().free_blocks > before.max(u64::from(blocks)) {
+            return Ok(()); // another request has fetched them meanwhile
         }
         if let Some(dry_at) = self.dry_at.get() {
             if dry_at >= asked_at {
                 return Err(Error::NoSpace {}); // found out while this waited
             }
-            // Somebody may have removed files since: what was found then is no answer now.
+            // Files may have been removed since: that result is out of date.
             let pause = (dry_at + DRY_PAUSE).saturating_sub(self.context.now());
             self.context.sleep(pause).await;
         }
@@ -157,8 +158,8 @@ impl GroupExchange {
         Err(Error::NoSpace {})
     }
 
-    /// Asks `donor` for those groups that it has offered already, or for up to `count`, and takes them. The caller
-    /// holds `refill`.
+    /// Asks `donor` for those groups that it has offered already, or for up to `count`, and takes
+    /// them. The caller holds `refill`.
     async fn fetch_groups(&self, donor: NodeId, count: u32) -> Result<FetchResult, Error> {
         let confirmed = self.confirmed.get();
         let groups = ask(&self.context, donor, RequestGroups { to: self.node, count }).await?;
@@ -174,7 +175,7 @@ impl GroupExchange {
                 }
                 let mut batch = Batch::new();
                 // An offer may be repeated after a crash of the donor.
-                let owned = self.store.groups();
+                let owned = self.store.space().groups();
                 let mut fetched = FetchResult::Known;
                 for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
                     self.unconfirmed.borrow_mut().insert(*group);
@@ -194,8 +195,8 @@ impl GroupExchange {
         Ok(fetched)
     }
 
-    /// Sees to it that no donor offers again what has come from it. Only then may it be given on:
-    /// else an old offer could bring back a group that somebody else has by now.
+    /// Confirms to each donor what has come from it, so that it is not offered again. Only then may
+    /// it be given on: else an old offer could bring back a group that another node has by now.
     async fn confirm_arrivals(&self) -> Result<(), Error> {
         let _alone = self.confirming.exclusive(()).await;
         loop {
@@ -232,9 +233,9 @@ impl GroupExchange {
         self.fetch_groups(NodeId::fs(donor), 0).await.map(drop)
     }
 
-    /// Sees to it, in the background, that groups offered to others get there. Whoever asked for them may have
-    /// crashed, or may have had what it needs from somebody else before the answer came; until it asks again
-    /// nobody could use them.
+    /// Repeats offers, in the background, until the groups arrive. The receiver may have crashed,
+    /// or have got groups from another node before the reply came; until it requests them again no
+    /// node could use them.
     pub(crate) fn retry_offers(self: &Rc<Self>) {
         if self.retrying_offers.replace(true) {
             return;
@@ -288,7 +289,7 @@ impl GroupExchange {
                 if attempt < RECLAIM_TRIES_MAX && self.reclaim_space().await? {
                     continue;
                 }
-                // The asker may ask others, and comes again.
+                // The caller may try others, and retries.
                 let is_coming = self.is_space_coming();
                 return if is_coming { Err(Undelivered::Busy.into()) } else { Ok(groups) };
             }
@@ -297,8 +298,8 @@ impl GroupExchange {
         if groups.is_empty() { Err(Undelivered::Busy.into()) } else { Ok(groups) }
     }
 
-    /// Offers up to `count` groups to node `to`, durably: the receiver must not use what a crash here could give
-    /// back to us.
+    /// Offers up to `count` groups to node `to`, durably: the receiver must not use what a crash
+    /// here could give back to us.
     async fn grant(self: &Rc<Self>, to: u32, count: u32) -> Result<Vec<u64>, Error> {
         let granting = self.granting.exclusive(()).await;
         let (position, spare) = self
@@ -320,12 +321,12 @@ impl GroupExchange {
         Ok(spare)
     }
 
-    /// Groups that may be given away. Not one that has come while this request was on its way: should it be
-    /// given on before its donor has forgotten the offer, and all crash, the donor would offer it again, and it
-    /// would have two owners.
+    /// Groups that may be given away. Not one that has come while this request was in flight: if it
+    /// were given on before its donor has deleted the offer, and all crashed, the donor would offer
+    /// it again, and it would have two owners.
     fn spare_groups(&self, count: usize) -> Vec<u64> {
         let unconfirmed = self.unconfirmed.borrow();
-        let mut spare = self.store.spare_groups(count + unconfirmed.len());
+        let mut spare = self.store.space().spare_groups(count + unconfirmed.len());
         spare.retain(|group| !unconfirmed.contains(group));
         spare.truncate(count);
         spare
@@ -338,9 +339,9 @@ impl GroupExchange {
         Ok(groups.into_iter().map(|(group, _)| group).collect())
     }
 
-    /// The groups with a note of this kind, and the node that each note names. Other nodes are told of them, so
-    /// they are durable: else a crash here could undo what the others go by, and a group would have two owners,
-    /// or none.
+    /// The groups with a note of this kind, and the node that each note names. Other nodes act on
+    /// them, so they are made durable: else a crash here could undo them, and a group would have
+    /// two owners, or none.
     async fn durable_groups(&self, kind: u64) -> Result<Vec<(u64, u32)>, Error> {
         let (from, end) = keys::intents(kind);
         let found = self.store.scan(Bound::Included(&from), &end, GROUPS_PER_MESSAGE_MAX).await?;
@@ -355,7 +356,8 @@ impl GroupExchange {
     pub(crate) async fn ack_groups(&self, request: AckGroups) -> Result<(), Error> {
         let AckGroups { to, groups } = request;
         let granting = self.granting.exclusive(()).await;
-        // The request may be an old one, and the group has come back and gone to another node since.
+        // The request may be an old one, and the group has come back and gone to another node
+        // since.
         let mut arrived = self.unconfirmed_grants(to).await?;
         arrived.retain(|group| groups.contains(group));
         let position = if arrived.is_empty() {

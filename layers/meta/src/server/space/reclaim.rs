@@ -2,9 +2,9 @@
 //! record names ([`Trim`](crate::protocol::Trim),
 //! [`ListUntrimmed`](crate::protocol::ListUntrimmed)).
 //!
-//! None of it may be lost for want of an answer. While caches or disks are down, what is to be freed
-//! is remembered and tried again. Only a restart of the node forgets it, and the next mount finds all
-//! of it: intents in the store, and blocks that no record names.
+//! None of it may be lost for want of an answer. While caches or disks are down, what is to be
+//! freed is remembered and tried again. Only a restart of the node forgets it, and the next mount
+//! finds all of it: intents in the store, and blocks that no record names.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,11 +43,12 @@ pub(crate) struct Reclaim {
     xattrs: Rc<Xattrs>,
     /// Inodes that are gone and not trimmed yet, with their blocks that no record named.
     dead: RefCell<BTreeMap<u64, Vec<Run>>>,
-    /// Files that were cut, and the first chunk that is gone: the store has it and those behind it still.
+    /// Files that were cut, and the first chunk that is gone: the store has it and those behind it
+    /// still.
     cuts: RefCell<BTreeMap<u64, u64>>,
     /// One trim per inode.
     trimming: KeyedLock<u64>,
-    /// Blocks that were handed out and not used, and that a cache could not be told to forget.
+    /// Blocks that were allocated and not used, and that a cache could not discard yet.
     undiscarded: RefCell<Vec<Run>>,
 }
 
@@ -81,19 +82,19 @@ impl Reclaim {
         self.cuts.borrow().get(&ino).is_some_and(|&first| index >= first)
     }
 
-    /// Is space on its way back? What could not be cut off at once is not waited for.
+    /// Is space being freed? What could not be cut off yet is not waited for.
     pub(crate) fn is_any(&self) -> bool {
         !self.dead.borrow().is_empty() || !self.undiscarded.borrow().is_empty()
     }
 
-    /// Frees what is left of an inode that is gone. Whoever needs space waits for this; after a failure it is
-    /// to be asked for again.
+    /// Frees what is left of a removed inode. Allocations wait for this; after a failure the caller
+    /// retries.
     pub(crate) async fn trim(&self, ino: u64) -> Result<(), Error> {
         let _alone = self.trimming.exclusive(ino).await;
         let unnamed = self.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
         let Some(unnamed) = unnamed else { return Ok(()) };
         let outcome = self.trim_all(ino, unnamed).await;
-        // What is damaged will be damaged the next time: nobody is to wait for that.
+        // What is damaged stays damaged: no allocation shall wait for it.
         if matches!(outcome, Ok(()) | Err(Error::Damaged {})) {
             self.dead.borrow_mut().remove(&ino);
         }
@@ -108,8 +109,8 @@ impl Reclaim {
         Ok(())
     }
 
-    /// Frees what was cut off a file, if that is not done yet; the record after which it is. Before a file
-    /// grows again, or what was cut off would be seen in it.
+    /// Frees what was cut off a file, if that is not done yet; the record after which it is. Before
+    /// a file grows again, or what was cut off would be seen in it.
     pub(crate) async fn finish_cut(&self, ino: u64) -> Result<Position, Error> {
         if !self.is_cut_off(ino, u64::MAX) {
             return Ok(Position::default());
@@ -165,7 +166,7 @@ impl Reclaim {
         }
     }
 
-    /// Finishes trims that a crash has interrupted. Nobody uses the files yet.
+    /// Finishes trims that a crash has interrupted. The files are not in use yet.
     pub(crate) async fn finish_trims(&self) -> Result<(), StoreError> {
         let (from, end) = keys::intents(keys::TRIMS);
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
@@ -179,9 +180,9 @@ impl Reclaim {
         Ok(())
     }
 
-    /// Gives back blocks that no record named. Their content is forgotten first: once a block is
-    /// free the next owner may write it, and a late forget would hit that. What a cache cannot be told to
-    /// forget stays handed out until it can: that is no failure of what the caller does.
+    /// Gives back blocks that no record named. Their content is discarded first: once a block is
+    /// free the next owner may write it, and a late discard would hit that. What a cache cannot
+    /// discard yet stays allocated until it can; that is no error for the caller.
     pub(crate) async fn discard_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
         let geometry = self.stripes.geometry();
         let forgets = runs.into_iter().map(|run| {
@@ -202,13 +203,13 @@ impl Reclaim {
             }
         }
         if let Some(error) = failure {
-            tracing::debug!(%error, "blocks that nobody uses stay handed out for now");
+            tracing::debug!(%error, "unused blocks stay allocated for now");
         }
-        Ok(self.store.release(&forgotten)?)
+        Ok(self.store.space().release(&forgotten)?)
     }
 
-    /// Gives back what could not be given back before, as far as that goes now; then tells which inodes are
-    /// gone and not trimmed yet.
+    /// Gives back what could not be given back before, as far as that goes now; then tells which
+    /// inodes are gone and not trimmed yet.
     pub(crate) async fn list_untrimmed(&self) -> Vec<u64> {
         if let Err(error) = self.retry().await {
             tracing::debug!(%error, "what was cut off a file stays for now");

@@ -1,5 +1,5 @@
-//! Comparing the two copies of a log while it is replayed: which disk has rotten, and which is not of
-//! today.
+//! Comparing the two copies of a log while it is replayed: which disk has rotten, and which is not
+//! of today.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use blockio::Geometry;
 
 use super::format::{ENTRY_HEAD, SegmentPair};
 
-/// Entries before the last one that a disk must miss at its end to be called old. A single one may be
-/// one lost write, which the other copy makes good.
+/// Entries before the last one that a disk must miss at its end to be called old. A single one may
+/// be one lost write, which the other copy makes good.
 const MISSED_MIN: u64 = 2;
 /// Bytes of an entry's head that an entry with some rot still has.
 const ALIKE_MIN: usize = 48;
@@ -47,8 +47,8 @@ pub(crate) struct DiskLog {
     pub(crate) unreadable: u64,
     /// Entries that are missing, in all.
     pub(crate) missing: u64,
-    /// Of these, since the last one that is there, and not counting the last entry of the log, whose
-    /// writing a crash may have cut short.
+    /// Of these, since the last one that is there, and not counting the last entry of the log,
+    /// whose writing a crash may have cut short.
     missing_at_end: u64,
     /// The last entry so far is missing.
     last_is_missing: bool,
@@ -104,8 +104,8 @@ impl LogCopies {
         }
     }
 
-    /// The number (over the disk nodes first) of a disk that ends too early: what it misses was durable on it before
-    /// later entries were written.
+    /// The number (over the disk nodes first) of a disk that ends too early: what it misses was
+    /// durable on it before later entries were written.
     pub(crate) fn outdated(&self) -> Option<u32> {
         let mut old = self.disks.iter().filter(|(_, log)| log.missing_at_end >= MISSED_MIN);
         old.next().map(|(&(node, disk), _)| disk * self.disk_nodes + node)

@@ -18,10 +18,10 @@ use crate::store::error::StoreError;
 /// Gives every record of the log `id` from the segment `start` on to `apply`, in order. Returns all
 /// segments of the chain, the one reserved behind the last included, and how the copies compare.
 ///
-/// Each entry is taken from whichever copy has it, so what is replayed is the longest chain that the
-/// two give together. The end of the log is where an entry is broken on both copies and no later one
-/// is valid: what stood there was never acknowledged. A broken entry before a valid one is
-/// [`StoreError::Damaged`].
+/// Each entry is taken from whichever copy has it, so what is replayed is the longest chain that
+/// the two give together. The end of the log is where an entry is broken on both copies and no
+/// later one is valid: what stood there was never acknowledged. A broken entry before a valid one
+/// is [`StoreError::Damaged`].
 pub(crate) async fn replay(
     device: &Device,
     id: LogId,
@@ -121,8 +121,8 @@ impl<'a> Copies<'a> {
         Ok(copies)
     }
 
-    /// What `decode` makes of the first copy from the byte `at` on, or else of the second, and which
-    /// of the two it was. `None` if it likes neither.
+    /// What `decode` makes of the first copy from the byte `at` on, or else of the second, and
+    /// which of the two it was. `None` if it likes neither.
     fn first<T>(
         &self,
         at: usize,

@@ -10,8 +10,8 @@ use crate::store::groups::Run;
 pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
 
 /// The search for whole stripes starts over once this many of those behind it are free again, and
-/// these are half of what it has allocated since. Blocks that were written before are faster to write
-/// than others (the host has allocated them), and a volume uses at most twice its live data.
+/// these are half of what it has allocated since. Blocks that were written before are faster to
+/// write than others (the host has allocated them), and a volume uses at most twice its live data.
 pub(super) const FREED_MIN: u64 = 16;
 
 impl BlockAllocator {

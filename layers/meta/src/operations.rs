@@ -1,12 +1,12 @@
-//! Words about what nodes promise one another, and what they remember of calls (ADR 7, 9, 13, 17).
+//! Intents of operations that touch several nodes, and stored replies to calls (ADR 7, 9, 13).
 
 pub use runtime::CallId;
 
 runtime::record! {
-    /// Effects that a durable record of one node promises to others.
+    /// Effects at other nodes that a durable record of one node has decided.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct IntentId {
-        /// The node that promised.
+        /// The node that decided.
         node: u32,
         /// Which of its intents: a number that it never gives twice.
         number: u64,
@@ -14,25 +14,12 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// What a node has done of a promise.
+    /// What a node has applied of an intent.
     pub struct AppliedIntent {
-        /// The life of the node in which it did so: if that is over before the effects were durable,
-        /// they are lost.
+        /// The boot ID of the node: if it restarts before the effects are durable, they are lost.
         boot_id: u64,
         /// Inodes that are gone.
         gone: Vec<u64>,
-    }
-}
-
-runtime::record! {
-    /// A record of one node that must be durable before a record of another node may be, for that one
-    /// leans on it. A node that needs no such thing is told of position 0.
-    #[derive(Copy, PartialOrd, Ord, Hash, Default)]
-    pub struct CommitDependency {
-        /// The node that has the earlier record.
-        node: u32,
-        /// The place of the record in the order of that node's commits.
-        position: u64,
     }
 }
 
