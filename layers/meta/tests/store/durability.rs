@@ -225,7 +225,9 @@ impl Workload {
                 let number = self.model.borrow_mut().committed(next);
                 self.wait(position, number).await;
             }
-            Err(StoreError::Busy | StoreError::NoSpace) => self.store.space().release(&undo).unwrap(),
+            Err(StoreError::Busy | StoreError::NoSpace) => {
+                self.store.space().release(&undo).unwrap()
+            }
             Err(error) => panic!("{error}"),
         }
     }
