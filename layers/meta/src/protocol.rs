@@ -7,8 +7,9 @@ use runtime::protocol::Undelivered;
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
-pub use crate::operations::{AppliedIntent, CallId, CallOutcome, IntentId, StoredReply};
-pub use crate::store::CommitDependency;
+pub use crate::operations::{
+    AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, StoredReply,
+};
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
 
@@ -114,8 +115,7 @@ runtime::choice! {
             set: Option<Dentry>,
         },
         /// One name of an inode is gone. With the last one, or if it is a directory, the inode is
-        /// gone too, and its blocks wait for [`Trim`]; an open file stays until
-        /// [`CloseHandle`].
+        /// gone too, and its blocks wait for [`Trim`]; an open file stays until it is closed.
         2 DropLink {
             /// The inode.
             ino: u64,
@@ -348,8 +348,7 @@ runtime::protocol! {
         effects: Vec<Effect>,
         /// The epoch in which the caller began ([`Execute`]).
         since: u64,
-        /// Durable when answered; always if an effect is at a node that may live on without this
-        /// one.
+        /// Durable when answered; always if an effect is at a node that may outlive this one.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
@@ -369,8 +368,7 @@ runtime::protocol! {
         /// The epoch in which the caller began, and took its locks. In
         /// another epoch a node may have forgotten that, and the answer is busy.
         since: u64,
-        /// Durable when answered; always if an effect is at a node that may live on without this
-        /// one.
+        /// Durable when answered; always if an effect is at a node that may outlive this one.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
@@ -416,8 +414,7 @@ runtime::protocol! {
     } -> (), by inode(directory), retry idempotent, from servers, during recovery;
 
     /// Are there names of this directory at this node? If not, there are none after a crash either
-    /// that finds a record which depends on this answer, that is, on the last removal, which is
-    /// returned.
+    /// that finds a record which depends on this answer, on the last removal (returned).
     13 Control HasNames {
         /// The directory.
         directory: u64,
@@ -577,8 +574,7 @@ runtime::protocol! {
     } -> (), by name(directory, name), retry idempotent, from servers, during recovery;
 
     /// Make all effects durable that `node` has sent. It will not send intents below a number
-    /// again. Returns the life of the answerer: what it did in an earlier one it may have
-    /// forgotten.
+    /// again. Returns the boot ID: what was applied with an earlier one may be lost.
     32 Control FlushApplied {
         /// The node that decided them.
         node: u32,
@@ -680,8 +676,7 @@ runtime::protocol! {
         generation: u64,
     } -> Inode, by inode(ino), retry never, from servers, after recovery;
 
-    /// The file is not open any more. True if it had no name: then it is gone, and waits for
-    /// [`Trim`].
+    /// The file is not open any more. True if it had no name: then it waits for [`Trim`].
     45 Control CloseHandle {
         /// The file.
         ino: u64,
@@ -700,8 +695,7 @@ runtime::protocol! {
     48 Bulk Rejoin {} -> (), by caller, retry never, from servers, during recovery;
 
     /// `node` has restarted alone, and calls in a new epoch. Locks that it took here before are
-    /// void; when this is answered it has been sent again what it may have
-    /// forgotten of names.
+    /// void. When this is answered it has been sent again what it may have lost of names.
     49 Bulk NodeRestarted {
         /// Which node.
         node: u32,
@@ -725,8 +719,7 @@ runtime::protocol! {
         directory: u64,
     } -> (), by caller, retry idempotent, from servers, after recovery;
 
-    /// Make all changes of a directory's names durable, at all nodes. Asked of the directory's
-    /// node.
+    /// Make all changes of a directory's names durable, at all nodes. At the directory's node.
     53 Control SyncNames {
         /// The directory.
         directory: u64,

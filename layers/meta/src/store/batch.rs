@@ -3,10 +3,10 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use runtime::wire::{Decoder, Malformed, Wire};
 
-use super::dependency::CommitDependency;
 use super::error::StoreError;
 use super::groups::Run;
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::operations::CommitDependency;
 
 /// Bytes of one batch, at most. Volumes with small stripes have a lower limit: a record fits one
 /// log segment (see [`Store::batch_bytes_max`](super::Store::batch_bytes_max)).

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
 
-use super::dependency::CommitDependency;
 use super::error::StoreError;
+use crate::operations::CommitDependency;
 
 /// Makes a record of another node durable. Returns the LSN up to which that node is durable, or an
 /// error if the record never will be.

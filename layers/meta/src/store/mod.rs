@@ -17,7 +17,7 @@
 //! | --- | --- |
 //! | [`Store::format`], [`Store::mount`] | the store of one node |
 //! | [`Store::commit`] | applies a [`Batch`]: reads see it from now on |
-//! | [`Store::durable`], [`Store::flushed`], [`Store::checkpoint`] | wait until it survives a crash |
+//! | [`Store::durable`], [`Store::flushed`], [`Store::checkpoint`] | wait until it is durable |
 //! | [`Store::get`], [`Store::scan`], and `try_..._now` | read keys |
 //! | [`Store::space`] | [`StoreSpace`]: blocks and allocation groups |
 //! | [`Batch::after`], [`Store::set_flush_dependency`] | dependencies on records of other nodes |
@@ -26,7 +26,7 @@
 //! # Depends on
 //!
 //! [`blockio::Stripes`], one logical disk; time, tasks and random numbers of the node's context;
-//! and the memory budget of the process ([`memory`](crate::memory)). It knows neither files nor
+//! and the leaf modules [`memory`](crate::memory) and [`operations`](crate::operations). It knows neither files nor
 //! requests, and nothing of the stores of other nodes.
 //!
 //! # How it works
@@ -50,14 +50,13 @@
 //! | `log.rs`, `log/` | segments, entries, replay |
 //! | `writer.rs` | group commit |
 //! | `blocked_records.rs` | records that wait for records of other nodes |
-//! | `dependency.rs` | dependencies on records of other nodes |
 //! | `recent.rs` | what records change that are not durable yet |
 //! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
 //! | `overlay.rs` | changes not yet in the tree |
 //! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
 //! | `open.rs` | format and mount |
-//! | `audit.rs`, `image.rs` | reading everything, to check it: of a store that runs, of one that does not |
+//! | `audit.rs`, `image.rs` | reading everything, to check it: of a running store, of one at rest |
 //! | `device.rs` | the logical disk, by block number |
 //!
 //! The bytes on disk are specified in `docs/format.md`.
@@ -68,7 +67,6 @@ mod batch;
 mod bits;
 mod blocked_records;
 mod checkpoint;
-mod dependency;
 mod device;
 mod error;
 mod groups;
@@ -102,7 +100,6 @@ pub use self::allocate::{SpaceStatus, StoreSpace};
 pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::blocked_records::FlushDependency;
-pub use self::dependency::CommitDependency;
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
 pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use blockio::protocol::Error as DiskError;
 use futures::future::{join, join_all};
 
-use super::dependency::CommitDependency;
 use super::error::StoreError;
 use super::log::LogWrite;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
+use crate::operations::CommitDependency;
 
 /// What the writer does next.
 enum WriterStep {

@@ -8,7 +8,7 @@
 //! ```text
 //! record with intent, durable --> effects applied elsewhere --> answer
 //! or, if all these nodes share a failure domain and no caller wants it durable,
-//! record with intent --> effects applied elsewhere, held back until that record is durable --> answer
+//! record with intent --> effects applied elsewhere, not durable before that record --> answer
 //!    in the background: effects durable elsewhere --> intent deleted --> marks of it forgotten
 //! ```
 //!

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `owner.rs` | who holds a lock, and which locks are void |
 //! | `names.rs`, `lock_name.rs` | names that an operation on several nodes is about to change |
-//! | `directories.rs` | directories whose names change, or that are being removed; where names are |
+//! | `directories.rs` | directories whose names change, or being removed; where names are |
 //! | `renames.rs` | the one rename of a directory that may be under way |
 //! | `orphans.rs` | locks whose holder has lost them |
 
