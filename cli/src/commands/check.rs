@@ -195,7 +195,7 @@ impl CheckReport {
             stored_replies: found.replies,
             read_bytes,
             pending: PendingRecord {
-                operations: pending.promises,
+                operations: pending.intents,
                 trims: pending.trims,
                 unlinked_files: pending.unlinked,
                 passing_groups: pending.passing_groups,
