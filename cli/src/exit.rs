@@ -133,6 +133,7 @@ impl CommandFailure {
     }
 
     /// The same with a better next step, if the path names a directory.
+    #[must_use]
     pub fn for_directory(mut self, better: &'static str) -> Self {
         if let Self::Inside { cause, advice, .. } = &mut self
             && cause.is_directory()

@@ -65,7 +65,7 @@ impl Background {
             match outcome.try_recv() {
                 Ok(None) => return false,
                 Ok(Some(outcome)) => {
-                    *state = TransferState::Done(outcome.map_err(CApiFailure::from))
+                    *state = TransferState::Done(outcome.map_err(CApiFailure::from));
                 }
                 Err(oneshot::Canceled) => *state = TransferState::Done(Err(lost())),
             }

@@ -217,7 +217,7 @@ impl ModelState {
             }
             match &self.named(ino).body {
                 InodeBody::Directory(directory) if directory.parent != ino => {
-                    ino = directory.parent
+                    ino = directory.parent;
                 }
                 _ => return false,
             }

@@ -31,7 +31,7 @@ impl CallIdRequest for Create {
                     server.attributes_after_repeat(file, Kind::File {}, &self.who).await?;
                 Ok(Created { attributes, new: true })
             }
-            _ => other_call(),
+            CallOutcome::Done {} => other_call(),
         }
     }
 
@@ -55,7 +55,7 @@ impl CallIdRequest for MakeNode {
                 let file = Handle { ino, generation };
                 server.attributes_after_repeat(file, kind_of(&self.node), &self.who).await
             }
-            _ => other_call(),
+            CallOutcome::Done {} => other_call(),
         }
     }
 

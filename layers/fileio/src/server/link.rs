@@ -24,7 +24,7 @@ impl CallIdRequest for Link {
             CallOutcome::Done {} => {
                 server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await
             }
-            _ => other_call(),
+            CallOutcome::Made { .. } => other_call(),
         }
     }
 

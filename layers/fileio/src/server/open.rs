@@ -32,7 +32,7 @@ impl CallIdRequest for OpenNew {
             CallOutcome::Made { ino, generation } => {
                 server.reopen_created(self.call, Handle { ino, generation }, &self.who).await
             }
-            _ => other_call(),
+            CallOutcome::Done {} => other_call(),
         }
     }
 

@@ -24,11 +24,11 @@ impl CallIdRequest for Remove {
     async fn repeat(&self, _: &FileServer, outcome: CallOutcome) -> Result<Self::Reply, Error> {
         match outcome {
             CallOutcome::Done {} => Ok(()),
-            _ => other_call(),
+            CallOutcome::Made { .. } => other_call(),
         }
     }
 
-    fn is_stored(_: &Self::Reply) -> bool {
+    fn is_stored((): &Self::Reply) -> bool {
         true
     }
 }
@@ -41,11 +41,11 @@ impl CallIdRequest for RemoveDirectory {
     async fn repeat(&self, _: &FileServer, outcome: CallOutcome) -> Result<Self::Reply, Error> {
         match outcome {
             CallOutcome::Done {} => Ok(()),
-            _ => other_call(),
+            CallOutcome::Made { .. } => other_call(),
         }
     }
 
-    fn is_stored(_: &Self::Reply) -> bool {
+    fn is_stored((): &Self::Reply) -> bool {
         true
     }
 }

@@ -31,7 +31,7 @@ impl CallIdRequest for SetXattr {
             CallOutcome::Done {} => {
                 server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await
             }
-            _ => other_call(),
+            CallOutcome::Made { .. } => other_call(),
         }
     }
 
@@ -54,7 +54,7 @@ impl CallIdRequest for RemoveXattr {
             CallOutcome::Done {} => {
                 server.attributes_after_repeat(self.file, Kind::File {}, &self.who).await
             }
-            _ => other_call(),
+            CallOutcome::Made { .. } => other_call(),
         }
     }
 

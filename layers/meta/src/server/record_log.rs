@@ -48,11 +48,11 @@ impl RecordLog {
         mut make: impl FnMut() -> Result<(Batch, T), Error>,
     ) -> Result<(Position, T), Error> {
         for _ in 0..LOG_FULL_TRIES_MAX {
-            let (batch, made) = make()?;
+            let (batch, outcome) = make()?;
             // Before any caller can learn of the change.
             name_keys(&batch).for_each(|key| self.publisher.invalidate_name(key));
             match self.store.commit(batch) {
-                Ok(position) => return Ok((position, made)),
+                Ok(position) => return Ok((position, outcome)),
                 Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,
                 Err(error) => return Err(error.into()),
             }

@@ -226,7 +226,7 @@ impl Workload {
                 self.wait(position, number).await;
             }
             Err(StoreError::Busy | StoreError::NoSpace) => {
-                self.store.space().release(&undo).unwrap()
+                self.store.space().release(&undo).unwrap();
             }
             Err(error) => panic!("{error}"),
         }

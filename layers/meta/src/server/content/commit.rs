@@ -33,7 +33,7 @@ pub(crate) struct Commits {
     inodes: Rc<InodeCache>,
     reclaim: Rc<Reclaim>,
     verifiers: Rc<WriteVerifiers>,
-    commits: CommitLocks,
+    one_at_a_time: CommitLocks,
 }
 
 impl Commits {
@@ -41,7 +41,7 @@ impl Commits {
         base: &NodeBase,
         reclaim: Rc<Reclaim>,
         verifiers: Rc<WriteVerifiers>,
-        commits: CommitLocks,
+        one_at_a_time: CommitLocks,
     ) -> Self {
         Self {
             stripes: base.stripes.clone(),
@@ -50,13 +50,13 @@ impl Commits {
             inodes: base.inodes.clone(),
             reclaim,
             verifiers,
-            commits,
+            one_at_a_time,
         }
     }
 
     pub(crate) async fn commit(&self, ino: u64) -> Result<WriteResult, Error> {
         let (position, verified) = {
-            let _alone = self.commits.exclusive(ino).await;
+            let _alone = self.one_at_a_time.exclusive(ino).await;
             let _kept = self.inodes.keep(ino);
             self.inodes.load(ino, 0).await?;
             let position =
@@ -85,7 +85,7 @@ impl Commits {
     }
 
     pub(crate) async fn roll_back(&self, ino: u64) -> Result<(), Error> {
-        let _alone = self.commits.exclusive(ino).await;
+        let _alone = self.one_at_a_time.exclusive(ino).await;
         let _kept = self.inodes.keep(ino);
         self.inodes.load(ino, 0).await?;
         let (is_past_end, end) = self.inodes.with(ino, |active| {

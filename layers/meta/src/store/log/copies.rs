@@ -88,7 +88,7 @@ impl LogCopies {
             let log = self.disks.entry((place.disk_node, place.disk)).or_default();
             match seen {
                 CopyState::Whole if is_apart => {
-                    (log.missing_at_end, log.last_is_missing) = (0, false)
+                    (log.missing_at_end, log.last_is_missing) = (0, false);
                 }
                 CopyState::Whole => {}
                 CopyState::Rotten => {
