@@ -65,7 +65,7 @@ pub struct CheckResult {
 /// looked at: it is in use, or its disks are not those of the volume.
 pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, VolumeError> {
     let directory = VolumeDirectory::open(directory)?;
-    let engine = directory.coordination_if_sound()?;
+    let engine = directory.coordination_if_sound();
     let mut known = (None, Epoch(0), Epoch(0));
     if let Some(engine) = &engine {
         known = (recorded(engine)?, block_on(last_epoch(engine))?, Epoch(served(engine)?));

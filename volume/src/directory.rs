@@ -207,16 +207,16 @@ impl VolumeDirectory {
     }
 
     /// The coordination store, if there is one and it can be opened. One that cannot is left alone.
-    pub(crate) fn coordination_if_sound(&self) -> Result<Option<Sled>, DirectoryError> {
+    pub(crate) fn coordination_if_sound(&self) -> Option<Sled> {
         let path = self.path.join(COORDINATION);
         if !path.is_dir() {
-            return Ok(None);
+            return None;
         }
         match Sled::open(&path) {
-            Ok(engine) => Ok(Some(engine)),
+            Ok(engine) => Some(engine),
             Err(error) => {
                 tracing::warn!(%error, "the coordination store is damaged; the disks are asked");
-                Ok(None)
+                None
             }
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
 }
 
 fn is_small((path, bytes_max): (&str, u64)) -> bool {
-    let bytes = fs::metadata(path).map(|metadata| metadata.len()).unwrap_or(u64::MAX);
+    let bytes = fs::metadata(path).map_or(u64::MAX, |metadata| metadata.len());
     println!("{path}: {bytes} bytes, at most {bytes_max}");
     bytes <= bytes_max
 }

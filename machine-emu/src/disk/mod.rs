@@ -572,7 +572,7 @@ impl Core {
         let hit = |fault| self.fault(disk, fault);
         match operation.request {
             DiskRequest::Read { offset, buffer, done } => {
-                done.keep(state.read(offset, buffer, &hit))
+                done.keep(state.read(offset, buffer, &hit));
             }
             DiskRequest::Write { offset, data, done } => {
                 let before = state.platter.last_write();

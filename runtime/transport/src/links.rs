@@ -70,8 +70,8 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn new(router: Arc<Router>) -> Self {
-        let routes = RefCell::new(router.routes());
-        Self { router, routes, open: RefCell::default() }
+        let current = RefCell::new(router.routes());
+        Self { router, routes: current, open: RefCell::default() }
     }
 
     /// The link to the process of `node`, if there is one.

@@ -59,7 +59,7 @@ impl EntriesWorkload<'_> {
             (false, false) => assert!(!pending.from_certain, "{pending:?} lost its file"),
             // Or never, nor what came before it.
             (false, true) => {
-                assert!(from.is_none() || pending.may_have_both, "{pending:?} was done")
+                assert!(from.is_none() || pending.may_have_both, "{pending:?} was done");
             }
             (true, false) => {
                 assert!(!pending.to_certain || to == pending.replaced, "{pending:?} took {to:?}");

@@ -77,8 +77,8 @@ impl OpenUnlinked<'_> {
             }
             let shared = rng.chance(1, 3);
             let kind = if shared { LockKind::Shared {} } else { LockKind::Exclusive {} };
-            let locked = self.ask(async || file.lock(range, kind).await).await?;
-            let lock = locked.unwrap_or_else(|error| panic!("{path} cannot be locked: {error}"));
+            let granted = self.ask(async || file.lock(range, kind).await).await?;
+            let lock = granted.unwrap_or_else(|error| panic!("{path} cannot be locked: {error}"));
             tracing::debug!(now = ?self.harness.cluster.world().now(), path, locker, ?range, ?kind);
             check(held_locks, locker, range, kind);
             held_locks.borrow_mut().push(HeldLock { locker, kind, lock });

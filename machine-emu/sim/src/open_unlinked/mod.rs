@@ -350,7 +350,7 @@ impl OpenUnlinked<'_> {
             }
             // Several of these would outlast what clients have to end their work.
             _ if rng.chance(1, 4) && !self.harness.is_over() => {
-                self.harness.pass(LEASE_AND_GRACE).await
+                self.harness.pass(LEASE_AND_GRACE).await;
             }
             _ => self.harness.pass(Duration::from_millis(rng.below(1_000))).await,
         }

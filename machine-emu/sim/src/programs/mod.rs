@@ -126,7 +126,7 @@ impl<'a> ClientWorkload<'a> {
                 match perform(client, &step).await {
                     Err(OperationFailure::PowerCut) => return Err(PowerCut),
                     Err(OperationFailure::Refused(cause)) => {
-                        assert_eq!(Err(cause), wanted, "{step:?}")
+                        assert_eq!(Err(cause), wanted, "{step:?}");
                     }
                     Ok(told) => assert_eq!(Ok(told), wanted, "{step:?}"),
                 }

@@ -110,7 +110,7 @@ impl Asking {
             }
             // It has nothing that we have, in this life.
             OfferState::Offered(_) if grant.provider.is_empty() => {
-                self.state = OfferState::Rests(None)
+                self.state = OfferState::Rests(None);
             }
             OfferState::Offered(_) => match self.open(grant) {
                 Some(way) => self.state = OfferState::Has(way, now()),
