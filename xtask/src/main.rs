@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `demo.rs`, `install.rs`, `python.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/`, `planted/` | one command each |
+//! | `demo.rs`, `install.rs`, `python.rs`, `test.rs`, `sim.rs`, `bench.rs`, `deny.rs`, `tidy/`, `planted/` | one command each |
 //! | `steps.rs` | running a program as a named, timed step |
 //! | `needs.rs` | programs that must be on the machine, and how they get there |
 //!
@@ -10,6 +10,7 @@
 
 mod bench;
 mod demo;
+mod deny;
 mod install;
 mod needs;
 mod planted;
@@ -22,6 +23,8 @@ mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use steps::USAGE;
 
 /// One command of the tool.
 struct Command {
@@ -36,12 +39,18 @@ const COMMANDS: &[Command] = &[
         summary: "build mdfs, install the NFS test client, and show the main job",
         run: demo::run,
     },
-    Command {
-        name: "test",
-        summary: "everything that CI checks: format, tidy, lints, all tests",
-        run: test::run,
-    },
+    Command { name: "test", summary: "everything that CI checks, with all tests", run: test::run },
     Command { name: "ci", summary: "the same as test", run: test::run },
+    Command {
+        name: "check",
+        summary: "the quick checks, without root: format, tidy, deny, lints, unit tests",
+        run: test::run_quick,
+    },
+    Command {
+        name: "deny",
+        summary: "licences and versions of the crates we use, against deny.toml",
+        run: deny::run,
+    },
     Command {
         name: "tools",
         summary: "install what the tests need, and do nothing else",
@@ -78,9 +87,6 @@ const COMMANDS: &[Command] = &[
         run: planted::run,
     },
 ];
-
-/// A command line that means nothing.
-const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -4,6 +4,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// The exit code for a command line that has no meaning.
+pub(crate) const USAGE: u8 = 2;
+
 /// One program call that must succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {

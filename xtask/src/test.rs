@@ -1,9 +1,10 @@
-//! `cargo xtask test`: all that CI checks, the quick checks first.
+//! `cargo xtask test`: all that CI checks, the quick checks first; `cargo xtask check`: those only.
 
 use std::process::ExitCode;
 
+use crate::steps::USAGE;
 use crate::steps::{Call, Steps};
-use crate::{USAGE, needs, python, sim, sizes, tidy};
+use crate::{deny, needs, python, sim, sizes, tidy};
 
 /// What the checks need on the machine; from the NFS client on for the whole-system tests.
 const NEEDS: &[needs::Need] = &[
@@ -28,38 +29,66 @@ const NEEDS: &[needs::Need] = &[
     needs::LIBFABRIC,
 ];
 
+/// What the quick checks need.
+const QUICK_NEEDS: &[needs::Need] = &[needs::C_COMPILER, needs::RUSTFMT, needs::CLIPPY];
+
 const FORMAT: &str = "cargo fmt --all --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -Dwarnings";
-/// All tests are run, even if one fails: the closing lines tell of every breach.
+/// The tests inside the crates: they need neither root nor other programs.
+const UNIT_TESTS: &str = "cargo test --workspace --locked --no-fail-fast --lib --bins";
+/// `--no-fail-fast` runs all tests even if one fails: the summary names every failure.
 const TESTS: &str = "cargo test --workspace --locked --no-fail-fast";
+/// The API reference, without broken links.
+const DOC: &str = "env RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked";
 
 /// A million messages by which the worms of the emulated mesh agree with its flits.
 const MESH: &str = "cargo bench --locked -p machine-emu --bench mesh -- judge";
 
-/// `cargo xtask tools`: installs what single tests need, for who runs them without this command.
+/// `cargo xtask tools`: installs what single tests need, to run them without this command.
 pub(crate) fn install_tools(_: &[String]) -> ExitCode {
     ExitCode::from(needs::meet(NEEDS))
 }
 
-/// Runs all checks, even after one that fails: a long run shall tell of every breach.
+/// Runs all checks. A failure does not stop the run: the summary names every one.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    checks("test", arguments, NEEDS, |steps| {
+        let _ = steps.call("tests", &Call::new(TESTS));
+        let _ = steps.call("reference", &Call::new(DOC));
+        let _ = steps.call("mesh", &Call::new(MESH));
+        let _ = sim::steps(steps);
+        let _ = sizes::steps(steps);
+        let _ = python::test(steps, &[]);
+    })
+}
+
+/// `cargo xtask check`: the checks for every commit; minutes on a tree that is built.
+pub(crate) fn run_quick(arguments: &[String]) -> ExitCode {
+    checks("check", arguments, QUICK_NEEDS, |steps| {
+        let _ = steps.call("unit tests", &Call::new(UNIT_TESTS));
+    })
+}
+
+/// The checks of the text, then `more`. Each step reports its failure, and the summary once more.
+fn checks(
+    name: &str,
+    arguments: &[String],
+    needs: &[needs::Need],
+    more: impl FnOnce(&mut Steps),
+) -> ExitCode {
     if !arguments.is_empty() {
-        eprintln!("usage: cargo xtask test (for a single test: cargo test --package CRATE NAME)");
+        eprintln!("usage: cargo xtask {name} (for a single test: cargo test --package CRATE NAME)");
         return ExitCode::from(USAGE);
     }
     let mut steps = Steps::default();
-    if steps.step("prerequisites", "cargo xtask test", || needs::meet(NEEDS)).is_err() {
+    let line = format!("cargo xtask {name}");
+    if steps.step("prerequisites", &line, || needs::meet(needs)).is_err() {
         return ExitCode::FAILURE;
     }
-    // What fails is told by each step and once more in the summary.
     let _ = steps.call("format", &Call::new(FORMAT));
     let _ = steps.step("tidy", "cargo xtask tidy", tidy::check);
+    let _ = steps.step("deny", "cargo xtask deny", deny::check);
     let _ = steps.call("clippy", &Call::new(CLIPPY));
-    let _ = steps.call("tests", &Call::new(TESTS));
-    let _ = steps.call("mesh", &Call::new(MESH));
-    let _ = sim::steps(&mut steps);
-    let _ = sizes::steps(&mut steps);
-    let _ = python::test(&mut steps, &[]);
+    more(&mut steps);
     match steps.failures() {
         0 => {
             println!("\nall checks passed\n{}", steps.summary().trim_end());

@@ -3,7 +3,7 @@
 //!
 //! Many lightweight nodes share one thread, one thread per core; the nodes of each kind are dealt to
 //! the threads in turn, and stay there for good. Nodes of one thread call each other directly;
-//! between threads a request goes through the [inbox](inbox) of the thread (ADR 42).
+//! between threads a request goes through the `inbox` of the thread (ADR 42).
 //!
 //! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`]. Requests
 //! to the others leave by the [links](crate::remote_nodes) of the thread on which they were made.

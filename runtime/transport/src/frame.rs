@@ -49,7 +49,7 @@ runtime::record! {
         magic: u32,
         /// [`FRAME_VERSION`].
         version: u16,
-        /// See [`kind`].
+        /// See `kind`.
         kind: u8,
         /// The number of the table.
         protocol: u8,

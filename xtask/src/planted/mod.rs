@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::USAGE;
+use crate::steps::USAGE;
 use crate::tidy::tree::Tree;
 use hunt::{Hunt, Outcome};
 use list::Bug;

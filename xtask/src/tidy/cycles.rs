@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::breach::Measure;
 use super::code::{is_word, tokens};
 use super::product::{Source, sources};
-use super::ratchet::Measure;
 use super::tree::Tree;
 
 /// Files that may form a circle.

@@ -1,7 +1,7 @@
 //! Who may use whom: the layers ask downwards only, and above the tables nobody knows what is
 //! inside a layer.
 
-use super::Breach;
+use super::breach::Breach;
 use super::code::has_word;
 use super::tree::{File, Tree};
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::breach::Measure;
 use super::code::{is_word, tokens};
-use super::ratchet::Measure;
 use super::tree::{File, Tree};
 
 /// Words of README.md and docs/ together, at most; tables that tidy writes are left out.
@@ -252,30 +252,37 @@ fn written(page: &File) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Lines of comments, and of prose outside tables and code blocks, that are too wide. A line that
-/// cannot be broken, as it has no blank before the last column, is let through.
+/// Lines of comments for each crate, and of prose for each document, that are too wide. Tables and code
+/// blocks may be wide, and a line that has no blank where it could be broken.
 pub(super) fn wide_lines(tree: &Tree) -> Vec<Measure> {
     let is_wide = |text: &str| {
-        let cut = text.char_indices().nth(COLUMNS_MAX).map(|(at, _)| &text[..at]);
-        cut.is_some_and(|cut| cut.trim_start().trim_start_matches(['/', '!', ' ']).contains(' '))
+        let cut = text.char_indices().nth(COLUMNS_MAX).map(|(at, _)| text[..at].trim_start());
+        let prose = cut.map(|cut| cut.trim_start_matches(['/', '!', ' ']));
+        prose.is_some_and(|prose| prose.contains(' ') && !prose.starts_with('|'))
     };
-    let mut comments = Vec::new();
+    let crates: Vec<&str> = tree.crates().map(|(folder, _)| folder).collect();
+    let mut wide: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
     for file in tree.of_kind(&["rs"]) {
-        let wide =
-            file.lines().filter(|(_, text)| text.trim_start().starts_with("//") && is_wide(text));
-        comments.extend(wide.map(|(line, _)| (file.path.clone(), line)));
+        let within = |folder: &&&str| {
+            file.path.strip_prefix(**folder).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let package = crates.iter().filter(within).max_by_key(|folder| folder.len());
+        let key = format!("comments of {}", package.copied().unwrap_or_default());
+        let is_comment = |text: &str| text.trim_start().starts_with("//");
+        let lines = file.lines().filter(|(_, text)| is_comment(text) && is_wide(text));
+        wide.entry(key).or_default().extend(lines.map(|(line, _)| (file.path.clone(), line)));
     }
-    let mut prose = Vec::new();
     for page in tree.of_kind(&["md"]) {
         let mut in_block = false;
-        for (line, text) in page.lines() {
+        let lines = page.lines().filter(|(_, text)| {
             in_block ^= text.trim_start().starts_with("```");
-            if !in_block && !text.trim_start().starts_with('|') && is_wide(text) {
-                prose.push((page.path.clone(), line));
-            }
-        }
+            !in_block && is_wide(text)
+        });
+        let lines = lines.map(|(line, _)| (page.path.clone(), line));
+        wide.entry(format!("prose of {}", page.path)).or_default().extend(lines);
     }
-    vec![Measure::of_places("comments", comments), Measure::of_places("prose", prose)]
+    wide.retain(|_, places| !places.is_empty());
+    counts(wide)
 }
 
 #[cfg(test)]
@@ -324,11 +331,13 @@ mod tests {
     #[test]
     fn wide_lines_are_counted() {
         let wide = "word ".repeat(21);
-        let code =
-            format!("    // {wide}\nlet x = \"{wide}\";\n// {}\n/// short\n", "x".repeat(120));
+        let code = format!(
+            "    // {wide}\nlet x = \"{wide}\";\n// {}\n/// short\n//! | {wide}\n",
+            "x".repeat(120)
+        );
         let page = format!("{wide}\n| {wide}\n```\n{wide}\n```\n- {wide}\n");
-        let files = [("a.rs", code.as_str()), ("a.md", page.as_str())];
-        let wanted = [("comments".to_owned(), 1), ("prose".to_owned(), 2)];
+        let files = [("b/Cargo.toml", ""), ("b/a.rs", &code), ("a.md", &page)];
+        let wanted = [("comments of b".to_owned(), 1), ("prose of a.md".to_owned(), 2)];
         assert_eq!(found(wide_lines, &files), wanted);
     }
 }

@@ -5,7 +5,7 @@
 //! that the lints are on, that nobody opens the fence with an `allow`, and that what no lint knows
 //! does not come in as a dependency. `tests/fence.rs` plants a call of each kind and builds it.
 
-use super::Breach;
+use super::breach::Breach;
 use super::code::has_word;
 use super::direction::dependencies;
 use super::tree::{File, Tree};

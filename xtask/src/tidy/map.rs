@@ -1,6 +1,6 @@
 //! README.md is the map of the tree, and no link of any page is dead.
 
-use super::Breach;
+use super::breach::Breach;
 use super::tree::{File, Tree};
 
 const README: &str = "README.md";

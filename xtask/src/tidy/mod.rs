@@ -2,6 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `breach.rs` | what rules find |
 //! | `tree.rs` | the files of the tree |
 //! | `code.rs` | Rust code without its comments and literals, and its tokens |
 //! | `direction.rs` | who may use whom |
@@ -18,6 +19,7 @@
 //! A rule is a function from the tree to its breaches, or to counts. A new one gets a row in [`RULES`]
 //! or in `RATCHETS`, and a test against a planted breach.
 
+mod breach;
 pub(crate) mod code;
 mod cycles;
 mod direction;
@@ -38,25 +40,9 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::USAGE;
+use crate::steps::USAGE;
+use breach::Breach;
 use tree::Tree;
-
-/// One place where the tree is not as a rule wants it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Breach {
-    /// The file, from the top of the tree.
-    file: String,
-    /// The line, counted from 1.
-    line: usize,
-    /// What is wrong and what to do about it.
-    message: String,
-}
-
-impl Breach {
-    fn new(file: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line, message: message.into() }
-    }
-}
 
 /// A rule by its name.
 type Rule = (&'static str, fn(&Tree) -> Vec<Breach>);
@@ -121,7 +107,7 @@ pub(crate) fn check() -> u8 {
         println!(
             "tidy: counts that have fallen: {}; `cargo xtask tidy --write` lowers them in {}",
             fallen.join(", "),
-            ratchet::TABLE
+            breach::TABLE
         );
     }
     println!("tidy: {} files, {} rules, {count} breaches", tree.files().len(), RULES.len());

@@ -1,7 +1,7 @@
 //! The planted bugs still fit the code: a change that takes the place of one away is told at once,
 //! not when somebody runs them.
 
-use super::Breach;
+use super::breach::Breach;
 use super::tree::Tree;
 use crate::planted::list;
 

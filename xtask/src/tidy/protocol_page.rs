@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::Breach;
+use super::breach::Breach;
 use super::code::has_word;
 use super::tables::{self, Tables};
 use super::tree::{File, Tree};

@@ -1,38 +1,17 @@
-//! Counts that may only fall. [`TABLE`] holds how much of what is allowed; a count above its row is a
-//! breach, a count below it a hint to run `cargo xtask tidy --write`, which lowers the rows.
+//! Counts that may only fall. [`TABLE`] holds the counts that are allowed. A count above its row is a
+//! breach. Below it, `cargo xtask tidy --write` lowers the row.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::Breach;
+use super::breach::{Breach, Measure, TABLE, row};
 use super::tree::Tree;
 use super::{cycles, documents, types, vocabulary};
 
-/// The table: lines of kind, key and count, separated by tabs.
-pub(super) const TABLE: &str = "xtask/src/tidy/ratchet.tsv";
-
 /// Places that are printed for one breach, at most.
 const PLACES_MAX: usize = 12;
-
-/// What a rule has counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Measure {
-    /// What was counted, as in the table.
-    pub(super) key: String,
-    /// How much of it there is.
-    pub(super) count: usize,
-    /// Some of the places: file and line.
-    pub(super) places: Vec<(String, usize)>,
-}
-
-impl Measure {
-    /// Places that are counted one by one.
-    pub(super) fn of_places(key: impl Into<String>, places: Vec<(String, usize)>) -> Self {
-        Self { key: key.into(), count: places.len(), places }
-    }
-}
 
 /// A rule that counts.
 struct Ratchet {
@@ -108,25 +87,13 @@ const RATCHETS: &[Ratchet] = &[
         kind: "wide lines",
         count: documents::wide_lines,
         floor: 0,
-        keeps_rows: true,
+        keeps_rows: false,
         advice: "break comments and prose at 100 columns",
     },
 ];
 
 /// The rows of the table by kind and key.
 type Rows = BTreeMap<(String, String), usize>;
-
-/// The keys of one kind.
-pub(super) fn keys<'a>(tree: &'a Tree, kind: &'a str) -> impl Iterator<Item = &'a str> {
-    let text = tree.file(TABLE).map(|file| file.text.as_str()).unwrap_or_default();
-    text.lines().filter_map(row).filter(move |row| row.0 == kind).map(|row| row.1)
-}
-
-fn row(line: &str) -> Option<(&str, &str, usize)> {
-    let mut cells = line.split('\t');
-    let (kind, key, count) = (cells.next()?, cells.next()?, cells.next()?);
-    (!kind.starts_with('#')).then_some((kind, key, count.parse().ok()?))
-}
 
 fn rows(tree: &Tree) -> Rows {
     let text = tree.file(TABLE).map(|file| file.text.as_str()).unwrap_or_default();

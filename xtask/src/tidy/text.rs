@@ -1,6 +1,6 @@
 //! Rules about the text of single files.
 
-use super::Breach;
+use super::breach::Breach;
 use super::code::has_word;
 use super::tree::{File, Tree};
 

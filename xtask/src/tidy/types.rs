@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::breach::Measure;
 use super::code::is_word;
 use super::product::{Source, sources};
-use super::ratchet::Measure;
 use super::tree::Tree;
 
 /// Methods of one type, at most; those that macros make do not count.

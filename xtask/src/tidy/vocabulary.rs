@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use super::breach::{self, Measure};
 use super::code::{is_word, words_of_code};
-use super::ratchet::{self, Measure};
 use super::tree::{File, Tree};
 
 /// The phrases of the table in code, comments and documents: any case, across line breaks, also
 /// between the underscores of names.
 pub(super) fn phrases(tree: &Tree) -> Vec<Measure> {
     let phrases: Vec<Vec<&str>> =
-        ratchet::keys(tree, "phrase").map(|phrase| phrase.split(' ').collect()).collect();
+        breach::keys(tree, "phrase").map(|phrase| phrase.split(' ').collect()).collect();
     let mut places = vec![Vec::new(); phrases.len()];
     for file in tree.of_kind(&["rs", "md"]) {
         let words = words(file);
@@ -57,7 +57,7 @@ fn words(file: &File) -> Vec<(usize, String)> {
 /// The identifiers of the table in Rust code, tests included.
 pub(super) fn identifiers(tree: &Tree) -> Vec<Measure> {
     let mut places: BTreeMap<&str, Vec<(String, usize)>> =
-        ratchet::keys(tree, "identifier").map(|name| (name, Vec::new())).collect();
+        breach::keys(tree, "identifier").map(|name| (name, Vec::new())).collect();
     for file in tree.of_kind(&["rs"]) {
         for (line, text) in (1..).zip(file.code().lines()) {
             for word in words_of_code(text) {
@@ -77,7 +77,7 @@ mod tests {
     const TABLE: &str = "phrase\told way\t0\nphrase\tthingy\t0\nidentifier\tGadget\t0\n";
 
     fn lines(count: fn(&Tree) -> Vec<Measure>, path: &str, text: &str) -> Vec<Vec<usize>> {
-        let counts = count(&Tree::of(&[(path, text), (ratchet::TABLE, TABLE)]));
+        let counts = count(&Tree::of(&[(path, text), (breach::TABLE, TABLE)]));
         counts.iter().map(|count| count.places.iter().map(|place| place.1).collect()).collect()
     }
 

@@ -190,7 +190,7 @@ fn class_of(capacity: usize) -> usize {
     (capacity / PAGE).trailing_zeros() as usize
 }
 
-/// Where buffers come from: mappings of [`SLAB`] bytes, cut into powers of two.
+/// Where buffers come from: mappings of `SLAB` bytes, cut into powers of two.
 #[derive(Clone, Debug)]
 pub struct Arena {
     free: Arc<Mutex<FreeLists>>,

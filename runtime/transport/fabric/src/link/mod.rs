@@ -3,7 +3,7 @@
 //!
 //! What makes it safe:
 //! - Every operation holds its buffers by count until it has completed, or until the endpoint is
-//!   closed, whatever becomes of the peer (see [`memory`]).
+//!   closed, whatever becomes of the peer (see `memory`).
 //! - Regions hold their memory; they are closed before it can be unmapped.
 //! - Objects are closed in the order that libfabric asks for, the endpoint first.
 //! - All of it stays on the thread that opened it (`FI_THREAD_DOMAIN`); buffers may travel.
