@@ -6,7 +6,7 @@
 //! that nodes which move at the same time never wait for each other in a circle: files wait for any layer
 //! of others, metadata for metadata that still lets such requests in, caches for disk nodes only.
 
-use cache::HandedLife;
+use cache::HandedBootId;
 use meta::MetaHandover;
 use runtime::Context;
 use runtime::protocol::Undelivered;
@@ -23,7 +23,7 @@ runtime::record! {
         /// Metadata.
         meta: MetaHandover,
         /// Cache.
-        cache: Vec<HandedLife>,
+        cache: Vec<HandedBootId>,
         /// The life of a disk node.
         disks: Option<u64>,
     }

@@ -54,4 +54,4 @@ mod server;
 mod sieve;
 
 pub use client::CacheClient;
-pub use server::{Config, HandedLife, Server, WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
+pub use server::{Config, HandedBootId, Server, WRITE_BACK_AGE, WRITE_BACK_INTERVAL};

@@ -27,11 +27,11 @@ use crate::protocol::{
 };
 use crate::sieve::Costs;
 use boot_ids::BootIds;
-use flusher::Behind;
+use flusher::WriteBehindQueue;
 use lines::Lines;
 use pace::Pace;
 
-pub use boot_ids::HandedLife;
+pub use boot_ids::HandedBootId;
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
 
 /// What an operator may choose.
@@ -60,7 +60,7 @@ pub struct Server {
     geometry: Geometry,
     below: Rc<dyn Stripes>,
     lines: RefCell<Lines>,
-    boot_ids: RefCell<BootIds>,
+    boot_ids: BootIds,
     /// Held while a line's missing bytes are read: readers of the same line share one read.
     filling: KeyedLock<u64>,
     /// Held while a line is written back, so that an older state never overtakes a newer one.
@@ -69,7 +69,7 @@ pub struct Server {
     ticking: Cell<bool>,
     /// A write-back for want of clean lines is under way.
     draining: Cell<bool>,
-    behind: RefCell<Behind>,
+    write_behind: RefCell<WriteBehindQueue>,
     pace: Pace,
     counters: Counters,
     /// Of reads of the disks.
@@ -106,16 +106,16 @@ impl Server {
         let stripe_size = geometry.stripe_size;
         let lines_max = (config.node_budget_bytes / stripe_size as usize).max(1);
         Rc::new(Self {
+            boot_ids: BootIds::new(context.clone(), geometry),
             context,
             geometry,
             below,
             lines: RefCell::new(Lines::new(stripe_size, lines_max)),
-            boot_ids: RefCell::default(),
             filling: KeyedLock::default(),
             writing_back: KeyedLock::default(),
             ticking: Cell::default(),
             draining: Cell::default(),
-            behind: RefCell::default(),
+            write_behind: RefCell::default(),
             pace: Pace::default(),
             counters: Counters::default(),
             costs: RefCell::default(),

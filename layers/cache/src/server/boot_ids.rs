@@ -1,41 +1,40 @@
-//! Who has lost what: the lives of the disk nodes below, and what this cache tells of its own.
+//! Boot IDs: they detect the loss of volatile writes (ADR 8).
 //!
-//! A disk node that restarts may have lost what it was given and did not flush. As long as the cache
-//! has the bytes it gives them again; what it has dropped since is lost, and then its life for this
-//! disk node is over: whoever wrote in it is told so when he syncs.
+//! A disk node that restarts may have lost bytes that it received and did not flush. The cache writes
+//! back again what it still has. If it has dropped any of those bytes they are lost, and the cache
+//! takes a new boot ID for this disk node: the next sync of a writer with the old ID fails.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-use blockio::BootId;
 use blockio::protocol::{Error, Unsynced};
-use runtime::NodeId;
+use blockio::{BootId, Geometry};
+use runtime::{Context, NodeId};
 
-use super::Server;
-use crate::line::Line;
-
-/// The lives of one cache and of the disk nodes below it.
-#[derive(Debug, Default)]
+/// The boot IDs of one cache and of the disk nodes below it.
+#[derive(Debug)]
 pub(super) struct BootIds {
-    by_disk_node: BTreeMap<NodeId, Lived>,
-    /// Restarts of disk nodes that were heard of.
-    restarts: u64,
+    context: Context,
+    geometry: Geometry,
+    by_disk_node: RefCell<BTreeMap<NodeId, DiskNodeBootIds>>,
+    /// Restarts of disk nodes that this cache has noticed.
+    restarts: Cell<u64>,
 }
 
 #[derive(Debug)]
-struct Lived {
-    /// The cache's life for stripes of this disk node.
+struct DiskNodeBootIds {
+    /// The cache's own, for stripes of this disk node.
     own: BootId,
     /// The disk node's, once something was written back to it.
     below: Option<BootId>,
-    /// Bytes that it was given in this life are here no more.
+    /// Bytes that were written back under `below` are no longer cached.
     dropped: bool,
 }
 
 runtime::record! {
-    /// A life of a cache that goes on at another process.
+    /// A boot ID of a cache that continues in another process.
     #[derive(Copy)]
-    pub struct HandedLife {
+    pub struct HandedBootId {
         /// Of stripes of this disk node.
         disk_node: NodeId,
         /// The cache's own.
@@ -46,48 +45,55 @@ runtime::record! {
 }
 
 impl BootIds {
-    pub(super) fn handed(&self) -> Vec<HandedLife> {
-        let boot_ids = self.by_disk_node.iter();
-        boot_ids
-            .map(|(&disk_node, lived)| HandedLife { disk_node, own: lived.own, below: lived.below })
-            .collect()
+    pub(super) fn new(context: Context, geometry: Geometry) -> Self {
+        Self { context, geometry, by_disk_node: RefCell::default(), restarts: Cell::default() }
     }
 
-    /// What those lives gave to the disk nodes is not here to be given again.
-    pub(super) fn resume(&mut self, handed: &[HandedLife]) {
-        for &HandedLife { disk_node, own, below } in handed {
-            self.by_disk_node.insert(disk_node, Lived { own, below, dropped: true });
+    /// The boot IDs for the server that continues this one.
+    pub(super) fn handed(&self) -> Vec<HandedBootId> {
+        let by_disk_node = self.by_disk_node.borrow();
+        let handed = by_disk_node.iter().map(|(&disk_node, ids)| HandedBootId {
+            disk_node,
+            own: ids.own,
+            below: ids.below,
+        });
+        handed.collect()
+    }
+
+    /// Continues with boot IDs of another server. What was written back under them is not cached here.
+    pub(super) fn resume(&self, handed: &[HandedBootId]) {
+        for &HandedBootId { disk_node, own, below } in handed {
+            let ids = DiskNodeBootIds { own, below, dropped: true };
+            self.by_disk_node.borrow_mut().insert(disk_node, ids);
         }
     }
-}
 
-impl Server {
-    fn with_lived<T>(&self, stripe: u64, look: impl FnOnce(&mut Lived) -> T) -> T {
-        let mut boot_ids = self.boot_ids.borrow_mut();
-        let fresh = || Lived { own: self.context.random(), below: None, dropped: false };
+    fn with<T>(&self, stripe: u64, look: impl FnOnce(&mut DiskNodeBootIds) -> T) -> T {
+        let mut by_disk_node = self.by_disk_node.borrow_mut();
+        let fresh = || DiskNodeBootIds { own: self.context.random(), below: None, dropped: false };
         let disk_node = self.geometry.disk_node(stripe);
-        look(boot_ids.by_disk_node.entry(disk_node).or_insert_with(fresh))
+        look(by_disk_node.entry(disk_node).or_insert_with(fresh))
     }
 
-    /// The life in which a write of `stripe` is answered now.
-    pub(super) fn boot_id(&self, stripe: u64) -> BootId {
-        self.with_lived(stripe, |lived| lived.own)
+    /// The boot ID that a write of `stripe` returns now.
+    pub(super) fn own(&self, stripe: u64) -> BootId {
+        self.with(stripe, |ids| ids.own)
     }
 
-    /// Fails unless the cache has, or has given to living disk nodes, all that was written in these
-    /// lives.
-    pub(super) fn check_lives(&self, written: &[Unsynced]) -> Result<(), Error> {
+    /// Fails if any of these writes may be lost.
+    pub(super) fn check(&self, written: &[Unsynced]) -> Result<(), Error> {
         written.iter().try_for_each(|&Unsynced { stripe, boot_id }| {
-            let own = self.boot_id(stripe);
+            let own = self.own(stripe);
             if own == boot_id { Ok(()) } else { Err(Error::LostWrites { stripe, boot_id: own }) }
         })
     }
 
-    /// A stripe of each disk node that these stripes were given to, and its life.
-    pub(super) fn lives_below(&self, stripes: &BTreeSet<u64>) -> Vec<Unsynced> {
+    /// For each disk node that these stripes were written back to, one of the stripes and the disk
+    /// node's boot ID.
+    pub(super) fn below(&self, stripes: &BTreeSet<u64>) -> Vec<Unsynced> {
         let mut below = BTreeMap::new();
         for &stripe in stripes {
-            if let Some(boot_id) = self.with_lived(stripe, |lived| lived.below) {
+            if let Some(boot_id) = self.with(stripe, |ids| ids.below) {
                 let disk_node = self.geometry.disk_node(stripe);
                 below.entry(disk_node).or_insert(Unsynced { stripe, boot_id });
             }
@@ -95,43 +101,27 @@ impl Server {
         below.into_values().collect()
     }
 
-    /// The disk node of `stripe` has answered in this life.
-    pub(super) fn note_boot_id_below(self: &Rc<Self>, stripe: u64, boot_id: BootId) {
+    /// Notes the boot ID that the disk node of `stripe` has returned; true if the node has restarted.
+    pub(super) fn note_below(&self, stripe: u64, boot_id: BootId) -> bool {
         let own = self.context.random();
-        let restarted = self.with_lived(stripe, |lived| {
-            let restarted = lived.below.replace(boot_id).is_some_and(|before| before != boot_id);
-            if restarted && std::mem::take(&mut lived.dropped) {
-                lived.own = own;
+        let restarted = self.with(stripe, |ids| {
+            let restarted = ids.below.replace(boot_id).is_some_and(|before| before != boot_id);
+            if restarted && std::mem::take(&mut ids.dropped) {
+                ids.own = own;
             }
             restarted
         });
-        if restarted {
-            self.boot_ids.borrow_mut().restarts += 1;
-            self.give_again(self.geometry.disk_node(stripe));
-        }
+        self.restarts.set(self.restarts.get() + u64::from(restarted));
+        restarted
     }
 
-    /// Restarts of disk nodes that were heard of.
-    pub(super) fn restarts_below(&self) -> u64 {
-        self.boot_ids.borrow().restarts
+    /// Restarts of disk nodes that this cache has noticed.
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts.get()
     }
 
-    /// Bytes of `stripe` that the disk was given are dropped here.
+    /// Notes that bytes of `stripe` that were written back are no longer cached.
     pub(super) fn note_dropped(&self, stripe: u64) {
-        self.with_lived(stripe, |lived| lived.dropped = true);
-    }
-
-    /// Makes everything dirty again that a disk node was given.
-    fn give_again(self: &Rc<Self>, disk_node: NodeId) {
-        let now = self.context.now();
-        let mut lines = self.lines.borrow_mut();
-        let given = lines.given().filter(|&stripe| self.geometry.disk_node(stripe) == disk_node);
-        let given: Vec<u64> = given.collect();
-        tracing::warn!(%disk_node, lines = given.len(), "a disk node has restarted");
-        for stripe in given {
-            lines.change(stripe, |line: &mut Line| line.give_again(now));
-        }
-        drop(lines);
-        self.note_dirty();
+        self.with(stripe, |ids| ids.dropped = true);
     }
 }

@@ -1,8 +1,7 @@
-//! Who writes back without being asked: behind those who write on and on, for want of clean lines, and
-//! after a time.
+//! Write-back in the background: behind a sequential writer, when clean lines run short, and by age.
 //!
-//! The migrating flushers of the thesis (section 2.4.2) take the place of this file; all that the
-//! rest of the server knows of it is [`Server::note_written`] and [`Server::note_dirty`].
+//! Each node has one timer of its own, which runs only while the node has dirty lines. The thesis has
+//! flushers that migrate from node to node instead (section 2.4.2); they are not built.
 
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -11,30 +10,66 @@ use std::time::Duration;
 use runtime::Context;
 
 use super::Server;
+use super::lines::Lines;
 use crate::line::Line;
 
-/// A line that has been dirty for this long is written back without being asked.
+/// A line that has been dirty for this long is written back in the background.
 pub const WRITE_BACK_AGE: Duration = Duration::from_secs(5);
 
-/// Time between two looks for such lines.
+/// Interval between two searches for such lines.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of so many lines in the budget one may be dirty before write-back begins, so that a new line
+/// One line in this many of the budget may be dirty before write-back begins, so that a new line
 /// rarely waits for a disk.
 const LINES_PER_DIRTY_LINE: usize = 2;
 
-/// Of so many lines in the budget one may be dirty as a whole before write-back behind its writer begins.
-/// The rest dies in memory, if it is short-lived: what is rewritten, and small files.
+/// One line in this many of the budget may be dirty as a whole before write-behind begins. Short-lived
+/// data stays in memory: what is rewritten, and small files.
 const LINES_PER_HELD_LINE: usize = 16;
 
-/// At least so many lines are held, if they are no more than a quarter of the budget.
+/// At least this many whole dirty lines stay, unless they exceed a quarter of the budget.
 const HELD_MIN: usize = 8;
 
-/// Lines that became dirty as a whole, in that order: their writers have gone on, unless they write them again.
+/// Lines that became dirty as a whole, in that order. Unless they are written again, their writers have
+/// moved on.
 #[derive(Debug, Default)]
-pub(super) struct Behind {
+pub(super) struct WriteBehindQueue {
     /// Stripes, and the state of each then.
     lines: VecDeque<(u64, u64)>,
+}
+
+impl WriteBehindQueue {
+    /// Whole dirty lines above those that stay in memory.
+    fn excess(&self, lines: &Lines) -> usize {
+        let most = lines.count_max();
+        let held = (most / LINES_PER_HELD_LINE).max(HELD_MIN.min(most / 4));
+        self.lines.len().saturating_sub(held)
+    }
+
+    /// The lines that were written first, above those that stay in memory. A line that was written
+    /// again since is left out: it may change often, and each time would reach the disk.
+    fn take_excess(&mut self, lines: &Lines) -> Vec<u64> {
+        let excess = self.excess(lines);
+        let oldest = self.lines.drain(..excess);
+        let is_unchanged = |(stripe, state): &(u64, u64)| {
+            lines.get(*stripe).and_then(Line::whole_state) == Some(*state)
+        };
+        oldest.filter(is_unchanged).map(|(stripe, _)| stripe).collect()
+    }
+
+    /// The least recently used dirty lines above [`LINES_PER_DIRTY_LINE`], else whole lines that were
+    /// written first.
+    fn next_to_drain(&mut self, lines: &Lines) -> Vec<u64> {
+        match dirty_excess(lines) {
+            0 => self.take_excess(lines),
+            excess => lines.dirty().map(|(stripe, _)| stripe).take(excess).collect(),
+        }
+    }
+}
+
+/// Dirty lines above [`LINES_PER_DIRTY_LINE`].
+fn dirty_excess(lines: &Lines) -> usize {
+    lines.dirty_count().saturating_sub(lines.count_max().div_ceil(LINES_PER_DIRTY_LINE))
 }
 
 impl Server {
@@ -42,67 +77,39 @@ impl Server {
     pub(super) fn note_written(self: &Rc<Self>, stripe: u64) {
         let state = self.lines.borrow_mut().note_whole(stripe);
         if let Some(state) = state {
-            self.behind.borrow_mut().lines.push_back((stripe, state));
+            self.write_behind.borrow_mut().lines.push_back((stripe, state));
         }
         self.note_dirty();
     }
 
-    /// To be called after bytes became dirty: sees to it that they are written back some day.
+    /// To be called after bytes became dirty: starts the tasks that write them back.
     pub(super) fn note_dirty(self: &Rc<Self>) {
         if !self.ticking.replace(true) {
             self.context.task(tick(self.context.clone(), Rc::downgrade(self)));
         }
-        if (self.excess() > 0 || self.behind_excess() > 0) && !self.draining.replace(true) {
+        let has_excess = {
+            let lines = self.lines.borrow();
+            dirty_excess(&lines) > 0 || self.write_behind.borrow().excess(&lines) > 0
+        };
+        if has_excess && !self.draining.replace(true) {
             let server = self.clone();
             self.context.task(async move { server.drain().await });
         }
     }
 
-    /// Dirty lines above the share that they may have.
-    fn excess(&self) -> usize {
-        let lines = self.lines.borrow();
-        lines.dirty_count().saturating_sub(lines.count_max().div_ceil(LINES_PER_DIRTY_LINE))
-    }
-
-    /// Whole dirty lines above those that are held.
-    fn behind_excess(&self) -> usize {
-        let most = self.lines.borrow().count_max();
-        let held = (most / LINES_PER_HELD_LINE).max(HELD_MIN.min(most / 4));
-        self.behind.borrow().lines.len().saturating_sub(held)
-    }
-
-    /// The lines that their writers have left longest, above those that are held. A line that was written
-    /// again is left alone: it may be so for long, and each time would reach the disk.
-    fn left_behind(&self) -> Vec<u64> {
-        let (excess, lines) = (self.behind_excess(), self.lines.borrow());
-        let mut behind = self.behind.borrow_mut();
-        let oldest = behind.lines.drain(..excess);
-        let is_left = |(stripe, state): &(u64, u64)| {
-            lines.get(*stripe).and_then(Line::whole_state) == Some(*state)
-        };
-        oldest.filter(is_left).map(|(stripe, _)| stripe).collect()
-    }
-
-    /// The least recently used dirty lines above the share that they may have, else lines that were left
-    /// behind.
-    fn next_to_drain(&self) -> Vec<u64> {
-        let excess = self.excess();
-        if excess == 0 {
-            return self.left_behind();
-        }
-        self.lines.borrow().dirty().map(|(stripe, _)| stripe).take(excess).collect()
-    }
-
     /// Writes back until dirty lines are within their shares.
     async fn drain(self: &Rc<Self>) {
         loop {
-            let stripes = self.next_to_drain();
+            let stripes = {
+                let lines = self.lines.borrow();
+                self.write_behind.borrow_mut().next_to_drain(&lines)
+            };
             if stripes.is_empty() {
                 break;
             }
             let (start, lines) = (self.context.now(), stripes.len());
             if !self.write_back_quietly(stripes).await {
-                // The next writes would only fail at the same disk again and again.
+                // The next writes would fail at the same disk.
                 self.context.sleep(WRITE_BACK_INTERVAL).await;
                 break;
             }
@@ -111,7 +118,7 @@ impl Server {
         self.draining.set(false);
     }
 
-    /// Writes back what has been dirty for long.
+    /// Writes back lines that have been dirty for [`WRITE_BACK_AGE`].
     async fn write_back_aged(self: &Rc<Self>) {
         let Some(limit) = self.context.now().checked_sub(WRITE_BACK_AGE) else { return };
         let aged = {
@@ -122,7 +129,7 @@ impl Server {
         self.write_back_quietly(aged).await;
     }
 
-    /// Writes back; a failure leaves the bytes dirty, is logged here and told to whoever syncs.
+    /// Writes back. After a failure, which is logged, the bytes stay dirty; the next sync returns it.
     async fn write_back_quietly(self: &Rc<Self>, stripes: Vec<u64>) -> bool {
         let result = self.write_back_lines(stripes).await;
         if let Err(error) = &result {
@@ -132,8 +139,8 @@ impl Server {
     }
 }
 
-/// Looks for aged lines as long as there are dirty ones and the server lives: an idle node with
-/// clean lines has no task and no timer.
+/// Searches for aged lines while there are dirty lines and the server exists. A node with clean lines
+/// has no task and no timer.
 async fn tick(context: Context, server: Weak<Server>) {
     loop {
         context.sleep(WRITE_BACK_INTERVAL).await;

@@ -4,13 +4,13 @@
 use std::rc::Rc;
 
 use super::Server;
-use super::boot_ids::HandedLife;
+use super::boot_ids::HandedBootId;
 use crate::protocol::{Cache, Error, Request};
 
 impl Server {
     /// Lets nothing in any more, gives all dirty bytes to the disk nodes, and returns its lives for the
     /// server that [`resume`](Self::resume)s them. After an error it may be called again.
-    pub async fn hand_over(self: &Rc<Self>) -> Result<Vec<HandedLife>, Error> {
+    pub async fn hand_over(self: &Rc<Self>) -> Result<Vec<HandedBootId>, Error> {
         self.context.close::<Cache>(changes_no_line);
         loop {
             self.context.drained::<Cache>().await;
@@ -22,12 +22,12 @@ impl Server {
         }
         // No await since: what is handed over is what was told last.
         self.context.close::<Cache>(|_| false);
-        Ok(self.boot_ids.borrow().handed())
+        Ok(self.boot_ids.handed())
     }
 
     /// Goes on with the lives of the server that was here before. To be called before this one serves.
-    pub fn resume(&self, handed: &[HandedLife]) {
-        self.boot_ids.borrow_mut().resume(handed);
+    pub fn resume(&self, handed: &[HandedBootId]) {
+        self.boot_ids.resume(handed);
     }
 }
 

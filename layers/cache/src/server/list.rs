@@ -86,7 +86,7 @@ impl Server {
             return None;
         }
         self.note_written(*stripe);
-        Some(Ok(self.boot_id(*stripe)))
+        Some(Ok(self.boot_ids.own(*stripe)))
     }
 
     /// Answers [`WriteList`].

@@ -46,7 +46,7 @@ impl Server {
         match victim {
             Some(Victim::Clean(stripe)) if patience.evictions < EVICTIONS_MAX => {
                 if self.lines.borrow_mut().evict(stripe) {
-                    self.note_dropped(stripe);
+                    self.boot_ids.note_dropped(stripe);
                 }
                 count(&self.counters.evictions);
                 patience.evictions += 1;

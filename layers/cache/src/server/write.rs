@@ -26,7 +26,7 @@ impl Server {
             return None;
         }
         self.note_written(stripe);
-        Some(Ok(self.boot_id(stripe)))
+        Some(Ok(self.boot_ids.own(stripe)))
     }
 
     /// Answers [`Write`].
@@ -34,7 +34,7 @@ impl Server {
         let Write { stripe, offset, data } = request;
         let length = data.iter().map(|piece| piece.len() as u64).sum();
         if self.range(stripe, offset, length)?.is_empty() {
-            return Ok(self.boot_id(stripe));
+            return Ok(self.boot_ids.own(stripe));
         }
         let change =
             |line: &mut Line| line.write(offset, &data, self.context.pool(), self.context.now());
@@ -46,7 +46,7 @@ impl Server {
         let WriteZeros { stripe, offset, length } = request;
         let range = self.range(stripe, offset, u64::from(length))?;
         if range.is_empty() {
-            return Ok(self.boot_id(stripe));
+            return Ok(self.boot_ids.own(stripe));
         }
         let (pool, now) = (self.context.pool(), self.context.now());
         let change = |line: &mut Line| line.write_zeros(range.clone(), pool, now);
@@ -70,7 +70,7 @@ impl Server {
         if self.is_fragmented(stripe) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
-            self.note_dropped(stripe);
+            self.boot_ids.note_dropped(stripe);
         }
         if self.is_paced(stripe) {
             self.pause().await;
@@ -81,7 +81,7 @@ impl Server {
         }
         self.note_written(stripe);
         // No await since: it is the life of this very change.
-        Ok(self.boot_id(stripe))
+        Ok(self.boot_ids.own(stripe))
     }
 
     /// A write of `stripe` makes one more line dirty, and there are many.

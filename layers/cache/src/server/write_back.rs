@@ -1,9 +1,10 @@
-//! Writing dirty bytes below, whoever asks for it.
+//! Writing dirty bytes back to the disk nodes, on request or in the background.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use blockio::BootId;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
@@ -43,14 +44,14 @@ impl Server {
         }
         let stripes: BTreeSet<u64> = written.iter().map(|unsynced| unsynced.stripe).collect();
         for _ in 0..RESTARTS_MAX {
-            self.check_lives(&written)?;
-            let before = self.restarts_below();
+            self.boot_ids.check(&written)?;
+            let before = self.boot_ids.restarts();
             self.write_back_lines(stripes.iter().copied().collect()).await?;
-            self.check_lives(&written)?;
+            self.boot_ids.check(&written)?;
             // Else some of the stripes may be dirty again.
-            if before == self.restarts_below() {
+            if before == self.boot_ids.restarts() {
                 self.lines.borrow_mut().note_synced(&stripes);
-                return Ok(self.lives_below(&stripes));
+                return Ok(self.boot_ids.below(&stripes));
             }
         }
         Err(Undelivered::Busy.into())
@@ -103,5 +104,23 @@ impl Server {
         self.note_boot_id_below(stripe, boot_id);
         self.lines.borrow_mut().change(stripe, |line| line.written_back(&range));
         Ok(())
+    }
+
+    /// Notes the boot ID that the disk node of `stripe` has returned. If it has restarted, all bytes
+    /// that it received become dirty again.
+    fn note_boot_id_below(self: &Rc<Self>, stripe: u64, boot_id: BootId) {
+        if !self.boot_ids.note_below(stripe, boot_id) {
+            return;
+        }
+        let (disk_node, now) = (self.geometry.disk_node(stripe), self.context.now());
+        let mut lines = self.lines.borrow_mut();
+        let given = lines.given().filter(|&stripe| self.geometry.disk_node(stripe) == disk_node);
+        let given: Vec<u64> = given.collect();
+        tracing::warn!(%disk_node, lines = given.len(), "a disk node has restarted");
+        for stripe in given {
+            lines.change(stripe, |line| line.give_again(now));
+        }
+        drop(lines);
+        self.note_dirty();
     }
 }
