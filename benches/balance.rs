@@ -14,9 +14,9 @@ const SEED: u64 = 0x000B_A1A4;
 const NODES: [u32; 4] = [3, 24, 64, 512];
 
 /// Which stripe the `i`-th is.
-type Keys = (&'static str, fn(u64, &mut Rng) -> u64);
+type KeyDistribution = (&'static str, fn(u64, &mut Rng) -> u64);
 
-const KEYS: [Keys; 8] = [
+const KEYS: [KeyDistribution; 8] = [
     ("sequential", |i, _| i),
     ("every 2nd", |i, _| 2 * i),
     ("every 8th", |i, _| 8 * i),

@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use benches::{Scratch, Shape, sized};
+use benches::{BenchVolumeShape, Scratch, sized};
 use blockio::{BlockClient, Stripes};
 use bytes::Bytes;
 use cache::CacheClient;
@@ -30,7 +30,12 @@ static CONTENT: [u8; STRIPE] = [7; STRIPE];
 
 fn scratch() -> Scratch {
     // One thread: what crossing threads costs is measured in `spawn.rs`.
-    let shape = Shape { disk_bytes: 128 << 20, cache_bytes: 64 << 20, threads: 1, prefault: false };
+    let shape = BenchVolumeShape {
+        disk_bytes: 128 << 20,
+        cache_bytes: 64 << 20,
+        threads: 1,
+        prefault: false,
+    };
     Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape)
 }
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use benches::{Pair, Scratch, Shape, print_table, sized};
+use benches::{BenchVolumeShape, ProcessPair, Scratch, print_table, sized};
 use bytes::Bytes;
 use client::OpenOptions;
 use client::blocking::Volume;
@@ -22,7 +22,7 @@ const TRANSFER: usize = 1 << 20;
 const SMALL: usize = 4096;
 
 /// How much one round does.
-struct Size {
+struct CopySize {
     rounds: usize,
     file_mib: usize,
     reads: usize,
@@ -30,9 +30,9 @@ struct Size {
     synced_files: usize,
 }
 
-const EARNEST: Size =
-    Size { rounds: 7, file_mib: 256, reads: 20_000, names: 2_000, synced_files: 100 };
-const TEST: Size = Size { rounds: 1, file_mib: 4, reads: 50, names: 10, synced_files: 3 };
+const EARNEST: CopySize =
+    CopySize { rounds: 7, file_mib: 256, reads: 20_000, names: 2_000, synced_files: 100 };
+const TEST: CopySize = CopySize { rounds: 1, file_mib: 4, reads: 50, names: 10, synced_files: 3 };
 
 /// Space for the file, its successor and the metadata, on four disks.
 const DISK_BYTES: u64 = 512 << 20;
@@ -42,10 +42,14 @@ const CACHE_BYTES: usize = 512 << 20;
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 fn main() {
     let size = sized(EARNEST, TEST);
-    let shape =
-        Shape { disk_bytes: DISK_BYTES, cache_bytes: CACHE_BYTES, threads: 0, prefault: false };
+    let shape = BenchVolumeShape {
+        disk_bytes: DISK_BYTES,
+        cache_bytes: CACHE_BYTES,
+        threads: 0,
+        prefault: false,
+    };
     let mut scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
-    let mut content = Content::new();
+    let mut content = CopiedContent::new();
     let mut pairs = Vec::new();
     if chosen("copies") {
         pairs.extend(copies(&mut scratch, &size, &mut content));
@@ -76,12 +80,12 @@ fn chosen(part: &str) -> bool {
 }
 
 /// The bytes that are copied, and the sum of what was read back.
-struct Content {
+struct CopiedContent {
     bytes: Bytes,
     checksum: u64,
 }
 
-impl Content {
+impl CopiedContent {
     fn new() -> Self {
         let mut rng = Rng::new(1);
         let words = (0..2 * TRANSFER / 8).flat_map(|_| rng.bits().to_le_bytes());
@@ -108,7 +112,7 @@ impl Content {
     }
 }
 
-fn put_ours(volume: &Volume, content: &Content, size: &Size) {
+fn put_ours(volume: &Volume, content: &CopiedContent, size: &CopySize) {
     let file = volume.create("/copy").expect("it can be made");
     for i in 0..size.file_mib {
         file.write_at((i * TRANSFER) as u64, content.transfer(i)).expect("it is written");
@@ -116,7 +120,7 @@ fn put_ours(volume: &Volume, content: &Content, size: &Size) {
     file.sync().expect("it is durable");
 }
 
-fn put_local(path: &Path, content: &Content, size: &Size) {
+fn put_local(path: &Path, content: &CopiedContent, size: &CopySize) {
     let file = File::create(path).expect("it can be made");
     for i in 0..size.file_mib {
         file.write_all_at(&content.transfer(i), (i * TRANSFER) as u64).expect("it is written");
@@ -125,8 +129,8 @@ fn put_local(path: &Path, content: &Content, size: &Size) {
 }
 
 /// Reads all of a file by transfers; the sum of what came.
-fn get(size: &Size, mut read: impl FnMut(u64, &mut [u8])) -> u64 {
-    let mut content = Content { bytes: Bytes::new(), checksum: 0 };
+fn get(size: &CopySize, mut read: impl FnMut(u64, &mut [u8])) -> u64 {
+    let mut content = CopiedContent { bytes: Bytes::new(), checksum: 0 };
     let mut buffer = vec![0; TRANSFER];
     for i in 0..size.file_mib {
         read((i * TRANSFER) as u64, &mut buffer);
@@ -135,7 +139,7 @@ fn get(size: &Size, mut read: impl FnMut(u64, &mut [u8])) -> u64 {
     content.checksum
 }
 
-fn get_ours(volume: &Volume, size: &Size) -> u64 {
+fn get_ours(volume: &Volume, size: &CopySize) -> u64 {
     let file = volume.open("/copy", OpenOptions::new().read(true)).expect("it is there");
     get(size, |offset, buffer| {
         assert_eq!(file.read_at(offset, buffer).expect("it is read"), buffer.len());
@@ -143,7 +147,7 @@ fn get_ours(volume: &Volume, size: &Size) -> u64 {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the other side of the comparison")]
-fn get_local(path: &Path, size: &Size) -> u64 {
+fn get_local(path: &Path, size: &CopySize) -> u64 {
     let file = File::open(path).expect("it is there");
     get(size, |offset, buffer| file.read_exact_at(buffer, offset).expect("it is read"))
 }
@@ -159,12 +163,12 @@ fn chill(paths: impl IntoIterator<Item = PathBuf>) {
 
 /// Put, warm get and cold get, of a file that is new in each round.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn copies(scratch: &mut Scratch, size: &Size, content: &mut Content) -> Vec<Pair> {
+fn copies(scratch: &mut Scratch, size: &CopySize, content: &mut CopiedContent) -> Vec<ProcessPair> {
     let megabytes = (size.file_mib * TRANSFER) as f64 / 1e6;
     let mib = size.file_mib;
-    let mut put = Pair::new(format!("put {mib} MiB, synced (local: fsync)"), "MB");
-    let mut warm = Pair::new(format!("get {mib} MiB, cached"), "MB");
-    let mut cold = Pair::new(format!("get {mib} MiB, from the disk"), "MB");
+    let mut put = ProcessPair::new(format!("put {mib} MiB, synced (local: fsync)"), "MB");
+    let mut warm = ProcessPair::new(format!("get {mib} MiB, cached"), "MB");
+    let mut cold = ProcessPair::new(format!("get {mib} MiB, from the disk"), "MB");
     let path = scratch.host_directory().join("copy");
     for _ in 0..size.rounds {
         let volume = scratch.volume();
@@ -192,8 +196,8 @@ fn copies(scratch: &mut Scratch, size: &Size, content: &mut Content) -> Vec<Pair
 /// Small reads at random places of a cached file.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 #[allow(clippy::disallowed_methods, reason = "the other side of the comparison")]
-fn small_reads(scratch: &Scratch, size: &Size, content: &mut Content) -> Pair {
-    let mut pair = Pair::new("random reads of 4 KiB, cached", "reads");
+fn small_reads(scratch: &Scratch, size: &CopySize, content: &mut CopiedContent) -> ProcessPair {
+    let mut pair = ProcessPair::new("random reads of 4 KiB, cached", "reads");
     let volume = scratch.volume();
     let path = scratch.host_directory().join("copy");
     put_ours(&volume, content, size);
@@ -227,8 +231,8 @@ fn small_reads(scratch: &Scratch, size: &Size, content: &mut Content) -> Pair {
 
 /// Making, looking up and removing empty files in one directory, none of it synced.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn names(scratch: &Scratch, size: &Size) -> Vec<Pair> {
-    let pair = |what: &str, unit| Pair::new(format!("{what}, not synced"), unit);
+fn names(scratch: &Scratch, size: &CopySize) -> Vec<ProcessPair> {
+    let pair = |what: &str, unit| ProcessPair::new(format!("{what}, not synced"), unit);
     let mut create = pair("create empty files", "creates");
     let mut stat = pair("stat them by path", "stats");
     let mut remove = pair("remove them", "removes");
@@ -257,8 +261,8 @@ fn names(scratch: &Scratch, size: &Size) -> Vec<Pair> {
 
 /// Small files, each of them durable before the next is made.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn synced_files(scratch: &Scratch, size: &Size, content: &Content) -> Pair {
-    let mut pair = Pair::new("write files of 4 KiB, each synced (local: fsync)", "files");
+fn synced_files(scratch: &Scratch, size: &CopySize, content: &CopiedContent) -> ProcessPair {
+    let mut pair = ProcessPair::new("write files of 4 KiB, each synced (local: fsync)", "files");
     let volume = scratch.volume();
     let host = scratch.host_directory();
     let data = content.bytes.slice(..SMALL);

@@ -30,9 +30,9 @@ const SMALL: usize = 4096;
 
 /// One kind of work on the disk.
 #[derive(Clone, Copy)]
-struct Case {
+struct DiskCase {
     name: &'static str,
-    work: Work,
+    work: DiskWork,
     /// Bytes of one operation.
     length: usize,
     depth: usize,
@@ -40,7 +40,7 @@ struct Case {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Work {
+enum DiskWork {
     /// One after the other over a file of holes, then one sync.
     Fill,
     /// The same over a file that has its blocks.
@@ -53,7 +53,7 @@ enum Work {
     Commit,
 }
 
-impl Work {
+impl DiskWork {
     fn reads(self) -> bool {
         matches!(self, Self::Read | Self::RandomRead)
     }
@@ -61,31 +61,31 @@ impl Work {
 
 const WAYS: [&str; 4] = ["direct", "cached", "plain-direct", "plain-cached"];
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<DiskCase> {
     let (megabytes, small, commits) = (sized(256, 4), sized(4000, 20), sized(400, 5));
     let case =
-        |name, work, length, depth, operations| Case { name, work, length, depth, operations };
+        |name, work, length, depth, operations| DiskCase { name, work, length, depth, operations };
     vec![
-        case("fill 1 MiB x1, sync at the end", Work::Fill, MIB, 1, megabytes),
-        case("fill 1 MiB x8, sync at the end", Work::Fill, MIB, 8, megabytes),
-        case("fill 64 KiB x8, sync at the end", Work::Fill, LINE, 8, megabytes * 16),
-        case("overwrite 1 MiB x1, sync at the end", Work::Overwrite, MIB, 1, megabytes),
-        case("overwrite 1 MiB x8, sync at the end", Work::Overwrite, MIB, 8, megabytes),
-        case("overwrite 64 KiB x8, sync at the end", Work::Overwrite, LINE, 8, megabytes * 16),
-        case("cold read 1 MiB x1", Work::Read, MIB, 1, megabytes),
-        case("cold read 1 MiB x8", Work::Read, MIB, 8, megabytes),
-        case("cold read 64 KiB x8", Work::Read, LINE, 8, megabytes * 16),
-        case("random cold read 4 KiB x1", Work::RandomRead, SMALL, 1, small),
-        case("random cold read 4 KiB x16", Work::RandomRead, SMALL, 16, small),
-        case("commit 4 KiB x1 (write and sync)", Work::Commit, SMALL, 1, commits),
-        case("commit 4 KiB x4 (write and sync)", Work::Commit, SMALL, 4, commits),
+        case("fill 1 MiB x1, sync at the end", DiskWork::Fill, MIB, 1, megabytes),
+        case("fill 1 MiB x8, sync at the end", DiskWork::Fill, MIB, 8, megabytes),
+        case("fill 64 KiB x8, sync at the end", DiskWork::Fill, LINE, 8, megabytes * 16),
+        case("overwrite 1 MiB x1, sync at the end", DiskWork::Overwrite, MIB, 1, megabytes),
+        case("overwrite 1 MiB x8, sync at the end", DiskWork::Overwrite, MIB, 8, megabytes),
+        case("overwrite 64 KiB x8, sync at the end", DiskWork::Overwrite, LINE, 8, megabytes * 16),
+        case("cold read 1 MiB x1", DiskWork::Read, MIB, 1, megabytes),
+        case("cold read 1 MiB x8", DiskWork::Read, MIB, 8, megabytes),
+        case("cold read 64 KiB x8", DiskWork::Read, LINE, 8, megabytes * 16),
+        case("random cold read 4 KiB x1", DiskWork::RandomRead, SMALL, 1, small),
+        case("random cold read 4 KiB x16", DiskWork::RandomRead, SMALL, 16, small),
+        case("commit 4 KiB x1 (write and sync)", DiskWork::Commit, SMALL, 1, commits),
+        case("commit 4 KiB x4 (write and sync)", DiskWork::Commit, SMALL, 4, commits),
     ]
 }
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let only = std::env::var("MDFS_BENCH_WAY").ok();
-    let bench = Bench::new();
+    let bench = DiskBench::new();
     println!(
         "{:<38} {:>12} {:>12} {:>12} {:>12}  direct/cached  direct/plain-cached  switches per operation: direct, cached",
         "operations per second", WAYS[0], WAYS[1], WAYS[2], WAYS[3]
@@ -94,9 +94,9 @@ fn main() {
         if !wanted.is_empty() && !wanted.iter().any(|name| case.name.contains(name.as_str())) {
             continue;
         }
-        let mut rounds: Vec<[Sample; 4]> = Vec::new();
+        let mut rounds: Vec<[DiskSample; 4]> = Vec::new();
         for round in 0..sized(7, 1) {
-            let mut samples = [Sample::default(); 4];
+            let mut samples = [DiskSample::default(); 4];
             for turn in 0..WAYS.len() {
                 let way = (turn + round) % WAYS.len();
                 if only.as_deref().is_none_or(|only| only == WAYS[way]) {
@@ -110,13 +110,13 @@ fn main() {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Sample {
+struct DiskSample {
     per_second: f64,
     switches: f64,
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn print(case: &Case, rounds: &[[Sample; 4]]) {
+fn print(case: &DiskCase, rounds: &[[DiskSample; 4]]) {
     let rate = |way: usize| median(rounds.iter().map(|samples| samples[way].per_second));
     let ratio = |a: usize, b: usize| {
         median(rounds.iter().map(|samples| samples[a].per_second / samples[b].per_second))
@@ -142,14 +142,14 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-struct Bench {
+struct DiskBench {
     directory: tempfile::TempDir,
     machines: [Embedded; 2],
     pool: Pool,
     bytes: usize,
 }
 
-impl Bench {
+impl DiskBench {
     fn new() -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("it takes files");
         let machine = |disk_access| {
@@ -169,8 +169,9 @@ impl Bench {
 
     /// A file as the case wants it; nothing of it is in the page cache.
     #[allow(clippy::disallowed_methods, reason = "a benchmark prepares a file")]
-    fn prepare(&self, way: usize, work: Work) -> PathBuf {
-        let (name, filled) = if work == Work::Fill { ("holes", false) } else { ("filled", true) };
+    fn prepare(&self, way: usize, work: DiskWork) -> PathBuf {
+        let (name, filled) =
+            if work == DiskWork::Fill { ("holes", false) } else { ("filled", true) };
         let path = self.directory.path().join(format!("{name}-{}", WAYS[way]));
         if !filled {
             // It may not be there yet.
@@ -192,7 +193,7 @@ impl Bench {
         path
     }
 
-    fn measure(&self, way: usize, case: &Case, round: u64) -> Sample {
+    fn measure(&self, way: usize, case: &DiskCase, round: u64) -> DiskSample {
         let path = self.prepare(way, case.work);
         let places = places(case, self.bytes, round);
         match self.machines.get(way) {
@@ -203,24 +204,24 @@ impl Bench {
 }
 
 /// Where the operations of a case are.
-fn places(case: &Case, bytes: usize, round: u64) -> Vec<u64> {
+fn places(case: &DiskCase, bytes: usize, round: u64) -> Vec<u64> {
     let mut rng = Rng::new(round);
     let units = bytes / case.length;
-    let random = matches!(case.work, Work::RandomRead | Work::Commit);
+    let random = matches!(case.work, DiskWork::RandomRead | DiskWork::Commit);
     let unit = |i: usize| if random { rng.index(units) } else { i % units };
     (0..case.operations).map(unit).map(|unit| (unit * case.length) as u64).collect()
 }
 
 /// On a node of the machine, as the block layer does it.
-fn ours(machine: &Embedded, path: &Path, case: Case, places: Vec<u64>) -> Sample {
+fn ours(machine: &Embedded, path: &Path, case: DiskCase, places: Vec<u64>) -> DiskSample {
     let path = path.to_str().expect("a plain name").to_owned();
     let work = async move |context: Context| {
         let disk = context.open_disk(&path).await.expect("it opens");
         let line = context.pool().take(LINE.min(case.length)).expect("there is room").freeze();
         let data = vec![line; case.length.div_ceil(LINE)];
-        let watch = Watch::start();
+        let watch = CpuWatch::start();
         lanes(&disk, case, &places, &data).await;
-        if matches!(case.work, Work::Fill | Work::Overwrite) {
+        if matches!(case.work, DiskWork::Fill | DiskWork::Overwrite) {
             disk.sync().await.expect("the disk is good");
         }
         watch.stop(places.len())
@@ -231,7 +232,7 @@ fn ours(machine: &Embedded, path: &Path, case: Case, places: Vec<u64>) -> Sample
 /// As many at once as the case wants.
 fn lanes<'a>(
     disk: &'a Rc<dyn Disk>,
-    case: Case,
+    case: DiskCase,
     places: &'a [u64],
     data: &'a [Bytes],
 ) -> impl Future<Output = Vec<()>> + 'a {
@@ -242,7 +243,7 @@ fn lanes<'a>(
             } else {
                 disk.write(place, data.to_vec()).await.expect("it writes");
             }
-            if case.work == Work::Commit {
+            if case.work == DiskWork::Commit {
                 disk.sync().await.expect("the disk is good");
             }
         }
@@ -252,7 +253,7 @@ fn lanes<'a>(
 
 /// With a thread for each operation that is under way.
 #[allow(clippy::disallowed_methods, reason = "the other side of the comparison")]
-fn plain(pool: &Pool, path: &Path, case: Case, places: &[u64], direct: bool) -> Sample {
+fn plain(pool: &Pool, path: &Path, case: DiskCase, places: &[u64], direct: bool) -> DiskSample {
     let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let mut options = File::options();
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());
@@ -264,12 +265,12 @@ fn plain(pool: &Pool, path: &Path, case: Case, places: &[u64], direct: bool) -> 
             } else {
                 file.write_all_at(&buffer, place).expect("it writes");
             }
-            if case.work == Work::Commit {
+            if case.work == DiskWork::Commit {
                 file.sync_data().expect("the disk is good");
             }
         }
     };
-    let watch = Watch::start();
+    let watch = CpuWatch::start();
     std::thread::scope(|scope| {
         for first in 0..case.depth {
             let buffer = pool.take(case.length).expect("there is room");
@@ -277,29 +278,29 @@ fn plain(pool: &Pool, path: &Path, case: Case, places: &[u64], direct: bool) -> 
             scope.spawn(move || lane(first, buffer));
         }
     });
-    if matches!(case.work, Work::Fill | Work::Overwrite) {
+    if matches!(case.work, DiskWork::Fill | DiskWork::Overwrite) {
         file.sync_data().expect("the disk is good");
     }
     watch.stop(places.len())
 }
 
 /// Time, and how often threads of this process went to sleep.
-struct Watch {
+struct CpuWatch {
     start: Instant,
     switches: u64,
 }
 
-impl Watch {
+impl CpuWatch {
     #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
     fn start() -> Self {
         Self { switches: switches(), start: Instant::now() }
     }
 
     #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-    fn stop(self, operations: usize) -> Sample {
+    fn stop(self, operations: usize) -> DiskSample {
         let elapsed = self.start.elapsed().max(Duration::from_nanos(1));
         let slept = switches().saturating_sub(self.switches);
-        Sample {
+        DiskSample {
             per_second: operations as f64 / elapsed.as_secs_f64(),
             switches: slept as f64 / operations as f64,
         }

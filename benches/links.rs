@@ -61,10 +61,11 @@ fn main() {
     let (sizes, rounds, repetitions) = sized((&[2, 4][..], 8, 3), (&[2][..], 1, 1));
     let ways = sized(&WAYS[..], &[WAYS[2]]);
     for processes in sizes {
-        let mut figures: Vec<Vec<Figures>> = vec![vec![Figures::default(); MOST]; ways.len()];
+        let mut figures: Vec<Vec<LinkFigures>> =
+            vec![vec![LinkFigures::default(); MOST]; ways.len()];
         for _ in 0..repetitions {
             for (way, figures) in ways.iter().zip(&mut figures) {
-                let site = Site::start(*processes, way.1, way.2);
+                let site = LinkSite::start(*processes, way.1, way.2);
                 for (clients, figures) in (1..).zip(figures.iter_mut()) {
                     measure(&site, clients, rounds, figures);
                 }
@@ -74,7 +75,7 @@ fn main() {
             "\n{processes} processes, MB/s: writes of 1 to {MOST} clients, reads, CPU s per GB"
         );
         for (way, figures) in ways.iter().zip(&figures) {
-            let row = |of: fn(&Figures) -> &Vec<f64>| {
+            let row = |of: fn(&LinkFigures) -> &Vec<f64>| {
                 let values = figures.iter().map(|one| median(of(one).iter().copied()));
                 values.map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
             };
@@ -99,27 +100,27 @@ fn load() -> String {
 
 /// Of one way and number of clients: MB/s of all clients together, and seconds of CPU of all processes per GB.
 #[derive(Clone, Default)]
-struct Figures {
+struct LinkFigures {
     writes: Vec<f64>,
     reads: Vec<f64>,
     cpu: Vec<f64>,
 }
 
 /// A cluster with its etcd, on disks in memory.
-struct Site {
-    members: Vec<Process>,
+struct LinkSite {
+    members: Vec<LinkProcess>,
     etcd: Child,
     directory: tempfile::TempDir,
 }
 
 /// A process of the cluster; it ends with its input.
-struct Process {
+struct LinkProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Site {
+impl LinkSite {
     fn start(processes: usize, protected: bool, provider: Option<Provider>) -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").expect("memory can be written as files");
         let ports = free_ports(processes + 2);
@@ -144,14 +145,14 @@ impl Site {
             make_keys(directory.path(), processes);
         }
         let provider = provider.map_or("-", Provider::name);
-        let mut members: Vec<Process> = (1..=processes)
+        let mut members: Vec<LinkProcess> = (1..=processes)
             .map(|number| {
                 let own = ports[1 + number].to_string();
                 let etcd = ports[0].to_string();
-                Process::start(directory.path(), &[&number.to_string(), &etcd, &own, provider])
+                LinkProcess::start(directory.path(), &[&number.to_string(), &etcd, &own, provider])
             })
             .collect();
-        members.iter_mut().for_each(Process::wait_until_ready);
+        members.iter_mut().for_each(LinkProcess::wait_until_ready);
         let site = Self { members, etcd, directory };
         // Links are made when something is sent, and the faster way is opened after it.
         site.volume(1).create("/file").expect("there is room");
@@ -166,7 +167,7 @@ impl Site {
 
     /// Seconds of processor time of all processes so far.
     fn cpu(&self) -> f64 {
-        let of = |process: &Process| {
+        let of = |process: &LinkProcess| {
             let stat = fs::read_to_string(format!("/proc/{}/stat", process.child.id()));
             let stat = stat.unwrap_or_default();
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
@@ -178,7 +179,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for LinkSite {
     fn drop(&mut self) {
         self.members.clear();
         let _ = self.etcd.kill();
@@ -186,7 +187,7 @@ impl Drop for Site {
     }
 }
 
-impl Process {
+impl LinkProcess {
     fn start(directory: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("it runs"))
             .arg(ROLE)
@@ -208,7 +209,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for LinkProcess {
     fn drop(&mut self) {
         drop(self.input.take());
         let begin = Instant::now();
@@ -321,8 +322,8 @@ fn megabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// All clients write their blocks, then read them, so many times.
-fn measure(site: &Site, clients: usize, rounds: usize, figures: &mut Figures) {
+/// All clients write their blocks, then read them, several times.
+fn measure(site: &LinkSite, clients: usize, rounds: usize, figures: &mut LinkFigures) {
     let together = Barrier::new(clients + 1);
     let before = site.cpu();
     thread::scope(|scope| {

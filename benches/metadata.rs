@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use benches::{Scratch, Shape, median, sized};
+use benches::{BenchVolumeShape, Scratch, median, sized};
 use client::{Credentials, FileSystem, OpenOptions};
 use futures::executor::block_on;
 use futures::future::join_all;
@@ -27,11 +27,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const DIRECTORIES: usize = 64;
 const CLIENTS: [usize; 3] = [1, 4, 16];
 const WAYS: [&str; 3] = ["threads", "inside", "local"];
-const STEPS: [Step; 3] = [Step::Create, Step::Stat, Step::Remove];
+const STEPS: [MetadataStep; 3] = [MetadataStep::Create, MetadataStep::Stat, MetadataStep::Remove];
 
 /// What is done with each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum MetadataStep {
     Create,
     Stat,
     Remove,
@@ -39,7 +39,7 @@ enum Step {
 
 /// One kind of round.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct MetadataCase {
     clients: usize,
     spread: bool,
     synced: bool,
@@ -47,8 +47,8 @@ struct Case {
     files: usize,
 }
 
-impl Case {
-    fn name(&self, step: Step) -> String {
+impl MetadataCase {
+    fn name(&self, step: MetadataStep) -> String {
         let Self { clients, spread, synced, .. } = self;
         let place = if *spread { "many directories" } else { "one directory" };
         let step = format!("{step:?}").to_lowercase();
@@ -57,9 +57,9 @@ impl Case {
     }
 
     /// The steps that are measured: a stat has nothing to sync.
-    fn steps(&self) -> impl Iterator<Item = Step> + use<> {
+    fn steps(&self) -> impl Iterator<Item = MetadataStep> + use<> {
         let synced = self.synced;
-        STEPS.into_iter().filter(move |step| !synced || *step != Step::Stat)
+        STEPS.into_iter().filter(move |step| !synced || *step != MetadataStep::Stat)
     }
 
     /// The files of one client, each with its directory.
@@ -74,13 +74,13 @@ impl Case {
     }
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<MetadataCase> {
     let mut cases = Vec::new();
     for synced in [false, true] {
         for spread in [false, true] {
             for clients in CLIENTS {
                 let files = if synced { sized(64 + 32 * clients, 16) } else { sized(8_000, 32) };
-                cases.push(Case { clients, spread, synced, files });
+                cases.push(MetadataCase { clients, spread, synced, files });
             }
         }
     }
@@ -88,7 +88,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Operations per second by way, of all rounds.
-struct Row {
+struct MetadataBenchRow {
     name: String,
     rates: [Vec<f64>; 3],
 }
@@ -96,7 +96,7 @@ struct Row {
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
-    let bench = Bench::new();
+    let bench = MetadataBench::new();
     println!(
         "{:<48} {:>9} {:>9} {:>9}  {:>13} {:>12}",
         "operations per second", WAYS[0], WAYS[1], WAYS[2], "threads/local", "inside/local"
@@ -115,15 +115,15 @@ fn main() {
     println!("{}", path.display());
 }
 
-struct Bench {
+struct MetadataBench {
     scratch: Scratch,
     host: PathBuf,
 }
 
-impl Bench {
+impl MetadataBench {
     #[allow(clippy::disallowed_methods, reason = "a benchmark makes directories of the host")]
     fn new() -> Self {
-        let shape = Shape {
+        let shape = BenchVolumeShape {
             disk_bytes: sized(1 << 30, 128 << 20),
             cache_bytes: 64 << 20,
             threads: 0,
@@ -138,10 +138,12 @@ impl Bench {
         Self { scratch, host }
     }
 
-    fn measure(&self, case: &Case) -> Vec<Row> {
-        let mut rows: Vec<(Step, Row)> = case
+    fn measure(&self, case: &MetadataCase) -> Vec<MetadataBenchRow> {
+        let mut rows: Vec<(MetadataStep, MetadataBenchRow)> = case
             .steps()
-            .map(|step| (step, Row { name: case.name(step), rates: [const { Vec::new() }; 3] }))
+            .map(|step| {
+                (step, MetadataBenchRow { name: case.name(step), rates: [const { Vec::new() }; 3] })
+            })
             .collect();
         for round in 0..sized(7, 1) {
             for turn in 0..WAYS.len() {
@@ -159,7 +161,7 @@ impl Bench {
 
     #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
     #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-    fn perform(&self, case: &Case, step: Step, way: usize) -> f64 {
+    fn perform(&self, case: &MetadataCase, step: MetadataStep, way: usize) -> f64 {
         let above =
             if WAYS[way] == "local" { self.host.to_str().expect("a plain name") } else { "" };
         let paths = (0..case.clients).map(|client| case.paths(client, above)).collect();
@@ -175,7 +177,7 @@ impl Bench {
     }
 
     #[allow(clippy::disallowed_methods, reason = "clients of a benchmark are ordinary threads")]
-    fn by_threads(&self, paths: Vec<Vec<(String, String)>>, step: Step, synced: bool) {
+    fn by_threads(&self, paths: Vec<Vec<(String, String)>>, step: MetadataStep, synced: bool) {
         std::thread::scope(|scope| {
             for paths in paths {
                 let volume = self.scratch.volume();
@@ -186,7 +188,7 @@ impl Bench {
         });
     }
 
-    fn inside(&self, paths: Vec<Vec<(String, String)>>, step: Step, synced: bool) {
+    fn inside(&self, paths: Vec<Vec<(String, String)>>, step: MetadataStep, synced: bool) {
         let clients = paths.into_iter().map(|paths| {
             self.scratch.running().on_application(move |context| async move {
                 let system =
@@ -204,20 +206,22 @@ impl Bench {
 async fn work<S: Spawn>(
     system: FileSystem<S>,
     paths: Vec<(String, String)>,
-    step: Step,
+    step: MetadataStep,
     synced: bool,
 ) {
     let options = OpenOptions::new().write(true).create_new(true);
     for (path, directory) in paths {
         match step {
-            Step::Create => {
+            MetadataStep::Create => {
                 let file = system.open(&path, options).await.expect("there is room");
                 if synced {
                     file.sync().await.expect("the disks are there");
                 }
             }
-            Step::Stat => assert_eq!(system.metadata(&path).await.expect("it was made").size, 0),
-            Step::Remove => system.remove_file(&path).await.expect("it was made"),
+            MetadataStep::Stat => {
+                assert_eq!(system.metadata(&path).await.expect("it was made").size, 0)
+            }
+            MetadataStep::Remove => system.remove_file(&path).await.expect("it was made"),
         }
         if synced {
             system.sync_directory(&directory).await.expect("the disks are there");
@@ -227,17 +231,19 @@ async fn work<S: Spawn>(
 
 /// The same by system calls.
 #[allow(clippy::disallowed_methods, reason = "the other side of the comparison")]
-fn locally(paths: Vec<Vec<(String, String)>>, step: Step, synced: bool) {
+fn locally(paths: Vec<Vec<(String, String)>>, step: MetadataStep, synced: bool) {
     let one = |(path, directory): (String, String)| {
         match step {
-            Step::Create => {
+            MetadataStep::Create => {
                 let file = File::create_new(&path).expect("there is room");
                 if synced {
                     file.sync_all().expect("the disk is good");
                 }
             }
-            Step::Stat => assert_eq!(std::fs::metadata(&path).expect("it was made").len(), 0),
-            Step::Remove => std::fs::remove_file(&path).expect("it was made"),
+            MetadataStep::Stat => {
+                assert_eq!(std::fs::metadata(&path).expect("it was made").len(), 0)
+            }
+            MetadataStep::Remove => std::fs::remove_file(&path).expect("it was made"),
         }
         if synced {
             let directory = File::open(&directory).expect("it was made");
@@ -251,7 +257,7 @@ fn locally(paths: Vec<Vec<(String, String)>>, step: Step, synced: bool) {
     });
 }
 
-impl Row {
+impl MetadataBenchRow {
     fn rate(&self, way: usize) -> f64 {
         median(self.rates[way].iter().copied())
     }
@@ -275,7 +281,7 @@ impl Row {
 }
 
 /// All rates of all rounds.
-fn json(rows: &[Row]) -> String {
+fn json(rows: &[MetadataBenchRow]) -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().next().unwrap_or("null").to_owned();
     let mut text = format!("{{\"load\": {load}, \"rows\": [");

@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use benches::{Scratch, Shape, in_earnest, sized};
+use benches::{BenchVolumeShape, Scratch, in_earnest, sized};
 use client::{Credentials, File, FileSystem, OpenOptions};
 use futures::executor::block_on;
 use runtime::Spawn;
@@ -34,7 +34,7 @@ const OPERATIONS: [&str; 9] = [
     "write-4k-sync",
 ];
 const WAYS: [&str; 2] = ["inside", "door"];
-/// Operations that are counted, and that warm up: so many that opening the file does not show.
+/// Operations that are counted, and that warm up: enough to hide the cost of opening the file.
 const COUNT: u64 = 512;
 /// Those without limits, in a test.
 const COUNT_IN_TEST: u64 = 8;
@@ -78,12 +78,12 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Counts the spans of requests, which each server opens once per request.
-struct Requests;
+struct CountedRequests;
 
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 static COUNTING_REQUESTS: AtomicBool = AtomicBool::new(false);
 
-impl Subscriber for Requests {
+impl Subscriber for CountedRequests {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "mdfs::request" && COUNTING_REQUESTS.load(Relaxed)
     }
@@ -159,8 +159,12 @@ fn run(scratch: &Scratch, operation: &'static str, way: &str, first: u64, count:
 /// A volume on one thread, with a cached file, and files to remove.
 fn prepared(operation: &'static str, files: u64) -> Scratch {
     // So large that the file stays in memory (ADR 47): to write behind is not the cost of each write.
-    let shape =
-        Shape { disk_bytes: 128 << 20, cache_bytes: 512 << 20, threads: 1, prefault: false };
+    let shape = BenchVolumeShape {
+        disk_bytes: 128 << 20,
+        cache_bytes: 512 << 20,
+        threads: 1,
+        prefault: false,
+    };
     let scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
     run(&scratch, "write-64k", "inside", 0, FILE_BYTES / LARGE as u64);
     if operation == "remove" {
@@ -170,7 +174,7 @@ fn prepared(operation: &'static str, files: u64) -> Scratch {
 }
 
 /// What one operation costs.
-struct Cost {
+struct OperationCost {
     requests: f64,
     allocations: f64,
     copied_bytes: f64,
@@ -178,7 +182,7 @@ struct Cost {
 
 /// Counts one operation. What it costs to open the file is in each count, divided by many.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn count(operation: &'static str, way: &str, count: u64) -> Cost {
+fn count(operation: &'static str, way: &str, count: u64) -> OperationCost {
     let scratch = prepared(operation, 3 * count);
     run(&scratch, operation, way, 0, count);
     let (before, bytes) = (ALLOCATIONS.load(Relaxed), scratch.running().pool().copied_bytes());
@@ -194,11 +198,11 @@ fn count(operation: &'static str, way: &str, count: u64) -> Cost {
     let requests = per(before, REQUESTS.load(Relaxed));
     COUNTING_REQUESTS.store(false, Relaxed);
     tracing::callsite::rebuild_interest_cache();
-    Cost { requests, allocations, copied_bytes }
+    OperationCost { requests, allocations, copied_bytes }
 }
 
 /// Fails if the hot path has become longer.
-fn check(operation: &str, way: &str, cost: &Cost) {
+fn check(operation: &str, way: &str, cost: &OperationCost) {
     let Some([requests, allocations, copied_bytes]) = limits(operation) else { return };
     assert!(cost.requests <= requests, "{operation}: {} requests", cost.requests);
     // What a door needs for its messages is not the layers'.
@@ -239,7 +243,7 @@ fn print_row(operation: &'static str, way: &str) {
             traced = instructions(operation).map_or(traced, |count| format!("{count:.0}"));
         }
     }
-    let Cost { requests, allocations, copied_bytes } = cost;
+    let OperationCost { requests, allocations, copied_bytes } = cost;
     println!(
         "{operation:<14} {way:<7} {requests:>9.1} {allocations:>12.1} {copied_bytes:>13.0} \
          {nanoseconds:>9} {traced:>13}"
@@ -264,7 +268,7 @@ fn main() {
     {
         return;
     }
-    tracing::subscriber::set_global_default(Requests).expect("nobody else listens");
+    tracing::subscriber::set_global_default(CountedRequests).expect("there is no other subscriber");
     println!(
         "{:<14} {:<7} {:>9} {:>12} {:>13} {:>9} {:>13}",
         "operation", "way", "requests", "allocations", "copied bytes", "ns", "instructions"

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use benches::{Scratch, Shape, in_earnest, median, sized};
+use benches::{BenchVolumeShape, Scratch, in_earnest, median, sized};
 use bytes::Bytes;
 use client::blocking::{BlockingFile, Volume};
 
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const LONGEST_MAX: f64 = 5.0;
 
 /// What one burst was like.
-struct Burst {
+struct BurstResult {
     median: Duration,
     p99: Duration,
     longest: Duration,
@@ -66,7 +66,7 @@ fn write(file: &BlockingFile, transfers: usize, data: &Bytes) -> Vec<Duration> {
 
 /// Writes twice the cache, and removes it again. The process had `before` bytes when it had cached
 /// nothing.
-fn burst(scratch: &Scratch, cache_bytes: usize, before: usize) -> Burst {
+fn burst(scratch: &Scratch, cache_bytes: usize, before: usize) -> BurstResult {
     let volume: Volume = scratch.volume();
     let pool = scratch.running().pool().clone();
     let data = Bytes::from(vec![7; TRANSFER]);
@@ -98,7 +98,7 @@ fn burst(scratch: &Scratch, cache_bytes: usize, before: usize) -> Burst {
     (0..WRITERS).for_each(|writer| volume.remove_file(name(writer)).expect("it was made"));
     volume.sync().expect("its blocks are free again");
     times.sort_unstable();
-    Burst {
+    BurstResult {
         median: times[times.len() / 2],
         p99: times[times.len() * 99 / 100],
         longest: times[times.len() - 1],
@@ -108,7 +108,7 @@ fn burst(scratch: &Scratch, cache_bytes: usize, before: usize) -> Burst {
     }
 }
 
-impl Burst {
+impl BurstResult {
     fn ratio(&self) -> f64 {
         self.longest.as_secs_f64() / self.median.as_secs_f64()
     }
@@ -135,7 +135,7 @@ fn main() {
     }
     let cache_bytes = sized(CACHE_MIB, CACHE_MIB_IN_TEST) << 20;
     let disk_bytes = (2 * cache_bytes as u64 + (256 << 20)).next_multiple_of(1 << 20);
-    let shape = Shape { disk_bytes, cache_bytes, threads: 0, prefault: false };
+    let shape = BenchVolumeShape { disk_bytes, cache_bytes, threads: 0, prefault: false };
     let scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
     let before = resident_bytes();
     let budget = scratch.running().pool().limit_bytes();
@@ -149,11 +149,11 @@ fn main() {
         "{:>9} {:>9} {:>9} {:>9} {:>9} {:>13} {:>13}",
         "MB/s", "median ms", "p99 ms", "max ms", "max/med", "resident MiB", "pool MiB"
     );
-    let rounds: Vec<Burst> = (0..sized(ROUNDS, 1))
+    let rounds: Vec<BurstResult> = (0..sized(ROUNDS, 1))
         .map(|_| burst(&scratch, cache_bytes, before))
-        .inspect(Burst::print)
+        .inspect(BurstResult::print)
         .collect();
-    let ratio = median(rounds.iter().map(Burst::ratio));
+    let ratio = median(rounds.iter().map(BurstResult::ratio));
     let holds = if ratio <= LONGEST_MAX { "holds" } else { "does not hold" };
     println!("longest / median: {ratio:.1}, at most {LONGEST_MAX:.0} wanted: {holds}");
     for round in &rounds {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use benches::{Scratch, Shape, sized};
+use benches::{BenchVolumeShape, Scratch, sized};
 use client::FileSystem;
 use futures::executor::block_on;
 use futures::{StreamExt as _, stream};
@@ -39,14 +39,14 @@ const DISK_BYTES: u64 = 4 << 30;
 /// Stripes in memory, in MiB; metadata may take half as much again. `--cache N` says otherwise.
 const CACHE_MIB: u64 = 128;
 
-/// Bytes of memory: resident now, and the most since [`Memory::reset`].
+/// Bytes of memory: resident now, and the most since [`RecoveryMemory::reset`].
 #[derive(Clone, Copy)]
-struct Memory {
+struct RecoveryMemory {
     now: u64,
     most: u64,
 }
 
-impl Memory {
+impl RecoveryMemory {
     fn read() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
@@ -95,14 +95,14 @@ fn processor_time() -> Duration {
 }
 
 /// Measures one step after the other.
-struct Step {
+struct RecoveryStep {
     began: Instant,
     processor: Duration,
 }
 
-impl Step {
+impl RecoveryStep {
     fn begin() -> Self {
-        Memory::reset();
+        RecoveryMemory::reset();
         Self { began: Instant::now(), processor: processor_time() }
     }
 
@@ -110,8 +110,8 @@ impl Step {
     fn end(self, what: &str) -> Duration {
         let (took, processor) =
             (self.began.elapsed(), processor_time().saturating_sub(self.processor));
-        let Memory { now, most } = Memory::read();
-        let (now, most) = (Memory::mib(now), Memory::mib(most));
+        let RecoveryMemory { now, most } = RecoveryMemory::read();
+        let (now, most) = (RecoveryMemory::mib(now), RecoveryMemory::mib(most));
         let (took, cores) = (took.as_secs_f64(), processor.as_secs_f64());
         println!(
             "{what:<40} {took:>8.3} s, {cores:>6.2} s of processors; {now:>5} MiB, {most:>5} at most"
@@ -123,8 +123,9 @@ impl Step {
 fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     println!("{files} empty files in {directories} directories, {cache_mib} MiB of cache");
     let cache_bytes = (cache_mib << 20) as usize;
-    let shape = Shape { disk_bytes: DISK_BYTES, cache_bytes, threads: 0, prefault: false };
-    let step = Step::begin();
+    let shape =
+        BenchVolumeShape { disk_bytes: DISK_BYTES, cache_bytes, threads: 0, prefault: false };
+    let step = RecoveryStep::begin();
     let mut scratch = Scratch::new(parent, shape);
     step.end("  format and first mount");
     let client_handle = scratch.volume();
@@ -135,7 +136,7 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     let mut times = Vec::new();
     for number in 0..PARTS {
         let numbers = number * part..(number + 1) * part;
-        let step = Step::begin();
+        let step = RecoveryStep::begin();
         block_on(create(client_handle.file_system(), numbers, directories));
         let wall = step.began.elapsed();
         let rate = u128::from(part) * 1_000_000 / wall.as_micros().max(1);
@@ -150,16 +151,16 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     drop(client_handle);
     scratch.crash();
     cool(&scratch);
-    let step = Step::begin();
+    let step = RecoveryStep::begin();
     scratch.open();
     step.end("  mount after the crash");
-    let step = Step::begin();
+    let step = RecoveryStep::begin();
     scratch.volume().metadata("/d0").expect("directories are durable");
     step.end("  first look-up");
     scratch.crash();
     cool(&scratch);
     let options = CheckOptions { data: false, rate_bytes: 0, on_step: std::sync::Arc::new(|_| {}) };
-    let step = Step::begin();
+    let step = RecoveryStep::begin();
     let CheckResult { summary, .. } = scratch.check(&options);
     step.end("  check of all metadata");
     let found = summary.inodes - summary.directories;

@@ -19,7 +19,7 @@ const STEPS_IN_TEST: u64 = 20_000;
 const SEED: u64 = 0x0010_57AB;
 
 /// A cache that only knows what it holds.
-trait Held {
+trait CachePolicy {
     /// Was `key` there? It is then.
     fn use_of(&mut self, key: u64) -> bool;
 }
@@ -30,7 +30,7 @@ struct S3Fifo {
     places: BTreeMap<u64, usize>,
 }
 
-impl Held for S3Fifo {
+impl CachePolicy for S3Fifo {
     fn use_of(&mut self, key: u64) -> bool {
         if let Some(&place) = self.places.get(&key) {
             self.order.hit(place);
@@ -54,7 +54,7 @@ struct Lru {
     clock: u64,
 }
 
-impl Held for Lru {
+impl CachePolicy for Lru {
     fn use_of(&mut self, key: u64) -> bool {
         self.clock += 1;
         let before = self.used.insert(key, self.clock);
@@ -71,7 +71,7 @@ impl Held for Lru {
 }
 
 /// A trace: which stripe is used at each step.
-struct Trace {
+struct AccessTrace {
     name: &'static str,
     next: fn(u64, &mut Rng) -> u64,
 }
@@ -79,14 +79,14 @@ struct Trace {
 const SCAN: u64 = 1 << 32;
 const LINES_U64: u64 = LINES as u64;
 
-const TRACES: [Trace; 7] = [
-    Trace {
+const TRACES: [AccessTrace; 7] = [
+    AccessTrace {
         name: "hot set of 0.8, and a scan",
         next: |step, rng| {
             if step.is_multiple_of(2) { SCAN + step } else { rng.below(LINES_U64 * 8 / 10) }
         },
     },
-    Trace {
+    AccessTrace {
         // 16 reads of 4 KiB in each line of 64 KiB.
         name: "the same, the scan in 4 KiB",
         next: |step, rng| {
@@ -94,9 +94,12 @@ const TRACES: [Trace; 7] = [
             if in_scan { SCAN + step / 16 } else { rng.below(LINES_U64 * 8 / 10) }
         },
     },
-    Trace { name: "a scan, again and again, of 1.5", next: |step, _| step % (LINES_U64 * 3 / 2) },
-    Trace { name: "stride of 7 over 1.5", next: |step, _| step * 7 % (LINES_U64 * 3 / 2) },
-    Trace {
+    AccessTrace {
+        name: "a scan, again and again, of 1.5",
+        next: |step, _| step % (LINES_U64 * 3 / 2),
+    },
+    AccessTrace { name: "stride of 7 over 1.5", next: |step, _| step * 7 % (LINES_U64 * 3 / 2) },
+    AccessTrace {
         name: "zipf over 10",
         next: |_, rng| {
             // The k-th most frequent of n about as often as 1/k: n to the power of a uniform number.
@@ -104,7 +107,7 @@ const TRACES: [Trace; 7] = [
             (10.0 * LINES as f64).powf(uniform) as u64
         },
     },
-    Trace {
+    AccessTrace {
         // Each round writes a new checkpoint of 1.0, reads what all share (0.25) twice.
         name: "checkpoints of 1, and 0.25 shared",
         next: |step, _| {
@@ -116,7 +119,7 @@ const TRACES: [Trace; 7] = [
             }
         },
     },
-    Trace {
+    AccessTrace {
         // The working set changes as a whole now and then.
         name: "a set of 0.9 that moves",
         next: |step, rng| step / 20_000 * SCAN + rng.below(LINES_U64 * 9 / 10),
@@ -124,7 +127,7 @@ const TRACES: [Trace; 7] = [
 ];
 
 /// Hits of `held` on a trace, in percent.
-fn hits(mut held: impl Held, trace: &Trace, steps: u64) -> f64 {
+fn hits(mut held: impl CachePolicy, trace: &AccessTrace, steps: u64) -> f64 {
     let mut rng = Rng::new(SEED);
     let hits = (0..steps).filter(|&step| held.use_of((trace.next)(step, &mut rng))).count();
     100.0 * hits as f64 / steps as f64

@@ -33,9 +33,9 @@ fn main() {
 
 /// One direction of a stream.
 #[derive(Clone, Default)]
-struct Pipe(Rc<RefCell<VecDeque<Bytes>>>);
+struct SealedPipe(Rc<RefCell<VecDeque<Bytes>>>);
 
-impl Reader for Pipe {
+impl Reader for SealedPipe {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         poll_fn(move |context| {
             let Some(part) = self.0.borrow_mut().pop_front() else {
@@ -49,7 +49,7 @@ impl Reader for Pipe {
     }
 }
 
-impl Writer for Pipe {
+impl Writer for SealedPipe {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.borrow_mut().extend(parts);
         ready(Ok(())).boxed_local()
@@ -58,8 +58,8 @@ impl Writer for Pipe {
 
 /// Both ends of a stream.
 fn plain() -> (Stream, Stream) {
-    let (there, back) = (Pipe::default(), Pipe::default());
-    let end = |reader: &Pipe, writer: &Pipe| {
+    let (there, back) = (SealedPipe::default(), SealedPipe::default());
+    let end = |reader: &SealedPipe, writer: &SealedPipe| {
         let (reader, writer) = (Box::new(reader.clone()), Box::new(writer.clone()));
         Stream { reader, writer, peer: String::new() }
     };

@@ -10,18 +10,18 @@ use futures::future::join_all;
 use runtime::Context;
 use runtime::seed::Rng;
 
-use crate::sides::Side;
-use crate::works::{SEED, SMALL, Scale, random_offset, timed, warm_first};
+use crate::sides::CheckpointSide;
+use crate::works::{CheckpointScale, SEED, SMALL, random_offset, timed, warm_first};
 
 /// Reads that each program has under way: some of the blocks are with another thread.
 const AT_ONCE: u64 = 32;
 
 /// Random reads of a file in memory, all cores together.
-pub(crate) fn reads(side: &mut Side, scale: &Scale) -> Option<f64> {
+pub(crate) fn reads(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     let file = warm_first(side, scale);
     let programs = std::thread::available_parallelism().map_or(1, usize::from);
     let amount = (programs * scale.small) as f64;
-    if let Side::Ours { scratch } = side {
+    if let CheckpointSide::Ours { scratch } = side {
         let running = scratch.running();
         let scale = *scale;
         let work = |program| {
@@ -52,7 +52,7 @@ pub(crate) fn reads(side: &mut Side, scale: &Scale) -> Option<f64> {
     })
 }
 
-async fn one_program(context: &Context, scale: Scale, program: u64) {
+async fn one_program(context: &Context, scale: CheckpointScale, program: u64) {
     let system = FileSystem::new(context.clone(), Credentials::root(), context.random());
     let options = OpenOptions::new().read(true);
     let file = system.open("/file0", options).await.expect("it is there");
@@ -63,7 +63,7 @@ async fn one_program(context: &Context, scale: Scale, program: u64) {
     join_all(readers).await;
 }
 
-async fn one_reader(file: &File<Context>, scale: Scale, mut rng: Rng, count: u64) {
+async fn one_reader(file: &File<Context>, scale: CheckpointScale, mut rng: Rng, count: u64) {
     let mut buffer = vec![0; SMALL];
     for _ in 0..count {
         let offset = random_offset(&mut rng, &scale);

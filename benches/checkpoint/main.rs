@@ -24,9 +24,9 @@ mod works;
 
 use benches::{in_earnest, sized};
 
-use crate::report::Row;
-use crate::sides::Side;
-use crate::works::{Scale, WORKS, Work};
+use crate::report::CheckpointBenchRow;
+use crate::sides::CheckpointSide;
+use crate::works::{CheckpointScale, CheckpointWork, WORKS};
 
 /// As the program `mdfs` has it.
 #[global_allocator]
@@ -36,12 +36,12 @@ const ROUNDS: usize = 5;
 const ROUNDS_IN_TEST: usize = 1;
 
 /// The words of the command line: which works, and how many rounds.
-fn asked() -> (Vec<&'static Work>, usize) {
+fn asked() -> (Vec<&'static CheckpointWork>, usize) {
     let words: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let rounds = words.iter().find_map(|word| word.parse().ok());
     let names: Vec<&String> = words.iter().filter(|word| word.parse::<usize>().is_err()).collect();
-    let is_chosen = |work: &&Work| {
+    let is_chosen = |work: &&CheckpointWork| {
         let is_named = |name: &&String| name.as_str() == "checkpoint" || work.name.contains(*name);
         !in_earnest() || names.is_empty() || names.iter().any(is_named)
     };
@@ -53,9 +53,10 @@ fn main() {
     if works.is_empty() {
         return;
     }
-    let scale = sized(Scale::EARNEST, Scale::TEST);
-    let mut sides = Side::all(&scale);
-    let mut rows: Vec<Row> = works.iter().map(|work| Row::new(work)).collect();
+    let scale = sized(CheckpointScale::EARNEST, CheckpointScale::TEST);
+    let mut sides = CheckpointSide::all(&scale);
+    let mut rows: Vec<CheckpointBenchRow> =
+        works.iter().map(|work| CheckpointBenchRow::new(work)).collect();
     for _ in 0..rounds {
         for (work, row) in works.iter().zip(&mut rows) {
             for side in &mut sides {
@@ -65,7 +66,7 @@ fn main() {
                 }
             }
         }
-        sides.iter_mut().for_each(Side::clear);
+        sides.iter_mut().for_each(CheckpointSide::clear);
     }
     report::print(&rows);
     report::write(&rows, env!("CARGO_TARGET_TMPDIR"));

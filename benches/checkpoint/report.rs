@@ -6,35 +6,35 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::sides::Kind;
-use crate::works::Work;
+use crate::sides::CheckpointFileKind;
+use crate::works::CheckpointWork;
 
 /// One work with its rates, round by round.
-pub(crate) struct Row {
+pub(crate) struct CheckpointBenchRow {
     name: &'static str,
     unit: &'static str,
     durable: &'static str,
-    rates: BTreeMap<Kind, Vec<f64>>,
+    rates: BTreeMap<CheckpointFileKind, Vec<f64>>,
 }
 
-impl Row {
-    pub(crate) fn new(work: &Work) -> Self {
-        let Work { name, unit, durable, .. } = *work;
+impl CheckpointBenchRow {
+    pub(crate) fn new(work: &CheckpointWork) -> Self {
+        let CheckpointWork { name, unit, durable, .. } = *work;
         Self { name, unit, durable, rates: BTreeMap::new() }
     }
 
     /// Adds a round of one side; `None` if the side cannot do the work.
-    pub(crate) fn note(&mut self, kind: Kind, rate: Option<f64>) {
+    pub(crate) fn note(&mut self, kind: CheckpointFileKind, rate: Option<f64>) {
         self.rates.entry(kind).or_default().extend(rate);
     }
 
-    fn median(&self, kind: Kind) -> Option<f64> {
+    fn median(&self, kind: CheckpointFileKind) -> Option<f64> {
         median(self.rates.get(&kind)?.clone())
     }
 
     /// The median over the rounds of ours / theirs.
-    fn ratio(&self, other: Kind) -> Option<f64> {
-        let (ours, theirs) = (self.rates.get(&Kind::Ours)?, self.rates.get(&other)?);
+    fn ratio(&self, other: CheckpointFileKind) -> Option<f64> {
+        let (ours, theirs) = (self.rates.get(&CheckpointFileKind::Ours)?, self.rates.get(&other)?);
         median(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
     }
 }
@@ -48,19 +48,20 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-pub(crate) fn print(rows: &[Row]) {
+pub(crate) fn print(rows: &[CheckpointBenchRow]) {
     println!(
         "\nours: a volume in this process on 4 disk files; disk: the file system that holds them; \
          memory: /dev/shm, never durable; direct: as disk, past its page cache; peer: another file \
          system, mounted. 1 MB = 1,000,000 bytes; medians; higher is better"
     );
-    let present = |kind: &Kind| rows.iter().any(|row| row.median(*kind).is_some());
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(present).collect();
+    let present = |kind: &CheckpointFileKind| rows.iter().any(|row| row.median(*kind).is_some());
+    let kinds: Vec<CheckpointFileKind> =
+        CheckpointFileKind::ALL.into_iter().filter(present).collect();
     let mut line = format!("{:<26} {:<7} {:<8}", "work", "unit/s", "durable");
     for kind in &kinds {
         let _ = write!(line, " {:>9}", kind.name());
     }
-    for other in kinds.iter().filter(|kind| **kind != Kind::Ours) {
+    for other in kinds.iter().filter(|kind| **kind != CheckpointFileKind::Ours) {
         let _ = write!(line, " {:>11}", format!("ours/{}", other.name()));
     }
     println!("{line}");
@@ -69,7 +70,7 @@ pub(crate) fn print(rows: &[Row]) {
         for kind in &kinds {
             let _ = write!(line, " {:>9}", shown(row.median(*kind), 0));
         }
-        for other in kinds.iter().filter(|kind| **kind != Kind::Ours) {
+        for other in kinds.iter().filter(|kind| **kind != CheckpointFileKind::Ours) {
             let _ = write!(line, " {:>11}", shown(row.ratio(*other), 2));
         }
         println!("{line}");
@@ -77,7 +78,7 @@ pub(crate) fn print(rows: &[Row]) {
 }
 
 /// Writes `checkpoint.json` and `checkpoint.svg` into `folder`.
-pub(crate) fn write(rows: &[Row], folder: impl AsRef<Path>) {
+pub(crate) fn write(rows: &[CheckpointBenchRow], folder: impl AsRef<Path>) {
     for (name, text) in [("checkpoint.json", json(rows)), ("checkpoint.svg", chart(rows))] {
         let path = folder.as_ref().join(name);
         std::fs::write(&path, text).expect("the target directory takes files");
@@ -85,7 +86,7 @@ pub(crate) fn write(rows: &[Row], folder: impl AsRef<Path>) {
     }
 }
 
-fn json(rows: &[Row]) -> String {
+fn json(rows: &[CheckpointBenchRow]) -> String {
     let number =
         |value: Option<f64>| value.map_or("null".to_owned(), |value| format!("{value:.3}"));
     let rows = rows.iter().map(|row| {
@@ -93,10 +94,12 @@ fn json(rows: &[Row]) -> String {
             "  {{\"work\": \"{}\", \"unit\": \"{}/s\", \"durable\": \"{}\"",
             row.name, row.unit, row.durable
         );
-        for kind in Kind::ALL {
+        for kind in CheckpointFileKind::ALL {
             let _ = write!(line, ", \"{}\": {}", kind.name(), number(row.median(kind)));
         }
-        for other in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ours) {
+        for other in
+            CheckpointFileKind::ALL.into_iter().filter(|kind| *kind != CheckpointFileKind::Ours)
+        {
             let _ = write!(line, ", \"ours_to_{}\": {}", other.name(), number(row.ratio(other)));
         }
         line + "}"
@@ -118,7 +121,7 @@ fn place(ratio: f64) -> f64 {
 }
 
 /// A bar for each ratio, to the right where ours is faster.
-fn chart(rows: &[Row]) -> String {
+fn chart(rows: &[CheckpointBenchRow]) -> String {
     let height = TOP + ROW_HEIGHT * rows.len() as f64 + 20.0;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{height}\" \
@@ -155,10 +158,10 @@ fn chart(rows: &[Row]) -> String {
             y + 20.0,
             row.name
         );
-        bar(&mut out, row.ratio(Kind::Disk), y + 5.0, "#2b6cb0");
-        bar(&mut out, row.ratio(Kind::Memory), y + 18.0, "#a0aec0");
-        bar(&mut out, row.ratio(Kind::Direct), y + 18.0, "#2f855a");
-        bar(&mut out, row.ratio(Kind::Peer), y + 31.0, "#c05621");
+        bar(&mut out, row.ratio(CheckpointFileKind::Disk), y + 5.0, "#2b6cb0");
+        bar(&mut out, row.ratio(CheckpointFileKind::Memory), y + 18.0, "#a0aec0");
+        bar(&mut out, row.ratio(CheckpointFileKind::Direct), y + 18.0, "#2f855a");
+        bar(&mut out, row.ratio(CheckpointFileKind::Peer), y + 31.0, "#c05621");
     }
     out.push_str("</svg>\n");
     out

@@ -5,18 +5,18 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use benches::{Scratch, Shape};
+use benches::{BenchVolumeShape, Scratch};
 use bytes::Bytes;
 use client::OpenOptions;
 use client::blocking::Volume;
 use rustix::fs::{Advice, OFlags, fadvise};
 use tempfile::TempDir;
 
-use crate::works::Scale;
+use crate::works::CheckpointScale;
 
 /// Which side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum CheckpointFileKind {
     Ours,
     /// The host's file system, through its page cache.
     Disk,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Peer,
 }
 
-impl Kind {
+impl CheckpointFileKind {
     pub(crate) const ALL: [Self; 5] =
         [Self::Ours, Self::Disk, Self::Memory, Self::Direct, Self::Peer];
 
@@ -49,23 +49,23 @@ const PEER_VARIABLE: &str = "MDFS_PEER";
 const MEMORY: &str = "/dev/shm";
 
 /// One side with its files.
-pub(crate) enum Side {
+pub(crate) enum CheckpointSide {
     Ours { scratch: Box<Scratch> },
-    Host { kind: Kind, directory: TempDir },
+    Host { kind: CheckpointFileKind, directory: TempDir },
 }
 
 /// An open file of a side, for any thread.
 #[derive(Clone)]
-pub(crate) enum File {
+pub(crate) enum CheckpointFile {
     Ours(client::blocking::BlockingFile),
     Host(Arc<fs::File>),
 }
 
-impl Side {
+impl CheckpointSide {
     /// All of them; that in memory only where there is one.
-    pub(crate) fn all(scale: &Scale) -> Vec<Self> {
+    pub(crate) fn all(scale: &CheckpointScale) -> Vec<Self> {
         let target = env!("CARGO_TARGET_TMPDIR");
-        let shape = Shape {
+        let shape = BenchVolumeShape {
             disk_bytes: scale.disk_bytes(),
             cache_bytes: scale.cache_bytes(),
             threads: 0,
@@ -76,46 +76,48 @@ impl Side {
             let directory = tempfile::tempdir_in(parent).ok()?;
             Some(Self::Host { kind, directory })
         };
-        let disk = host(Kind::Disk, target.as_ref());
-        let memory = host(Kind::Memory, MEMORY.as_ref());
-        let direct = host(Kind::Direct, target.as_ref());
+        let disk = host(CheckpointFileKind::Disk, target.as_ref());
+        let memory = host(CheckpointFileKind::Memory, MEMORY.as_ref());
+        let direct = host(CheckpointFileKind::Direct, target.as_ref());
         let peer = std::env::var_os(PEER_VARIABLE);
-        let peer = peer.and_then(|directory| host(Kind::Peer, directory.as_ref()));
+        let peer = peer.and_then(|directory| host(CheckpointFileKind::Peer, directory.as_ref()));
         [Some(ours), disk, memory, direct, peer].into_iter().flatten().collect()
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> CheckpointFileKind {
         match self {
-            Self::Ours { .. } => Kind::Ours,
+            Self::Ours { .. } => CheckpointFileKind::Ours,
             Self::Host { kind, .. } => *kind,
         }
     }
 
     /// Opens the file with this number; it is made if it does not exist.
-    pub(crate) fn open(&self, number: usize) -> File {
+    pub(crate) fn open(&self, number: usize) -> CheckpointFile {
         match self {
             Self::Ours { scratch } => {
                 let options = OpenOptions::new().read(true).write(true).create(true);
                 let opened = scratch.volume().open(format!("/file{number}"), options);
-                File::Ours(opened.expect("there is room"))
+                CheckpointFile::Ours(opened.expect("there is room"))
             }
             Self::Host { directory, .. } => {
                 let path = path_of(directory, number);
                 let mut options = fs::File::options();
                 options.read(true).write(true).create(true).truncate(false);
-                File::Host(Arc::new(options.open(path).expect("there is room")))
+                CheckpointFile::Host(Arc::new(options.open(path).expect("there is room")))
             }
         }
     }
 
     /// As [`open`](Self::open), to read all of it by whole blocks into aligned memory.
-    pub(crate) fn open_to_read(&self, number: usize) -> File {
+    pub(crate) fn open_to_read(&self, number: usize) -> CheckpointFile {
         match self {
-            Self::Host { kind: Kind::Direct, directory } => {
+            Self::Host { kind: CheckpointFileKind::Direct, directory } => {
                 let mut options = fs::File::options();
                 options.read(true).custom_flags(OFlags::DIRECT.bits().cast_signed());
                 let opened = options.open(path_of(directory, number));
-                File::Host(Arc::new(opened.expect("the disk's file system does direct reads")))
+                CheckpointFile::Host(Arc::new(
+                    opened.expect("the disk's file system does direct reads"),
+                ))
             }
             _ => self.open(number),
         }
@@ -130,7 +132,7 @@ impl Side {
     }
 
     /// A file that does not exist yet.
-    pub(crate) fn make(&self, number: usize) -> File {
+    pub(crate) fn make(&self, number: usize) -> CheckpointFile {
         match self {
             Self::Ours { scratch } => remove_ours(&scratch.volume(), number),
             Self::Host { directory, .. } => drop(fs::remove_file(path_of(directory, number))),
@@ -138,7 +140,7 @@ impl Side {
         self.open(number)
     }
 
-    /// Sees to it that no file is in memory; false if that is where they are.
+    /// Drops all files from memory; false if memory is where they are stored.
     pub(crate) fn chill(&mut self) -> bool {
         match self {
             Self::Ours { scratch } => {
@@ -146,7 +148,7 @@ impl Side {
                 scratch.disk_files().iter().for_each(|path| forget_pages(path));
                 true
             }
-            Self::Host { kind: Kind::Memory, .. } => false,
+            Self::Host { kind: CheckpointFileKind::Memory, .. } => false,
             Self::Host { directory, .. } => {
                 let entries = fs::read_dir(directory.path()).expect("it is ours");
                 entries.flatten().for_each(|entry| forget_pages(&entry.path()));
@@ -160,7 +162,7 @@ impl Side {
         match self {
             Self::Ours { scratch } => {
                 let volume = scratch.volume();
-                (0..Scale::FILES_MAX).for_each(|number| remove_ours(&volume, number));
+                (0..CheckpointScale::FILES_MAX).for_each(|number| remove_ours(&volume, number));
             }
             Self::Host { directory, .. } => {
                 let entries = fs::read_dir(directory.path()).expect("it is ours");
@@ -185,7 +187,7 @@ fn forget_pages(path: &Path) {
     fadvise(&file, 0, None, Advice::DontNeed).expect("the host forgets on demand");
 }
 
-impl File {
+impl CheckpointFile {
     pub(crate) fn write_at(&self, offset: u64, data: &Bytes) {
         match self {
             Self::Ours(file) => file.write_at(offset, data.clone()).expect("there is room"),

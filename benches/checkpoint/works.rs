@@ -10,7 +10,7 @@ use runtime::buffer::Pool;
 use runtime::seed::Rng;
 
 use crate::inside;
-use crate::sides::{File, Kind, Side};
+use crate::sides::{CheckpointFile, CheckpointFileKind, CheckpointSide};
 
 /// Processes of the job.
 const WRITERS: usize = 8;
@@ -29,7 +29,7 @@ pub(crate) const SEED: u64 = 7;
 
 /// How much one round does.
 #[derive(Clone, Copy)]
-pub(crate) struct Scale {
+pub(crate) struct CheckpointScale {
     mib_per_writer: usize,
     records_per_writer: usize,
     pub(crate) small: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Scale {
     idle: Duration,
 }
 
-impl Scale {
+impl CheckpointScale {
     pub(crate) const EARNEST: Self = Self {
         mib_per_writer: 64,
         records_per_writer: 400,
@@ -73,44 +73,54 @@ impl Scale {
 }
 
 /// One row of the table.
-pub(crate) struct Work {
+pub(crate) struct CheckpointWork {
     pub(crate) name: &'static str,
     /// What is counted per second.
     pub(crate) unit: &'static str,
     /// How durable it is at the end, on sides that can be.
     pub(crate) durable: &'static str,
-    pub(crate) run: fn(&mut Side, &Scale) -> Option<f64>,
+    pub(crate) run: fn(&mut CheckpointSide, &CheckpointScale) -> Option<f64>,
 }
 
-impl Work {
+impl CheckpointWork {
     /// Reads past the page cache are there to be compared with cold reads.
-    pub(crate) fn is_for(&self, kind: Kind) -> bool {
-        kind != Kind::Direct || self.name.contains("cold")
+    pub(crate) fn is_for(&self, kind: CheckpointFileKind) -> bool {
+        kind != CheckpointFileKind::Direct || self.name.contains("cold")
     }
 }
 
-pub(crate) const WORKS: [Work; 11] = [
-    Work {
+pub(crate) const WORKS: [CheckpointWork; 11] = [
+    CheckpointWork {
         name: "n-n write",
         unit: "MB",
         durable: "synced",
         run: |side, scale| n_n(side, scale, true),
     },
-    Work {
+    CheckpointWork {
         name: "n-n write, no sync",
         unit: "MB",
         durable: "no",
         run: |side, scale| n_n(side, scale, false),
     },
-    Work { name: "restart, warm", unit: "MB", durable: "-", run: restart },
-    Work { name: "restart, cold", unit: "MB", durable: "-", run: restart_cold },
-    Work { name: "n-1 strided 47 KiB", unit: "MB", durable: "synced", run: n_1 },
-    Work { name: "4 KiB random read", unit: "reads", durable: "-", run: random_reads },
-    Work { name: "4 KiB reads, in process", unit: "reads", durable: "-", run: inside::reads },
-    Work { name: "4 KiB random write", unit: "writes", durable: "no", run: random_writes },
-    Work { name: "hot blocks rewritten", unit: "MB", durable: "synced", run: hot_blocks },
-    Work { name: "burst", unit: "MB", durable: "no", run: burst },
-    Work {
+    CheckpointWork { name: "restart, warm", unit: "MB", durable: "-", run: restart },
+    CheckpointWork { name: "restart, cold", unit: "MB", durable: "-", run: restart_cold },
+    CheckpointWork { name: "n-1 strided 47 KiB", unit: "MB", durable: "synced", run: n_1 },
+    CheckpointWork { name: "4 KiB random read", unit: "reads", durable: "-", run: random_reads },
+    CheckpointWork {
+        name: "4 KiB reads, in process",
+        unit: "reads",
+        durable: "-",
+        run: inside::reads,
+    },
+    CheckpointWork {
+        name: "4 KiB random write",
+        unit: "writes",
+        durable: "no",
+        run: random_writes,
+    },
+    CheckpointWork { name: "hot blocks rewritten", unit: "MB", durable: "synced", run: hot_blocks },
+    CheckpointWork { name: "burst", unit: "MB", durable: "no", run: burst },
+    CheckpointWork {
         name: "sync after burst and idle",
         unit: "syncs",
         durable: "synced",
@@ -133,7 +143,7 @@ pub(crate) fn timed(amount: f64, work: impl FnOnce()) -> Option<f64> {
 }
 
 /// Every writer on a thread of its own.
-fn all_writers(files: &[File], work: impl Fn(usize, &File) + Sync) {
+fn all_writers(files: &[CheckpointFile], work: impl Fn(usize, &CheckpointFile) + Sync) {
     std::thread::scope(|scope| {
         for (writer, file) in files.iter().enumerate() {
             let work = &work;
@@ -142,11 +152,11 @@ fn all_writers(files: &[File], work: impl Fn(usize, &File) + Sync) {
     });
 }
 
-fn megabytes(scale: &Scale) -> f64 {
+fn megabytes(scale: &CheckpointScale) -> f64 {
     (WRITERS * scale.mib_per_writer * TRANSFER) as f64 / 1e6
 }
 
-fn write_checkpoint(files: &[File], scale: &Scale, sync: bool) {
+fn write_checkpoint(files: &[CheckpointFile], scale: &CheckpointScale, sync: bool) {
     let data = content(TRANSFER);
     all_writers(files, |_, file| {
         for i in 0..scale.mib_per_writer {
@@ -159,23 +169,23 @@ fn write_checkpoint(files: &[File], scale: &Scale, sync: bool) {
 }
 
 /// Each writer its own file.
-fn n_n(side: &mut Side, scale: &Scale, sync: bool) -> Option<f64> {
-    let files: Vec<File> = (0..WRITERS).map(|number| side.make(number)).collect();
+fn n_n(side: &mut CheckpointSide, scale: &CheckpointScale, sync: bool) -> Option<f64> {
+    let files: Vec<CheckpointFile> = (0..WRITERS).map(|number| side.make(number)).collect();
     let rate = timed(megabytes(scale), || write_checkpoint(&files, scale, sync));
     // What is not durable yet would be in the way of the next work.
-    files.iter().for_each(File::sync);
+    files.iter().for_each(CheckpointFile::sync);
     rate
 }
 
 /// Writes the checkpoint, if a work before has not.
-fn ensure_checkpoint(side: &mut Side, scale: &Scale) {
+fn ensure_checkpoint(side: &mut CheckpointSide, scale: &CheckpointScale) {
     if !side.has(WRITERS - 1) {
         n_n(side, scale, true);
     }
 }
 
-fn read_checkpoint(side: &Side, scale: &Scale) -> Option<f64> {
-    let files: Vec<File> = (0..WRITERS).map(|number| side.open_to_read(number)).collect();
+fn read_checkpoint(side: &CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
+    let files: Vec<CheckpointFile> = (0..WRITERS).map(|number| side.open_to_read(number)).collect();
     let buffers = Pool::new(WRITERS * TRANSFER);
     timed(megabytes(scale), || {
         all_writers(&files, |_, file| {
@@ -187,19 +197,19 @@ fn read_checkpoint(side: &Side, scale: &Scale) -> Option<f64> {
     })
 }
 
-fn restart(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn restart(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     ensure_checkpoint(side, scale);
     read_checkpoint(side, scale); // whatever it was before, it is warm then
     read_checkpoint(side, scale)
 }
 
-fn restart_cold(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn restart_cold(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     ensure_checkpoint(side, scale);
     if side.chill() { read_checkpoint(side, scale) } else { None }
 }
 
 /// All write one file, a record of each in turn.
-fn n_1(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn n_1(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     let file = side.make(WRITERS);
     let files = vec![file; WRITERS];
     let data = content(RECORD);
@@ -214,12 +224,12 @@ fn n_1(side: &mut Side, scale: &Scale) -> Option<f64> {
     })
 }
 
-pub(crate) fn random_offset(rng: &mut Rng, scale: &Scale) -> u64 {
+pub(crate) fn random_offset(rng: &mut Rng, scale: &CheckpointScale) -> u64 {
     rng.below((scale.mib_per_writer * TRANSFER / SMALL) as u64) * SMALL as u64
 }
 
 /// Brings the first file into memory.
-pub(crate) fn warm_first(side: &mut Side, scale: &Scale) -> File {
+pub(crate) fn warm_first(side: &mut CheckpointSide, scale: &CheckpointScale) -> CheckpointFile {
     ensure_checkpoint(side, scale);
     let file = side.open(0);
     let mut buffer = vec![0; TRANSFER];
@@ -230,7 +240,7 @@ pub(crate) fn warm_first(side: &mut Side, scale: &Scale) -> File {
 }
 
 /// One reader; the file was read before.
-fn random_reads(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn random_reads(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     let file = warm_first(side, scale);
     let mut buffer = vec![0; SMALL];
     let mut rng = Rng::new(SEED);
@@ -242,7 +252,7 @@ fn random_reads(side: &mut Side, scale: &Scale) -> Option<f64> {
 }
 
 /// One writer.
-fn random_writes(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn random_writes(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     ensure_checkpoint(side, scale);
     let (file, data, mut rng) = (side.open(1), content(SMALL), Rng::new(SEED));
     let rate = timed(scale.small as f64, || {
@@ -255,7 +265,7 @@ fn random_writes(side: &mut Side, scale: &Scale) -> Option<f64> {
 }
 
 /// The same few blocks over and over.
-fn hot_blocks(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn hot_blocks(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     let (file, data) = (side.make(WRITERS + 1), content(HOT_BLOCK));
     timed((scale.rewrites * HOT_BLOCKS * HOT_BLOCK) as f64 / 1e6, || {
         for _ in 0..scale.rewrites {
@@ -267,20 +277,20 @@ fn hot_blocks(side: &mut Side, scale: &Scale) -> Option<f64> {
     })
 }
 
-/// A checkpoint that nobody waits for.
-fn burst(side: &mut Side, scale: &Scale) -> Option<f64> {
+/// A checkpoint without a sync.
+fn burst(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     let numbers = WRITERS + 2..2 * WRITERS + 2;
-    let files: Vec<File> = numbers.map(|number| side.make(number)).collect();
+    let files: Vec<CheckpointFile> = numbers.map(|number| side.make(number)).collect();
     timed(megabytes(scale), || write_checkpoint(&files, scale, false))
 }
 
 /// The burst of the work before has to be durable after a while of computing: what is left to do?
-fn sync_after_idle(side: &mut Side, scale: &Scale) -> Option<f64> {
+fn sync_after_idle(side: &mut CheckpointSide, scale: &CheckpointScale) -> Option<f64> {
     if !side.has(2 * WRITERS + 1) {
         burst(side, scale);
     }
     std::thread::sleep(scale.idle);
     let numbers = WRITERS + 2..2 * WRITERS + 2;
-    let files: Vec<File> = numbers.map(|number| side.open(number)).collect();
+    let files: Vec<CheckpointFile> = numbers.map(|number| side.open(number)).collect();
     timed(1.0, || all_writers(&files, |_, file| file.sync()))
 }

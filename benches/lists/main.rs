@@ -24,14 +24,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use benches::{Scratch, Shape, in_earnest, sized};
+use benches::{BenchVolumeShape, Scratch, in_earnest, sized};
 use bytes::Bytes;
 use client::{Credentials, FileSystem, OpenOptions, Regions};
 use futures::executor::block_on;
 
-use crate::patterns::{Pattern, RANKS};
-use crate::report::Row;
-use crate::ways::{Counted, Way};
+use crate::patterns::{ListPattern, RANKS};
+use crate::report::ListBenchRow;
+use crate::ways::{CountedResult, ListMethod};
 
 const ROUNDS: usize = 5;
 const ROUNDS_IN_TEST: usize = 1;
@@ -72,8 +72,8 @@ struct Rank {
 
 /// Writes and reads a new file in one way, by all ranks at once.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock, with threads")]
-fn measure(scratch: &Scratch, way: Way, ranks: &[Rank]) -> Taken {
-    let counted = Counted::new(scratch.running().client_handle());
+fn measure(scratch: &Scratch, way: ListMethod, ranks: &[Rank]) -> Taken {
+    let counted = CountedResult::new(scratch.running().client_handle());
     let system =
         FileSystem::new(counted.clone(), Credentials::root(), client::blocking::random_client());
     let options = OpenOptions::new().read(true).write(true).create(true);
@@ -120,7 +120,7 @@ fn measure(scratch: &Scratch, way: Way, ranks: &[Rank]) -> Taken {
 }
 
 /// Every byte that was written is there.
-fn check(system: &FileSystem<Counted>, ranks: &[Rank]) {
+fn check(system: &FileSystem<CountedResult>, ranks: &[Rank]) {
     let file = block_on(system.open("/list", OpenOptions::new().read(true))).expect("it was made");
     for rank in ranks {
         for (regions, data) in rank.lists.iter().zip(&rank.data) {
@@ -131,8 +131,13 @@ fn check(system: &FileSystem<Counted>, ranks: &[Rank]) {
     }
 }
 
-fn run(pattern: &Pattern, rounds: usize) -> Row {
-    let shape = Shape { disk_bytes: 768 << 20, cache_bytes: 1 << 30, threads: 0, prefault: false };
+fn run(pattern: &ListPattern, rounds: usize) -> ListBenchRow {
+    let shape = BenchVolumeShape {
+        disk_bytes: 768 << 20,
+        cache_bytes: 1 << 30,
+        threads: 0,
+        prefault: false,
+    };
     let scratch = Scratch::new(memory(), shape);
     let ranks: Vec<Rank> = (0..RANKS)
         .map(|rank| {
@@ -141,9 +146,9 @@ fn run(pattern: &Pattern, rounds: usize) -> Row {
             Rank { lists, data }
         })
         .collect();
-    let mut row = Row::new(pattern);
+    let mut row = ListBenchRow::new(pattern);
     for _ in 0..rounds {
-        for way in Way::ALL {
+        for way in ListMethod::ALL {
             row.note(way, measure(&scratch, way, &ranks));
         }
     }
@@ -160,15 +165,15 @@ fn main() {
     let named: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let patterns = sized(patterns::EARNEST, patterns::TEST);
-    let is_chosen = |pattern: &&Pattern| {
+    let is_chosen = |pattern: &&ListPattern| {
         named.is_empty() || named.iter().any(|name| name == "lists" || pattern.name.contains(name))
     };
-    let chosen: Vec<&Pattern> = patterns.iter().filter(is_chosen).collect();
+    let chosen: Vec<&ListPattern> = patterns.iter().filter(is_chosen).collect();
     if in_earnest() && chosen.is_empty() {
         return;
     }
     let rounds = sized(ROUNDS, ROUNDS_IN_TEST);
-    let rows: Vec<Row> = chosen.into_iter().map(|pattern| run(pattern, rounds)).collect();
+    let rows: Vec<ListBenchRow> = chosen.into_iter().map(|pattern| run(pattern, rounds)).collect();
     report::print(&rows);
     report::write(&rows, env!("CARGO_TARGET_TMPDIR"));
 }

@@ -6,7 +6,7 @@ use client::Regions;
 pub(crate) const RANKS: usize = 4;
 
 /// One pattern.
-pub(crate) struct Pattern {
+pub(crate) struct ListPattern {
     pub(crate) name: &'static str,
     /// The lists of one rank: one for each dump.
     pub(crate) lists: fn(usize) -> Vec<Regions>,
@@ -22,22 +22,22 @@ const COLUMN: [&str; 2] = ["-, 3.5..12.1", "-"];
 /// Wu, table 3.2: I/O time of writes and reads together 14.4 s, 11.7 s and 2.1 s.
 const BTIO: [&str; 2] = ["6.9, 5.6", "(both)"];
 
-pub(crate) const EARNEST: &[Pattern] = &[
-    Pattern { name: "tile, 3 B", lists: |rank| tile(rank, 3, 1024, 768), seed: TILE },
-    Pattern { name: "tile, 32 B", lists: |rank| tile(rank, 32, 1024, 768), seed: TILE },
-    Pattern { name: "column, 512", lists: |rank| column(rank, 512), seed: COLUMN },
-    Pattern { name: "column, 1024", lists: |rank| column(rank, 1024), seed: COLUMN },
-    Pattern { name: "column, 2048", lists: |rank| column(rank, 2048), seed: COLUMN },
-    Pattern { name: "column, 4096", lists: |rank| column(rank, 4096), seed: COLUMN },
-    Pattern { name: "column, 8192", lists: |rank| column(rank, 8192), seed: COLUMN },
-    Pattern { name: "BTIO class A", lists: |rank| btio(rank, 64, 40), seed: BTIO },
+pub(crate) const EARNEST: &[ListPattern] = &[
+    ListPattern { name: "tile, 3 B", lists: |rank| tile(rank, 3, 1024, 768), seed: TILE },
+    ListPattern { name: "tile, 32 B", lists: |rank| tile(rank, 32, 1024, 768), seed: TILE },
+    ListPattern { name: "column, 512", lists: |rank| column(rank, 512), seed: COLUMN },
+    ListPattern { name: "column, 1024", lists: |rank| column(rank, 1024), seed: COLUMN },
+    ListPattern { name: "column, 2048", lists: |rank| column(rank, 2048), seed: COLUMN },
+    ListPattern { name: "column, 4096", lists: |rank| column(rank, 4096), seed: COLUMN },
+    ListPattern { name: "column, 8192", lists: |rank| column(rank, 8192), seed: COLUMN },
+    ListPattern { name: "BTIO class A", lists: |rank| btio(rank, 64, 40), seed: BTIO },
 ];
 
-pub(crate) const TEST: &[Pattern] = &[
-    Pattern { name: "tile, 3 B", lists: |rank| tile(rank, 3, 64, 48), seed: TILE },
-    Pattern { name: "tile, 32 B", lists: |rank| tile(rank, 32, 64, 48), seed: TILE },
-    Pattern { name: "column, 64", lists: |rank| column(rank, 64), seed: COLUMN },
-    Pattern { name: "BTIO, 16", lists: |rank| btio(rank, 16, 2), seed: BTIO },
+pub(crate) const TEST: &[ListPattern] = &[
+    ListPattern { name: "tile, 3 B", lists: |rank| tile(rank, 3, 64, 48), seed: TILE },
+    ListPattern { name: "tile, 32 B", lists: |rank| tile(rank, 32, 64, 48), seed: TILE },
+    ListPattern { name: "column, 64", lists: |rank| column(rank, 64), seed: COLUMN },
+    ListPattern { name: "BTIO, 16", lists: |rank| btio(rank, 16, 2), seed: BTIO },
 ];
 
 /// mpi-tile-io: 2 x 2 tiles, each of `width` x `height` elements.

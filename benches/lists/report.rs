@@ -5,42 +5,42 @@ use std::path::Path;
 use benches::median;
 
 use crate::Taken;
-use crate::patterns::Pattern;
-use crate::ways::Way;
+use crate::patterns::ListPattern;
+use crate::ways::ListMethod;
 
 const STEPS: [&str; 2] = ["write", "read"];
 
 /// One pattern with what each way took, round by round.
-pub(crate) struct Row {
+pub(crate) struct ListBenchRow {
     name: &'static str,
     seed: [&'static str; 2],
     /// Regions and packed bytes of one rank.
     regions: u64,
     bytes: u64,
-    /// Each way's, in the order of [`Way::ALL`].
+    /// Each way's, in the order of [`ListMethod::ALL`].
     taken: [Vec<Taken>; 3],
 }
 
-impl Row {
-    pub(crate) fn new(pattern: &Pattern) -> Self {
+impl ListBenchRow {
+    pub(crate) fn new(pattern: &ListPattern) -> Self {
         let lists = (pattern.lists)(0);
         let regions = lists.iter().map(client::Regions::count).sum();
         let bytes = lists.iter().map(client::Regions::bytes).sum();
         Self { name: pattern.name, seed: pattern.seed, regions, bytes, taken: Default::default() }
     }
 
-    pub(crate) fn note(&mut self, way: Way, taken: Taken) {
+    pub(crate) fn note(&mut self, way: ListMethod, taken: Taken) {
         self.taken[way as usize].push(taken);
     }
 
     /// Milliseconds, in the middle.
-    fn time_ms(&self, way: Way, step: usize) -> f64 {
+    fn time_ms(&self, way: ListMethod, step: usize) -> f64 {
         median(self.taken[way as usize].iter().map(|taken| taken.times[step].as_secs_f64() * 1e3))
     }
 
     /// How many times as long as with lists.
-    fn ratio(&self, way: Way, step: usize) -> f64 {
-        let lists = &self.taken[Way::List as usize];
+    fn ratio(&self, way: ListMethod, step: usize) -> f64 {
+        let lists = &self.taken[ListMethod::List as usize];
         let rounds = self.taken[way as usize].iter().zip(lists);
         median(
             rounds
@@ -49,8 +49,8 @@ impl Row {
     }
 
     /// The same of the time of the processors.
-    fn processor_ratio(&self, way: Way, step: usize) -> f64 {
-        let lists = &self.taken[Way::List as usize];
+    fn processor_ratio(&self, way: ListMethod, step: usize) -> f64 {
+        let lists = &self.taken[ListMethod::List as usize];
         let rounds = self.taken[way as usize].iter().zip(lists);
         median(rounds.map(|(way, list)| {
             way.processor[step].as_secs_f64() / list.processor[step].as_secs_f64()
@@ -58,12 +58,12 @@ impl Row {
     }
 
     /// Of one rank.
-    fn requests(&self, way: Way, step: usize) -> u64 {
+    fn requests(&self, way: ListMethod, step: usize) -> u64 {
         self.taken[way as usize].first().map_or(0, |taken| taken.requests[step])
     }
 }
 
-pub(crate) fn print(rows: &[Row]) {
+pub(crate) fn print(rows: &[ListBenchRow]) {
     println!(
         "4 ranks at once; milliseconds until all have done, medians; requests of one rank; ratios: how \
          many times as long as with lists, by the clock and by the processors, beside those of the seed"
@@ -105,8 +105,8 @@ pub(crate) fn print(rows: &[Row]) {
     );
     for row in rows {
         for (step, name) in STEPS.iter().enumerate() {
-            let [single, sieve, list] = Way::ALL.map(|way| row.requests(way, step));
-            let times = Way::ALL.map(|way| row.time_ms(way, step));
+            let [single, sieve, list] = ListMethod::ALL.map(|way| row.requests(way, step));
+            let times = ListMethod::ALL.map(|way| row.time_ms(way, step));
             println!(
                 "{:<13} {name:<5} {:>8} {:>7} | {single:>8} {sieve:>7} {list:>6} | {:>9.2} {:>9.2} \
                  {:>8.2} | {:>8.1} {:>8.2} | {:>8.1} {:>8.2} | {:<13}",
@@ -116,17 +116,17 @@ pub(crate) fn print(rows: &[Row]) {
                 times[0],
                 times[1],
                 times[2],
-                row.ratio(Way::Single, step),
-                row.ratio(Way::Sieve, step),
-                row.processor_ratio(Way::Single, step),
-                row.processor_ratio(Way::Sieve, step),
+                row.ratio(ListMethod::Single, step),
+                row.ratio(ListMethod::Sieve, step),
+                row.processor_ratio(ListMethod::Single, step),
+                row.processor_ratio(ListMethod::Sieve, step),
                 row.seed[step],
             );
         }
     }
     for row in rows.iter().filter(|row| row.name.starts_with("BTIO")) {
         let both = |way| row.requests(way, 0) + row.requests(way, 1);
-        let [single, sieve, list] = Way::ALL.map(both);
+        let [single, sieve, list] = ListMethod::ALL.map(both);
         println!(
             "{}, requests of one rank to write and read: {single}, {sieve}, {list} \
              (the seed: 163840, 82040, 1360)",
@@ -136,17 +136,17 @@ pub(crate) fn print(rows: &[Row]) {
 }
 
 /// Writes `lists.json` into `folder`.
-pub(crate) fn write(rows: &[Row], folder: impl AsRef<Path>) {
+pub(crate) fn write(rows: &[ListBenchRow], folder: impl AsRef<Path>) {
     let path = folder.as_ref().join("lists.json");
     std::fs::write(&path, json(rows)).expect("the target directory takes files");
     println!("{}", path.display());
 }
 
-fn json(rows: &[Row]) -> String {
+fn json(rows: &[ListBenchRow]) -> String {
     let lines = rows.iter().flat_map(|row| {
         STEPS.iter().enumerate().map(move |(step, name)| {
-            let [single, sieve, list] = Way::ALL.map(|way| row.requests(way, step));
-            let times = Way::ALL.map(|way| row.time_ms(way, step));
+            let [single, sieve, list] = ListMethod::ALL.map(|way| row.requests(way, step));
+            let times = ListMethod::ALL.map(|way| row.time_ms(way, step));
             format!(
                 "  {{\"pattern\": \"{}\", \"step\": \"{name}\", \"regions\": {}, \"bytes\": {}, \
                  \"requests\": [{single}, {sieve}, {list}], \"ms\": [{:.3}, {:.3}, {:.3}], \
@@ -158,10 +158,10 @@ fn json(rows: &[Row]) -> String {
                 times[0],
                 times[1],
                 times[2],
-                row.ratio(Way::Single, step),
-                row.ratio(Way::Sieve, step),
-                row.processor_ratio(Way::Single, step),
-                row.processor_ratio(Way::Sieve, step),
+                row.ratio(ListMethod::Single, step),
+                row.ratio(ListMethod::Sieve, step),
+                row.processor_ratio(ListMethod::Single, step),
+                row.processor_ratio(ListMethod::Sieve, step),
             )
         })
     });

@@ -17,18 +17,18 @@ const SIEVE_BYTES: u64 = 4 << 20;
 
 /// A door that counts the requests which go through it.
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedResult {
     client_handle: ClientHandle,
     pub(crate) requests: Arc<AtomicU64>,
 }
 
-impl Counted {
+impl CountedResult {
     pub(crate) fn new(client_handle: ClientHandle) -> Self {
         Self { client_handle, requests: Arc::default() }
     }
 }
 
-impl Spawn for Counted {
+impl Spawn for CountedResult {
     fn spawn<C: Call>(
         &self,
         to: NodeId,
@@ -57,19 +57,19 @@ impl Spawn for Counted {
 
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ListMethod {
     Single,
     Sieve,
     List,
 }
 
-impl Way {
+impl ListMethod {
     pub(crate) const ALL: [Self; 3] = [Self::Single, Self::Sieve, Self::List];
 
     /// Writes the packed `data` to `regions`; those who sieve take `turns`.
     pub(crate) fn write(
         self,
-        file: &File<Counted>,
+        file: &File<CountedResult>,
         regions: &Regions,
         data: &Bytes,
         turns: &Mutex<()>,
@@ -92,7 +92,7 @@ impl Way {
     }
 
     /// Reads `regions`, packed, into `out`.
-    pub(crate) async fn read(self, file: &File<Counted>, regions: &Regions, out: &mut [u8]) {
+    pub(crate) async fn read(self, file: &File<CountedResult>, regions: &Regions, out: &mut [u8]) {
         match self {
             Self::Single => {
                 for region in regions.walk(0..u64::MAX) {
@@ -140,7 +140,7 @@ fn pieces(regions: &Regions) -> Vec<Sieved> {
     pieces
 }
 
-async fn sieve_read(file: &File<Counted>, regions: &Regions, out: &mut [u8]) {
+async fn sieve_read(file: &File<CountedResult>, regions: &Regions, out: &mut [u8]) {
     let mut buffer = vec![0; SIEVE_BYTES as usize];
     for (span, parts) in pieces(regions) {
         let piece = &mut buffer[..(span.end - span.start) as usize];
@@ -151,7 +151,7 @@ async fn sieve_read(file: &File<Counted>, regions: &Regions, out: &mut [u8]) {
     }
 }
 
-async fn sieve_write(file: &File<Counted>, regions: &Regions, data: &Bytes) {
+async fn sieve_write(file: &File<CountedResult>, regions: &Regions, data: &Bytes) {
     for (span, parts) in pieces(regions) {
         let mut piece = vec![0; (span.end - span.start) as usize];
         file.read_at(span.start, &mut piece).await.expect("it can be read");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use benches::sized;
 use runtime::seed::Rng;
 
-use crate::sides::Side;
-use crate::wire::{Args, Connection, MOUNT, NFS, Results, wrong};
+use crate::sides::NfsServerSide;
+use crate::wire::{BenchArgs, BenchConnection, BenchResults, MOUNT, NFS, wrong};
 
 /// Bytes of the file of one connection.
 const FILE_BYTES: u64 = 64 << 20;
@@ -23,7 +23,7 @@ const UNSTABLE: u32 = 0;
 
 /// One kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum NfsWork {
     Null,
     Getattr,
     Lookup,
@@ -38,64 +38,69 @@ pub(crate) enum Work {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    pub(crate) work: Work,
+pub(crate) struct NfsBenchRow {
+    pub(crate) work: NfsWork,
     pub(crate) connections: usize,
     pub(crate) depth: usize,
 }
 
-const fn row(work: Work, connections: usize, depth: usize) -> Row {
-    Row { work, connections, depth }
+const fn row(work: NfsWork, connections: usize, depth: usize) -> NfsBenchRow {
+    NfsBenchRow { work, connections, depth }
 }
 
 /// In this order: what is removed was made in the row before, and what is read was written.
-pub(crate) const ROWS: &[Row] = &[
-    row(Work::Null, 1, 1),
-    row(Work::Getattr, 1, 1),
-    row(Work::Getattr, 8, 8),
-    row(Work::Lookup, 1, 8),
-    row(Work::Create, 1, 8),
-    row(Work::Remove, 1, 8),
-    row(Work::Create, 8, 4),
-    row(Work::Remove, 8, 4),
-    row(Work::WriteLarge, 1, 4),
-    row(Work::ReadLarge, 1, 4),
-    row(Work::WriteLarge, 8, 2),
-    row(Work::ReadLarge, 8, 2),
-    row(Work::ReadSmall, 1, 1),
-    row(Work::ReadSmall, 1, 8),
-    row(Work::WriteSmall, 1, 8),
-    row(Work::Readdirplus, 1, 1),
+pub(crate) const ROWS: &[NfsBenchRow] = &[
+    row(NfsWork::Null, 1, 1),
+    row(NfsWork::Getattr, 1, 1),
+    row(NfsWork::Getattr, 8, 8),
+    row(NfsWork::Lookup, 1, 8),
+    row(NfsWork::Create, 1, 8),
+    row(NfsWork::Remove, 1, 8),
+    row(NfsWork::Create, 8, 4),
+    row(NfsWork::Remove, 8, 4),
+    row(NfsWork::WriteLarge, 1, 4),
+    row(NfsWork::ReadLarge, 1, 4),
+    row(NfsWork::WriteLarge, 8, 2),
+    row(NfsWork::ReadLarge, 8, 2),
+    row(NfsWork::ReadSmall, 1, 1),
+    row(NfsWork::ReadSmall, 1, 8),
+    row(NfsWork::WriteSmall, 1, 8),
+    row(NfsWork::Readdirplus, 1, 1),
 ];
 
 /// What came of a row on one side in one round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     /// Requests per second.
     pub(crate) rate: f64,
     /// Microseconds of the server's processor time per request.
     pub(crate) cpu_us: f64,
 }
 
-impl Row {
+impl NfsBenchRow {
     pub(crate) fn name(&self) -> String {
         let name = match self.work {
-            Work::Null => "null",
-            Work::Getattr => "getattr",
-            Work::Lookup => "lookup",
-            Work::ReadSmall => "read 4 KiB, random",
-            Work::WriteSmall => "write 4 KiB, random",
-            Work::Readdirplus => "readdirplus, 64 KiB",
-            Work::Create => "create",
-            Work::Remove => "remove",
-            Work::WriteLarge => "write 1 MiB",
-            Work::ReadLarge => "read 1 MiB",
+            NfsWork::Null => "null",
+            NfsWork::Getattr => "getattr",
+            NfsWork::Lookup => "lookup",
+            NfsWork::ReadSmall => "read 4 KiB, random",
+            NfsWork::WriteSmall => "write 4 KiB, random",
+            NfsWork::Readdirplus => "readdirplus, 64 KiB",
+            NfsWork::Create => "create",
+            NfsWork::Remove => "remove",
+            NfsWork::WriteLarge => "write 1 MiB",
+            NfsWork::ReadLarge => "read 1 MiB",
         };
         format!("{name}, {} x {}", self.connections, self.depth)
     }
 
-    /// Does it on `side`, for `duration` or so many requests as there is something to do for.
-    pub(crate) fn run(&self, side: &Side, round: usize, duration: Duration) -> io::Result<Outcome> {
+    /// Does it on `side`, for `duration` or until its work is done.
+    pub(crate) fn run(
+        &self,
+        side: &NfsServerSide,
+        round: usize,
+        duration: Duration,
+    ) -> io::Result<LoadOutcome> {
         // Ready, and go.
         let (ready, go) = (Barrier::new(self.connections + 1), Barrier::new(self.connections + 1));
         std::thread::scope(|scope| {
@@ -103,7 +108,7 @@ impl Row {
                 .map(|index| {
                     let (ready, go) = (&ready, &go);
                     scope.spawn(move || {
-                        let client = Client::new(self, side, (round, index));
+                        let client = LoadClient::new(self, side, (round, index));
                         ready.wait();
                         go.wait();
                         client?.work(duration)
@@ -121,13 +126,13 @@ impl Row {
             let cpu = side.cpu().saturating_sub(cpu);
             let count = f64::from(done.into_iter().sum::<io::Result<u32>>()?.max(1));
             let cpu_us = cpu.as_secs_f64() * 1e6 / count;
-            Ok(Outcome { rate: count / elapsed.as_secs_f64(), cpu_us })
+            Ok(LoadOutcome { rate: count / elapsed.as_secs_f64(), cpu_us })
         })
     }
 }
 
 /// How stable the answer to a WRITE says that its data is (RFC 1813 section 3.3.7); behind the status.
-fn how_stable(mut results: Results<'_>) -> io::Result<u32> {
+fn how_stable(mut results: BenchResults<'_>) -> io::Result<u32> {
     for attributes_bytes in [24, 84] {
         if results.word()? == 1 {
             results.skip(attributes_bytes)?;
@@ -138,9 +143,9 @@ fn how_stable(mut results: Results<'_>) -> io::Result<u32> {
 }
 
 /// One connection with what it works on.
-struct Client<'a> {
-    row: &'a Row,
-    connection: Connection,
+struct LoadClient<'a> {
+    row: &'a NfsBenchRow,
+    connection: BenchConnection,
     directory: Vec<u8>,
     file: Vec<u8>,
     /// Tells its names from those of others.
@@ -149,12 +154,16 @@ struct Client<'a> {
     data: Vec<u8>,
 }
 
-impl<'a> Client<'a> {
-    fn new(row: &'a Row, side: &Side, (round, index): (usize, usize)) -> io::Result<Self> {
+impl<'a> LoadClient<'a> {
+    fn new(
+        row: &'a NfsBenchRow,
+        side: &NfsServerSide,
+        (round, index): (usize, usize),
+    ) -> io::Result<Self> {
         let seed = round as u32 * 1000 + index as u32;
-        let mut mount = Connection::new(side.mount, MOUNT, seed)?;
+        let mut mount = BenchConnection::new(side.mount, MOUNT, seed)?;
         let (status, mut results) =
-            mount.call(1, &Args::default().opaque(side.export.as_bytes()))?;
+            mount.call(1, &BenchArgs::default().opaque(side.export.as_bytes()))?;
         if status != 0 {
             return Err(wrong(format!("mount: {status}")));
         }
@@ -162,13 +171,13 @@ impl<'a> Client<'a> {
         // A number that no call of an earlier round has.
         let mut rng = Rng::new(u64::from(seed) << 32 | u64::from(std::process::id()));
         let xid = rng.bits() as u32;
-        let connection = Connection::new(side.nfs, NFS, xid)?;
+        let connection = BenchConnection::new(side.nfs, NFS, xid)?;
         let data = (0..LARGE).map(|at| (at * 31 + at / 251) as u8).collect();
         let prefix = format!("{}-{round}-{index}", row.connections);
         let mut client =
             Self { row, connection, directory: root, file: Vec::new(), prefix, rng, data };
         client.file = client.made(8, &format!("file{index}"))?;
-        if row.work == Work::Readdirplus {
+        if row.work == NfsWork::Readdirplus {
             client.directory = client.made(9, "listed")?;
             if client.find("entry0")?.is_none() {
                 for entry in 0..sized(LISTED, 10) {
@@ -176,14 +185,14 @@ impl<'a> Client<'a> {
                 }
             }
         }
-        if matches!(row.work, Work::ReadSmall | Work::WriteSmall | Work::ReadLarge) {
+        if matches!(row.work, NfsWork::ReadSmall | NfsWork::WriteSmall | NfsWork::ReadLarge) {
             client.fill()?;
         }
         Ok(client)
     }
 
     fn find(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        let args = Args::default().opaque(&self.directory).opaque(name.as_bytes());
+        let args = BenchArgs::default().opaque(&self.directory).opaque(name.as_bytes());
         let (status, mut results) = self.connection.call(3, &args)?;
         Ok(if status == 0 { Some(results.opaque()?.to_vec()) } else { None })
     }
@@ -193,7 +202,7 @@ impl<'a> Client<'a> {
         if let Some(found) = self.find(name)? {
             return Ok(found);
         }
-        let args = Args::default().opaque(&self.directory).opaque(name.as_bytes());
+        let args = BenchArgs::default().opaque(&self.directory).opaque(name.as_bytes());
         let how: &[u32] = if procedure == 8 { &[0] } else { &[] };
         let args = args.words(how).words(&[1, 0o755, 0, 0, 0, 0, 0]);
         let (status, _) = self.connection.call(procedure, &args)?;
@@ -205,7 +214,7 @@ impl<'a> Client<'a> {
 
     /// Writes the file, if it is not as long as it should be.
     fn fill(&mut self) -> io::Result<()> {
-        let args = Args::default().opaque(&self.file);
+        let args = BenchArgs::default().opaque(&self.file);
         let (_, mut results) = self.connection.call(1, &args)?;
         results.skip(20)?;
         let size = u64::from(results.word()?) << 32 | u64::from(results.word()?);
@@ -218,18 +227,18 @@ impl<'a> Client<'a> {
     }
 
     /// Arguments of an unstable WRITE up to its data.
-    fn write_args(&self, offset: u64, length: usize) -> Args {
+    fn write_args(&self, offset: u64, length: usize) -> BenchArgs {
         let length = length as u32;
-        Args::default().opaque(&self.file).long(offset).words(&[length, 0, length])
+        BenchArgs::default().opaque(&self.file).long(offset).words(&[length, 0, length])
     }
 
     /// Requests to be done; as many as there is time for if there is no number.
     fn wanted(&self) -> Option<u64> {
         let per_connection = |count: u64| (count / self.row.connections as u64).max(1);
         match self.row.work {
-            Work::Create | Work::Remove => Some(sized(per_connection(4000), 20)),
+            NfsWork::Create | NfsWork::Remove => Some(sized(per_connection(4000), 20)),
             // The whole file, once.
-            Work::WriteLarge => Some(sized(FILE_BYTES, 4 << 20) / LARGE as u64),
+            NfsWork::WriteLarge => Some(sized(FILE_BYTES, 4 << 20) / LARGE as u64),
             _ => None,
         }
     }
@@ -253,18 +262,18 @@ impl<'a> Client<'a> {
             if !under_way.remove(&xid) {
                 return Err(wrong("a reply to no call"));
             }
-            let status = if self.row.work == Work::Null { 0 } else { results.word()? };
+            let status = if self.row.work == NfsWork::Null { 0 } else { results.word()? };
             if status != 0 {
                 return Err(wrong(format!("{}: status {status}", self.row.name())));
             }
-            if matches!(self.row.work, Work::WriteLarge | Work::WriteSmall) {
+            if matches!(self.row.work, NfsWork::WriteLarge | NfsWork::WriteSmall) {
                 is_unstable |= how_stable(results)? == UNSTABLE;
             }
             done += 1;
         }
         // As all clients do: what was answered as stable needs none.
         if is_unstable {
-            let args = Args::default().opaque(&self.file).long(0).words(&[0]);
+            let args = BenchArgs::default().opaque(&self.file).long(0).words(&[0]);
             let (status, _) = self.connection.call(21, &args)?;
             if status != 0 {
                 return Err(wrong(format!("commit: status {status}")));
@@ -274,38 +283,38 @@ impl<'a> Client<'a> {
     }
 
     fn send(&mut self, index: u64) -> io::Result<u32> {
-        let of_file = Args::default().opaque(&self.file);
+        let of_file = BenchArgs::default().opaque(&self.file);
         let size = sized(FILE_BYTES, LARGE as u64);
         let any = BLOCK as u64 * self.rng.below(size / BLOCK as u64);
         let large = LARGE as u64 * (index % (size / LARGE as u64));
         let name = format!("name-{}-{index}", self.prefix);
-        let named = Args::default().opaque(&self.directory).opaque(name.as_bytes());
+        let named = BenchArgs::default().opaque(&self.directory).opaque(name.as_bytes());
         match self.row.work {
-            Work::Null => self.connection.send(0, &Args::default(), &[]),
-            Work::Getattr => self.connection.send(1, &of_file, &[]),
-            Work::Lookup => {
-                let args = Args::default().opaque(&self.directory).opaque(b"file0");
+            NfsWork::Null => self.connection.send(0, &BenchArgs::default(), &[]),
+            NfsWork::Getattr => self.connection.send(1, &of_file, &[]),
+            NfsWork::Lookup => {
+                let args = BenchArgs::default().opaque(&self.directory).opaque(b"file0");
                 self.connection.send(3, &args, &[])
             }
-            Work::ReadSmall => {
+            NfsWork::ReadSmall => {
                 self.connection.send(6, &of_file.long(any).words(&[BLOCK as u32]), &[])
             }
-            Work::ReadLarge => {
+            NfsWork::ReadLarge => {
                 self.connection.send(6, &of_file.long(large).words(&[LARGE as u32]), &[])
             }
-            Work::WriteSmall => {
+            NfsWork::WriteSmall => {
                 self.connection.send(7, &self.write_args(any, BLOCK), &self.data[..BLOCK])
             }
-            Work::WriteLarge => {
+            NfsWork::WriteLarge => {
                 let at = LARGE as u64 * index;
                 self.connection.send(7, &self.write_args(at, LARGE), &self.data)
             }
-            Work::Create => {
+            NfsWork::Create => {
                 self.connection.send(8, &named.words(&[0, 1, 0o644, 0, 0, 0, 0, 0]), &[])
             }
-            Work::Remove => self.connection.send(12, &named, &[]),
-            Work::Readdirplus => {
-                let args = Args::default().opaque(&self.directory).long(0).long(0);
+            NfsWork::Remove => self.connection.send(12, &named, &[]),
+            NfsWork::Readdirplus => {
+                let args = BenchArgs::default().opaque(&self.directory).long(0).long(0);
                 self.connection.send(17, &args.words(&[LISTING_BYTES, LISTING_BYTES]), &[])
             }
         }

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use benches::{in_earnest, sized};
 
-use load::{Outcome, ROWS, Row};
-use sides::Side;
+use load::{LoadOutcome, NfsBenchRow, ROWS};
+use sides::NfsServerSide;
 
 /// As the program has it (ADR 44). For `nfsserve` too, which is this program.
 #[global_allocator]
@@ -39,7 +39,7 @@ const APART: &str = "MDFS_BENCH_APART";
 /// What one row found on one side, round by round.
 #[derive(Debug, Default)]
 struct Cell {
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<LoadOutcome>,
     failure: Option<String>,
 }
 
@@ -61,11 +61,12 @@ fn main() -> ExitCode {
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     // Other benchmarks may be meant: `cargo xtask bench nfs` asks all of them.
-    let is_named = |row: &Row, part: &String| format!("nfs {}", row.name()).contains(part);
-    let is_wanted = |row: &&Row| wanted.is_empty() || wanted.iter().any(|part| is_named(row, part));
+    let is_named = |row: &NfsBenchRow, part: &String| format!("nfs {}", row.name()).contains(part);
+    let is_wanted =
+        |row: &&NfsBenchRow| wanted.is_empty() || wanted.iter().any(|part| is_named(row, part));
     // Small, there is one row of each kind of work.
-    let is_of_test = |row: &&Row| in_earnest() || row.connections == 1;
-    let rows: Vec<&Row> = ROWS.iter().filter(is_of_test).filter(is_wanted).collect();
+    let is_of_test = |row: &&NfsBenchRow| in_earnest() || row.connections == 1;
+    let rows: Vec<&NfsBenchRow> = ROWS.iter().filter(is_of_test).filter(is_wanted).collect();
     if !rows.is_empty() {
         measure(&rows);
     }
@@ -94,9 +95,9 @@ fn apart() -> ExitCode {
     }
 }
 
-fn measure(rows: &[&Row]) {
+fn measure(rows: &[&NfsBenchRow]) {
     let (rounds, duration) = sized((5, Duration::from_millis(400)), (1, Duration::from_millis(20)));
-    let sides: Vec<Side> = sides::start();
+    let sides: Vec<NfsServerSide> = sides::start();
     let mut cells: Vec<Vec<Cell>> = Vec::new();
     cells.resize_with(rows.len(), || sides.iter().map(|_| Cell::default()).collect());
     let mut streams = Vec::new();

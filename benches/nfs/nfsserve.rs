@@ -24,7 +24,7 @@ const ROOT: fileid3 = 1;
 pub(crate) fn serve() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("the machine has threads");
-    let listener = runtime.block_on(NFSTcpListener::bind("127.0.0.1:0", Memory::new()));
+    let listener = runtime.block_on(NFSTcpListener::bind("127.0.0.1:0", MemoryFileSystem::new()));
     let listener = listener.expect("a free port");
     println!("127.0.0.1:{}", listener.get_listen_port());
     std::io::stdout().flush().expect("the output is a pipe");
@@ -33,44 +33,44 @@ pub(crate) fn serve() {
     runtime.shutdown_background();
 }
 
-enum Content {
+enum ObjectContent {
     File(Vec<u8>),
     /// By name, and by number for listings.
     Directory(BTreeMap<Vec<u8>, fileid3>, BTreeMap<fileid3, Vec<u8>>),
 }
 
-struct Node {
+struct Object {
     attributes: fattr3,
-    content: Content,
+    content: ObjectContent,
 }
 
 /// Files in memory.
-struct Memory {
-    nodes: Mutex<BTreeMap<fileid3, Node>>,
+struct MemoryFileSystem {
+    nodes: Mutex<BTreeMap<fileid3, Object>>,
 }
 
-impl Memory {
+impl MemoryFileSystem {
     fn new() -> Self {
-        let root = Content::Directory(BTreeMap::new(), BTreeMap::new());
+        let root = ObjectContent::Directory(BTreeMap::new(), BTreeMap::new());
         let attributes = attributes(ROOT, ftype3::NF3DIR, 0o755);
-        let nodes = BTreeMap::from([(ROOT, Node { attributes, content: root })]);
+        let nodes = BTreeMap::from([(ROOT, Object { attributes, content: root })]);
         Self { nodes: Mutex::new(nodes) }
     }
 
-    fn nodes(&self) -> MutexGuard<'_, BTreeMap<fileid3, Node>> {
-        self.nodes.lock().expect("nobody panicked")
+    fn nodes(&self) -> MutexGuard<'_, BTreeMap<fileid3, Object>> {
+        self.nodes.lock().expect("no thread panicked")
     }
 
     fn make(
         &self,
         directory: fileid3,
         name: &filename3,
-        content: Content,
+        content: ObjectContent,
     ) -> Result<(fileid3, fattr3), nfsstat3> {
         let mut nodes = self.nodes();
         let id = nodes.last_key_value().map_or(ROOT, |(last, _)| last + 1);
         let above = nodes.get_mut(&directory).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let Content::Directory(names, entries) = &mut above.content else {
+        let ObjectContent::Directory(names, entries) = &mut above.content else {
             return Err(nfsstat3::NFS3ERR_NOTDIR);
         };
         if let Some(found) = names.get(&name.0) {
@@ -81,11 +81,11 @@ impl Memory {
         names.insert(name.0.clone(), id);
         entries.insert(id, name.0.clone());
         let (kind, mode) = match &content {
-            Content::File(_) => (ftype3::NF3REG, 0o644),
-            Content::Directory(..) => (ftype3::NF3DIR, 0o755),
+            ObjectContent::File(_) => (ftype3::NF3REG, 0o644),
+            ObjectContent::Directory(..) => (ftype3::NF3DIR, 0o755),
         };
         let attributes = attributes(id, kind, mode);
-        nodes.insert(id, Node { attributes, content });
+        nodes.insert(id, Object { attributes, content });
         Ok((id, attributes))
     }
 }
@@ -108,7 +108,7 @@ fn attributes(fileid: fileid3, ftype: ftype3, mode: u32) -> fattr3 {
 }
 
 #[async_trait]
-impl NFSFileSystem for Memory {
+impl NFSFileSystem for MemoryFileSystem {
     fn capabilities(&self) -> VFSCapabilities {
         VFSCapabilities::ReadWrite
     }
@@ -119,7 +119,7 @@ impl NFSFileSystem for Memory {
 
     async fn lookup(&self, directory: fileid3, name: &filename3) -> Result<fileid3, nfsstat3> {
         match self.nodes().get(&directory).map(|node| &node.content) {
-            Some(Content::Directory(names, _)) => {
+            Some(ObjectContent::Directory(names, _)) => {
                 names.get(&name.0).copied().ok_or(nfsstat3::NFS3ERR_NOENT)
             }
             _ => Err(nfsstat3::NFS3ERR_NOTDIR),
@@ -133,7 +133,7 @@ impl NFSFileSystem for Memory {
     async fn setattr(&self, id: fileid3, new: sattr3) -> Result<fattr3, nfsstat3> {
         let mut nodes = self.nodes();
         let node = nodes.get_mut(&id).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        if let (set_size3::size(size), Content::File(bytes)) = (new.size, &mut node.content) {
+        if let (set_size3::size(size), ObjectContent::File(bytes)) = (new.size, &mut node.content) {
             bytes.resize(size as usize, 0);
             (node.attributes.size, node.attributes.used) = (size, size);
         }
@@ -142,7 +142,7 @@ impl NFSFileSystem for Memory {
 
     async fn read(&self, id: fileid3, at: u64, count: u32) -> Result<(Vec<u8>, bool), nfsstat3> {
         let nodes = self.nodes();
-        let Some(Content::File(bytes)) = nodes.get(&id).map(|node| &node.content) else {
+        let Some(ObjectContent::File(bytes)) = nodes.get(&id).map(|node| &node.content) else {
             return Err(nfsstat3::NFS3ERR_INVAL);
         };
         let start = bytes.len().min(at as usize);
@@ -153,7 +153,9 @@ impl NFSFileSystem for Memory {
     async fn write(&self, id: fileid3, at: u64, data: &[u8]) -> Result<fattr3, nfsstat3> {
         let mut nodes = self.nodes();
         let node = nodes.get_mut(&id).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let Content::File(bytes) = &mut node.content else { return Err(nfsstat3::NFS3ERR_INVAL) };
+        let ObjectContent::File(bytes) = &mut node.content else {
+            return Err(nfsstat3::NFS3ERR_INVAL);
+        };
         let (start, end) = (at as usize, at as usize + data.len());
         if bytes.len() < end {
             bytes.resize(end, 0);
@@ -169,7 +171,7 @@ impl NFSFileSystem for Memory {
         name: &filename3,
         _new: sattr3,
     ) -> Result<(fileid3, fattr3), nfsstat3> {
-        self.make(directory, name, Content::File(Vec::new()))
+        self.make(directory, name, ObjectContent::File(Vec::new()))
     }
 
     async fn create_exclusive(&self, _: fileid3, _: &filename3) -> Result<fileid3, nfsstat3> {
@@ -181,13 +183,13 @@ impl NFSFileSystem for Memory {
         directory: fileid3,
         name: &filename3,
     ) -> Result<(fileid3, fattr3), nfsstat3> {
-        self.make(directory, name, Content::Directory(BTreeMap::new(), BTreeMap::new()))
+        self.make(directory, name, ObjectContent::Directory(BTreeMap::new(), BTreeMap::new()))
     }
 
     async fn remove(&self, directory: fileid3, name: &filename3) -> Result<(), nfsstat3> {
         let mut nodes = self.nodes();
         let above = nodes.get_mut(&directory).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let Content::Directory(names, entries) = &mut above.content else {
+        let ObjectContent::Directory(names, entries) = &mut above.content else {
             return Err(nfsstat3::NFS3ERR_NOTDIR);
         };
         let id = names.remove(&name.0).ok_or(nfsstat3::NFS3ERR_NOENT)?;
@@ -213,7 +215,8 @@ impl NFSFileSystem for Memory {
         max_entries: usize,
     ) -> Result<ReadDirResult, nfsstat3> {
         let nodes = self.nodes();
-        let Some(Content::Directory(_, entries)) = nodes.get(&directory).map(|node| &node.content)
+        let Some(ObjectContent::Directory(_, entries)) =
+            nodes.get(&directory).map(|node| &node.content)
         else {
             return Err(nfsstat3::NFS3ERR_NOTDIR);
         };

@@ -38,7 +38,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = String>) {
     let serving = running.on_application(move |context| async move {
         let address = Address::Tcp("127.0.0.1:0".into());
         let gateway = Gateway::start(context, &address, config).await.expect("a free port");
-        // Whoever started it waits for this.
+        // The parent process waits for this.
         let _ = listens.send(gateway.address().to_string());
         // It is told to stop by the end of the other side.
         let _ = stopped.await;

@@ -17,23 +17,23 @@ use crate::{nfsserve, ours};
 const GANESHA: (u16, u16) = (20_800, 20_801);
 const UNFS3: (u16, u16) = (20_810, 20_811);
 
-/// A server is waited for so often, so long.
+/// Attempts to connect to a new server, and the pause between them.
 const TRIES_MAX: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A server, and what of it is exported.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct NfsServerSide {
     pub(crate) name: &'static str,
     /// When a change of names is safe; and data, after COMMIT.
     pub(crate) durability: &'static str,
     pub(crate) nfs: SocketAddr,
     pub(crate) mount: SocketAddr,
     pub(crate) export: String,
-    process: Arc<Process>,
+    process: Arc<ServerProcess>,
 }
 
-impl Side {
+impl NfsServerSide {
     /// Processor time of all threads of the server so far.
     pub(crate) fn cpu(&self) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.child.id()));
@@ -47,12 +47,12 @@ impl Side {
 
 /// A process that ends with this, and the folder that it works in.
 #[derive(Debug)]
-struct Process {
+struct ServerProcess {
     child: Child,
     _folder: TempDir,
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may be gone already.
         let _ = self.child.kill();
@@ -72,7 +72,7 @@ fn is_there(program: &str) -> bool {
 }
 
 /// Starts all of them; the first is the one that the others are compared with.
-pub(crate) fn start() -> Vec<Side> {
+pub(crate) fn start() -> Vec<NfsServerSide> {
     let mut sides = vec![
         ours("mdfs async", "names within 2 s; data safe", (1, "async")),
         ours("mdfs sync", "names safe; data safe", (1, "sync")),
@@ -85,7 +85,7 @@ pub(crate) fn start() -> Vec<Side> {
         let rpcbind = Command::new("rpcbind")
             .arg("-f")
             .spawn()
-            .map(|child| Process { child, _folder: folder() });
+            .map(|child| ServerProcess { child, _folder: folder() });
         sides.extend(ganesha());
         sides.extend(unfs3());
         // It is asked while they start only.
@@ -101,7 +101,11 @@ fn folder() -> TempDir {
     tempfile::tempdir_in(target).expect("the target directory takes files")
 }
 
-fn ours(name: &'static str, durability: &'static str, (threads, sync): (usize, &str)) -> Side {
+fn ours(
+    name: &'static str,
+    durability: &'static str,
+    (threads, sync): (usize, &str),
+) -> NfsServerSide {
     let folder = folder();
     let directory = folder.path().display().to_string();
     let arguments = [ours::SERVE, &directory, &threads.to_string(), sync].map(str::to_owned);
@@ -109,7 +113,7 @@ fn ours(name: &'static str, durability: &'static str, (threads, sync): (usize, &
 }
 
 /// The crate `nfsserve`, before tables in memory.
-fn nfsserve() -> Side {
+fn nfsserve() -> NfsServerSide {
     let durability = "nothing; says that data is safe";
     this_program("nfsserve", durability, folder(), &[nfsserve::SERVE.to_owned()])
 }
@@ -120,23 +124,23 @@ fn this_program(
     durability: &'static str,
     folder: TempDir,
     arguments: &[String],
-) -> Side {
+) -> NfsServerSide {
     let program = std::env::current_exe().expect("a program knows its file");
     let mut command = Command::new(program);
     command.args(arguments);
     // Its input stays open as long as its process is held here.
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut process = Process { child: child.expect("this program starts"), _folder: folder };
+    let mut process = ServerProcess { child: child.expect("this program starts"), _folder: folder };
     let mut line = String::new();
     let output = process.child.stdout.take().expect("it is a pipe");
     BufReader::new(output).read_line(&mut line).expect("it says where it listens");
     let address: SocketAddr = line.trim().parse().expect("an address");
     let (nfs, mount, export) = (address, address, "/".to_owned());
-    Side { name, durability, nfs, mount, export, process: process.into() }
+    NfsServerSide { name, durability, nfs, mount, export, process: process.into() }
 }
 
 /// nfs-ganesha, with a directory of this disk and with its file system in memory.
-fn ganesha() -> Vec<Side> {
+fn ganesha() -> Vec<NfsServerSide> {
     if !is_there("ganesha.nfsd") {
         eprintln!("nfs-ganesha is not installed (nfs-ganesha-vfs, nfs-ganesha-mem)");
         return Vec::new();
@@ -164,7 +168,7 @@ fn ganesha() -> Vec<Side> {
     command.arg("-p").arg(folder.path().join("pid"));
     let Some(process) = started(command, folder, GANESHA) else { return Vec::new() };
     let process = Arc::new(process);
-    let side = |name, durability, export: &str| Side {
+    let side = |name, durability, export: &str| NfsServerSide {
         name,
         durability,
         nfs: local(GANESHA.0),
@@ -178,7 +182,7 @@ fn ganesha() -> Vec<Side> {
     ]
 }
 
-fn unfs3() -> Option<Side> {
+fn unfs3() -> Option<NfsServerSide> {
     if !is_there("unfsd") {
         eprintln!("unfs3 is not installed (unfsd)");
         return None;
@@ -193,7 +197,7 @@ fn unfs3() -> Option<Side> {
     let process = started(command, folder, UNFS3)?.into();
     let (nfs, mount) = (local(UNFS3.0), local(UNFS3.1));
     let durability = "names when ext4 likes; data safe";
-    Some(Side { name: "unfs3", durability, nfs, mount, export, process })
+    Some(NfsServerSide { name: "unfs3", durability, nfs, mount, export, process })
 }
 
 /// A directory of the disk that all sides use.
@@ -208,10 +212,10 @@ fn local(port: u16) -> SocketAddr {
 }
 
 /// Starts a server and waits until both of its ports answer.
-fn started(mut command: Command, folder: TempDir, ports: (u16, u16)) -> Option<Process> {
+fn started(mut command: Command, folder: TempDir, ports: (u16, u16)) -> Option<ServerProcess> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().ok()?;
-    let mut process = Process { child, _folder: folder };
+    let mut process = ServerProcess { child, _folder: folder };
     for _ in 0..TRIES_MAX {
         std::thread::sleep(PAUSE);
         let answers = |port| TcpStream::connect(local(port)).is_ok();

@@ -11,7 +11,7 @@ pub(crate) fn bytes_per_second(bytes: usize) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it listens");
     let sending = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody connects");
+        let (mut stream, _) = listener.accept().expect("the client connects");
         let piece = vec![7; PIECE];
         for _ in 0..bytes / PIECE {
             stream.write_all(&piece).expect("it is read");

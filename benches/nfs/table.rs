@@ -3,13 +3,18 @@
 use benches::median;
 
 use crate::Cell;
-use crate::load::{Outcome, Row, Work};
-use crate::sides::Side;
+use crate::load::{LoadOutcome, NfsBenchRow, NfsWork};
+use crate::sides::NfsServerSide;
 
 const MIB: f64 = 1_048_576.0;
 
 /// Prints what was found; the first side is compared with each of the others.
-pub(crate) fn print(rows: &[&Row], sides: &[Side], cells: &[Vec<Cell>], streams: &[f64]) {
+pub(crate) fn print(
+    rows: &[&NfsBenchRow],
+    sides: &[NfsServerSide],
+    cells: &[Vec<Cell>],
+    streams: &[f64],
+) {
     println!(
         "\nrequests per second, medians (microseconds of the server's processor per request)\n"
     );
@@ -44,19 +49,19 @@ fn told(cell: &Cell) -> String {
     if let Some(failure) = &cell.failure {
         return format!("fails: {failure}");
     }
-    let middle = |get: fn(&Outcome) -> f64| median(cell.outcomes.iter().map(get));
+    let middle = |get: fn(&LoadOutcome) -> f64| median(cell.outcomes.iter().map(get));
     format!("{:.0} ({:.1})", middle(|outcome| outcome.rate), middle(|outcome| outcome.cpu_us))
 }
 
-fn ratio(ours: &Cell, other: &Cell, get: fn(&Outcome) -> f64) -> f64 {
+fn ratio(ours: &Cell, other: &Cell, get: fn(&LoadOutcome) -> f64) -> f64 {
     median(ours.outcomes.iter().zip(&other.outcomes).map(|(a, b)| get(a) / get(b)))
 }
 
 /// Reads beside what a stream carries.
-fn bound(rows: &[&Row], cells: &[Vec<Cell>], streams: &[f64]) {
+fn bound(rows: &[&NfsBenchRow], cells: &[Vec<Cell>], streams: &[f64]) {
     println!("\none loopback stream: {:.0} MB/s", median(streams.iter().copied()) / 1e6);
     for (row, cells) in rows.iter().zip(cells) {
-        if row.work == Work::ReadLarge {
+        if row.work == NfsWork::ReadLarge {
             let rounds = cells[0].outcomes.iter().zip(streams);
             let ratio = median(rounds.map(|(outcome, stream)| outcome.rate * MIB / stream));
             println!("{}, in proportion to it: {ratio:.2}", row.name());

@@ -14,9 +14,9 @@ pub(crate) const MOUNT: [u32; 2] = [100_005, 3];
 
 /// Arguments in the making.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Args(pub(crate) Vec<u8>);
+pub(crate) struct BenchArgs(pub(crate) Vec<u8>);
 
-impl Args {
+impl BenchArgs {
     pub(crate) fn words(mut self, words: &[u32]) -> Self {
         self.0.extend(words.iter().flat_map(|word| word.to_be_bytes()));
         self
@@ -37,9 +37,9 @@ impl Args {
 
 /// A result, taken from the front.
 #[derive(Debug)]
-pub(crate) struct Results<'a>(pub(crate) &'a [u8]);
+pub(crate) struct BenchResults<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Results<'a> {
+impl<'a> BenchResults<'a> {
     pub(crate) fn skip(&mut self, bytes: usize) -> io::Result<&'a [u8]> {
         let (taken, rest) =
             self.0.split_at_checked(bytes).ok_or_else(|| wrong("a reply is too short"))?;
@@ -64,7 +64,7 @@ pub(crate) fn wrong(what: impl Into<String>) -> io::Error {
 }
 
 /// One connection to a program.
-pub(crate) struct Connection {
+pub(crate) struct BenchConnection {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
     program: [u32; 2],
@@ -73,7 +73,7 @@ pub(crate) struct Connection {
     record: Vec<u8>,
 }
 
-impl Connection {
+impl BenchConnection {
     pub(crate) fn new(address: SocketAddr, program: [u32; 2], xid: u32) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -83,11 +83,16 @@ impl Connection {
     }
 
     /// Sends a call, and `data` behind its arguments as an opaque; its number.
-    pub(crate) fn send(&mut self, procedure: u32, args: &Args, data: &[u8]) -> io::Result<u32> {
+    pub(crate) fn send(
+        &mut self,
+        procedure: u32,
+        args: &BenchArgs,
+        data: &[u8],
+    ) -> io::Result<u32> {
         self.xid = self.xid.wrapping_add(1);
         let [program, version] = self.program;
-        let credential = Args::default().words(&[0]).opaque(b"bench").words(&[0, 0, 1, 0]);
-        let head = Args::default().words(&[0, self.xid, 0, 2, program, version, procedure, 1]);
+        let credential = BenchArgs::default().words(&[0]).opaque(b"bench").words(&[0, 0, 1, 0]);
+        let head = BenchArgs::default().words(&[0, self.xid, 0, 2, program, version, procedure, 1]);
         let mut head = head.opaque(&credential.0).words(&[0, 0]).0;
         head.extend_from_slice(&args.0);
         let padding = &[0; 3][..data.len().wrapping_neg() % 4];
@@ -103,7 +108,7 @@ impl Connection {
     }
 
     /// The next reply: its number, and its result.
-    pub(crate) fn receive(&mut self) -> io::Result<(u32, Results<'_>)> {
+    pub(crate) fn receive(&mut self) -> io::Result<(u32, BenchResults<'_>)> {
         let mut length = 0;
         loop {
             let mut mark = [0; 4];
@@ -119,7 +124,7 @@ impl Connection {
                 break;
             }
         }
-        let mut results = Results(&self.record[..length]);
+        let mut results = BenchResults(&self.record[..length]);
         let xid = results.word()?;
         let (kind, denied) = (results.word()?, results.word()?);
         let _flavour = results.word()?;
@@ -131,7 +136,11 @@ impl Connection {
     }
 
     /// A call and its result, which begins with its status.
-    pub(crate) fn call(&mut self, procedure: u32, args: &Args) -> io::Result<(u32, Results<'_>)> {
+    pub(crate) fn call(
+        &mut self,
+        procedure: u32,
+        args: &BenchArgs,
+    ) -> io::Result<(u32, BenchResults<'_>)> {
         self.send(procedure, args, &[])?;
         let (_, mut results) = self.receive()?;
         let status = results.word()?;

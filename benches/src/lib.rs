@@ -23,8 +23,8 @@
 mod pair;
 mod volume;
 
-pub use pair::{Pair, median, print_table};
-pub use volume::{Scratch, Shape};
+pub use pair::{ProcessPair, median, print_table};
+pub use volume::{BenchVolumeShape, Scratch};
 
 /// Run by `cargo bench`, not by `cargo test`.
 pub fn in_earnest() -> bool {

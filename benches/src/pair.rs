@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// One kind of work, measured on both sides.
 #[derive(Debug)]
-pub struct Pair {
+pub struct ProcessPair {
     /// What is done, and how durable it is at the end.
     what: String,
     /// What is counted: `MB` or a plural as in `reads`.
@@ -13,7 +13,7 @@ pub struct Pair {
     local: Vec<f64>,
 }
 
-impl Pair {
+impl ProcessPair {
     /// No rounds yet.
     pub fn new(what: impl Into<String>, unit: &'static str) -> Self {
         Self { what: what.into(), unit, ours: Vec::new(), local: Vec::new() }
@@ -52,7 +52,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Prints the medians of each pair, and how far its rounds lie apart.
-pub fn print_table(pairs: &[Pair]) {
+pub fn print_table(pairs: &[ProcessPair]) {
     println!(
         "{:<46} {:>11} {:>11} {:>7}  {:<12} {:>6}",
         "what", "ours", "local", "ratio", "unit", "rounds"
@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn the_ratio_is_that_of_the_middle_round() {
         let ours = vec![10.0, 30.0, 20.0];
-        let pair = Pair { what: String::new(), unit: "MB", ours, local: vec![10.0, 10.0, 40.0] };
+        let pair =
+            ProcessPair { what: String::new(), unit: "MB", ours, local: vec![10.0, 10.0, 40.0] };
         assert!((pair.ratio() - 1.0).abs() < 1e-9);
         assert!(median(std::iter::empty()).is_nan());
     }

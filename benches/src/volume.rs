@@ -16,7 +16,7 @@ const DISKS_PER_NODE: u32 = 2;
 
 /// How large a volume is, and how it is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct BenchVolumeShape {
     /// Bytes of each of the disk files, which are sparse at first.
     pub disk_bytes: u64,
     /// Bytes of cached stripes.
@@ -38,7 +38,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes and opens a volume under `parent`, which should be on a real disk.
-    pub fn new(parent: impl AsRef<Path>, shape: Shape) -> Self {
+    pub fn new(parent: impl AsRef<Path>, shape: BenchVolumeShape) -> Self {
         let directory = tempfile::tempdir_in(parent).expect("the target directory takes files");
         let format = FormatOptions {
             disk_nodes: DISK_NODES,
@@ -49,7 +49,7 @@ impl Scratch {
             stripe_size: STRIPE_SIZE,
         };
         volume::format(&directory.path().join("volume"), &format).expect("the shape is possible");
-        let Shape { threads, cache_bytes, prefault, .. } = shape;
+        let BenchVolumeShape { threads, cache_bytes, prefault, .. } = shape;
         let options = RunOptions { threads, cache_bytes, prefault };
         let mut scratch = Self { options, running: None, directory };
         scratch.reopen();
@@ -77,7 +77,7 @@ impl Scratch {
 
     /// Checks the volume after a [`crash`](Self::crash).
     pub fn check(&self, options: &CheckOptions) -> CheckResult {
-        volume::check(&self.volume_directory(), options).expect("a volume that nobody serves")
+        volume::check(&self.volume_directory(), options).expect("a volume that is not served")
     }
 
     /// The volume's machine.

@@ -11,10 +11,10 @@ use fabric::link::{
     OperationKind, PeerAddress, Provider, RegionOwner, RemoteSegment,
 };
 
-use crate::{SIZE_MAX, Way};
+use crate::{SIZE_MAX, TransportMethod};
 
 const RECEIVES: usize = 16;
-/// Buffers that are sent from: they have their content, which nobody copies again and again.
+/// Send buffers. They are filled once, so that no copy is measured.
 const STAGED: usize = 8;
 /// What a write's number says.
 const ECHO: u64 = 1 << 32;
@@ -211,7 +211,7 @@ impl Bare {
     }
 }
 
-impl Way for Bare {
+impl TransportMethod for Bare {
     fn round_trip(&mut self, content: &[u8]) {
         if self.by_rma {
             self.write(ECHO, content.len());
@@ -254,7 +254,7 @@ pub(crate) fn serve(provider: Provider, tell: impl FnOnce(&str), is_over: &dyn F
     drop((bare.exposure.take(), bare.inbox));
 }
 
-pub(crate) fn connect(provider: Provider, by_rma: bool, told: &str) -> Box<dyn Way> {
+pub(crate) fn connect(provider: Provider, by_rma: bool, told: &str) -> Box<dyn TransportMethod> {
     let (mut bare, address) = Bare::open(provider, by_rma);
     bare.meet(&unhex(told));
     let introduction = bare.introduction(&address);

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p benches --bench transport` prints all; `-- ways`, `-- policy` or `-- lists` one
 //! part. Rounds are interleaved: every way once, then every way again; medians count. The other
-//! process is this program, started anew for each turn, so that nobody polls beside the one that is
+//! process is this program, started anew for each turn, so that no other process polls beside the one that is
 //! measured.
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a benchmark")]
@@ -23,7 +23,7 @@ use benches::{in_earnest, median, sized};
 use bytes::Bytes;
 use fabric::link::{EndpointOptions, Fabric, Provider};
 use fabric::policy::{Calibration, Mechanism, PolicyOverride, SegmentLayout, calibrate};
-use ours::{Ours, Rest};
+use ours::{MdfsTransport, Rest};
 
 /// Bytes of a message.
 const SIZES: [usize; 9] =
@@ -35,20 +35,20 @@ const SEGMENT_SIZES: [usize; 7] = [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 <
 
 /// What the other process is asked to do.
 #[derive(Clone, Copy)]
-pub(crate) enum Command {
-    /// Send so many bytes back.
+pub(crate) enum PairCommand {
+    /// Send this many bytes back.
     Echo(usize),
-    /// Take so many bytes.
+    /// Receive this many bytes.
     Sink(usize),
     /// Say that all is there.
     Acknowledge,
 }
 
 /// A way to carry bytes.
-pub(crate) trait Way {
+pub(crate) trait TransportMethod {
     /// `content` there and back.
     fn round_trip(&mut self, content: &[u8]);
-    /// `content` there, so many times; the last is known to be there when this returns.
+    /// `content` there, several times; the last is known to be there when this returns.
     fn stream(&mut self, content: &[u8], count: usize);
 }
 
@@ -148,15 +148,15 @@ impl Drop for Other {
     }
 }
 
-fn connect(way: &str, costs: Option<&Path>, told: &str) -> Box<dyn Way> {
+fn connect(way: &str, costs: Option<&Path>, told: &str) -> Box<dyn TransportMethod> {
     let provider = provider_of(way);
     match way {
         "tcp tokio" => sockets::tokio(told),
         "tcp polled" => sockets::polled(told),
         "unix socket" => sockets::unix(told),
-        "rxm ours waits" => Box::new(Ours::connect(provider, Rest::Sleeps, costs, told)),
+        "rxm ours waits" => Box::new(MdfsTransport::connect(provider, Rest::Sleeps, costs, told)),
         ours if ours.ends_with("ours") => {
-            Box::new(Ours::connect(provider, Rest::Polls, costs, told))
+            Box::new(MdfsTransport::connect(provider, Rest::Polls, costs, told))
         }
         _ => bare::connect(provider, way.ends_with("rma"), told),
     }
@@ -170,17 +170,18 @@ fn cpu() -> f64 {
 
 /// What one way took, per size: a round trip in us, MB/s one way, seconds of CPU per GB.
 #[derive(Default)]
-struct Figures {
+struct TransportFigures {
     round_trip: Vec<Vec<f64>>,
     rate: Vec<Vec<f64>>,
     cpu: Vec<Vec<f64>>,
 }
 
-fn ways(tables: &Tables) {
+fn ways(tables: &PolicyTables) {
     let ways: Vec<&str> = WAYS.into_iter().filter(|way| tables.can(way)).collect();
     let sizes = sized(&SIZES[..], &[64, 64 << 10]);
     let rounds = sized(5, 1);
-    let mut figures: Vec<Figures> = ways.iter().map(|_| Figures::default()).collect();
+    let mut figures: Vec<TransportFigures> =
+        ways.iter().map(|_| TransportFigures::default()).collect();
     for figure in &mut figures {
         for values in [&mut figure.round_trip, &mut figure.rate, &mut figure.cpu] {
             values.resize(sizes.len(), Vec::new());
@@ -191,7 +192,7 @@ fn ways(tables: &Tables) {
             measure(way, tables.of(way), sizes, figure);
         }
     }
-    let print = |title: &str, unit: &str, of: &dyn Fn(&Figures) -> &Vec<Vec<f64>>| {
+    let print = |title: &str, unit: &str, of: &dyn Fn(&TransportFigures) -> &Vec<Vec<f64>>| {
         println!("\n{title} ({unit}; medians of {rounds} interleaved rounds)");
         print_row("bytes", &sizes.iter().map(|size| format!("{size}")).collect::<Vec<_>>());
         for (way, figure) in ways.iter().zip(&figures) {
@@ -214,7 +215,7 @@ fn ways(tables: &Tables) {
     }
 }
 
-fn measure(way: &str, costs: Option<&Path>, sizes: &[usize], figures: &mut Figures) {
+fn measure(way: &str, costs: Option<&Path>, sizes: &[usize], figures: &mut TransportFigures) {
     let other = Other::start(way, costs);
     let mut connected = connect(way, costs, &other.told);
     let content = vec![7; SIZE_MAX];
@@ -223,7 +224,7 @@ fn measure(way: &str, costs: Option<&Path>, sizes: &[usize], figures: &mut Figur
         // As many as take about the same time at every size.
         let count = sized((16 << 20) / (size + 32_768), 2).clamp(2, 400);
         connected.round_trip(content);
-        // Each by itself: the median does not see those in which somebody else had the core.
+        // Each by itself: the median ignores those in which another process had the core.
         let times = (0..count).map(|_| {
             let start = now();
             connected.round_trip(content);
@@ -257,9 +258,9 @@ fn print_row(name: &str, values: &[String]) {
 }
 
 /// The tables of costs, measured now.
-struct Tables(Vec<(Provider, PathBuf)>, tempfile::TempDir);
+struct PolicyTables(Vec<(Provider, PathBuf)>, tempfile::TempDir);
 
-impl Tables {
+impl PolicyTables {
     fn measure() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut tables = Vec::new();
@@ -271,7 +272,7 @@ impl Tables {
             let way =
                 WAYS.into_iter().find(|way| way.ends_with("ours") && provider_of(way) == provider);
             let other = Other::start(way.unwrap(), None);
-            let mut ours = Ours::connect(provider, Rest::Polls, None, &other.told);
+            let mut ours = MdfsTransport::connect(provider, Rest::Polls, None, &other.told);
             let how = sized(
                 Calibration { rounds: 41, ..Calibration::default() },
                 Calibration { rounds: 1, largest: 64 << 10 },
@@ -300,7 +301,7 @@ impl Tables {
 
 /// Times of several choices, in turn: each choice once per round.
 fn in_turn(
-    ours: &mut Ours,
+    ours: &mut MdfsTransport,
     rounds: usize,
     bulk: &[Bytes],
     choices: &[PolicyOverride],
@@ -309,7 +310,7 @@ fn in_turn(
     let mut counted = vec![String::new(); choices.len()];
     for round in 0..rounds {
         for turn in 0..choices.len() {
-            // Nobody always comes after the same one.
+            // The order changes, so that none always follows the same one.
             let index = if round % 2 == 0 { turn } else { choices.len() - 1 - turn };
             let choice = &choices[index];
             let (before, registered) = ours.counters();
@@ -329,11 +330,11 @@ fn in_turn(
     times.into_iter().map(|times| median(times.into_iter())).zip(counted).collect()
 }
 
-fn policy(tables: &Tables) {
+fn policy(tables: &PolicyTables) {
     for way in ["rxm ours", "shm ours"].into_iter().filter(|way| tables.can(way)) {
         let costs = tables.of(way);
         let other = Other::start(way, costs);
-        let mut ours = Ours::connect(provider_of(way), Rest::Polls, costs, &other.told);
+        let mut ours = MdfsTransport::connect(provider_of(way), Rest::Polls, costs, &other.told);
         println!(
             "\n{way}: a message and its short answer, us; [frames/copies/registrations of the sender]"
         );
@@ -358,11 +359,11 @@ fn policy(tables: &Tables) {
     }
 }
 
-fn lists(tables: &Tables) {
+fn lists(tables: &PolicyTables) {
     for way in ["rxm ours", "shm ours"].into_iter().filter(|way| tables.can(way)) {
         let costs = tables.of(way);
         let other = Other::start(way, costs);
-        let mut ours = Ours::connect(provider_of(way), Rest::Polls, costs, &other.told);
+        let mut ours = MdfsTransport::connect(provider_of(way), Rest::Polls, costs, &other.told);
         println!("\n{way}: {SEGMENTS} segments, MB/s [frames/copies/registrations of the sender]");
         let names = ["pack", "gather", "hybrid", "hybrid/best"].map(str::to_owned);
         print_row("segment", &names);
@@ -397,7 +398,7 @@ fn main() {
     assert!(pinned.is_ok_and(|output| output.status.success()), "two cores and taskset are needed");
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load: {}", load.trim());
-    let tables = Tables::measure();
+    let tables = PolicyTables::measure();
     let wanted = |part: &str| {
         let parts = ["ways", "policy", "lists"];
         let chosen = arguments.iter().any(|argument| parts.contains(&argument.as_str()));

@@ -12,7 +12,7 @@ use fabric::transport::{
 };
 
 use crate::bare::{hex, unhex};
-use crate::{Way, now};
+use crate::{TransportMethod, now};
 
 const TICKET: [u8; TICKET_SIZE] = *b"a bench's ticket";
 const LIMIT: Duration = Duration::from_mins(1);
@@ -26,7 +26,7 @@ pub(crate) enum Rest {
     Sleeps,
 }
 
-pub(crate) struct Ours {
+pub(crate) struct MdfsTransport {
     pub(crate) transport: Transport,
     pub(crate) connection: ConnectionId,
     rest: Rest,
@@ -89,7 +89,7 @@ pub(crate) fn serve(
     }
 }
 
-impl Ours {
+impl MdfsTransport {
     pub(crate) fn connect(
         provider: Provider,
         rest: Rest,
@@ -142,7 +142,7 @@ impl Ours {
     }
 }
 
-impl Way for Ours {
+impl TransportMethod for MdfsTransport {
     fn round_trip(&mut self, content: &[u8]) {
         let bulk = self.content(content);
         self.send(b"echo", &[bulk]);

@@ -7,28 +7,28 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{Command, Way};
+use crate::{PairCommand, TransportMethod};
 
 /// A command on a stream: what to do, and with how many bytes.
 const COMMAND_SIZE: usize = 9;
 
-fn encode(command: Command) -> [u8; COMMAND_SIZE] {
+fn encode(command: PairCommand) -> [u8; COMMAND_SIZE] {
     let (kind, length) = match command {
-        Command::Echo(length) => (b'e', length),
-        Command::Sink(length) => (b's', length),
-        Command::Acknowledge => (b'a', 0),
+        PairCommand::Echo(length) => (b'e', length),
+        PairCommand::Sink(length) => (b's', length),
+        PairCommand::Acknowledge => (b'a', 0),
     };
     let mut bytes = [kind; COMMAND_SIZE];
     bytes[1..].copy_from_slice(&(length as u64).to_le_bytes());
     bytes
 }
 
-fn decode(bytes: [u8; COMMAND_SIZE]) -> Command {
+fn decode(bytes: [u8; COMMAND_SIZE]) -> PairCommand {
     let length = bytes[1..].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     match bytes[0] {
-        b'e' => Command::Echo(length),
-        b's' => Command::Sink(length),
-        _ => Command::Acknowledge,
+        b'e' => PairCommand::Echo(length),
+        b's' => PairCommand::Sink(length),
+        _ => PairCommand::Acknowledge,
     }
 }
 
@@ -78,26 +78,26 @@ impl<S: Read + Write> Blocking<S> {
         let mut bytes = [0; COMMAND_SIZE];
         while self.stream.read_exact(&mut bytes).is_ok() {
             match decode(bytes) {
-                Command::Echo(length) => {
+                PairCommand::Echo(length) => {
                     self.back.resize(length.max(self.back.len()), 0);
                     self.stream.read_exact(&mut self.back[..length])?;
                     self.stream.write_all(&self.back[..length])?;
                 }
-                Command::Sink(length) => {
+                PairCommand::Sink(length) => {
                     self.back.resize(length.max(self.back.len()), 0);
                     self.stream.read_exact(&mut self.back[..length])?;
                 }
-                Command::Acknowledge => self.stream.write_all(b"!")?,
+                PairCommand::Acknowledge => self.stream.write_all(b"!")?,
             }
         }
         Ok(())
     }
 }
 
-impl<S: Read + Write> Way for Blocking<S> {
+impl<S: Read + Write> TransportMethod for Blocking<S> {
     fn round_trip(&mut self, content: &[u8]) {
         self.out.clear();
-        self.out.extend(encode(Command::Echo(content.len())));
+        self.out.extend(encode(PairCommand::Echo(content.len())));
         self.out.extend(content);
         self.stream.write_all(&self.out).unwrap();
         self.back.resize(content.len().max(self.back.len()), 0);
@@ -107,10 +107,10 @@ impl<S: Read + Write> Way for Blocking<S> {
 
     fn stream(&mut self, content: &[u8], count: usize) {
         for _ in 0..count {
-            self.stream.write_all(&encode(Command::Sink(content.len()))).unwrap();
+            self.stream.write_all(&encode(PairCommand::Sink(content.len()))).unwrap();
             self.stream.write_all(content).unwrap();
         }
-        self.stream.write_all(&encode(Command::Acknowledge)).unwrap();
+        self.stream.write_all(&encode(PairCommand::Acknowledge)).unwrap();
         self.stream.read_exact(&mut [0]).unwrap();
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn serve_polled(tell: impl FnOnce(&str)) {
     Blocking::new(Polled(stream)).serve().unwrap();
 }
 
-pub(crate) fn polled(port: &str) -> Box<dyn Way> {
+pub(crate) fn polled(port: &str) -> Box<dyn TransportMethod> {
     let stream = connect(port);
     stream.set_nonblocking(true).unwrap();
     Box::new(Blocking::new(Polled(stream)))
@@ -154,7 +154,7 @@ pub(crate) fn serve_unix(tell: impl FnOnce(&str)) {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the benchmark opens its own sockets")]
-pub(crate) fn unix(path: &str) -> Box<dyn Way> {
+pub(crate) fn unix(path: &str) -> Box<dyn TransportMethod> {
     Box::new(Blocking::new(UnixStream::connect(path).unwrap()))
 }
 
@@ -184,27 +184,27 @@ impl Tokio {
             let mut bytes = [0; COMMAND_SIZE];
             while stream.read_exact(&mut bytes).await.is_ok() {
                 match decode(bytes) {
-                    Command::Echo(length) => {
+                    PairCommand::Echo(length) => {
                         back.resize(length.max(back.len()), 0);
                         stream.read_exact(&mut back[..length]).await.unwrap();
                         stream.write_all(&back[..length]).await.unwrap();
                     }
-                    Command::Sink(length) => {
+                    PairCommand::Sink(length) => {
                         back.resize(length.max(back.len()), 0);
                         stream.read_exact(&mut back[..length]).await.unwrap();
                     }
-                    Command::Acknowledge => stream.write_all(b"!").await.unwrap(),
+                    PairCommand::Acknowledge => stream.write_all(b"!").await.unwrap(),
                 }
             }
         });
     }
 }
 
-impl Way for Tokio {
+impl TransportMethod for Tokio {
     fn round_trip(&mut self, content: &[u8]) {
         let Self { runtime, stream, out, back } = self;
         out.clear();
-        out.extend(encode(Command::Echo(content.len())));
+        out.extend(encode(PairCommand::Echo(content.len())));
         out.extend(content);
         back.resize(content.len().max(back.len()), 0);
         runtime.block_on(async {
@@ -217,10 +217,10 @@ impl Way for Tokio {
         let Self { runtime, stream, .. } = self;
         runtime.block_on(async {
             for _ in 0..count {
-                stream.write_all(&encode(Command::Sink(content.len()))).await.unwrap();
+                stream.write_all(&encode(PairCommand::Sink(content.len()))).await.unwrap();
                 stream.write_all(content).await.unwrap();
             }
-            stream.write_all(&encode(Command::Acknowledge)).await.unwrap();
+            stream.write_all(&encode(PairCommand::Acknowledge)).await.unwrap();
             stream.read_exact(&mut [0]).await.unwrap();
         });
     }
@@ -232,6 +232,6 @@ pub(crate) fn serve_tokio(tell: impl FnOnce(&str)) {
     Tokio::new(listener.accept().unwrap().0).serve();
 }
 
-pub(crate) fn tokio(port: &str) -> Box<dyn Way> {
+pub(crate) fn tokio(port: &str) -> Box<dyn TransportMethod> {
     Box::new(Tokio::new(connect(port)))
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use crate::steps::Call;
+use crate::steps::ProgramCall;
 
 /// The rules.
 const RULES: &str = "deny.toml";
@@ -27,7 +27,7 @@ pub(crate) fn check() -> u8 {
         eprintln!("xtask: cannot read {RULES}");
         return 1;
     };
-    let Some(tree) = Call::new(TREE).output() else {
+    let Some(tree) = ProgramCall::new(TREE).output() else {
         eprintln!("xtask: this failed: {TREE}");
         return 1;
     };

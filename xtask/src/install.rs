@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::needs;
-use crate::steps::{Call, Failed, Steps};
+use crate::steps::{ProgramCall, StepFailed, Steps};
 
 const BUILD: &str = "cargo build --profile release-debug --locked --package mdfs --package mdfs-c";
 const LAB: &str = "mdfs-lab";
@@ -49,17 +49,17 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
     match install(Path::new(prefix), lab) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed { code }) => ExitCode::from(code),
+        Err(StepFailed { code }) => ExitCode::from(code),
     }
 }
 
-fn install(prefix: &Path, lab: bool) -> Result<(), Failed> {
+fn install(prefix: &Path, lab: bool) -> Result<(), StepFailed> {
     let mut steps = Steps::default();
     let option = if lab { " --lab" } else { "" };
     let line = format!("cargo xtask install{option} --prefix {}", prefix.display());
     steps.step("prerequisites", &line, || needs::meet(&[needs::C_COMPILER]))?;
     let more = if lab { vec!["--package".to_owned(), LAB.to_owned()] } else { Vec::new() };
-    steps.call("build", &Call::new(BUILD).with(&more))?;
+    steps.call("build", &ProgramCall::new(BUILD).with(&more))?;
     steps.step("install", &line, || match put_all(prefix, lab) {
         Ok(()) => 0,
         Err(error) => {
@@ -155,7 +155,7 @@ fn put_link(target: &Path, link: &Path) -> io::Result<()> {
 /// What a program prints.
 fn output_of(program: &str, arguments: &[&str]) -> io::Result<String> {
     let words: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-    let call = Call::new(program).with(&words);
+    let call = ProgramCall::new(program).with(&words);
     call.output().ok_or_else(|| io::Error::other(format!("{} has failed", call.line())))
 }
 

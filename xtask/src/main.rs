@@ -27,61 +27,65 @@ use std::process::ExitCode;
 use steps::USAGE;
 
 /// One command of the tool.
-struct Command {
+struct XtaskCommand {
     name: &'static str,
     summary: &'static str,
     run: fn(&[String]) -> ExitCode,
 }
 
-const COMMANDS: &[Command] = &[
-    Command {
+const COMMANDS: &[XtaskCommand] = &[
+    XtaskCommand {
         name: "demo",
         summary: "build mdfs, install the NFS test client, and show the main job",
         run: demo::run,
     },
-    Command { name: "test", summary: "everything that CI checks, with all tests", run: test::run },
-    Command { name: "ci", summary: "the same as test", run: test::run },
-    Command {
+    XtaskCommand {
+        name: "test",
+        summary: "everything that CI checks, with all tests",
+        run: test::run,
+    },
+    XtaskCommand { name: "ci", summary: "the same as test", run: test::run },
+    XtaskCommand {
         name: "check",
         summary: "the quick checks, without root: format, tidy, deny, lints, unit tests",
         run: test::run_quick,
     },
-    Command {
+    XtaskCommand {
         name: "deny",
         summary: "licences and versions of the crates we use, against deny.toml",
         run: deny::run,
     },
-    Command {
+    XtaskCommand {
         name: "tools",
         summary: "install what the tests need, and do nothing else",
         run: test::install_tools,
     },
-    Command {
+    XtaskCommand {
         name: "tidy",
         summary: "what the compiler does not check; --write renews docs/protocol.md and lowers the ratchet",
         run: tidy::run,
     },
-    Command {
+    XtaskCommand {
         name: "install",
         summary: "build mdfs and libmdfs and install them; --prefix DIR (/usr/local), --lab",
         run: install::run,
     },
-    Command {
+    XtaskCommand {
         name: "python",
         summary: "build the Python package as a wheel, install and test it; arguments go to pytest",
         run: python::run,
     },
-    Command {
+    XtaskCommand {
         name: "sim",
         summary: "run whole clusters under seeds, in release; arguments as of mdfs-lab sim",
         run: sim::run,
     },
-    Command {
+    XtaskCommand {
         name: "bench",
         summary: "run the benchmarks in release; further arguments go to them",
         run: bench::run,
     },
-    Command {
+    XtaskCommand {
         name: "planted",
         summary: "put bugs into a copy of the code and see which the simulator finds",
         run: planted::run,
@@ -118,7 +122,7 @@ fn root() -> PathBuf {
 }
 
 fn help() -> String {
-    let row = |command: &Command| format!("  {:<7} {}\n", command.name, command.summary);
+    let row = |command: &XtaskCommand| format!("  {:<7} {}\n", command.name, command.summary);
     let rows: String = COMMANDS.iter().map(row).collect();
     format!(
         "usage: cargo xtask COMMAND\n\n{rows}\n\

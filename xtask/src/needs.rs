@@ -2,7 +2,7 @@
 //! manager if that can be done without asking (as root, with apt-get); else the exact line is
 //! printed and the command fails.
 
-use crate::steps::Call;
+use crate::steps::ProgramCall;
 
 /// A program that a command cannot do without.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct Need {
     /// How to see whether it is there.
     sign: Sign,
     /// How it gets there.
-    source: Source,
+    source: NeedSource,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ enum Sign {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum NeedSource {
     /// A package of Debian and the systems made from it.
     Package(&'static str),
     /// A line for the user to type: toolchains are not ours to change.
@@ -49,117 +49,123 @@ const TOOLS: &str = "target/tools";
 pub(crate) const SPACE: Need = Need {
     what: "12 GiB on the disk, free or in target/ (4 of them free)",
     sign: Sign::Space(12),
-    source: Source::Line("cargo clean"),
+    source: NeedSource::Line("cargo clean"),
 };
 
 /// Rust links with it, and some crates contain C.
 pub(crate) const C_COMPILER: Need = Need {
     what: "a C compiler (cc)",
     sign: Sign::OnPath("cc"),
-    source: Source::Package("build-essential"),
+    source: NeedSource::Package("build-essential"),
 };
 
 /// A real NFS client that needs no mount and no root: nfs-ls, nfs-cp and nfs-cat.
 pub(crate) const NFS_CLIENT: Need = Need {
     what: "an NFS client (nfs-ls, nfs-cp and nfs-cat of libnfs)",
     sign: Sign::OnPath("nfs-ls"),
-    source: Source::Package("libnfs-utils"),
+    source: NeedSource::Package("libnfs-utils"),
 };
 
 /// Runs the tests of the Python package.
 pub(crate) const PYTHON: Need = Need {
     what: "Python 3.11 or newer, with venv",
     sign: Sign::Succeeds("python3 client/python/tests/is_new_enough.py"),
-    source: Source::Package("python3-venv"),
+    source: NeedSource::Package("python3-venv"),
 };
 
 /// Builds and runs the MPI example.
 pub(crate) const MPI_COMPILER: Need = Need {
     what: "MPI for C programs (mpicc of mpich)",
     sign: Sign::OnPath("mpicc"),
-    source: Source::Package("libmpich-dev"),
+    source: NeedSource::Package("libmpich-dev"),
 };
 
 /// Starts the ranks of the MPI example.
 pub(crate) const MPI: Need = Need {
     what: "MPI (mpiexec of mpich)",
     sign: Sign::OnPath("mpiexec"),
-    source: Source::Package("mpich"),
+    source: NeedSource::Package("mpich"),
 };
 
 /// A Linux kernel that is a program, with the kernel's own NFS client among its modules.
 pub(crate) const GUEST_KERNEL: Need = Need {
     what: "User-mode Linux (linux.uml)",
     sign: Sign::OnPath("linux.uml"),
-    source: Source::Package("user-mode-linux"),
+    source: NeedSource::Package("user-mode-linux"),
 };
 
 /// The network of such a kernel, for any user.
-pub(crate) const GUEST_NETWORK: Need =
-    Need { what: "slirp", sign: Sign::OnPath("slirp-fullbolt"), source: Source::Package("slirp") };
+pub(crate) const GUEST_NETWORK: Need = Need {
+    what: "slirp",
+    sign: Sign::OnPath("slirp-fullbolt"),
+    source: NeedSource::Package("slirp"),
+};
 
 /// What makes such a kernel ready for a job.
 pub(crate) const GUEST_SHELL: Need = Need {
     what: "busybox, all in one file",
     sign: Sign::OnPath("busybox"),
-    source: Source::Package("busybox-static"),
+    source: NeedSource::Package("busybox-static"),
 };
 
 /// Where NFS clients ask for ports; `rpcinfo` comes with it.
 pub(crate) const RPCBIND: Need =
-    Need { what: "rpcbind", sign: Sign::OnPath("rpcbind"), source: Source::Package("rpcbind") };
+    Need { what: "rpcbind", sign: Sign::OnPath("rpcbind"), source: NeedSource::Package("rpcbind") };
 
 /// Messages and remote memory between processes; `fi_info` comes with the library.
 pub(crate) const LIBFABRIC: Need = Need {
     what: "libfabric (fi_info)",
     sign: Sign::OnPath("fi_info"),
-    source: Source::Package("libfabric-bin"),
+    source: NeedSource::Package("libfabric-bin"),
 };
 
 /// Looks at the page of `mdfs-lab emulate --movie`.
 pub(crate) const BROWSER: Need = Need {
     what: "a browser (chromium)",
     sign: Sign::OnPath("chromium"),
-    source: Source::Package("chromium"),
+    source: NeedSource::Package("chromium"),
 };
 
 /// The coordination engine of a cluster; tests start one of their own.
 pub(crate) const ETCD: Need = Need {
     what: "etcd (3.4 or later)",
     sign: Sign::OnPath("etcd"),
-    source: Source::Package("etcd-server"),
+    source: NeedSource::Package("etcd-server"),
 };
 
 /// Makes hosts of network namespaces, for tests of clusters.
 pub(crate) const HOSTS: Need = Need {
     what: "ip and bridge (iproute2)",
     sign: Sign::OnPath("bridge"),
-    source: Source::Package("iproute2"),
+    source: NeedSource::Package("iproute2"),
 };
 
 /// Has such hosts lose packets.
-pub(crate) const PACKET_RULES: Need =
-    Need { what: "nft (nftables)", sign: Sign::OnPath("nft"), source: Source::Package("nftables") };
+pub(crate) const PACKET_RULES: Need = Need {
+    what: "nft (nftables)",
+    sign: Sign::OnPath("nft"),
+    source: NeedSource::Package("nftables"),
+};
 
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",
     sign: Sign::Succeeds("cargo fmt --version"),
-    source: Source::Line("rustup component add rustfmt"),
+    source: NeedSource::Line("rustup component add rustfmt"),
 };
 
 /// Checks the code against the workspace's lints.
 pub(crate) const CLIPPY: Need = Need {
     what: "clippy",
     sign: Sign::Succeeds("cargo clippy --version"),
-    source: Source::Line("rustup component add clippy"),
+    source: NeedSource::Line("rustup component add clippy"),
 };
 
 /// Tries out a mounted volume, POSIX case by case.
 pub(crate) const PJDFSTEST: Need = Need {
     what: "pjdfstest",
     sign: Sign::Tool { name: "pjdfstest", version: "0.2.2" },
-    source: Source::Build(
+    source: NeedSource::Build(
         "cargo install pjdfstest --version =0.2.2 --locked --root target/tools --target-dir \
          target/tools/build",
     ),
@@ -169,7 +175,7 @@ pub(crate) const PJDFSTEST: Need = Need {
 pub(crate) const FSX: Need = Need {
     what: "fsx",
     sign: Sign::Tool { name: "fsx", version: "0.3.2" },
-    source: Source::Build(
+    source: NeedSource::Build(
         "cargo install fsx --version =0.3.2 --locked --root target/tools --target-dir \
          target/tools/build",
     ),
@@ -185,29 +191,29 @@ impl Need {
                     && list.is_ok_and(|list| list.contains(&format!("\"{name} {version} ")))
             }
             Sign::OnPath(program) => on_path(program),
-            Sign::Succeeds(line) => Call::new(line).output().is_some(),
+            Sign::Succeeds(line) => ProgramCall::new(line).output().is_some(),
             Sign::Space(needed) => has_space(needed),
         }
     }
 
     fn package(&self) -> Option<&'static str> {
         match self.source {
-            Source::Package(name) => Some(name),
-            Source::Line(_) | Source::Build(_) => None,
+            NeedSource::Package(name) => Some(name),
+            NeedSource::Line(_) | NeedSource::Build(_) => None,
         }
     }
 }
 
-/// Sees to it that all of `needs` are met; the result is an exit code.
+/// Checks `needs` and installs what is missing if it can; the result is an exit code.
 pub(crate) fn meet(needs: &[Need]) -> u8 {
     let packages: Vec<&str> = unmet(needs).iter().filter_map(Need::package).collect();
     if !packages.is_empty() && may_install() {
         install(&packages.join(" "));
     }
     for need in unmet(needs) {
-        if let Source::Build(line) = need.source {
+        if let NeedSource::Build(line) = need.source {
             println!("building {}: {line}", need.what);
-            Call::new(line).run();
+            ProgramCall::new(line).run();
         }
     }
     let missing = unmet(needs);
@@ -224,8 +230,9 @@ fn unmet(needs: &[Need]) -> Vec<Need> {
 
 /// Whether `target/` may grow to `needed_gib`. A system without `df` as POSIX has it is not refused.
 fn has_space(needed_gib: u64) -> bool {
-    let free = Call::new("df -Pk .").output().and_then(|text| kib(text.lines().nth(1)?, 3));
-    let used = Call::new("du -sk target").output().and_then(|text| kib(&text, 0)).unwrap_or(0);
+    let free = ProgramCall::new("df -Pk .").output().and_then(|text| kib(text.lines().nth(1)?, 3));
+    let used =
+        ProgramCall::new("du -sk target").output().and_then(|text| kib(&text, 0)).unwrap_or(0);
     let missing = (needed_gib << 20).saturating_sub(used).max(LEAST_SPACE_GIB << 20);
     free.is_none_or(|free| free >= missing)
 }
@@ -240,20 +247,20 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Root on a system with apt-get: nobody needs to be asked.
+/// Root on a system with apt-get may install packages without a question.
 fn may_install() -> bool {
-    on_path("apt-get") && Call::new("id -u").output().is_some_and(|uid| uid.trim() == "0")
+    on_path("apt-get") && ProgramCall::new("id -u").output().is_some_and(|uid| uid.trim() == "0")
 }
 
 /// Installs `packages`. A new machine may not have the lists of packages yet.
 fn install(packages: &str) {
-    let install = Call::new(&format!(
+    let install = ProgramCall::new(&format!(
         "env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends {packages}"
     ));
     println!("installing {packages}: {}", install.line());
     if install.run() != 0 {
         println!("the lists of packages may be old: apt-get update, then once more");
-        if Call::new("apt-get update").run() == 0 {
+        if ProgramCall::new("apt-get update").run() == 0 {
             install.run();
         }
     }
@@ -273,8 +280,8 @@ fn advice(missing: &[Need]) -> String {
         }
     }
     lines.extend(missing.iter().filter_map(|need| match need.source {
-        Source::Line(line) | Source::Build(line) => Some(format!("   {line}")),
-        Source::Package(_) => None,
+        NeedSource::Line(line) | NeedSource::Build(line) => Some(format!("   {line}")),
+        NeedSource::Package(_) => None,
     }));
     lines.join("\n") + "\n"
 }
@@ -286,7 +293,7 @@ mod tests {
     const ABSENT: Need = Need {
         what: "a thing",
         sign: Sign::OnPath("no-such-program-anywhere"),
-        source: Source::Line("make thing"),
+        source: NeedSource::Line("make thing"),
     };
 
     #[test]

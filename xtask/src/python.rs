@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use crate::needs;
-use crate::steps::{Call, Failed, Steps};
+use crate::steps::{ProgramCall, StepFailed, Steps};
 
 /// Where the environment is.
 const ENVIRONMENT: &str = "target/tools/python";
@@ -19,15 +19,15 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let prepared = steps.step("prerequisites", "cargo xtask python", || {
         needs::meet(&[needs::C_COMPILER, needs::PYTHON])
     });
-    let built = prepared.and_then(|()| steps.call("program", &Call::new(PROGRAM)));
+    let built = prepared.and_then(|()| steps.call("program", &ProgramCall::new(PROGRAM)));
     match built.and_then(|()| test(&mut steps, arguments)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed { code }) => ExitCode::from(code),
+        Err(StepFailed { code }) => ExitCode::from(code),
     }
 }
 
 /// The steps of the test command, after the release build.
-pub(crate) fn test(steps: &mut Steps, arguments: &[String]) -> Result<(), Failed> {
+pub(crate) fn test(steps: &mut Steps, arguments: &[String]) -> Result<(), StepFailed> {
     let python = format!("{ENVIRONMENT}/bin/python");
     steps.step("wheel", "cargo xtask python", || {
         let lines = [
@@ -43,10 +43,10 @@ pub(crate) fn test(steps: &mut Steps, arguments: &[String]) -> Result<(), Failed
                  --find-links {WHEELS} mdfs"
             ),
         ];
-        lines.iter().map(|line| Call::new(line).run()).find(|&code| code != 0).unwrap_or(0)
+        lines.iter().map(|line| ProgramCall::new(line).run()).find(|&code| code != 0).unwrap_or(0)
     })?;
     let pytest = format!(
         "env MDFS=target/release/mdfs {python} -m pytest -q -p no:cacheprovider client/python/tests"
     );
-    steps.call("python", &Call::new(&pytest).with(arguments))
+    steps.call("python", &ProgramCall::new(&pytest).with(arguments))
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::needs;
-use crate::steps::{Call, Failed, Steps};
+use crate::steps::{ProgramCall, StepFailed, Steps};
 
 const BUILD: &str = "cargo build --release --locked --package mdfs-lab";
 const RELEASE: &str = "cargo run --quiet --release --locked --package mdfs-lab -- sim";
@@ -22,25 +22,25 @@ const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let simulate = || {
         let need = needs::meet(&[needs::C_COMPILER]);
-        let build = if need == 0 { Call::new(BUILD).run() } else { need };
-        if build == 0 { Call::new(RELEASE).with(arguments).run() } else { build }
+        let build = if need == 0 { ProgramCall::new(BUILD).run() } else { need };
+        if build == 0 { ProgramCall::new(RELEASE).with(arguments).run() } else { build }
     };
     ExitCode::from(simulate())
 }
 
 /// The steps of the test command: every case that ever failed, fresh seeds, all crashes of small
 /// workloads, debug against release.
-pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
-    steps.call("release build", &Call::new(BUILD))?;
+pub(crate) fn steps(steps: &mut Steps) -> Result<(), StepFailed> {
+    steps.call("release build", &ProgramCall::new(BUILD))?;
     let regressions =
-        steps.call("regression cases", &Call::new(&format!("{RELEASE} --regressions")));
-    let fresh = steps.call("simulation", &Call::new(&format!("{RELEASE} {SEEDS}")));
-    let crashes = steps.call("crashes", &Call::new(CRASHES));
+        steps.call("regression cases", &ProgramCall::new(&format!("{RELEASE} --regressions")));
+    let fresh = steps.call("simulation", &ProgramCall::new(&format!("{RELEASE} {SEEDS}")));
+    let crashes = steps.call("crashes", &ProgramCall::new(CRASHES));
     let sample = format!("--seed {} {SAMPLE}", fresh_seed());
     let both = [DEBUG, RELEASE].map(|program| format!("{program} {sample}"));
     let line = format!("diff <({}) <({})", both[0], both[1]);
     let same = steps.step("debug, release", &line, || {
-        let [debug, release] = both.map(|line| Call::new(&line).output());
+        let [debug, release] = both.map(|line| ProgramCall::new(&line).output());
         compare(debug.as_deref(), release.as_deref())
     });
     regressions.and(fresh).and(crashes).and(same)

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::steps::{Call, Failed, Steps};
+use crate::steps::{ProgramCall, StepFailed, Steps};
 
 const BUILD: &str = "cargo build --release --locked --package mdfs --package mdfs-c";
 
@@ -11,9 +11,9 @@ const SIZES_MAX: [(&str, u64); 2] =
     [("target/release/mdfs", 20_000_000), ("target/release/libmdfs.so", 8_000_000)];
 
 /// Builds in release and checks the sizes.
-pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
+pub(crate) fn steps(steps: &mut Steps) -> Result<(), StepFailed> {
     steps.step("sizes", BUILD, || {
-        let built = Call::new(BUILD).run();
+        let built = ProgramCall::new(BUILD).run();
         if built != 0 { built } else { u8::from(!SIZES_MAX.into_iter().all(is_small)) }
     })
 }

@@ -9,12 +9,12 @@ pub(crate) const USAGE: u8 = 2;
 
 /// One program call that must succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct ProgramCall {
     program: String,
     arguments: Vec<String>,
 }
 
-impl Call {
+impl ProgramCall {
     /// Calls `line`, whose words are separated by blanks.
     pub(crate) fn new(line: &str) -> Self {
         let mut words = line.split_whitespace().map(str::to_owned);
@@ -63,8 +63,8 @@ impl Call {
         let cargo = std::env::var_os("CARGO").filter(|_| self.program == "cargo");
         let mut command = Command::new(cargo.unwrap_or_else(|| self.program.clone().into()));
         command.args(&self.arguments);
-        // What cargo tells this program of itself. Build scripts that look at it (ring's does) would run anew,
-        // and everything above them with them, each time after somebody has built without xtask.
+        // What cargo tells this program about itself. Build scripts that read it (ring's does) would run
+        // again after each build without xtask, and all that depends on them would be built again.
         let of_xtask = std::env::vars_os().map(|(name, _)| name).filter(|name| {
             let name = name.to_string_lossy();
             name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
@@ -93,11 +93,11 @@ fn quoted(word: &str) -> String {
 /// The steps done so far, for the summary at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    done: Vec<Done>,
+    done: Vec<StepResult>,
 }
 
 #[derive(Debug)]
-struct Done {
+struct StepResult {
     name: &'static str,
     /// The command that repeats the step.
     line: String,
@@ -107,14 +107,18 @@ struct Done {
 
 /// A step failed, and was told on the standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct StepFailed {
     /// What the step's program said.
     pub(crate) code: u8,
 }
 
 impl Steps {
     /// Runs `call` as the step `name`.
-    pub(crate) fn call(&mut self, name: &'static str, call: &Call) -> Result<(), Failed> {
+    pub(crate) fn call(
+        &mut self,
+        name: &'static str,
+        call: &ProgramCall,
+    ) -> Result<(), StepFailed> {
         let line = call.line();
         self.step(name, &line, || call.run())
     }
@@ -126,18 +130,18 @@ impl Steps {
         name: &'static str,
         line: &str,
         work: impl FnOnce() -> u8,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), StepFailed> {
         println!("\n== {name}: {line}");
         let (code, time) = timed(work);
         let passed = code == 0;
-        self.done.push(Done { name, line: line.to_owned(), passed, time });
+        self.done.push(StepResult { name, line: line.to_owned(), passed, time });
         if passed {
             println!("== {name}: passed in {}", seconds(time));
             return Ok(());
         }
         eprintln!("== {name}: FAILED after {}", seconds(time));
         eprintln!("   to repeat it alone: {line}");
-        Err(Failed { code })
+        Err(StepFailed { code })
     }
 
     /// How many steps failed.
@@ -176,20 +180,22 @@ mod tests {
 
     #[test]
     fn a_call_prints_as_it_would_be_typed() {
-        let call = Call::new("cargo  bench").with(&["it's".into(), "--list".into(), String::new()]);
+        let call =
+            ProgramCall::new("cargo  bench").with(&["it's".into(), "--list".into(), String::new()]);
         assert_eq!(call.line(), r"cargo bench 'it'\''s' --list ''");
     }
 
     #[test]
     fn a_failed_step_gives_the_exit_code_of_its_program() {
         let mut steps = Steps::default();
-        let call = Call { program: "sh".into(), arguments: vec!["-c".into(), "exit 7".into()] };
-        assert_eq!(steps.call("fails", &call), Err(Failed { code: 7 }));
+        let call =
+            ProgramCall { program: "sh".into(), arguments: vec!["-c".into(), "exit 7".into()] };
+        assert_eq!(steps.call("fails", &call), Err(StepFailed { code: 7 }));
         assert_eq!(
-            steps.call("is missing", &Call::new("/no/such/program")),
-            Err(Failed { code: 1 })
+            steps.call("is missing", &ProgramCall::new("/no/such/program")),
+            Err(StepFailed { code: 1 })
         );
-        assert_eq!(steps.call("works", &Call::new("true")), Ok(()));
+        assert_eq!(steps.call("works", &ProgramCall::new("true")), Ok(()));
         assert_eq!(steps.failures(), 2);
         let summary = steps.summary();
         let outcomes: Vec<_> = summary.lines().map(|row| row.contains("FAILED")).collect();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::steps::USAGE;
-use crate::steps::{Call, Steps};
+use crate::steps::{ProgramCall, Steps};
 use crate::{deny, needs, python, sim, sizes, tidy};
 
 /// What the checks need on the machine; from the NFS client on for the whole-system tests.
@@ -52,9 +52,9 @@ pub(crate) fn install_tools(_: &[String]) -> ExitCode {
 /// Runs all checks. A failure does not stop the run: the summary names every one.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     checks("test", arguments, NEEDS, |steps| {
-        let _ = steps.call("tests", &Call::new(TESTS));
-        let _ = steps.call("reference", &Call::new(DOC));
-        let _ = steps.call("mesh", &Call::new(MESH));
+        let _ = steps.call("tests", &ProgramCall::new(TESTS));
+        let _ = steps.call("reference", &ProgramCall::new(DOC));
+        let _ = steps.call("mesh", &ProgramCall::new(MESH));
         let _ = sim::steps(steps);
         let _ = sizes::steps(steps);
         let _ = python::test(steps, &[]);
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 /// `cargo xtask check`: the checks for every commit; minutes on a tree that is built.
 pub(crate) fn run_quick(arguments: &[String]) -> ExitCode {
     checks("check", arguments, QUICK_NEEDS, |steps| {
-        let _ = steps.call("unit tests", &Call::new(UNIT_TESTS));
+        let _ = steps.call("unit tests", &ProgramCall::new(UNIT_TESTS));
     })
 }
 
@@ -84,10 +84,10 @@ fn checks(
     if steps.step("prerequisites", &line, || needs::meet(needs)).is_err() {
         return ExitCode::FAILURE;
     }
-    let _ = steps.call("format", &Call::new(FORMAT));
+    let _ = steps.call("format", &ProgramCall::new(FORMAT));
     let _ = steps.step("tidy", "cargo xtask tidy", tidy::check);
     let _ = steps.step("deny", "cargo xtask deny", deny::check);
-    let _ = steps.call("clippy", &Call::new(CLIPPY));
+    let _ = steps.call("clippy", &ProgramCall::new(CLIPPY));
     more(&mut steps);
     match steps.failures() {
         0 => {

@@ -1,4 +1,4 @@
-//! How the layers above ask: routes by geometry, keeps no state about past requests.
+//! The client of the disk nodes: routes by geometry and keeps no state about past requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl BlockClient {
         Self { context, geometry }
     }
 
-    /// Asks until the node is neither busy nor away, or for [`BUSY_TRIES`] times.
+    /// Sends a request until the node is neither busy nor down, at most [`BUSY_TRIES`] times.
     async fn ask<C>(self, node: NodeId, call: C) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = BlockIo> + Clone,
@@ -59,7 +59,7 @@ impl BlockClient {
         self.context.spawn(node, call).await
     }
 
-    /// Makes what was written at `node` durable, if it still lives as it did then.
+    /// Makes what was written at `node` durable, if its boot ID is still the same.
     async fn flush(self, node: NodeId, written: Vec<Unsynced>) -> Result<(), Error> {
         let boot_id = self.ask(node, Sync {}).await?;
         let lost = written.iter().find(|unsynced| unsynced.boot_id != boot_id);
@@ -73,8 +73,8 @@ impl BlockClient {
         if data.len() == length { Ok(data) } else { Err(Undelivered::ProtocolMismatch.into()) }
     }
 
-    /// Reads and compares with the expected checksums; a second time if they differ, since the
-    /// bytes may have been hurt on their way.
+    /// Reads and compares with the expected checksums. If they differ it reads once more: the bytes may
+    /// have been damaged on the way.
     async fn read_checked(self, call: Read, expect: Vec<u32>) -> Result<Bytes, Error> {
         let data = self.clone().read_once(call.clone()).await?;
         let Some(block) = first_mismatch(&data, &expect) else { return Ok(data) };
@@ -161,7 +161,7 @@ impl Stripes for BlockClient {
         join_all(flushes).map(|answers| answers.into_iter().collect()).boxed_local()
     }
 
-    /// A disk does not mind what it holds.
+    /// A disk does not track which bytes are in use.
     fn forget(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
         ready(self.check(stripe, offset, u64::from(length))).boxed_local()
     }

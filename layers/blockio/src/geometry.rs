@@ -104,7 +104,7 @@ runtime::choice! {
         },
         /// In a stripe of which nothing is used yet.
         3 Apart {
-            /// So many of its blocks stay free before them.
+            /// This many of its blocks stay free before them.
             skip: u32,
         },
     }

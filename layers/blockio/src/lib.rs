@@ -4,34 +4,35 @@
 //! # Promise
 //!
 //! - A byte reads back as last written; a byte never written is undefined.
-//! - A write is durable once a [`Sync`](protocol::Sync) that was asked after its answer is answered
-//!   in the same life of the disk node; in another life it may be gone, and whoever syncs it is told
-//!   so ([`Error::LostWrites`](protocol::Error::LostWrites)). Before that a crash may keep it, drop it or tear it, but never touches other bytes.
+//! - A write is durable once a [`Sync`](protocol::Sync) that was sent after its answer is answered
+//!   under the same boot ID of the disk node. Under another boot ID it may be lost, and the sync
+//!   returns [`Error::LostWrites`](protocol::Error::LostWrites). Before the sync a crash may keep the
+//!   write, drop it or tear it, but never changes other bytes.
 //! - Reads of one disk start in the order in which they came, and so do writes; the two take turns, and
 //!   neighbours on the disk that wait at the same time go together. Requests in flight at the same
-//!   time have no order, so whoever needs one awaits the first answer.
-//! - Every request stands alone, and asking twice does no harm.
+//!   time have no order: a caller that needs one awaits the first answer.
+//! - Requests are stateless and idempotent.
 //! - A disk that belongs elsewhere, was cut off, or was opened by a newer epoch is refused before
 //!   anything is written to it ([`DiskError`]).
 //! - A disk that failed to write or to flush is never trusted again.
 //!
-//! # Asks below
+//! # Uses
 //!
 //! Only [`runtime::disk::Disk`], real or emulated. Nothing here knows what a file, a name or a cache
 //! is.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `protocol.rs` | every request and reply: the contract with the layer above |
 //! | `geometry.rs` | the shape of a volume: where a stripe is, and where on its disk |
-//! | `superblock.rs` | who a disk is: its first and last block |
+//! | `superblock.rs` | the identity of a disk, in its first and last block |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
 //! | `server.rs` | the disk node: one `match` over the requests |
 //! | `manager/` | the I/O manager: a queue per disk, fair passes, merged neighbours, shared flushes, latencies |
 //! | `stripes.rs` | what the layers above see, here and in the cache |
-//! | `client.rs` | how they ask: routing, retries, checksums |
+//! | `client.rs` | the client: routing, retries, checksums |
 //! | `range.rs` | bytes of the whole logical disk, over many stripes at once |
 //! | `checksum.rs` | CRC-32C per block |
 
@@ -50,7 +51,7 @@ pub mod superblock;
 pub use client::BlockClient;
 pub use format::format_disk;
 pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
-pub use open::{DiskError, Expected, identify, open_disk};
+pub use open::{DiskError, ExpectedDisk, identify, open_disk};
 pub use range::{read_range, write_range};
 pub use server::{Config, OpenError, Server};
 pub use stripes::{Answer, BootId, Stripes, blocks_of};

@@ -6,11 +6,11 @@ use runtime::disk::Disk;
 use runtime::{Epoch, VolumeId};
 
 use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError};
-use crate::superblock::{Flaw, Superblock, VERSION};
+use crate::superblock::{Superblock, SuperblockFlaw, VERSION};
 
 /// What the opener knows of a disk before it looks.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected {
+pub struct ExpectedDisk {
     /// The volume.
     pub geometry: Geometry,
     /// The disk node that opens the disk.
@@ -127,19 +127,19 @@ pub enum DiskError {
     Io(#[from] io::Error),
 }
 
-/// Says who `disk` is, whatever that may be.
+/// The identity of `disk`, without a check.
 pub async fn identify(disk: &dyn Disk) -> Result<Superblock, DiskError> {
     find(disk).await.map(|found| found.superblock)
 }
 
 /// Checks that `disk` is the one expected and makes the opener's epoch durable on it, so that
 /// earlier ones are refused from now on. A damaged superblock is replaced from its copy.
-pub async fn open_disk(disk: &dyn Disk, expected: &Expected) -> Result<Superblock, DiskError> {
+pub async fn open_disk(disk: &dyn Disk, expected: &ExpectedDisk) -> Result<Superblock, DiskError> {
     let found = check_disk(disk, expected).await?;
     found.take_over(disk, expected.epoch).await
 }
 
-impl Found {
+impl CheckedDisk {
     /// Is one of the two superblocks missing, damaged or old?
     pub(crate) fn needs_repair(&self) -> bool {
         self.needs_repair
@@ -148,7 +148,7 @@ impl Found {
 
 /// A disk that was checked, but not yet taken for the opener's epoch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct CheckedDisk {
     superblock: Superblock,
     /// Where the two superblocks are, in the order in which to replace them: a good one is
     /// replaced only while the other is good.
@@ -158,7 +158,10 @@ pub(crate) struct Found {
 }
 
 /// The first half of [`open_disk`]: only reads.
-pub(crate) async fn check_disk(disk: &dyn Disk, expected: &Expected) -> Result<Found, DiskError> {
+pub(crate) async fn check_disk(
+    disk: &dyn Disk,
+    expected: &ExpectedDisk,
+) -> Result<CheckedDisk, DiskError> {
     let found = match find(disk).await {
         Err(DiskError::Unformatted | DiskError::Damaged)
             if disk.length() < expected.geometry.disk_length() =>
@@ -175,7 +178,7 @@ pub(crate) async fn check_disk(disk: &dyn Disk, expected: &Expected) -> Result<F
 }
 
 impl Superblock {
-    fn check(&self, expected: &Expected) -> Result<(), DiskError> {
+    fn check(&self, expected: &ExpectedDisk) -> Result<(), DiskError> {
         let volume = expected.geometry.volume;
         if self.volume() != volume {
             return Err(DiskError::Foreign { expected: volume, found: self.volume() });
@@ -201,7 +204,7 @@ impl Superblock {
     }
 }
 
-impl Found {
+impl CheckedDisk {
     /// The second half of [`open_disk`]: makes `epoch` durable.
     pub(crate) async fn take_over(
         self,
@@ -226,7 +229,7 @@ pub(crate) fn whole_blocks(length: u64) -> u64 {
     length - length % BLOCK_SIZE as u64
 }
 
-async fn find(disk: &dyn Disk) -> Result<Found, DiskError> {
+async fn find(disk: &dyn Disk) -> Result<CheckedDisk, DiskError> {
     let real_bytes = disk.length();
     // Less than two superblocks and something between them cannot have been formatted.
     let Some(mut copy_offset) = whole_blocks(real_bytes).checked_sub(BLOCK_SIZE as u64) else {
@@ -250,7 +253,7 @@ fn choose(
     first: Result<Superblock, Unusable>,
     copy: Result<Superblock, Unusable>,
     copy_offset: u64,
-) -> Result<Found, DiskError> {
+) -> Result<CheckedDisk, DiskError> {
     match (first, copy) {
         (Ok(first), Ok(copy)) => {
             // After a crash while an epoch was made durable one is behind. Neither has been acted
@@ -259,13 +262,13 @@ fn choose(
                 copy == Superblock { epoch: copy.epoch, ..first } && copy.epoch > first.epoch;
             let superblock = if copy_is_newer { copy } else { first };
             let rewrite = if copy_is_newer { [0, copy_offset] } else { [copy_offset, 0] };
-            Ok(Found { superblock, rewrite, needs_repair: first != copy })
+            Ok(CheckedDisk { superblock, rewrite, needs_repair: first != copy })
         }
         (Ok(superblock), Err(_)) => {
-            Ok(Found { superblock, rewrite: [copy_offset, 0], needs_repair: true })
+            Ok(CheckedDisk { superblock, rewrite: [copy_offset, 0], needs_repair: true })
         }
         (Err(_), Ok(superblock)) => {
-            Ok(Found { superblock, rewrite: [0, copy_offset], needs_repair: true })
+            Ok(CheckedDisk { superblock, rewrite: [0, copy_offset], needs_repair: true })
         }
         (Err(first), Err(copy)) => Err(first.worse(copy)),
     }
@@ -273,7 +276,7 @@ fn choose(
 
 /// Why a superblock cannot be used.
 enum Unusable {
-    Flawed(Flaw),
+    Flawed(SuperblockFlaw),
     Unreadable(io::Error),
 }
 
@@ -281,13 +284,18 @@ impl Unusable {
     /// What is said if neither of two can be used: what tells the operator most.
     fn worse(self, other: Self) -> DiskError {
         match (self, other) {
-            (Self::Flawed(Flaw::Version(found)), _) | (_, Self::Flawed(Flaw::Version(found))) => {
+            (Self::Flawed(SuperblockFlaw::Version(found)), _)
+            | (_, Self::Flawed(SuperblockFlaw::Version(found))) => {
                 DiskError::FutureVersion { found }
             }
-            (Self::Flawed(Flaw::Features(unknown)), _)
-            | (_, Self::Flawed(Flaw::Features(unknown))) => DiskError::UnknownFeatures { unknown },
+            (Self::Flawed(SuperblockFlaw::Features(unknown)), _)
+            | (_, Self::Flawed(SuperblockFlaw::Features(unknown))) => {
+                DiskError::UnknownFeatures { unknown }
+            }
             (Self::Unreadable(why), _) | (_, Self::Unreadable(why)) => DiskError::Io(why),
-            (Self::Flawed(Flaw::NoMagic), Self::Flawed(Flaw::NoMagic)) => DiskError::Unformatted,
+            (Self::Flawed(SuperblockFlaw::NoMagic), Self::Flawed(SuperblockFlaw::NoMagic)) => {
+                DiskError::Unformatted
+            }
             (Self::Flawed(_), Self::Flawed(_)) => DiskError::Damaged,
         }
     }

@@ -59,7 +59,7 @@ runtime::protocol! {
 }
 
 runtime::record! {
-    /// A stripe with writes that nobody has synced yet, and the life in which they were answered.
+    /// A stripe with writes that are not synced yet, and the boot ID under which they were answered.
     #[derive(Copy, PartialOrd, Ord)]
     pub struct Unsynced {
         /// The stripe.
@@ -216,7 +216,7 @@ impl Error {
     }
 
     /// The same request may succeed later. All requests of this layer and of the cache may be asked
-    /// twice, also if nobody knows whether the first was done.
+    /// twice, even if it is unknown whether the first was done.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Undelivered { why } if why.is_transient())
     }

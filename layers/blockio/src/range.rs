@@ -13,7 +13,7 @@ pub const STRIPES_AT_ONCE: usize = 64;
 
 /// The part of a range that lies in one stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct StripeSpan {
     /// The stripe.
     pub stripe: u64,
     /// The first byte within the stripe.
@@ -23,7 +23,7 @@ pub struct Span {
 }
 
 /// The parts of bytes `offset..offset + length` of the logical disk, in order.
-pub fn spans(geometry: &Geometry, offset: u64, length: u64) -> Result<Vec<Span>, Error> {
+pub fn spans(geometry: &Geometry, offset: u64, length: u64) -> Result<Vec<StripeSpan>, Error> {
     let stripe_size = u64::from(geometry.stripe_size);
     let end = offset.checked_add(length).filter(|&end| end <= geometry.bytes());
     let end = end.ok_or(Error::OutOfRange {
@@ -36,7 +36,7 @@ pub fn spans(geometry: &Geometry, offset: u64, length: u64) -> Result<Vec<Span>,
     while position < end {
         let within = position % stripe_size;
         let length = (stripe_size - within).min(end - position);
-        spans.push(Span {
+        spans.push(StripeSpan {
             stripe: position / stripe_size,
             offset: within as u32,
             length: length as u32,
@@ -76,7 +76,7 @@ pub async fn write_range(
         .map(|span| (span, take_bytes(span.length as usize, &mut piece, &mut rest)))
         .collect();
     stream::iter(parts)
-        .map(|(Span { stripe, offset, .. }, data)| {
+        .map(|(StripeSpan { stripe, offset, .. }, data)| {
             let writing = stripes.write(stripe, offset, data);
             async move { Ok(Unsynced { stripe, boot_id: writing.await? }) }
         })

@@ -13,7 +13,7 @@ use runtime::{Caller, Context, Epoch, NodeKind};
 
 use crate::geometry::Geometry;
 use crate::manager::Manager;
-use crate::open::{DiskError, Expected, Found, check_disk};
+use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk};
 use crate::protocol::{
     BlockIo, Describe, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Sync, Write,
     WriteSlot,
@@ -38,7 +38,7 @@ pub struct Config {
     pub queue_length_max: usize,
     /// See [`WRITE_BUFFER_BYTES`]. One stripe always has room.
     pub write_buffer_bytes: usize,
-    /// See [`Expected::served`].
+    /// See [`ExpectedDisk::served`].
     pub served: Epoch,
     /// The life that a server of these disks has [handed over](Server::hand_over), if one did and nobody
     /// has served them since: all that was answered in it is durable. Else a new one begins.
@@ -88,7 +88,7 @@ async fn check_disks(
     geometry: Geometry,
     disks: &[Rc<dyn Disk>],
     config: Config,
-) -> Result<(u32, Vec<Found>), OpenError> {
+) -> Result<(u32, Vec<CheckedDisk>), OpenError> {
     let NodeKind::Disk(disk_node) = context.node().kind() else {
         panic!("{} is no disk node", context.node());
     };
@@ -98,14 +98,14 @@ async fn check_disks(
     }
     let epoch = context.epoch();
     let checks = (0..).zip(disks).map(|(disk, device)| async move {
-        let expected = Expected { geometry, disk_node, disk, epoch, served: config.served };
+        let expected = ExpectedDisk { geometry, disk_node, disk, epoch, served: config.served };
         let found = check_disk(&**device, &expected).await;
         found.map_err(|why| OpenError::Disk { disk_node, disk, why })
     });
     Ok((disk_node, try_join_all(checks).await?))
 }
 
-/// A disk that is not written to, whoever asks.
+/// A disk that refuses all writes.
 struct ReadOnly(Rc<dyn Disk>);
 
 impl Disk for ReadOnly {
@@ -274,13 +274,13 @@ impl Server {
     }
 
     /// Room for the data of a write, given back when dropped.
-    fn hold(&self, length: usize) -> Result<Held<'_>, Error> {
+    fn hold(&self, length: usize) -> Result<HeldBytes<'_>, Error> {
         let after = self.held_bytes.get() + length;
         if after > self.write_buffer_bytes {
             return Err(Undelivered::Busy.into());
         }
         self.held_bytes.set(after);
-        Ok(Held { server: self, length })
+        Ok(HeldBytes { server: self, length })
     }
 }
 
@@ -299,12 +299,12 @@ runtime::handlers! { Server;
     Describe => |server, _, _request| Ok(server.describe());
 }
 
-struct Held<'a> {
+struct HeldBytes<'a> {
     server: &'a Server,
     length: usize,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldBytes<'_> {
     fn drop(&mut self) {
         self.server.held_bytes.set(self.server.held_bytes.get() - self.length);
     }

@@ -13,8 +13,8 @@ use crate::protocol::{Error, Extent, Placed, Unsynced};
 /// The future answer of a [`Stripes`] call.
 pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
 
-/// One life of a server: a random number drawn when it starts. What it was told in one life and has
-/// not made durable may be gone in the next.
+/// A random number that a server draws when it starts. Writes that were answered under one boot ID and
+/// not made durable may be lost when it changes.
 pub type BootId = u64;
 
 /// One logical disk. Every call stays within one stripe; calls run concurrently.
@@ -41,8 +41,8 @@ pub trait Stripes {
         None
     }
 
-    /// Replaces bytes of a stripe; returns the life of the server that has them. Durable after
-    /// a [`sync`](Self::sync) of the stripe with this life.
+    /// Replaces bytes of a stripe; returns the boot ID of the server that has them. Durable after a
+    /// [`sync`](Self::sync) of the stripe with this boot ID.
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId>;
 
     /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each, or all
@@ -74,8 +74,8 @@ pub trait Stripes {
         .boxed_local()
     }
 
-    /// Replaces several parts of a stripe; returns the life of the server that has them all, or the first
-    /// of those that have some.
+    /// Replaces several parts of a stripe; returns the boot ID of the server that has them all, or the
+    /// first of those that have some.
     fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<BootId> {
         let writes = parts.into_iter().map(|part| self.write(stripe, part.offset, vec![part.data]));
         let writes: Vec<Answer<BootId>> = writes.collect();
@@ -93,12 +93,13 @@ pub trait Stripes {
     /// Replaces bytes of a stripe by zeros, without sending them.
     fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId>;
 
-    /// Makes everything that was written to these stripes in these lives before the call durable.
-    /// A stripe that was written in several lives is named with each. [`Error::LostWrites`] if one
-    /// of them is over: what was written in it and not synced yet must be written again.
+    /// Makes everything durable that was written to these stripes under these boot IDs before the
+    /// call. A stripe that was written under several boot IDs is named with each.
+    /// [`Error::LostWrites`] if one has changed: what was written under it and not synced must be
+    /// written again.
     fn sync(&self, written: Vec<Unsynced>) -> Answer<()>;
 
-    /// Says that nobody will read these bytes again: their space was freed. What is dirty may be
+    /// Discards bytes whose space was freed: they are not read again. What is dirty may be
     /// dropped without being written.
     fn forget(&self, stripe: u64, offset: u32, length: u32) -> Answer<()>;
 

@@ -45,7 +45,7 @@ runtime::record! {
 
 /// What is wrong with the bytes of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum SuperblockFlaw {
     /// They do not even start like one.
     NoMagic,
     /// The checksum does not match, or the content makes no sense.
@@ -80,26 +80,27 @@ impl Superblock {
     }
 
     /// Reads one block. Whatever passes is consistent in itself.
-    pub fn decode(block: &[u8]) -> Result<Self, Flaw> {
+    pub fn decode(block: &[u8]) -> Result<Self, SuperblockFlaw> {
         if !block.starts_with(&MAGIC) {
-            return Err(Flaw::NoMagic);
+            return Err(SuperblockFlaw::NoMagic);
         }
-        let (content, checksum) = block.split_at_checked(CHECKSUM_AT).ok_or(Flaw::Damaged)?;
+        let (content, checksum) =
+            block.split_at_checked(CHECKSUM_AT).ok_or(SuperblockFlaw::Damaged)?;
         if checksum != crc32c(content).to_le_bytes() {
-            return Err(Flaw::Damaged);
+            return Err(SuperblockFlaw::Damaged);
         }
         let mut input = Decoder::new(&content[VERSION_AT..], Bytes::new());
         match u32::take(&mut input.clone()) {
             Ok(VERSION) => {}
-            Ok(newer) if newer > VERSION => return Err(Flaw::Version(newer)),
-            _ => return Err(Flaw::Damaged),
+            Ok(newer) if newer > VERSION => return Err(SuperblockFlaw::Version(newer)),
+            _ => return Err(SuperblockFlaw::Damaged),
         }
-        let superblock = Self::take(&mut input).map_err(|_| Flaw::Damaged)?;
+        let superblock = Self::take(&mut input).map_err(|_| SuperblockFlaw::Damaged)?;
         let unknown = superblock.features & !FEATURES;
         if unknown != 0 {
-            return Err(Flaw::Features(unknown));
+            return Err(SuperblockFlaw::Features(unknown));
         }
-        if superblock.makes_sense() { Ok(superblock) } else { Err(Flaw::Damaged) }
+        if superblock.makes_sense() { Ok(superblock) } else { Err(SuperblockFlaw::Damaged) }
     }
 
     fn makes_sense(&self) -> bool {
@@ -141,7 +142,10 @@ mod tests {
                 let mut block = good.to_vec();
                 block[rng.index(BLOCK_SIZE)] ^= 1 << rng.below(8);
                 let flaw = Superblock::decode(&block);
-                assert!(matches!(flaw, Err(Flaw::NoMagic | Flaw::Damaged)), "{flaw:?}");
+                assert!(
+                    matches!(flaw, Err(SuperblockFlaw::NoMagic | SuperblockFlaw::Damaged)),
+                    "{flaw:?}"
+                );
             }
         });
     }
@@ -149,9 +153,9 @@ mod tests {
     #[test]
     fn newer_versions_and_features_are_told_from_damage() {
         let newer = Superblock { version: 2, ..superblock() };
-        assert_eq!(Superblock::decode(&newer.encode()), Err(Flaw::Version(2)));
+        assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Version(2)));
         let newer = Superblock { features: 4, ..superblock() };
-        assert_eq!(Superblock::decode(&newer.encode()), Err(Flaw::Features(4)));
+        assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Features(4)));
     }
 
     #[test]
@@ -174,13 +178,13 @@ mod tests {
         ];
         for superblock in bad {
             let flaw = Superblock::decode(&superblock.encode());
-            assert_eq!(flaw, Err(Flaw::Damaged), "{superblock:?}");
+            assert_eq!(flaw, Err(SuperblockFlaw::Damaged), "{superblock:?}");
         }
     }
 
     #[test]
     fn short_input_is_damage() {
-        assert_eq!(Superblock::decode(b""), Err(Flaw::NoMagic));
-        assert_eq!(Superblock::decode(&MAGIC), Err(Flaw::Damaged));
+        assert_eq!(Superblock::decode(b""), Err(SuperblockFlaw::NoMagic));
+        assert_eq!(Superblock::decode(&MAGIC), Err(SuperblockFlaw::Damaged));
     }
 }

@@ -1,4 +1,4 @@
-//! How the layers above ask the cache: the same interface as block I/O, in front of it.
+//! The client of the caches: the same interface as block I/O, in front of it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,8 +34,8 @@ const STRIPES_PER_REQUEST_MAX: usize = 4096;
 
 /// The logical disk as seen through the cache. Cheap to clone.
 ///
-/// A node that is full or away is asked again with doubling pauses, a bounded number of times; every
-/// other error, also of the layer below, goes to the caller.
+/// A request to a node that is full or down is repeated with doubling pauses, a bounded number of times.
+/// Every other error, also of the layer below, goes to the caller.
 #[derive(Clone)]
 pub struct CacheClient {
     context: Context,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for CacheClient {
 }
 
 impl CacheClient {
-    /// Asks the caches of the volume's nodes from the node of `context`; `below` is the logical
+    /// Calls the caches of the volume's nodes from the node of `context`; `below` is the logical
     /// disk without the cache, for root slots and for making durable.
     pub fn new(context: Context, geometry: Geometry, below: Rc<dyn Stripes>) -> Self {
         Self { context, geometry, below }
@@ -136,8 +136,8 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, WriteZeros { stripe, offset, length })
     }
 
-    /// A disk node that has restarted since the write-back may have lost what it was given: the
-    /// caches that have it still are told, and write it back once more.
+    /// A disk node that has restarted since the write-back may have lost bytes: the caches are notified
+    /// and write back again what they still have.
     fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
         let this = self.clone();
         async move {

@@ -72,7 +72,7 @@ impl Line {
         self.dirty.covers(&(0..self.length)).then_some(self.writes)
     }
 
-    /// Some byte is on no disk yet, or nobody has heard yet that it is.
+    /// Some byte is on no disk yet, or its write-back is not answered yet.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty() || !self.writing.is_empty()
     }
@@ -92,7 +92,7 @@ impl Line {
         self.pins > 0
     }
 
-    /// Nothing is known and nobody relies on the line: it only takes room.
+    /// Nothing is known and no operation relies on the line.
     pub(crate) fn is_useless(&self) -> bool {
         self.valid.is_empty() && self.pins == 0
     }

@@ -19,7 +19,7 @@ impl Backoff {
 
     /// Pauses; false, at once, if the pauses are used up.
     ///
-    /// A random part keeps those who were refused together from coming back together.
+    /// A random part keeps callers that were refused together from retrying together.
     pub(crate) async fn pause(&mut self, context: &Context) -> bool {
         if self.left == 0 {
             return false;

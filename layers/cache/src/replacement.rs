@@ -10,20 +10,20 @@ use std::collections::VecDeque;
 
 use runtime::Table;
 
-/// Of so many entries one is in the small queue.
+/// One entry in this many is in the small queue.
 const SMALL_SHARE: usize = 10;
 
 /// Uses that count: each saves an entry from one turn.
 const USES_MAX: u8 = 3;
 
-/// The order in which entries go. Entries are looked up by whoever owns them; this knows them by
+/// The order in which entries go. Their owner looks entries up; this knows them by
 /// the place that [`insert`](Self::insert) returned. All operations take constant time on average.
 #[derive(Debug, Default)]
 pub struct Replacement {
-    places: Vec<Place>,
+    places: Vec<ReplacementEntry>,
     free: Vec<usize>,
-    small: Queue,
-    main: Queue,
+    small: ReplacementQueue,
+    main: ReplacementQueue,
     /// What was here and was used once: look-ups only.
     gone: Table<u64, u64>,
     /// The same in the order in which it went. Entries that came back stay until their turn.
@@ -34,16 +34,16 @@ pub struct Replacement {
 }
 
 #[derive(Debug)]
-struct Place {
+struct ReplacementEntry {
     key: u64,
     uses: u8,
-    queue: Home,
+    queue: QueueKind,
     older: Option<usize>,
     newer: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+enum QueueKind {
     Small,
     Main,
     Nowhere,
@@ -51,7 +51,7 @@ enum Home {
 
 /// The ends of a list that runs through the places.
 #[derive(Debug, Default)]
-struct Queue {
+struct ReplacementQueue {
     oldest: Option<usize>,
     newest: Option<usize>,
     length: usize,
@@ -70,8 +70,10 @@ impl Replacement {
 
     /// Adds an entry; returns its place.
     pub fn insert(&mut self, key: u64) -> usize {
-        let home = if self.gone.remove(&key).is_some() { Home::Main } else { Home::Small };
-        let filled = Place { key, uses: 0, queue: Home::Nowhere, older: None, newer: None };
+        let home =
+            if self.gone.remove(&key).is_some() { QueueKind::Main } else { QueueKind::Small };
+        let filled =
+            ReplacementEntry { key, uses: 0, queue: QueueKind::Nowhere, older: None, newer: None };
         let place = if let Some(place) = self.free.pop() {
             self.places[place] = filled;
             place
@@ -97,10 +99,10 @@ impl Replacement {
     /// Lets the entry at `place` be the last to go.
     pub fn postpone(&mut self, place: usize) {
         self.unlink(place);
-        self.link(place, Home::Main);
+        self.link(place, QueueKind::Main);
     }
 
-    /// Takes an entry out that nobody misses.
+    /// Removes an entry without remembering it.
     pub fn remove(&mut self, place: usize) {
         self.unlink(place);
         self.free.push(place);
@@ -108,7 +110,7 @@ impl Replacement {
 
     /// Takes out the entry that [`next`](Self::next) named.
     pub fn evict(&mut self, place: usize) {
-        if self.places[place].queue == Home::Small {
+        if self.places[place].queue == QueueKind::Small {
             self.departures += 1;
             let key = self.places[place].key;
             self.gone.insert(key, self.departures);
@@ -128,16 +130,16 @@ impl Replacement {
     /// were used move to the end of the main queue on the way.
     pub fn next(&mut self, mut may_go: impl FnMut(u64) -> bool) -> Option<(u64, usize)> {
         let from_small = self.small.length * SMALL_SHARE > self.len();
-        let first = if from_small { Home::Small } else { Home::Main };
+        let first = if from_small { QueueKind::Small } else { QueueKind::Main };
         // Main once more: all that may go may have moved there from the small queue.
-        [first, Home::Main, Home::Small, Home::Main]
+        [first, QueueKind::Main, QueueKind::Small, QueueKind::Main]
             .into_iter()
             .find_map(|home| self.next_of(home, &mut may_go))
     }
 
     fn next_of(
         &mut self,
-        home: Home,
+        home: QueueKind,
         may_go: &mut impl FnMut(u64) -> bool,
     ) -> Option<(u64, usize)> {
         let mut candidate = self.queue(home).oldest;
@@ -146,7 +148,7 @@ impl Replacement {
         while let (Some(place), true) = (candidate, turns > 0) {
             turns -= 1;
             candidate = self.places[place].newer;
-            let Place { key, uses, .. } = self.places[place];
+            let ReplacementEntry { key, uses, .. } = self.places[place];
             if !may_go(key) {
                 continue;
             }
@@ -154,8 +156,8 @@ impl Replacement {
                 return Some((key, place));
             }
             self.unlink(place);
-            self.places[place].uses = if home == Home::Small { 0 } else { uses - 1 };
-            self.link(place, Home::Main);
+            self.places[place].uses = if home == QueueKind::Small { 0 } else { uses - 1 };
+            self.link(place, QueueKind::Main);
             candidate = candidate.or(self.queue(home).oldest);
         }
         None
@@ -163,15 +165,17 @@ impl Replacement {
 
     /// All keys, those that go first in front.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
-        let walk = |queue: &Queue| std::iter::successors(queue.oldest, |&at| self.places[at].newer);
+        let walk = |queue: &ReplacementQueue| {
+            std::iter::successors(queue.oldest, |&at| self.places[at].newer)
+        };
         walk(&self.small).chain(walk(&self.main)).map(|place| self.places[place].key)
     }
 
-    fn queue(&mut self, home: Home) -> &mut Queue {
-        if home == Home::Small { &mut self.small } else { &mut self.main }
+    fn queue(&mut self, home: QueueKind) -> &mut ReplacementQueue {
+        if home == QueueKind::Small { &mut self.small } else { &mut self.main }
     }
 
-    fn link(&mut self, place: usize, home: Home) {
+    fn link(&mut self, place: usize, home: QueueKind) {
         let queue = self.queue(home);
         let before = queue.newest.replace(place);
         queue.length += 1;
@@ -181,12 +185,12 @@ impl Replacement {
         if let Some(before) = before {
             self.places[before].newer = Some(place);
         }
-        let Place { queue, older, newer, .. } = &mut self.places[place];
+        let ReplacementEntry { queue, older, newer, .. } = &mut self.places[place];
         (*queue, *older, *newer) = (home, before, None);
     }
 
     fn unlink(&mut self, place: usize) {
-        let Place { queue: home, older, newer, .. } = self.places[place];
+        let ReplacementEntry { queue: home, older, newer, .. } = self.places[place];
         match older {
             Some(older) => self.places[older].newer = newer,
             None => self.queue(home).oldest = newer,
@@ -196,7 +200,7 @@ impl Replacement {
             None => self.queue(home).newest = older,
         }
         self.queue(home).length -= 1;
-        self.places[place].queue = Home::Nowhere;
+        self.places[place].queue = QueueKind::Nowhere;
     }
 }
 
@@ -223,7 +227,7 @@ mod tests {
                         let held = rng.below(24);
                         let next = order.next(|key| key != held);
                         let others = places.keys().any(|&key| key != held);
-                        assert_eq!(next.is_some(), others, "whoever may go is found");
+                        assert_eq!(next.is_some(), others, "an entry that may go is found");
                         if let Some((key, place)) = next {
                             assert_ne!(key, held);
                             assert_eq!(places.remove(&key), Some(place));
@@ -251,7 +255,7 @@ mod tests {
         let (mut order, mut places) = (Replacement::default(), BTreeMap::new());
         let mut hits = 0;
         for step in 0..4_000 {
-            // Every second use is of one of fifty, the others are of what nobody asks for again.
+            // Every second use is of one of fifty, the others are of entries that are used once.
             let key = if step % 2 == 0 { step / 2 % 50 } else { 1_000_000 + step };
             if let Some(&place) = places.get(&key) {
                 order.hit(place);

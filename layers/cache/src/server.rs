@@ -25,11 +25,11 @@ use crate::protocol::{
     Cache, CacheStatus, Error, Forget, Read, ReadList, Reply, Request, Status, Write, WriteBack,
     WriteList, WriteZeros,
 };
-use crate::sieve::Costs;
+use crate::sieve::DiskReadCosts;
 use boot_ids::BootIds;
 use flusher::WriteBehindQueue;
 use lines::Lines;
-use pace::Pace;
+use pace::WriteThrottle;
 
 pub use boot_ids::HandedBootId;
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
@@ -70,14 +70,14 @@ pub struct Server {
     /// A write-back for want of clean lines is under way.
     draining: Cell<bool>,
     write_behind: RefCell<WriteBehindQueue>,
-    pace: Pace,
-    counters: Counters,
+    pace: WriteThrottle,
+    counters: CacheCounters,
     /// Of reads of the disks.
-    costs: RefCell<Costs>,
+    costs: RefCell<DiskReadCosts>,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct CacheCounters {
     hits: Cell<u64>,
     misses: Cell<u64>,
     evictions: Cell<u64>,
@@ -116,8 +116,8 @@ impl Server {
             ticking: Cell::default(),
             draining: Cell::default(),
             write_behind: RefCell::default(),
-            pace: Pace::default(),
-            counters: Counters::default(),
+            pace: WriteThrottle::default(),
+            counters: CacheCounters::default(),
             costs: RefCell::default(),
         })
     }

@@ -19,7 +19,7 @@ const KEPT: f64 = 0.999;
 /// which they have if all reads are of no bytes or all bytes in no read, and 0, if all are alike.
 const SURE_MIN: f64 = 0.02;
 
-/// While they are, every so many plans are made a little different.
+/// While they are, one plan in this many is varied a little.
 const TRIAL_INTERVAL: u32 = 4;
 
 /// What is assumed before anything was measured counts as much as this part of one measurement.
@@ -30,7 +30,7 @@ const SEED: [(f64, f64, f64); 2] = [(1.0, 4096.0, 104.096e-6), (1.0, 65536.0, 16
 
 /// What reads of the disks cost: a fit of `fixed * reads + per_byte * bytes` to what they took.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Costs {
+pub(crate) struct DiskReadCosts {
     /// Sums of products of reads, bytes and seconds; old ones count less.
     reads_reads: f64,
     reads_bytes: f64,
@@ -41,7 +41,7 @@ pub(crate) struct Costs {
     unsure: u32,
 }
 
-impl Default for Costs {
+impl Default for DiskReadCosts {
     fn default() -> Self {
         let mut costs = Self {
             reads_reads: 0.0,
@@ -58,8 +58,8 @@ impl Default for Costs {
     }
 }
 
-impl Costs {
-    /// Notes that so many reads, of so many bytes in all, took so long together.
+impl DiskReadCosts {
+    /// Notes that `reads` reads, of `bytes` bytes in all, took `took` together.
     pub(crate) fn note(&mut self, reads: u32, bytes: u32, took: Duration) {
         self.add(f64::from(reads), f64::from(bytes), took.as_secs_f64());
     }
@@ -163,8 +163,8 @@ mod tests {
     }
 
     /// Costs as learnt from reads of a disk, whose times vary by so much.
-    fn learnt(fixed: f64, per_byte: f64, noise: f64, rng: &mut Rng) -> Costs {
-        let mut costs = Costs::default();
+    fn learnt(fixed: f64, per_byte: f64, noise: f64, rng: &mut Rng) -> DiskReadCosts {
+        let mut costs = DiskReadCosts::default();
         for _ in 0..3000 {
             let reads = rng.below(8) as u32 + 1;
             let bytes = (0..reads).map(|_| 4096 * (rng.below(64) as u32 + 1)).sum();
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn parts_in_groups_are_read_group_by_group() {
-        let mut costs = Costs::default();
+        let mut costs = DiskReadCosts::default();
         for blocks in [1, 16].repeat(500) {
             let took = 50e-6 + f64::from(blocks) * 4096.0 * 1e-9;
             costs.note(1, blocks * 4096, Duration::from_secs_f64(took));

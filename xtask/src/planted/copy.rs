@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::list::{self, Bug};
-use crate::steps::Call;
-use crate::tidy::tree::Tree;
+use crate::steps::ProgramCall;
+use crate::tidy::tree::SourceTree;
 
 /// The copy.
 const COPY: &str = "target/planted/tree";
@@ -30,8 +30,10 @@ pub fn is_on(id: &str) -> bool {
 "#;
 
 /// The bugs of the list, and the texts of all files that they change.
-pub(super) fn with_all_bugs(tree: &Tree) -> Result<(Vec<Bug>, BTreeMap<String, String>), String> {
-    let told = |flaw: &list::Flaw| format!("{}:{}: {}", flaw.file, flaw.line, flaw.message);
+pub(super) fn with_all_bugs(
+    tree: &SourceTree,
+) -> Result<(Vec<Bug>, BTreeMap<String, String>), String> {
+    let told = |flaw: &list::ListFlaw| format!("{}:{}: {}", flaw.file, flaw.line, flaw.message);
     let mut bugs = Vec::new();
     for file in tree.of_kind(&["toml"]).filter(|file| file.path.starts_with(list::FOLDER)) {
         bugs.extend(list::parse(&file.path, &file.text).map_err(|flaw| told(&flaw))?);
@@ -50,7 +52,10 @@ pub(super) fn with_all_bugs(tree: &Tree) -> Result<(Vec<Bug>, BTreeMap<String, S
 }
 
 /// Writes the copy, with `texts` in place of what the tree has, and builds it; the hunting program.
-pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<PathBuf, String> {
+pub(super) fn build(
+    tree: &SourceTree,
+    texts: &BTreeMap<String, String>,
+) -> Result<PathBuf, String> {
     let written = write(tree, texts);
     written.map_err(|error| format!("cannot write the copy in {COPY}: {error}"))?;
     let line = format!(
@@ -58,7 +63,7 @@ pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<Pat
          --manifest-path {COPY}/Cargo.toml --target-dir {BUILD}"
     );
     println!("{line}");
-    if Call::new(&line).run() == 0 {
+    if ProgramCall::new(&line).run() == 0 {
         Ok(Path::new(BUILD).join("release/examples/hunt"))
     } else {
         Err("the copy with the bugs cannot be built: correct the new texts in the list".to_owned())
@@ -77,7 +82,7 @@ pub(super) fn build_layer_tests() -> Result<Vec<PathBuf>, String> {
          --manifest-path {COPY}/Cargo.toml --target-dir {BUILD} {LAYERS}"
     );
     println!("{line}");
-    let told = Call::new(&line).output();
+    let told = ProgramCall::new(&line).output();
     let told = told.ok_or("the layers' tests cannot be built in the copy with the bugs")?;
     let programs = executables(&told);
     if programs.is_empty() { Err("cargo names no test program".to_owned()) } else { Ok(programs) }
@@ -90,7 +95,7 @@ fn executables(told: &str) -> Vec<PathBuf> {
 }
 
 /// What has not changed is not written, so that it is not built again.
-fn write(tree: &Tree, texts: &BTreeMap<String, String>) -> io::Result<()> {
+fn write(tree: &SourceTree, texts: &BTreeMap<String, String>) -> io::Result<()> {
     let files = tree.files().iter().map(|file| (&file.path, &file.text));
     let files: BTreeMap<&String, &String> = files.chain(texts).collect();
     for (path, text) in &files {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A run that takes so much longer than the hunt was given never ends.
 const GRACE: Duration = Duration::from_mins(1);
-/// One program of the layers' tests takes so long at most.
+/// Time limit for one program of the layers' tests.
 const TESTS_TIME_MAX: Duration = Duration::from_mins(5);
 /// Where the seeds begin when all hunters take turns: none of those that came first gets so far.
 const TURNS_SEED: u64 = 1_000_000;
@@ -35,7 +35,7 @@ pub(super) struct Hunt<'a> {
 
 /// What came of a hunt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum HuntOutcome {
     /// Something was found.
     Caught {
         /// By whom, under which seed.
@@ -54,7 +54,7 @@ pub(super) enum Outcome {
     },
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for HuntOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Caught { by, runs, time, reason } => {
@@ -68,12 +68,12 @@ impl fmt::Display for Outcome {
 
 impl Hunt<'_> {
     /// Hunts with the bug `id` switched on; `first` are the hunters that begin.
-    pub(super) fn run(&self, id: &str, first: &[String]) -> io::Result<Outcome> {
+    pub(super) fn run(&self, id: &str, first: &[String]) -> io::Result<HuntOutcome> {
         let (mut runs_before, mut rest) = (0, self.budget);
         if !first.is_empty() {
             match self.part(id, "first", self.budget / 2, 0, first)? {
-                Outcome::Nothing { runs } => runs_before = runs,
-                caught @ Outcome::Caught { .. } => return Ok(caught),
+                HuntOutcome::Nothing { runs } => runs_before = runs,
+                caught @ HuntOutcome::Caught { .. } => return Ok(caught),
             }
             rest = self.budget / 2;
         }
@@ -91,7 +91,7 @@ impl Hunt<'_> {
         budget: Duration,
         seed: u64,
         hunters: &[String],
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<HuntOutcome> {
         let log = |ending| self.logs.join(format!("{id}.{name}.{ending}"));
         let mut process = Command::new(self.program)
             .arg(budget.as_secs().max(1).to_string())
@@ -107,12 +107,12 @@ impl Hunt<'_> {
         let printed = fs::read_to_string(log("out"))?;
         outcome(&printed, status, start.elapsed()).ok_or_else(|| {
             let log = log("err");
-            io::Error::other(format!("nobody went hunting, see {}", log.display()))
+            io::Error::other(format!("no hunter ran, see {}", log.display()))
         })
     }
 
     /// Runs the layers' own tests until one fails.
-    fn ask_the_layers(&self, id: &str) -> io::Result<Option<Outcome>> {
+    fn ask_the_layers(&self, id: &str) -> io::Result<Option<HuntOutcome>> {
         let path = self.logs.join(format!("{id}.tests"));
         let log = File::create(&path)?;
         let start = now();
@@ -127,14 +127,14 @@ impl Hunt<'_> {
             if !status.is_some_and(|status| status.success()) {
                 let reason = failed_test(&String::from_utf8_lossy(&fs::read(&path)?));
                 let (by, time) = ("tests".to_owned(), start.elapsed());
-                return Ok(Some(Outcome::Caught { by, runs: 1, time, reason }));
+                return Ok(Some(HuntOutcome::Caught { by, runs: 1, time, reason }));
             }
         }
         Ok(None)
     }
 }
 
-impl Outcome {
+impl HuntOutcome {
     /// The same after `before` runs that found nothing.
     fn after(mut self, before: u64) -> Self {
         let (Self::Caught { runs, .. } | Self::Nothing { runs }) = &mut self;
@@ -172,22 +172,22 @@ fn wait(process: &mut Child, limit: Instant) -> io::Result<Option<ExitStatus>> {
 }
 
 /// Reads what the program printed, see its own page; `None` if not even a run began.
-fn outcome(printed: &str, status: Option<ExitStatus>, time: Duration) -> Option<Outcome> {
+fn outcome(printed: &str, status: Option<ExitStatus>, time: Duration) -> Option<HuntOutcome> {
     let runs = printed.lines().filter(|line| line.starts_with("run ")).count() as u64;
     let last = printed.lines().last()?;
     if last.starts_with("nothing ") {
-        return Some(Outcome::Nothing { runs });
+        return Some(HuntOutcome::Nothing { runs });
     }
     let mut words = last.splitn(6, ' ');
     let (kind, hunter, seed) = (words.next(), words.next(), words.next());
     let by = format!("{} {}", hunter.unwrap_or("?"), seed.unwrap_or("?"));
     if kind == Some("caught") {
         let reason = words.nth(2).unwrap_or_default().to_owned();
-        return Some(Outcome::Caught { by, runs, time, reason });
+        return Some(HuntOutcome::Caught { by, runs, time, reason });
     }
     // It died in the middle of a run, or had to be killed.
     let reason = status.map_or("the run never ends".to_owned(), |status| status.to_string());
-    Some(Outcome::Caught { by, runs, time, reason })
+    Some(HuntOutcome::Caught { by, runs, time, reason })
 }
 
 #[cfg(test)]
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn what_the_program_printed_is_understood() {
         let time = Duration::from_secs(1);
-        let caught = |by: &str, reason: &str| Outcome::Caught {
+        let caught = |by: &str, reason: &str| HuntOutcome::Caught {
             by: by.to_owned(),
             runs: 2,
             time,
@@ -208,9 +208,9 @@ mod tests {
         assert_eq!(outcome(&found, None, time), Some(caught("names 0", "a file is lost")));
         assert_eq!(outcome(printed, None, time), Some(caught("names 0", "the run never ends")));
         let nothing = format!("{printed}nothing 2 7\n");
-        assert_eq!(outcome(&nothing, None, time), Some(Outcome::Nothing { runs: 2 }));
+        assert_eq!(outcome(&nothing, None, time), Some(HuntOutcome::Nothing { runs: 2 }));
         assert_eq!(outcome("", None, time), None);
-        assert_eq!(Outcome::Nothing { runs: 2 }.after(3), Outcome::Nothing { runs: 5 });
+        assert_eq!(HuntOutcome::Nothing { runs: 2 }.after(3), HuntOutcome::Nothing { runs: 5 });
     }
 
     #[test]

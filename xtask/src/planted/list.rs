@@ -48,7 +48,7 @@ pub(crate) struct Edit {
 
 /// Something is wrong with the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Flaw {
+pub(crate) struct ListFlaw {
     /// The file of the list.
     pub(crate) file: String,
     /// The line in it, counted from 1.
@@ -57,18 +57,18 @@ pub(crate) struct Flaw {
     pub(crate) message: String,
 }
 
-impl Flaw {
+impl ListFlaw {
     fn new(file: &str, line: usize, message: impl Into<String>) -> Self {
         Self { file: file.to_owned(), line, message: message.into() }
     }
 }
 
 /// Reads one file of the list.
-pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Bug>, Flaw> {
+pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Bug>, ListFlaw> {
     let mut bugs: Vec<Bug> = Vec::new();
     let mut lines = (1..).zip(text.lines());
     while let Some((line, text)) = lines.next() {
-        let flaw = |message: &str| Flaw::new(file, line, message);
+        let flaw = |message: &str| ListFlaw::new(file, line, message);
         let text = text.trim_end();
         match text {
             "" => continue,
@@ -135,12 +135,12 @@ fn literal<'a>(lines: &mut impl Iterator<Item = (usize, &'a str)>) -> Option<Str
 pub(crate) fn apply<'a>(
     bugs: &[Bug],
     text_of: impl Fn(&str) -> Option<&'a str>,
-) -> (BTreeMap<String, String>, Vec<Flaw>) {
-    let mut flaws: Vec<Flaw> = flaws_of_names(bugs);
+) -> (BTreeMap<String, String>, Vec<ListFlaw>) {
+    let mut flaws: Vec<ListFlaw> = flaws_of_names(bugs);
     let mut changes: BTreeMap<String, Vec<(Range<usize>, String)>> = BTreeMap::new();
     for bug in bugs {
         for edit in &bug.edits {
-            let flaw = |message: String| Flaw::new(&bug.place.0, edit.line, message);
+            let flaw = |message: String| ListFlaw::new(&bug.place.0, edit.line, message);
             match place(edit, text_of(&edit.file)) {
                 Err(message) => flaws.push(flaw(format!("{}: {message}", bug.id))),
                 Ok(range) => {
@@ -172,11 +172,11 @@ pub(crate) fn apply<'a>(
     (texts.collect(), flaws)
 }
 
-fn flaws_of_names(bugs: &[Bug]) -> Vec<Flaw> {
+fn flaws_of_names(bugs: &[Bug]) -> Vec<ListFlaw> {
     let mut flaws = Vec::new();
     for (index, bug) in bugs.iter().enumerate() {
         let mut flaw = |message: &str| {
-            flaws.push(Flaw::new(&bug.place.0, bug.place.1, format!("{}: {message}", bug.id)));
+            flaws.push(ListFlaw::new(&bug.place.0, bug.place.1, format!("{}: {message}", bug.id)));
         };
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if bug.id.is_empty() || !bug.id.chars().all(is_plain) {

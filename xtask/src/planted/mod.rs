@@ -19,8 +19,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::steps::USAGE;
-use crate::tidy::tree::Tree;
-use hunt::{Hunt, Outcome};
+use crate::tidy::tree::SourceTree;
+use hunt::{Hunt, HuntOutcome};
 use list::Bug;
 
 /// Hunts at a time.
@@ -36,7 +36,7 @@ const HELP: &str = "usage: cargo xtask planted [--list] [--only ID]... [--second
     Puts the bugs of machine-emu/sim/planted/ into a copy of the code, one switched on at a time, and\n\
     tells which of them the simulator finds within N seconds (90). docs/bugs.md tells more.";
 
-struct Wishes {
+struct HuntOptions {
     list: bool,
     only: Vec<String>,
     seconds: u64,
@@ -58,8 +58,8 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn wishes(arguments: &[String]) -> Option<Wishes> {
-    let mut wishes = Wishes { list: false, only: Vec::new(), seconds: SECONDS };
+fn wishes(arguments: &[String]) -> Option<HuntOptions> {
+    let mut wishes = HuntOptions { list: false, only: Vec::new(), seconds: SECONDS };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -73,9 +73,9 @@ fn wishes(arguments: &[String]) -> Option<Wishes> {
 }
 
 /// True if the simulator is as good as it must be.
-fn planted(wishes: &Wishes) -> Result<bool, String> {
+fn planted(wishes: &HuntOptions) -> Result<bool, String> {
     let tree =
-        Tree::read(".".as_ref()).map_err(|error| format!("cannot read the tree: {error}"))?;
+        SourceTree::read(".".as_ref()).map_err(|error| format!("cannot read the tree: {error}"))?;
     let (bugs, texts) = copy::with_all_bugs(&tree)?;
     if wishes.list {
         for bug in &bugs {
@@ -98,7 +98,7 @@ fn planted(wishes: &Wishes) -> Result<bool, String> {
 }
 
 /// The outcome for no bug, and for each of `bugs`.
-fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
+fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<HuntOutcome>, String> {
     let hunted = bugs.iter().map(|bug| (bug.id.as_str(), bug.hunters.as_slice()));
     let waiting = Mutex::new([(CONTROL, [].as_slice())].into_iter().chain(hunted).enumerate());
     let outcomes = Mutex::new(Vec::new());
@@ -129,10 +129,10 @@ fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
 }
 
 /// Prints the sum; true if it is good.
-fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
+fn tell(bugs: &[&Bug], outcomes: &[HuntOutcome]) -> bool {
     let (control, outcomes) = outcomes.split_at(1);
-    let missed = |bug: &Bug, outcome: &Outcome| {
-        if let Outcome::Nothing { .. } = outcome { Some(bug.id.clone()) } else { None }
+    let missed = |bug: &Bug, outcome: &HuntOutcome| {
+        if let HuntOutcome::Nothing { .. } = outcome { Some(bug.id.clone()) } else { None }
     };
     let pairs = || bugs.iter().zip(outcomes);
     let missed_ids: Vec<String> = pairs().filter_map(|(bug, o)| missed(bug, o)).collect();
@@ -151,7 +151,7 @@ fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
         println!("the canary {} was not caught: the hunt itself does not work", bug.id);
         good = false;
     }
-    if !matches!(control[0], Outcome::Nothing { .. }) {
+    if !matches!(control[0], HuntOutcome::Nothing { .. }) {
         println!("without any bug there was a violation too: mend that first ({})", control[0]);
         good = false;
     }
@@ -159,10 +159,10 @@ fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
 }
 
 /// Prints how many bugs each hunter has caught.
-fn tell_by_hunter(outcomes: &[Outcome]) {
+fn tell_by_hunter(outcomes: &[HuntOutcome]) {
     let mut caught: BTreeMap<&str, usize> = BTreeMap::new();
     for outcome in outcomes {
-        if let Outcome::Caught { by, .. } = outcome {
+        if let HuntOutcome::Caught { by, .. } = outcome {
             *caught.entry(by.split(' ').next().unwrap_or_default()).or_default() += 1;
         }
     }

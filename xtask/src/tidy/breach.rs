@@ -1,6 +1,6 @@
 //! What a rule finds: a breach, or a count to be compared with the table of the ratchet.
 
-use super::tree::Tree;
+use super::tree::SourceTree;
 
 /// One place that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Measure {
 }
 
 /// The keys of one kind.
-pub(super) fn keys<'a>(tree: &'a Tree, kind: &'a str) -> impl Iterator<Item = &'a str> {
+pub(super) fn keys<'a>(tree: &'a SourceTree, kind: &'a str) -> impl Iterator<Item = &'a str> {
     let text = tree.file(TABLE).map(|file| file.text.as_str()).unwrap_or_default();
     text.lines().filter_map(row).filter(move |row| row.0 == kind).map(|row| row.1)
 }

@@ -2,15 +2,15 @@
 //!
 //! A file uses another one if it names something of it by a path that starts with `crate`, `self`,
 //! `super` or a child module, in a `use` or in the code. The name is followed through re-exports to
-//! the file that defines it, so that a parent that only re-exports its children is used by nobody and
-//! uses nothing.
+//! the file that defines it, so that a parent that only re-exports its children is used by no file
+//! and uses none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::breach::Measure;
 use super::code::{is_word, tokens};
-use super::product::{Source, sources};
-use super::tree::Tree;
+use super::product::{ProductFile, sources};
+use super::tree::SourceTree;
 
 /// Files that may form a circle.
 const CYCLE_MAX: usize = 3;
@@ -19,9 +19,9 @@ const CYCLE_MAX: usize = 3;
 const STEPS_MAX: usize = 8;
 
 /// For each crate the files in circles of more than [`CYCLE_MAX`].
-pub(super) fn files_in_cycles(tree: &Tree) -> Vec<Measure> {
+pub(super) fn files_in_cycles(tree: &SourceTree) -> Vec<Measure> {
     let sources = sources(tree);
-    let mut crates: BTreeMap<&str, Vec<&Source<'_>>> = BTreeMap::new();
+    let mut crates: BTreeMap<&str, Vec<&ProductFile<'_>>> = BTreeMap::new();
     for source in &sources {
         crates.entry(source.package).or_default().push(source);
     }
@@ -68,7 +68,7 @@ struct Import<'a> {
 }
 
 impl<'a> Modules<'a> {
-    fn new(sources: &[&'a Source<'_>]) -> Self {
+    fn new(sources: &[&'a ProductFile<'_>]) -> Self {
         let folder = |path: &'a str| path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let is_root = |path: &str| path.ends_with("/lib.rs") || path.ends_with("/main.rs");
         let paths = sources.iter().map(|source| source.file.path.as_str());
@@ -276,7 +276,7 @@ mod tests {
 
     fn in_cycles(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().copied().chain([("a/Cargo.toml", "")]).collect();
-        let counts = files_in_cycles(&Tree::of(&files));
+        let counts = files_in_cycles(&SourceTree::of(&files));
         counts.into_iter().flat_map(|count| count.places).map(|(file, _)| file).collect()
     }
 

@@ -1,9 +1,9 @@
-//! Who may use whom: the layers ask downwards only, and above the tables nobody knows what is
-//! inside a layer.
+//! Dependencies between crates: layers call downwards only, and the code above a message table does
+//! not see the inside of its layer.
 
 use super::breach::Breach;
 use super::code::has_word;
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 /// A crate by its folder, and the ones of ours that it may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -52,7 +52,7 @@ const VOCABULARY: &[&str] =
     &["protocol", "attributes", "operations", "lock_types", "geometry", "regions"];
 
 /// A crate depends on nothing but its row of [`MAY_USE`].
-pub(super) fn crates_use_only_what_is_below(tree: &Tree) -> Vec<Breach> {
+pub(super) fn crates_use_only_what_is_below(tree: &SourceTree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (folder, manifest) in tree.crates() {
         if FREE.contains(&folder) {
@@ -105,7 +105,7 @@ pub(super) struct Dependency<'a> {
 }
 
 /// All of a manifest.
-pub(super) fn dependencies(manifest: &File) -> impl Iterator<Item = Dependency<'_>> {
+pub(super) fn dependencies(manifest: &TextFile) -> impl Iterator<Item = Dependency<'_>> {
     let mut section = "";
     manifest
         .lines()
@@ -131,7 +131,7 @@ pub(super) fn dependencies(manifest: &File) -> impl Iterator<Item = Dependency<'
 
 /// A table of messages is made of the machine's words and of those of the layer below; it knows
 /// neither servers nor transports.
-pub(super) fn tables_import_only_vocabulary(tree: &Tree) -> Vec<Breach> {
+pub(super) fn tables_import_only_vocabulary(tree: &SourceTree) -> Vec<Breach> {
     let tables = tree
         .files()
         .iter()
@@ -139,7 +139,7 @@ pub(super) fn tables_import_only_vocabulary(tree: &Tree) -> Vec<Breach> {
     tables.flat_map(foreign_words).collect()
 }
 
-fn foreign_words(table: &File) -> Vec<Breach> {
+fn foreign_words(table: &TextFile) -> Vec<Breach> {
     let code = table.code();
     let mut breaches = Vec::new();
     for (line, text) in (1..).zip(code.lines()) {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     fn direction(manifest: &str) -> Vec<usize> {
-        let tree = Tree::of(&[("layers/cache/Cargo.toml", manifest)]);
+        let tree = SourceTree::of(&[("layers/cache/Cargo.toml", manifest)]);
         crates_use_only_what_is_below(&tree).iter().map(|breach| breach.line).collect()
     }
 
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_row_is_told() {
-        let tree = Tree::of(&[("layers/new/Cargo.toml", "[package]\n")]);
+        let tree = SourceTree::of(&[("layers/new/Cargo.toml", "[package]\n")]);
         let breaches = crates_use_only_what_is_below(&tree);
         assert!(breaches[0].message.contains("MAY_USE"), "{breaches:?}");
     }
@@ -227,7 +227,7 @@ mod tests {
             pub use blockio::protocol::Error;\nuse blockio::server::Server;\n\
             use crate::attributes::{Name};\nuse crate::server;\ntype X = cache::lru::Line;\n\
             type Y = cache::protocol::CacheStatus;\n";
-        let tree = Tree::of(&[("layers/meta/src/protocol.rs", planted)]);
+        let tree = SourceTree::of(&[("layers/meta/src/protocol.rs", planted)]);
         let lines: Vec<_> =
             tables_import_only_vocabulary(&tree).iter().map(|breach| breach.line).collect();
         assert_eq!(lines, [2, 5, 7, 8]);

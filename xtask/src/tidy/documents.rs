@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::breach::Measure;
 use super::code::{is_word, tokens};
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 /// Words of README.md and docs/ together, at most; tables that tidy writes are left out.
 pub(super) const WORDS_MAX: usize = 36_000;
@@ -22,7 +22,7 @@ const COMMON: &[&str] = &["help", "version"];
 const ENDINGS: &[&str] = &[".rs", ".md", ".toml", ".sh"];
 
 /// Code spans and the lines of code blocks of a document, with their lines.
-fn code_of(page: &File) -> Vec<(usize, &str)> {
+fn code_of(page: &TextFile) -> Vec<(usize, &str)> {
     let mut in_block = false;
     let mut found = Vec::new();
     for (line, text) in page.lines() {
@@ -44,7 +44,7 @@ fn counts(places: BTreeMap<String, Vec<(String, usize)>>) -> Vec<Measure> {
 /// Paths in the code of documents that lead to no file. A word is a path if it starts with a folder
 /// of the top or ends like a file; it may leave out the first folders, or the `.rs`
 /// at the end, or start at its document.
-pub(super) fn missing_paths(tree: &Tree) -> Vec<Measure> {
+pub(super) fn missing_paths(tree: &SourceTree) -> Vec<Measure> {
     let tops = tree.top_folders();
     let mut missing: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
     for page in tree.of_kind(&["md"]).filter(|page| page.path != CHANGELOG) {
@@ -82,9 +82,9 @@ const CHANGELOG: &str = "CHANGELOG.md";
 
 /// Sub-commands and options, in the code of documents, that no program has: `mdfs`, `mdfs-lab` and
 /// `cargo xtask`. An option must be known to some sub-command, not to this one.
-pub(super) fn unknown_commands(tree: &Tree) -> Vec<Measure> {
-    let programs = Known::of_programs(tree);
-    let xtask = Known::of_xtask(tree);
+pub(super) fn unknown_commands(tree: &SourceTree) -> Vec<Measure> {
+    let programs = KnownCommands::of_programs(tree);
+    let xtask = KnownCommands::of_xtask(tree);
     let mut unknown: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
     for page in tree.of_kind(&["md"]).filter(|page| page.path != CHANGELOG) {
         for (line, text) in code_of(page) {
@@ -120,14 +120,14 @@ fn called<'a>(words: &'a [&'a str]) -> Option<(&'a str, &'a [&'a str])> {
 
 /// What a program understands.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownCommands {
     commands: BTreeSet<String>,
     options: BTreeSet<String>,
 }
 
-impl Known {
+impl KnownCommands {
     /// Read from the descriptions for clap, wherever they are.
-    fn of_programs(tree: &Tree) -> Self {
+    fn of_programs(tree: &SourceTree) -> Self {
         let mut known = Self::default();
         known.options.extend(COMMON.iter().map(|&name| name.to_owned()));
         let described = tree.of_kind(&["rs"]).filter(|file| file.text.contains("clap"));
@@ -154,7 +154,7 @@ impl Known {
     }
 
     /// The commands of this tool; options are strings of its source.
-    fn of_xtask(tree: &Tree) -> Self {
+    fn of_xtask(tree: &SourceTree) -> Self {
         let mut known = Self::default();
         known.options.extend(COMMON.iter().map(|&name| name.to_owned()));
         let files = tree.of_kind(&["rs"]).filter(|file| file.path.starts_with("xtask/src/"));
@@ -232,15 +232,15 @@ fn kebab(name: &str) -> String {
 }
 
 /// The words of README.md and docs/, without the tables that tidy writes.
-pub(super) fn words(tree: &Tree) -> Vec<Measure> {
-    let is_counted = |file: &&File| file.path == "README.md" || file.path.starts_with("docs/");
+pub(super) fn words(tree: &SourceTree) -> Vec<Measure> {
+    let is_counted = |file: &&TextFile| file.path == "README.md" || file.path.starts_with("docs/");
     let pages = tree.of_kind(&["md"]).filter(is_counted);
     let count = pages.flat_map(written).map(|line| line.split_whitespace().count()).sum();
     vec![Measure { key: "README.md and docs/".to_owned(), count, places: Vec::new() }]
 }
 
 /// The lines that people wrote.
-fn written(page: &File) -> impl Iterator<Item = &str> {
+fn written(page: &TextFile) -> impl Iterator<Item = &str> {
     let mut is_made = false;
     page.text.lines().filter(move |line| {
         if line.starts_with("<!-- tables of ") {
@@ -254,7 +254,7 @@ fn written(page: &File) -> impl Iterator<Item = &str> {
 
 /// Lines of comments for each crate, and of prose for each document, that are too wide. Tables and code
 /// blocks may be wide, and a line that has no blank where it could be broken.
-pub(super) fn wide_lines(tree: &Tree) -> Vec<Measure> {
+pub(super) fn wide_lines(tree: &SourceTree) -> Vec<Measure> {
     let is_wide = |text: &str| {
         let cut = text.char_indices().nth(COLUMNS_MAX).map(|(at, _)| text[..at].trim_start());
         let prose = cut.map(|cut| cut.trim_start_matches(['/', '!', ' ']));
@@ -289,8 +289,11 @@ pub(super) fn wide_lines(tree: &Tree) -> Vec<Measure> {
 mod tests {
     use super::*;
 
-    fn found(count: fn(&Tree) -> Vec<Measure>, files: &[(&str, &str)]) -> Vec<(String, usize)> {
-        let counts = count(&Tree::of(files));
+    fn found(
+        count: fn(&SourceTree) -> Vec<Measure>,
+        files: &[(&str, &str)],
+    ) -> Vec<(String, usize)> {
+        let counts = count(&SourceTree::of(files));
         counts.into_iter().map(|count| (count.key, count.count)).collect()
     }
 

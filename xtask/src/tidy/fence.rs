@@ -1,14 +1,14 @@
 //! The determinism fence: product code reaches clocks, threads, sockets, files and random numbers
 //! through the node context only, so that the simulator decides all of them.
 //!
-//! The lints of `.config/clippy.toml` refuse calls, whatever name they go by. These rules see to it
-//! that the lints are on, that nobody opens the fence with an `allow`, and that what no lint knows
-//! does not come in as a dependency. `tests/fence.rs` plants a call of each kind and builds it.
+//! The lints of `.config/clippy.toml` refuse calls, whatever name they go by. These rules check
+//! that the lints are on, that no `allow` opens the fence, and that no dependency brings in what the
+//! lints do not know. `tests/fence.rs` plants a call of each kind and builds it.
 
 use super::breach::Breach;
 use super::code::has_word;
 use super::direction::dependencies;
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 /// Folders of what runs in the simulator.
 const FENCED: &[&str] = &["layers/", "client/", "nfs-gateway/"];
@@ -90,12 +90,12 @@ fn is_fenced(path: &str) -> bool {
 }
 
 /// The code of fenced crates names nothing of the world, and does not open the fence.
-pub(super) fn layers_ask_the_context(tree: &Tree) -> Vec<Breach> {
-    let product = |file: &&File| is_fenced(&file.path) && file.path.contains("/src/");
+pub(super) fn layers_ask_the_context(tree: &SourceTree) -> Vec<Breach> {
+    let product = |file: &&TextFile| is_fenced(&file.path) && file.path.contains("/src/");
     tree.of_kind(&["rs"]).filter(product).flat_map(breaches_of).collect()
 }
 
-fn breaches_of(file: &File) -> Vec<Breach> {
+fn breaches_of(file: &TextFile) -> Vec<Breach> {
     let code = file.code();
     let gate = GATES.iter().find(|(path, ..)| *path == file.path);
     let passes = |word: &str| gate.is_some_and(|(_, words, _)| words.contains(&word));
@@ -124,8 +124,8 @@ fn has(text: &str, word: &str) -> bool {
     if word.ends_with(char::is_alphanumeric) { has_word(text, word) } else { text.contains(word) }
 }
 
-/// Fenced crates bring in no crate that nobody has looked at: it could ask the world itself.
-pub(super) fn layers_import_what_is_known(tree: &Tree) -> Vec<Breach> {
+/// Fenced crates use only reviewed crates: others could call the operating system themselves.
+pub(super) fn layers_import_what_is_known(tree: &SourceTree) -> Vec<Breach> {
     let ours: Vec<&str> =
         tree.crates().map(|(folder, _)| folder.rsplit('/').next().unwrap_or(folder)).collect();
     let fenced = tree.crates().filter(|(folder, _)| is_fenced(&format!("{folder}/")));
@@ -148,7 +148,7 @@ pub(super) fn layers_import_what_is_known(tree: &Tree) -> Vec<Breach> {
 }
 
 /// The lints of the fence are on for the whole workspace.
-pub(super) fn lints_are_on(tree: &Tree) -> Vec<Breach> {
+pub(super) fn lints_are_on(tree: &SourceTree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (path, lines) in SWITCHES {
         let text = tree.file(path).map(|file| file.text.as_str()).unwrap_or_default();
@@ -170,7 +170,7 @@ mod tests {
 
     /// The lines of the breaches in `text`, if it is the file `path`.
     fn told(path: &str, text: &str) -> Vec<usize> {
-        let tree = Tree::of(&[(path, text)]);
+        let tree = SourceTree::of(&[(path, text)]);
         layers_ask_the_context(&tree).iter().map(|breach| breach.line).collect()
     }
 
@@ -228,10 +228,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_nobody_has_looked_at_is_told() {
+    fn a_crate_that_is_not_reviewed_is_a_breach() {
         let lines = |manifest: &str| {
-            let tree =
-                Tree::of(&[("layers/cache/Cargo.toml", manifest), ("runtime/Cargo.toml", "")]);
+            let tree = SourceTree::of(&[
+                ("layers/cache/Cargo.toml", manifest),
+                ("runtime/Cargo.toml", ""),
+            ]);
             let breaches = layers_import_what_is_known(&tree);
             breaches.iter().map(|breach| breach.line).collect::<Vec<_>>()
         };
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn lints_that_are_off_are_told_and_those_of_this_tree_are_on() {
-        let tree = Tree::read(Path::new("..")).unwrap();
+        let tree = SourceTree::read(Path::new("..")).unwrap();
         assert_eq!(lints_are_on(&tree), []);
         let files: Vec<_> = tree.files().iter().map(|file| (&*file.path, &*file.text)).collect();
         for (path, lines) in SWITCHES {
@@ -256,7 +258,7 @@ mod tests {
                 let planted: Vec<_> = files.iter().map(without).collect();
                 let planted: Vec<_> =
                     planted.iter().map(|(name, text)| (&**name, &**text)).collect();
-                assert_eq!(lints_are_on(&Tree::of(&planted)).len(), 1, "without {line}");
+                assert_eq!(lints_are_on(&SourceTree::of(&planted)).len(), 1, "without {line}");
             }
         }
     }

@@ -1,12 +1,12 @@
 //! README.md is the map of the tree, and no link of any page is dead.
 
 use super::breach::Breach;
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 const README: &str = "README.md";
 
 /// Every folder at the top and every crate has its line in the map.
-pub(super) fn readme_names_every_folder(tree: &Tree) -> Vec<Breach> {
+pub(super) fn readme_names_every_folder(tree: &SourceTree) -> Vec<Breach> {
     let readme = tree.file(README).map(|file| file.text.as_str()).unwrap_or_default();
     let crates = tree.crates().map(|(folder, _)| folder);
     let mut folders = tree.top_folders();
@@ -23,7 +23,7 @@ pub(super) fn readme_names_every_folder(tree: &Tree) -> Vec<Breach> {
 }
 
 /// Every crate obeys the lints of the workspace.
-pub(super) fn crates_share_the_lints(tree: &Tree) -> Vec<Breach> {
+pub(super) fn crates_share_the_lints(tree: &SourceTree) -> Vec<Breach> {
     let free = tree.crates().filter(|(_, manifest)| !has_shared_lints(&manifest.text));
     free.map(|(_, manifest)| {
         let message = "add `[lints]` with `workspace = true`: all crates obey the same lints";
@@ -38,8 +38,8 @@ fn has_shared_lints(manifest: &str) -> bool {
 }
 
 /// A link of a page to a file of the tree leads to one.
-pub(super) fn links_lead_to_files(tree: &Tree) -> Vec<Breach> {
-    let dead_in = |file: &File| {
+pub(super) fn links_lead_to_files(tree: &SourceTree) -> Vec<Breach> {
+    let dead_in = |file: &TextFile| {
         let (folder, _) = file.path.rsplit_once('/').unwrap_or_default();
         let links = links(&file.text).into_iter();
         let dead = links.filter(|(_, target)| !tree.contains(&resolve(folder, target)));
@@ -93,7 +93,7 @@ mod tests {
         let map = "| `layers/` |\n| `layers/cache/` | stripes |\n";
         let files =
             [(README, map), ("layers/cache/Cargo.toml", ""), ("new/a.rs", ""), (".ci/run", "")];
-        let breaches = readme_names_every_folder(&Tree::of(&files));
+        let breaches = readme_names_every_folder(&SourceTree::of(&files));
         assert_eq!(breaches.len(), 1);
         assert!(breaches[0].message.contains("`new/`"), "{breaches:?}");
     }
@@ -103,7 +103,7 @@ mod tests {
         let good = ("a/Cargo.toml", "[package]\n[lints]\nworkspace = true\n");
         let bad =
             ("b/Cargo.toml", "[lints.rust]\nunsafe_code = \"allow\"\n[x]\nworkspace = true\n");
-        let breaches = crates_share_the_lints(&Tree::of(&[good, bad]));
+        let breaches = crates_share_the_lints(&SourceTree::of(&[good, bad]));
         assert_eq!(breaches.iter().map(|b| b.file.as_str()).collect::<Vec<_>>(), ["b/Cargo.toml"]);
     }
 
@@ -111,7 +111,7 @@ mod tests {
     fn a_dead_link_is_told() {
         let page = "[a](b.md) [up](../top.md#part)\n[dead](../b.md)\n```\n[no](link.md)\n```\n\
             [far](https://example.org/x) [here](#part) <img src=\"no.svg\">\n";
-        let tree = Tree::of(&[("docs/a.md", page), ("docs/b.md", ""), ("top.md", "")]);
+        let tree = SourceTree::of(&[("docs/a.md", page), ("docs/b.md", ""), ("top.md", "")]);
         let lines: Vec<_> = links_lead_to_files(&tree).iter().map(|b| b.line).collect();
         assert_eq!(lines, [2, 6]);
     }

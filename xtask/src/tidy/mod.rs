@@ -42,12 +42,12 @@ use std::process::ExitCode;
 
 use crate::steps::USAGE;
 use breach::Breach;
-use tree::Tree;
+use tree::SourceTree;
 
 /// A rule by its name.
-type Rule = (&'static str, fn(&Tree) -> Vec<Breach>);
+type TidyRule = (&'static str, fn(&SourceTree) -> Vec<Breach>);
 
-const RULES: &[Rule] = &[
+const RULES: &[TidyRule] = &[
     ("direction", direction::crates_use_only_what_is_below),
     ("vocabulary", direction::tables_import_only_vocabulary),
     ("fence", fence::layers_ask_the_context),
@@ -84,14 +84,14 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 
 fn write() -> io::Result<()> {
     let top = Path::new(".");
-    let tree = Tree::read(top)?;
+    let tree = SourceTree::read(top)?;
     protocol_page::write(top, &tree)?;
     ratchet::write(top, &tree)
 }
 
 /// Prints every breach of the tree in the current folder; the result is an exit code.
 pub(crate) fn check() -> u8 {
-    let tree = match Tree::read(Path::new(".")) {
+    let tree = match SourceTree::read(Path::new(".")) {
         Ok(tree) => tree,
         Err(error) => return unreadable(&error),
     };

@@ -1,12 +1,12 @@
-//! The planted bugs still fit the code: a change that takes the place of one away is told at once,
-//! not when somebody runs them.
+//! The planted bugs still fit the code: a change that removes the place of one fails here, not in the
+//! next hunt.
 
 use super::breach::Breach;
-use super::tree::Tree;
+use super::tree::SourceTree;
 use crate::planted::list;
 
 /// Every bug of the list has its place.
-pub(super) fn bugs_have_their_places(tree: &Tree) -> Vec<Breach> {
+pub(super) fn bugs_have_their_places(tree: &SourceTree) -> Vec<Breach> {
     let mut bugs = Vec::new();
     let mut flaws = Vec::new();
     for file in tree.of_kind(&["toml"]).filter(|file| file.path.starts_with(list::FOLDER)) {
@@ -29,7 +29,7 @@ mod tests {
             '''\nnew = '''\nPLANTED\n'''\n";
         let list = format!("{}a.toml", list::FOLDER);
         let lines = |code| {
-            let tree = Tree::of(&[(list.as_str(), bug), ("a.rs", code)]);
+            let tree = SourceTree::of(&[(list.as_str(), bug), ("a.rs", code)]);
             bugs_have_their_places(&tree).iter().map(|breach| breach.line).collect::<Vec<_>>()
         };
         assert_eq!(lines("x\n"), []);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 /// One file.
-pub(super) struct Source<'a> {
-    pub(super) file: &'a File,
+pub(super) struct ProductFile<'a> {
+    pub(super) file: &'a TextFile,
     /// The folder of its crate.
     pub(super) package: &'a str,
     /// Its code; what belongs to tests is blank.
@@ -15,14 +15,14 @@ pub(super) struct Source<'a> {
 
 /// All files but those of tests: of folders `tests/`, of name `tests.rs`, or declared as
 /// `#[cfg(test)] mod name;`.
-pub(super) fn sources(tree: &Tree) -> Vec<Source<'_>> {
+pub(super) fn sources(tree: &SourceTree) -> Vec<ProductFile<'_>> {
     let crates: Vec<&str> = tree.crates().map(|(folder, _)| folder).collect();
     let is_test = |path: &str| {
         path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("tests.rs")
     };
     let files = tree.of_kind(&["rs"]).filter(|file| !is_test(&file.path));
     let mut test_modules = BTreeSet::new();
-    let mut sources: Vec<Source<'_>> = files
+    let mut sources: Vec<ProductFile<'_>> = files
         .map(|file| {
             let within = |folder: &&&str| {
                 file.path.strip_prefix(**folder).is_some_and(|rest| rest.starts_with('/'))
@@ -31,7 +31,7 @@ pub(super) fn sources(tree: &Tree) -> Vec<Source<'_>> {
             let (code, modules) = without_tests(file.code());
             let children = folder_of_children(&file.path);
             test_modules.extend(modules.iter().map(|name| format!("{children}{name}")));
-            Source { file, package: package.copied().unwrap_or_default(), code }
+            ProductFile { file, package: package.copied().unwrap_or_default(), code }
         })
         .collect();
     sources.retain(|source| {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn tests_are_no_product() {
-        let tree = Tree::of(&[
+        let tree = SourceTree::of(&[
             ("a/Cargo.toml", ""),
             ("a/b/Cargo.toml", ""),
             (

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::breach::Breach;
 use super::code::has_word;
 use super::tables::{self, Tables};
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 const PAGE: &str = "docs/protocol.md";
 const CHANGELOG: &str = "CHANGELOG.md";
@@ -41,15 +41,15 @@ fn is_described(path: &str) -> bool {
     OF_RUNTIME.contains(&path) || (in_layer && is_table)
 }
 
-fn described(tree: &Tree) -> impl Iterator<Item = (&File, Result<Tables, usize>)> {
+fn described(tree: &SourceTree) -> impl Iterator<Item = (&TextFile, Result<Tables, usize>)> {
     let files = tree.files().iter().filter(|file| is_described(&file.path));
     files.map(|file| (file, tables::read(&file.text)))
 }
 
 /// The tables of the page are those of the code.
-pub(super) fn has_every_row(tree: &Tree) -> Vec<Breach> {
+pub(super) fn has_every_row(tree: &SourceTree) -> Vec<Breach> {
     let page = tree.file(PAGE).map(|file| file.text.as_str()).unwrap_or_default();
-    let check = |(file, tables): (&File, Result<Tables, usize>)| match tables {
+    let check = |(file, tables): (&TextFile, Result<Tables, usize>)| match tables {
         Ok(tables) => difference(&file.path, &shown(&tables), page),
         Err(line) => {
             let message = "this table cannot be read: write it as the others, or teach \
@@ -115,7 +115,7 @@ fn table(columns: &[&str], rows: &[String]) -> String {
 }
 
 /// Rewrites the tables of the page below `top` from the code.
-pub(super) fn write(top: &Path, tree: &Tree) -> io::Result<()> {
+pub(super) fn write(top: &Path, tree: &SourceTree) -> io::Result<()> {
     let Some(file) = tree.file(PAGE) else { return Ok(()) };
     let page = rewritten(&file.text, tree);
     if page != file.text {
@@ -125,7 +125,7 @@ pub(super) fn write(top: &Path, tree: &Tree) -> io::Result<()> {
     Ok(())
 }
 
-fn rewritten(page: &str, tree: &Tree) -> String {
+fn rewritten(page: &str, tree: &SourceTree) -> String {
     let mut page = page.to_owned();
     for (file, tables) in described(tree) {
         if let (Ok(tables), Some((before, _, after))) = (tables, between_marks(&page, &file.path)) {
@@ -136,7 +136,7 @@ fn rewritten(page: &str, tree: &Tree) -> String {
 }
 
 /// The newest entry of the changelog gives the wire version of each layer.
-pub(super) fn changelog_has_every_version(tree: &Tree) -> Vec<Breach> {
+pub(super) fn changelog_has_every_version(tree: &SourceTree) -> Vec<Breach> {
     let changelog = tree.file(CHANGELOG).map(|file| file.text.as_str()).unwrap_or_default();
     let newest = changelog.split("\n## ").nth(1).unwrap_or_default();
     let layers = described(tree).filter_map(|(_, tables)| tables.ok()?.layer);
@@ -154,8 +154,8 @@ mod tests {
     const CODE: &str = "runtime::protocol! {\n    Ping id 3 version 2;\n    /// Read.\n    \
         1 Bulk Read { at: u64 } -> Bytes,\n        by inode(at), retry idempotent, from any, after recovery;\n}\n";
 
-    fn tree(page: &str) -> Tree {
-        Tree::of(&[(PATH, CODE), (PAGE, page)])
+    fn tree(page: &str) -> SourceTree {
+        SourceTree::of(&[(PATH, CODE), (PAGE, page)])
     }
 
     fn written() -> String {
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn a_version_that_the_changelog_does_not_give_is_told() {
         let changelog = "# Changes\n\n## 0.2\n\nWire: Ping 1.\n\n## 0.1\n\nWire: Ping 2.\n";
-        let tree = Tree::of(&[(PATH, CODE), (CHANGELOG, changelog)]);
+        let tree = SourceTree::of(&[(PATH, CODE), (CHANGELOG, changelog)]);
         assert_eq!(changelog_has_every_version(&tree).len(), 1);
         let told = changelog.replace("Ping 1", "Ping 2");
-        let tree = Tree::of(&[(PATH, CODE), (CHANGELOG, &told)]);
+        let tree = SourceTree::of(&[(PATH, CODE), (CHANGELOG, &told)]);
         assert_eq!(changelog_has_every_version(&tree), []);
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use super::breach::{Breach, Measure, TABLE, row};
-use super::tree::Tree;
+use super::tree::SourceTree;
 use super::{cycles, documents, types, vocabulary};
 
 /// Places that are printed for one breach, at most.
@@ -17,7 +17,7 @@ const PLACES_MAX: usize = 12;
 struct Ratchet {
     /// Its name in the table.
     kind: &'static str,
-    count: fn(&Tree) -> Vec<Measure>,
+    count: fn(&SourceTree) -> Vec<Measure>,
     /// Rows never fall below this; what has no row may be this much.
     floor: usize,
     /// Rows stay when their count is zero: the rule reads its keys from the table.
@@ -95,24 +95,24 @@ const RATCHETS: &[Ratchet] = &[
 /// The rows of the table by kind and key.
 type Rows = BTreeMap<(String, String), usize>;
 
-fn rows(tree: &Tree) -> Rows {
+fn rows(tree: &SourceTree) -> Rows {
     let text = tree.file(TABLE).map(|file| file.text.as_str()).unwrap_or_default();
     let rows = text.lines().filter_map(row);
     rows.map(|(kind, key, count)| ((kind.to_owned(), key.to_owned()), count)).collect()
 }
 
 /// No count has risen above its row.
-pub(super) fn no_count_rises(tree: &Tree) -> Vec<Breach> {
+pub(super) fn no_count_rises(tree: &SourceTree) -> Vec<Breach> {
     compare(RATCHETS, tree).0
 }
 
 /// The counts that have fallen, one line each.
-pub(super) fn fallen(tree: &Tree) -> Vec<String> {
+pub(super) fn fallen(tree: &SourceTree) -> Vec<String> {
     compare(RATCHETS, tree).1
 }
 
 /// The breaches, and the rows that are too high.
-fn compare(ratchets: &[Ratchet], tree: &Tree) -> (Vec<Breach>, Vec<String>) {
+fn compare(ratchets: &[Ratchet], tree: &SourceTree) -> (Vec<Breach>, Vec<String>) {
     let mut rows = rows(tree);
     let mut breaches = Vec::new();
     let mut fallen = Vec::new();
@@ -146,14 +146,14 @@ fn breach(ratchet: &Ratchet, found: &Measure, allowed: usize) -> Breach {
 }
 
 /// Lowers the rows of the table in the folder `top` to the counts of `tree`.
-pub(super) fn write(top: &Path, tree: &Tree) -> io::Result<()> {
+pub(super) fn write(top: &Path, tree: &SourceTree) -> io::Result<()> {
     let Some(table) = tree.file(TABLE) else { return Ok(()) };
     let lowered = lowered(RATCHETS, tree);
     if lowered == table.text { Ok(()) } else { fs::write(top.join(TABLE), lowered) }
 }
 
 /// The table with each row at its count, if that is lower.
-fn lowered(ratchets: &[Ratchet], tree: &Tree) -> String {
+fn lowered(ratchets: &[Ratchet], tree: &SourceTree) -> String {
     let old = rows(tree);
     let table = tree.file(TABLE).map(|file| file.text.as_str()).unwrap_or_default();
     let comments = table.lines().filter(|line| line.starts_with('#'));
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn ratchet(kind: &'static str, keeps_rows: bool) -> Ratchet {
-        let count = |tree: &Tree| {
+        let count = |tree: &SourceTree| {
             let text = tree.file("a.rs").map(|file| file.text.as_str()).unwrap_or_default();
             let places = |word| text.matches(word).map(|_| ("a.rs".to_owned(), 1)).collect();
             vec![Measure::of_places("x", places("x")), Measure::of_places("y", places("y"))]
@@ -188,7 +188,7 @@ mod tests {
     fn a_count_that_rises_is_a_breach_and_one_that_falls_is_a_hint() {
         let table = "# Counts.\nletter\tx\t3\nletter\tz\t2\n";
         let compared = |code| {
-            let tree = Tree::of(&[("a.rs", code), (TABLE, table)]);
+            let tree = SourceTree::of(&[("a.rs", code), (TABLE, table)]);
             let (breaches, fallen) = compare(&[ratchet("letter", false)], &tree);
             (breaches.into_iter().map(|b| b.message).collect::<Vec<_>>(), fallen)
         };
@@ -204,7 +204,7 @@ mod tests {
     fn rows_are_lowered_and_never_raised() {
         let table = "# Counts.\nletter\tx\t3\nletter\ty\t2\nletter\tz\t2\n";
         let lowered = |code, keeps_rows| {
-            let tree = Tree::of(&[("a.rs", code), (TABLE, table)]);
+            let tree = SourceTree::of(&[("a.rs", code), (TABLE, table)]);
             lowered(&[ratchet("letter", keeps_rows)], &tree)
         };
         assert_eq!(lowered("xx yyy", false), "# Counts.\nletter\tx\t2\nletter\ty\t2\n");

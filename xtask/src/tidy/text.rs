@@ -2,7 +2,7 @@
 
 use super::breach::Breach;
 use super::code::has_word;
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 /// Lines of one Rust file, at most.
 const LINES_MAX: usize = 800;
@@ -22,9 +22,9 @@ const UNSAFE_IN: &[(&str, &str)] = &[
 const WRITTEN: &[&str] = &["rs", "md", "toml"];
 
 /// A file of code fits into one head.
-pub(super) fn files_are_short(tree: &Tree) -> Vec<Breach> {
+pub(super) fn files_are_short(tree: &SourceTree) -> Vec<Breach> {
     let long = tree.of_kind(&["rs"]).filter(|file| file.text.lines().count() > LINES_MAX);
-    let message = |file: &File| {
+    let message = |file: &TextFile| {
         format!(
             "{} lines, at most {LINES_MAX} are allowed: make it a folder of smaller files",
             file.text.lines().count()
@@ -34,7 +34,7 @@ pub(super) fn files_are_short(tree: &Tree) -> Vec<Breach> {
 }
 
 /// `unsafe` stands in the files of [`UNSAFE_IN`] only.
-pub(super) fn unsafe_stays_in_its_place(tree: &Tree) -> Vec<Breach> {
+pub(super) fn unsafe_stays_in_its_place(tree: &SourceTree) -> Vec<Breach> {
     let places: Vec<&str> = UNSAFE_IN.iter().map(|(path, _)| *path).collect();
     let message = format!(
         "`unsafe` is allowed in {} only: find a safe way, or give the file a row with its reason \
@@ -47,7 +47,7 @@ pub(super) fn unsafe_stays_in_its_place(tree: &Tree) -> Vec<Breach> {
 }
 
 /// Code says what it does or does not exist; notes to oneself belong into an issue.
-pub(super) fn nothing_is_left_over(tree: &Tree) -> Vec<Breach> {
+pub(super) fn nothing_is_left_over(tree: &SourceTree) -> Vec<Breach> {
     let in_code = tree.of_kind(&["rs"]).flat_map(|file| {
         let message = "left over: write it, or answer with an error that says what to do";
         lines_of_code_with(file, &["todo!", "unimplemented!", "dbg!"], message)
@@ -67,7 +67,7 @@ fn is_in(path: &str, place: &str) -> bool {
 }
 
 /// The lines of `file` whose code contains one of `words`.
-fn lines_of_code_with(file: &File, words: &[&str], message: &str) -> Vec<Breach> {
+fn lines_of_code_with(file: &TextFile, words: &[&str], message: &str) -> Vec<Breach> {
     let code = file.code();
     let lines = (1..).zip(code.lines());
     let found = lines.filter(|(_, text)| words.iter().any(|word| has_word(text, word)));
@@ -90,15 +90,15 @@ const LOCK_SOURCE: &str =
 
 /// Where packages come from is the business of the machine that builds: a registry or a mirror
 /// named here would break the build elsewhere.
-pub(super) fn no_registry_is_named(tree: &Tree) -> Vec<Breach> {
-    let named = |file: &File, text: &str| {
+pub(super) fn no_registry_is_named(tree: &SourceTree) -> Vec<Breach> {
+    let named = |file: &TextFile, text: &str| {
         let text = text.to_ascii_lowercase();
         if file.path == "Cargo.lock" {
             return text.starts_with("source = ") && text != LOCK_SOURCE;
         }
         REGISTRIES.iter().any(|host| text.contains(host))
     };
-    let in_file = |file: &File| {
+    let in_file = |file: &TextFile| {
         let lines = file.lines().filter(|(_, text)| named(file, text));
         let message = "names a package registry: leave that to the configuration of the machine";
         lines.map(|(line, _)| Breach::new(&file.path, line, message)).collect::<Vec<_>>()
@@ -107,7 +107,7 @@ pub(super) fn no_registry_is_named(tree: &Tree) -> Vec<Breach> {
 }
 
 /// No tabs, no blanks at the end of a line, one newline at the end of a file.
-pub(super) fn lines_end_cleanly(tree: &Tree) -> Vec<Breach> {
+pub(super) fn lines_end_cleanly(tree: &SourceTree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for file in tree.files() {
         let last = file.text.lines().count();
@@ -124,7 +124,7 @@ pub(super) fn lines_end_cleanly(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-fn unclean_lines(file: &File) -> impl Iterator<Item = Breach> {
+fn unclean_lines(file: &TextFile) -> impl Iterator<Item = Breach> {
     // `lines` would hide a carriage return.
     let lines = (1..).zip(file.text.split('\n'));
     lines.filter_map(|(line, text)| {
@@ -143,8 +143,8 @@ fn unclean_lines(file: &File) -> impl Iterator<Item = Breach> {
 mod tests {
     use super::*;
 
-    fn lines(rule: fn(&Tree) -> Vec<Breach>, path: &str, text: &str) -> Vec<usize> {
-        rule(&Tree::of(&[(path, text)])).iter().map(|breach| breach.line).collect()
+    fn lines(rule: fn(&SourceTree) -> Vec<Breach>, path: &str, text: &str) -> Vec<usize> {
+        rule(&SourceTree::of(&[(path, text)])).iter().map(|breach| breach.line).collect()
     }
 
     #[test]

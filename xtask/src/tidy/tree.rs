@@ -15,7 +15,7 @@ const FILE_SIZE_MAX: u64 = 4 << 20;
 
 /// One text file.
 #[derive(Clone, Debug)]
-pub(crate) struct File {
+pub(crate) struct TextFile {
     /// Its path from the top of the tree.
     pub(crate) path: String,
     /// Its content.
@@ -23,7 +23,7 @@ pub(crate) struct File {
     code: OnceLock<String>,
 }
 
-impl File {
+impl TextFile {
     fn new(path: String, text: String) -> Self {
         Self { path, text, code: OnceLock::new() }
     }
@@ -47,13 +47,13 @@ impl File {
 
 /// All files.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
-    files: Vec<File>,
+pub(crate) struct SourceTree {
+    files: Vec<TextFile>,
     /// Paths that are no text: pictures and the like.
     others: Vec<String>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads everything below `top`.
     pub(crate) fn read(top: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
@@ -75,7 +75,7 @@ impl Tree {
                 continue;
             }
             match read_text(&entry)? {
-                Some(text) => self.files.push(File::new(path, text)),
+                Some(text) => self.files.push(TextFile::new(path, text)),
                 None => self.others.push(path),
             }
         }
@@ -85,22 +85,22 @@ impl Tree {
     /// A tree of these files, for tests.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
-        let file = |&(path, text): &(&str, &str)| File::new(path.into(), text.into());
+        let file = |&(path, text): &(&str, &str)| TextFile::new(path.into(), text.into());
         Self { files: files.iter().map(file).collect(), others: Vec::new() }
     }
 
     /// The text files, in the order of their paths.
-    pub(crate) fn files(&self) -> &[File] {
+    pub(crate) fn files(&self) -> &[TextFile] {
         &self.files
     }
 
     /// The text files whose names end in one of `extensions`.
-    pub(crate) fn of_kind(&self, extensions: &[&str]) -> impl Iterator<Item = &File> {
+    pub(crate) fn of_kind(&self, extensions: &[&str]) -> impl Iterator<Item = &TextFile> {
         self.files.iter().filter(move |file| file.is_of(extensions))
     }
 
     /// One text file.
-    pub(crate) fn file(&self, path: &str) -> Option<&File> {
+    pub(crate) fn file(&self, path: &str) -> Option<&TextFile> {
         self.files.iter().find(|file| file.path == path)
     }
 
@@ -117,7 +117,7 @@ impl Tree {
     }
 
     /// The folders that hold a crate, and their manifests.
-    pub(super) fn crates(&self) -> impl Iterator<Item = (&str, &File)> {
+    pub(super) fn crates(&self) -> impl Iterator<Item = (&str, &TextFile)> {
         self.files.iter().filter_map(|file| Some((file.path.strip_suffix("/Cargo.toml")?, file)))
     }
 
@@ -132,8 +132,8 @@ impl Tree {
     }
 }
 
-/// The content of a file, if it is text and short enough to be a part of this project: somebody may
-/// keep a volume beside the code.
+/// The content of a file, if it is text and short enough to be a part of this project: there may be
+/// a volume beside the code.
 fn read_text(entry: &fs::DirEntry) -> io::Result<Option<String>> {
     if !entry.file_type()?.is_file() || entry.metadata()?.len() > FILE_SIZE_MAX {
         return Ok(None);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_tree_knows_its_folders() {
-        let tree = Tree::of(&[(".ci/run", ""), ("a/b/Cargo.toml", ""), ("a/c.rs", "")]);
+        let tree = SourceTree::of(&[(".ci/run", ""), ("a/b/Cargo.toml", ""), ("a/c.rs", "")]);
         assert_eq!(tree.top_folders(), ["a"]);
         assert!(tree.contains("a/b") && tree.contains("a/c.rs") && !tree.contains("a/c"));
         assert_eq!(tree.crates().map(|(folder, _)| folder).collect::<Vec<_>>(), ["a/b"]);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::breach::Measure;
 use super::code::is_word;
-use super::product::{Source, sources};
-use super::tree::Tree;
+use super::product::{ProductFile, sources};
+use super::tree::SourceTree;
 
 /// Methods of one type, at most; those that macros make do not count.
 pub(super) const METHODS_MAX: usize = 40;
@@ -18,7 +18,7 @@ type Places = BTreeMap<String, Vec<(String, usize)>>;
 
 /// Names of structs, enums, unions, traits and type aliases that are defined more than once outside
 /// tests: how many definitions too many. Types that macros define are not seen.
-pub(super) fn names_defined_twice(tree: &Tree) -> Vec<Measure> {
+pub(super) fn names_defined_twice(tree: &SourceTree) -> Vec<Measure> {
     let mut places = Places::new();
     for source in sources(tree) {
         for (line, text) in (1..).zip(source.code.lines()) {
@@ -62,7 +62,7 @@ fn item(line: &str) -> &str {
 
 /// Methods of the types of each crate that have more than [`METHODS_MAX`] in all `impl` blocks of
 /// their own. Relies on the layout of rustfmt.
-pub(super) fn methods(tree: &Tree) -> Vec<Measure> {
+pub(super) fn methods(tree: &SourceTree) -> Vec<Measure> {
     let mut places = Places::new();
     for source in sources(tree) {
         for (name, line) in methods_of(&source) {
@@ -75,7 +75,7 @@ pub(super) fn methods(tree: &Tree) -> Vec<Measure> {
 }
 
 /// The type and line of every method of a file.
-fn methods_of(source: &Source<'_>) -> Vec<(String, usize)> {
+fn methods_of(source: &ProductFile<'_>) -> Vec<(String, usize)> {
     let mut methods = Vec::new();
     let mut lines = (1..).zip(source.code.lines());
     while let Some((_, text)) = lines.next() {
@@ -129,8 +129,11 @@ fn own_type(header: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn counts(count: fn(&Tree) -> Vec<Measure>, files: &[(&str, &str)]) -> Vec<(String, usize)> {
-        let counts = count(&Tree::of(files));
+    fn counts(
+        count: fn(&SourceTree) -> Vec<Measure>,
+        files: &[(&str, &str)],
+    ) -> Vec<(String, usize)> {
+        let counts = count(&SourceTree::of(files));
         counts.into_iter().map(|count| (count.key, count.count)).collect()
     }
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use super::breach::{self, Measure};
 use super::code::{is_word, words_of_code};
-use super::tree::{File, Tree};
+use super::tree::{SourceTree, TextFile};
 
 /// The phrases of the table in code, comments and documents: any case, across line breaks, also
 /// between the underscores of names.
-pub(super) fn phrases(tree: &Tree) -> Vec<Measure> {
+pub(super) fn phrases(tree: &SourceTree) -> Vec<Measure> {
     let phrases: Vec<Vec<&str>> =
         breach::keys(tree, "phrase").map(|phrase| phrase.split(' ').collect()).collect();
     let mut places = vec![Vec::new(); phrases.len()];
@@ -33,7 +33,7 @@ pub(super) fn phrases(tree: &Tree) -> Vec<Measure> {
 
 /// The words of a file in lower case with their lines. An empty word stands for punctuation, except
 /// for what begins a comment.
-fn words(file: &File) -> Vec<(usize, String)> {
+fn words(file: &TextFile) -> Vec<(usize, String)> {
     let mut words = Vec::new();
     for (line, text) in file.lines() {
         let mut rest = text.trim_start().trim_start_matches("//").trim_start_matches(['/', '!']);
@@ -55,7 +55,7 @@ fn words(file: &File) -> Vec<(usize, String)> {
 }
 
 /// The identifiers of the table in Rust code, tests included.
-pub(super) fn identifiers(tree: &Tree) -> Vec<Measure> {
+pub(super) fn identifiers(tree: &SourceTree) -> Vec<Measure> {
     let mut places: BTreeMap<&str, Vec<(String, usize)>> =
         breach::keys(tree, "identifier").map(|name| (name, Vec::new())).collect();
     for file in tree.of_kind(&["rs"]) {
@@ -76,8 +76,8 @@ mod tests {
 
     const TABLE: &str = "phrase\told way\t0\nphrase\tthingy\t0\nidentifier\tGadget\t0\n";
 
-    fn lines(count: fn(&Tree) -> Vec<Measure>, path: &str, text: &str) -> Vec<Vec<usize>> {
-        let counts = count(&Tree::of(&[(path, text), (breach::TABLE, TABLE)]));
+    fn lines(count: fn(&SourceTree) -> Vec<Measure>, path: &str, text: &str) -> Vec<Vec<usize>> {
+        let counts = count(&SourceTree::of(&[(path, text), (breach::TABLE, TABLE)]));
         counts.iter().map(|count| count.places.iter().map(|place| place.1).collect()).collect()
     }
 

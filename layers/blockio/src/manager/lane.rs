@@ -1,4 +1,4 @@
-//! One disk: what waits for it, what it has done, and whether it can still be trusted.
+//! One disk: its queue, its counters, and whether it has failed.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -11,7 +11,7 @@ use runtime::protocol::Undelivered;
 
 use super::Turn;
 use super::latency::Histogram;
-use super::queue::Queue;
+use super::queue::DiskQueue;
 use crate::protocol::{DiskStatus, Error};
 
 /// A caller that waits for a flush.
@@ -23,7 +23,7 @@ pub(super) struct Flush {
 /// One disk and what waits for it.
 pub(super) struct Lane {
     pub(super) disk: Rc<dyn Disk>,
-    pub(super) queue: RefCell<Queue>,
+    pub(super) queue: RefCell<DiskQueue>,
     pub(super) in_flight: Cell<usize>,
     failed: Cell<bool>,
     pub(super) flushing: Cell<bool>,
@@ -32,11 +32,11 @@ pub(super) struct Lane {
     /// Writes done when the last successful flush started. None at first: an earlier process may
     /// have left writes in the disk's cache.
     flushed_writes: Cell<Option<u64>>,
-    pub(super) counters: RefCell<Counters>,
+    pub(super) counters: RefCell<DiskCounters>,
 }
 
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct DiskCounters {
     reads: u64,
     pub(super) writes: u64,
     syncs: u64,
@@ -159,8 +159,8 @@ impl Lane {
         Ok(())
     }
 
-    /// The disk has lost something, perhaps of what was answered already: nobody may rely on it any
-    /// more, and asking again would only hide that.
+    /// The disk has lost something, perhaps of writes that were already answered. It must not be used
+    /// any more; a retry would only hide the loss.
     fn fail(&self, disk: usize, why: &io::Error) -> Error {
         if !self.failed.replace(true) {
             tracing::error!(disk, %why, "the disk has failed and is not used any more");

@@ -24,7 +24,7 @@ use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 
 use self::lane::{Flush, Lane};
-use self::queue::{Read, Transfer, Waiting, Write};
+use self::queue::{QueuedRequest, Read, Transfer, Write};
 use crate::protocol::{DiskStatus, Error};
 
 /// The disks of one node.
@@ -69,7 +69,12 @@ impl Manager {
         let lane = self.admit(disk)?;
         let (reply, answer) = oneshot::channel();
         let came = self.context.now();
-        lane.queue.borrow_mut().push_read(Waiting { offset, length, came, work: Read { reply } });
+        lane.queue.borrow_mut().push_read(QueuedRequest {
+            offset,
+            length,
+            came,
+            work: Read { reply },
+        });
         self.pass_soon();
         answered(answer).await
     }
@@ -85,7 +90,7 @@ impl Manager {
         let (reply, answer) = oneshot::channel();
         let (came, length) = (self.context.now(), data.iter().map(Bytes::len).sum());
         let work = Write { data, reply };
-        lane.queue.borrow_mut().push_write(Waiting { offset, length, came, work });
+        lane.queue.borrow_mut().push_write(QueuedRequest { offset, length, came, work });
         self.pass_soon();
         answered(answer).await
     }
@@ -145,7 +150,7 @@ impl Manager {
     }
 
     /// Starts the next transfer of a disk, if the disk may start one. It runs as a task of its
-    /// own, so that a caller who does not poll holds up nobody else.
+    /// own, so that a caller that does not poll does not delay others.
     fn start_one(self: &Rc<Self>, disk: usize) -> bool {
         let lane = &self.lanes[disk];
         if lane.in_flight.get() >= self.depth {
@@ -160,13 +165,13 @@ impl Manager {
         true
     }
 
-    fn start_read(self: &Rc<Self>, disk: usize, run: Vec<Waiting<Read>>) {
+    fn start_read(self: &Rc<Self>, disk: usize, run: Vec<QueuedRequest<Read>>) {
         let lengths = run.iter().map(|read| read.length).collect();
         let running = self.lanes[disk].disk.read_pieces(run[0].offset, lengths);
         let manager = self.clone();
         self.context.task(async move {
             match running.await {
-                // Perhaps only one of them meets a bad place, or there are not buffers for all.
+                // Perhaps only one of them meets a bad sector, or buffers are short.
                 Err(_) if run.len() > 1 => manager.read_each(disk, run).await,
                 read => manager.answer_reads(disk, run, read),
             }
@@ -174,11 +179,16 @@ impl Manager {
         });
     }
 
-    fn answer_reads(&self, disk: usize, run: Vec<Waiting<Read>>, read: io::Result<Vec<Bytes>>) {
+    fn answer_reads(
+        &self,
+        disk: usize,
+        run: Vec<QueuedRequest<Read>>,
+        read: io::Result<Vec<Bytes>>,
+    ) {
         let lane = &self.lanes[disk];
         lane.counters.borrow_mut().merged += run.len() as u64 - 1;
         let mut read = read.map(Vec::into_iter);
-        for Waiting { offset, length, came, work } in run {
+        for QueuedRequest { offset, length, came, work } in run {
             let part = match &mut read {
                 Ok(pieces) => Ok(pieces.next().unwrap_or_default()),
                 Err(why) => Err(why.kind().into()),
@@ -191,14 +201,14 @@ impl Manager {
         }
     }
 
-    async fn read_each(&self, disk: usize, run: Vec<Waiting<Read>>) {
+    async fn read_each(&self, disk: usize, run: Vec<QueuedRequest<Read>>) {
         for read in run {
             let alone = self.lanes[disk].disk.read(read.offset, read.length).await;
             self.answer_reads(disk, vec![read], alone.map(|piece| vec![piece]));
         }
     }
 
-    fn start_write(self: &Rc<Self>, disk: usize, mut run: Vec<Waiting<Write>>) {
+    fn start_write(self: &Rc<Self>, disk: usize, mut run: Vec<QueuedRequest<Write>>) {
         let lane = &self.lanes[disk];
         let length = run.iter().map(|write| write.length).sum();
         let data = run.iter_mut().flat_map(|write| std::mem::take(&mut write.work.data)).collect();
@@ -209,7 +219,7 @@ impl Manager {
             let lane = &manager.lanes[disk];
             let answer = lane.after_write(disk, run.len(), length, written);
             lane.counters.borrow_mut().merged += run.len() as u64 - 1;
-            for Waiting { came, work, .. } in run {
+            for QueuedRequest { came, work, .. } in run {
                 let took = manager.context.now().saturating_sub(came);
                 lane.counters.borrow_mut().write_latency.add(took);
                 // The asker may have gone.
@@ -248,7 +258,7 @@ impl Manager {
     }
 }
 
-/// The machine is going down if nobody answers.
+/// Without an answer the machine is going down.
 async fn answered<T>(answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
     answer.await.unwrap_or_else(|_| Err(Undelivered::Lost.into()))
 }

@@ -13,15 +13,15 @@ use crate::protocol::Error;
 pub(super) const MERGED_BYTES_MAX: usize = 1 << 20;
 
 /// One request that waits for its disk.
-pub(super) struct Waiting<T> {
+pub(super) struct QueuedRequest<T> {
     pub(super) offset: u64,
     pub(super) length: usize,
-    /// When it was asked.
+    /// When it arrived.
     pub(super) came: Duration,
     pub(super) work: T,
 }
 
-impl<T> Waiting<T> {
+impl<T> QueuedRequest<T> {
     fn end(&self) -> u64 {
         self.offset + self.length as u64
     }
@@ -38,33 +38,33 @@ pub(super) struct Write {
 
 /// Requests that go to the disk as one transfer: each begins where the one before ends.
 pub(super) enum Transfer {
-    Read(Vec<Waiting<Read>>),
-    Write(Vec<Waiting<Write>>),
+    Read(Vec<QueuedRequest<Read>>),
+    Write(Vec<QueuedRequest<Write>>),
 }
 
 /// The requests of one disk, in order.
 #[derive(Default)]
-pub(super) struct Queue {
-    reads: Requests<Read>,
-    writes: Requests<Write>,
+pub(super) struct DiskQueue {
+    reads: RequestsByPlace<Read>,
+    writes: RequestsByPlace<Write>,
     /// The last transfer was a read.
     has_read: bool,
 }
 
-impl Queue {
+impl DiskQueue {
     pub(super) fn len(&self) -> usize {
         self.reads.by_age.len() + self.writes.by_age.len()
     }
 
-    pub(super) fn push_read(&mut self, read: Waiting<Read>) {
+    pub(super) fn push_read(&mut self, read: QueuedRequest<Read>) {
         self.reads.push(read);
     }
 
-    pub(super) fn push_write(&mut self, write: Waiting<Write>) {
+    pub(super) fn push_write(&mut self, write: QueuedRequest<Write>) {
         self.writes.push(write);
     }
 
-    /// Tells everybody who waits; some may have gone.
+    /// Answers all requests; some callers may have gone.
     pub(super) fn refuse(self, why: Error) {
         for read in self.reads.by_age.into_values() {
             let _ = read.work.reply.send(Err(why));
@@ -87,9 +87,9 @@ impl Queue {
 }
 
 /// Requests of one kind, by age and by place.
-struct Requests<T> {
+struct RequestsByPlace<T> {
     /// Numbered as they came.
-    by_age: BTreeMap<u64, Waiting<T>>,
+    by_age: BTreeMap<u64, QueuedRequest<T>>,
     /// Where each begins, and its number.
     starts: BTreeSet<(u64, u64)>,
     /// Where each ends, and its number.
@@ -97,18 +97,18 @@ struct Requests<T> {
     next: u64,
 }
 
-impl<T> Default for Requests<T> {
+impl<T> Default for RequestsByPlace<T> {
     fn default() -> Self {
         Self { by_age: BTreeMap::new(), starts: BTreeSet::new(), ends: BTreeSet::new(), next: 0 }
     }
 }
 
-impl<T> Requests<T> {
+impl<T> RequestsByPlace<T> {
     fn is_empty(&self) -> bool {
         self.by_age.is_empty()
     }
 
-    fn push(&mut self, request: Waiting<T>) {
+    fn push(&mut self, request: QueuedRequest<T>) {
         let age = self.next;
         self.next += 1;
         self.starts.insert((request.offset, age));
@@ -116,7 +116,7 @@ impl<T> Requests<T> {
         self.by_age.insert(age, request);
     }
 
-    fn remove(&mut self, age: u64) -> Option<Waiting<T>> {
+    fn remove(&mut self, age: u64) -> Option<QueuedRequest<T>> {
         let request = self.by_age.remove(&age)?;
         self.starts.remove(&(request.offset, age));
         self.ends.remove(&(request.end(), age));
@@ -135,7 +135,7 @@ impl<T> Requests<T> {
     }
 
     /// The oldest request, with those that continue it and those that it continues, in order.
-    fn pop(&mut self) -> Option<Vec<Waiting<T>>> {
+    fn pop(&mut self) -> Option<Vec<QueuedRequest<T>>> {
         let (&age, _) = self.by_age.first_key_value()?;
         let first = self.remove(age)?;
         let (mut start, mut end, mut bytes) = (first.offset, first.end(), first.length);
@@ -164,15 +164,15 @@ impl<T> Requests<T> {
 mod tests {
     use super::*;
 
-    fn requests(places: &[(u64, usize)]) -> Requests<()> {
-        let mut requests = Requests::default();
+    fn requests(places: &[(u64, usize)]) -> RequestsByPlace<()> {
+        let mut requests = RequestsByPlace::default();
         for &(offset, length) in places {
-            requests.push(Waiting { offset, length, came: Duration::ZERO, work: () });
+            requests.push(QueuedRequest { offset, length, came: Duration::ZERO, work: () });
         }
         requests
     }
 
-    fn runs(mut requests: Requests<()>) -> Vec<Vec<u64>> {
+    fn runs(mut requests: RequestsByPlace<()>) -> Vec<Vec<u64>> {
         let runs = std::iter::from_fn(|| requests.pop());
         let runs: Vec<_> =
             runs.map(|run| run.iter().map(|request| request.offset).collect()).collect();

@@ -23,7 +23,7 @@ fn a_disk_that_fails_to_write_or_flush_is_never_used_again() {
         });
         assert_eq!(hurt, Err(FAILED));
 
-        // It would work again, but what it lost meanwhile nobody knows.
+        // It would work again, but may have lost writes meanwhile.
         volume.disks[0].set_failing(&[]);
         volume.started();
         let context = volume.context();

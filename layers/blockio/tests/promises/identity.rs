@@ -9,7 +9,7 @@ use blockio::geometry::GeometryError;
 use blockio::protocol::{Error, Read};
 use blockio::superblock::Superblock;
 use blockio::{
-    Config, DiskError, Expected, Geometry, OpenError, Server, format_disk, identify, open_disk,
+    Config, DiskError, ExpectedDisk, Geometry, OpenError, Server, format_disk, identify, open_disk,
 };
 use futures::FutureExt as _;
 use runtime::disk::Disk;
@@ -23,8 +23,8 @@ fn geometry() -> Geometry {
     Geometry::for_disks(VolumeId(7), 16384, 1, 2, 2, LENGTH).expect("a small volume")
 }
 
-fn expected() -> Expected {
-    Expected { geometry: geometry(), disk_node: 1, disk: 0, epoch: Epoch(5), served: Epoch(0) }
+fn expected() -> ExpectedDisk {
+    ExpectedDisk { geometry: geometry(), disk_node: 1, disk: 0, epoch: Epoch(5), served: Epoch(0) }
 }
 
 fn new_disk(length: u64) -> MemoryDisk {
@@ -48,7 +48,7 @@ fn open(disk: &MemoryDisk) -> Result<Superblock, DiskError> {
 }
 
 fn open_in(disk: &MemoryDisk, epoch: u64) -> Result<Superblock, DiskError> {
-    now(open_disk(disk, &Expected { epoch: Epoch(epoch), ..expected() }))
+    now(open_disk(disk, &ExpectedDisk { epoch: Epoch(epoch), ..expected() }))
 }
 
 /// These disks answer at once.
@@ -371,7 +371,7 @@ fn a_disk_that_was_not_there_in_the_last_epoch_is_refused_as_an_old_image() {
     open_in(&disk, 7).expect("a newer epoch");
     let image = [0, COPY].map(|offset| (offset, disk.peek(offset, 4096)));
     open_in(&disk, 8).expect("a newer epoch");
-    let served = |epoch| Expected { epoch: Epoch(9), served: Epoch(epoch), ..expected() };
+    let served = |epoch| ExpectedDisk { epoch: Epoch(9), served: Epoch(epoch), ..expected() };
     for (offset, block) in &image {
         disk.poke(*offset, block);
     }

@@ -1,5 +1,5 @@
-//! A node that moves to another process by plan: what it holds goes to the disk nodes, and its lives go
-//! along, so that whoever has written here hears of no loss.
+//! A planned move of a node to another process: dirty bytes are written back, and the boot IDs move
+//! with the node, so that its clients see no lost writes.
 
 use std::rc::Rc;
 
@@ -8,8 +8,8 @@ use super::boot_ids::HandedBootId;
 use crate::protocol::{Cache, Error, Request};
 
 impl Server {
-    /// Lets nothing in any more, gives all dirty bytes to the disk nodes, and returns its lives for the
-    /// server that [`resume`](Self::resume)s them. After an error it may be called again.
+    /// Refuses new writes, writes all dirty bytes back, and returns the boot IDs for the server that
+    /// [`resume`](Self::resume)s them. After an error it may be called again.
     pub async fn hand_over(self: &Rc<Self>) -> Result<Vec<HandedBootId>, Error> {
         self.context.close::<Cache>(changes_no_line);
         loop {
@@ -20,18 +20,18 @@ impl Server {
             }
             self.write_back_lines(dirty).await?;
         }
-        // No await since: what is handed over is what was told last.
+        // No await since: no other boot ID was returned meanwhile.
         self.context.close::<Cache>(|_| false);
         Ok(self.boot_ids.handed())
     }
 
-    /// Goes on with the lives of the server that was here before. To be called before this one serves.
+    /// Continues with the boot IDs of the previous server. To be called before this one serves.
     pub fn resume(&self, handed: &[HandedBootId]) {
         self.boot_ids.resume(handed);
     }
 }
 
-/// Whoever commits elsewhere still needs these.
+/// Commits at other nodes still need these.
 fn changes_no_line(request: &Request) -> bool {
     matches!(request, Request::WriteBack(_) | Request::Forget(_) | Request::Status(_))
 }

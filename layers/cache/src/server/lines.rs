@@ -17,7 +17,7 @@ use crate::replacement::Replacement;
 #[derive(Debug)]
 pub(super) struct Lines {
     /// Look-ups only.
-    by_stripe: Table<u64, Entry>,
+    by_stripe: Table<u64, LineEntry>,
     order: Replacement,
     stripe_size: u32,
     count_max: usize,
@@ -25,7 +25,7 @@ pub(super) struct Lines {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LineEntry {
     line: Line,
     /// In the order of replacement.
     place: usize,
@@ -33,7 +33,7 @@ struct Entry {
 
 /// What a read found.
 #[derive(Debug)]
-pub(super) enum Found<T> {
+pub(super) enum LineLookup<T> {
     /// Everything, and nothing contradicts the checksums.
     Whole(T),
     /// This block, counted within the stripe, had the wrong checksum and was dropped.
@@ -99,20 +99,25 @@ impl Lines {
         Some(&mut entry.line)
     }
 
-    fn remove(&mut self, stripe: u64) -> Option<Entry> {
+    fn remove(&mut self, stripe: u64) -> Option<LineEntry> {
         let entry = self.by_stripe.remove(&stripe)?;
         self.order.remove(entry.place);
         Some(entry)
     }
 
     /// Reads from the line of `stripe`, if it has all of `range`.
-    pub(super) fn read(&mut self, stripe: u64, range: &Range<u32>, expect: &[u32]) -> Found<Bytes> {
+    pub(super) fn read(
+        &mut self,
+        stripe: u64,
+        range: &Range<u32>,
+        expect: &[u32],
+    ) -> LineLookup<Bytes> {
         let Some(line) = self.touch(stripe).filter(|line| line.has(range)) else {
-            return Found::Missing;
+            return LineLookup::Missing;
         };
         match line.check(range.start, expect) {
-            Some(block) => Found::Damaged(block),
-            None => Found::Whole(line.slice(range)),
+            Some(block) => LineLookup::Damaged(block),
+            None => LineLookup::Whole(line.slice(range)),
         }
     }
 
@@ -123,17 +128,17 @@ impl Lines {
         (extents, ranges): (&[Extent], &[Range<u32>]),
         mut expect: &[u32],
         pool: &Pool,
-    ) -> Found<Vec<Bytes>> {
+    ) -> LineLookup<Vec<Bytes>> {
         let has_all = |line: &&mut Line| ranges.iter().all(|range| line.has(range));
-        let Some(line) = self.touch(stripe).filter(has_all) else { return Found::Missing };
+        let Some(line) = self.touch(stripe).filter(has_all) else { return LineLookup::Missing };
         for range in ranges {
             let (these, rest) = expect.split_at((range.len() / BLOCK_SIZE).min(expect.len()));
             expect = rest;
             if let Some(block) = line.check(range.start, these) {
-                return Found::Damaged(block);
+                return LineLookup::Damaged(block);
             }
         }
-        Found::Whole(line.gather(extents, pool))
+        LineLookup::Whole(line.gather(extents, pool))
     }
 
     /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget has no room for it.
@@ -144,7 +149,8 @@ impl Lines {
         if self.by_stripe.len() >= self.count_max {
             return false;
         }
-        let entry = Entry { line: Line::new(self.stripe_size), place: self.order.insert(stripe) };
+        let entry =
+            LineEntry { line: Line::new(self.stripe_size), place: self.order.insert(stripe) };
         self.by_stripe.insert(stripe, entry);
         true
     }
@@ -179,8 +185,8 @@ impl Lines {
         Some(state)
     }
 
-    /// These stripes were synced. Blocks that a record names are not rewritten (ADR 5), so what is written there next is
-    /// of somebody else.
+    /// These stripes were synced. Blocks that a record names are not rewritten
+    /// (ADR 5), so the next writes there belong to another file.
     pub(super) fn note_synced(&mut self, stripes: &BTreeSet<u64>) {
         for stripe in stripes {
             if let Some(entry) = self.by_stripe.get_mut(stripe) {
@@ -206,7 +212,7 @@ impl Lines {
     /// Drops a line that [`victim`](Self::victim) called clean; true if the disk was given bytes
     /// of it.
     pub(super) fn evict(&mut self, stripe: u64) -> bool {
-        let Some(Entry { line, place }) = self.by_stripe.remove(&stripe) else { return false };
+        let Some(LineEntry { line, place }) = self.by_stripe.remove(&stripe) else { return false };
         assert!(!line.is_dirty(), "only clean lines are dropped");
         self.order.evict(place);
         line.is_given()

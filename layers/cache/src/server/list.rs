@@ -6,7 +6,7 @@ use std::rc::Rc;
 use blockio::{BLOCK_SIZE, BootId, blocks_of};
 use bytes::Bytes;
 
-use super::lines::Found;
+use super::lines::LineLookup;
 use super::{Server, count};
 use crate::extents::Extents;
 use crate::line::Line;
@@ -20,11 +20,11 @@ impl Server {
     ) -> Option<Result<Vec<Bytes>, Error>> {
         let ranges = self.ranges(request).ok()?;
         match self.look(request, &ranges) {
-            Found::Whole(parts) => {
+            LineLookup::Whole(parts) => {
                 count(&self.counters.hits);
                 Some(Ok(parts))
             }
-            Found::Damaged(_) | Found::Missing => None,
+            LineLookup::Damaged(_) | LineLookup::Missing => None,
         }
     }
 
@@ -36,7 +36,7 @@ impl Server {
         self.read_until_whole(request.stripe, &ranges, look, plan).await
     }
 
-    fn look(&self, request: &ReadList, ranges: &[Range<u32>]) -> Found<Vec<Bytes>> {
+    fn look(&self, request: &ReadList, ranges: &[Range<u32>]) -> LineLookup<Vec<Bytes>> {
         let ReadList { stripe, extents, expect } = request;
         let mut lines = self.lines.borrow_mut();
         lines.read_list(*stripe, (extents, ranges), expect, self.context.pool())

@@ -1,19 +1,19 @@
-//! How fast new lines may become dirty once many are: by and by as slowly as the disks take them, so that a
-//! burst larger than the cache is slowed down smoothly and does not meet a wall.
+//! The write throttle: the more lines are dirty, the slower new ones may become so, down to the rate of
+//! the disks, so that a burst larger than the cache slows down smoothly.
 //!
-//! A clock runs ahead of the real one by what each admitted line costs: nothing as long as dirty lines are
-//! within their share, half way from there to the budget as much time as the disks take for a line of this
-//! node, below that hardly anything and above it four times as much at last, by the square of the way. So the number
-//! of dirty lines settles half way, and a burst that is over by then has lost little. To rewrite a dirty line costs
-//! nothing.
+//! A virtual clock advances by the cost of each admitted line. The cost is zero while at most one line
+//! in [`FREE_OF`] is dirty. From there to the full budget it grows with the square of the distance, to
+//! four times what the disks of this node take for a line: half way it is what they take. So the number
+//! of dirty lines settles half way, and a burst that ends before loses little time. Rewriting a dirty
+//! line is free.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Of so many lines in the budget one may become dirty for nothing (ADR 52 has what other shares cost).
+/// One line in this many of the budget may become dirty without a pause.
 const FREE_OF: usize = 2;
 
-/// A budget of fewer lines has no pace: each line is so much of it that the wall is met within a pause.
+/// A smaller budget is not throttled: it would fill up within one pause.
 const PACED_FROM: usize = 32;
 
 /// A request waits no longer than this for its turn.
@@ -22,21 +22,21 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Shorter pauses are saved up: a timer takes as long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// Of so many parts of what is known of the disks one is forgotten with each new observation.
+/// Weight of the past: each new observation replaces one part in this many of the average.
 const MEMORY: u32 = 4;
 
-/// The pace of one node.
+/// The write throttle of one node.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
-    /// Lines written back of late, in thousandths, and how long the disks took for them: many that go together
-    /// take hardly longer than one.
+pub(super) struct WriteThrottle {
+    /// Recently written lines, in thousandths, and how long the disks took for them: many together take
+    /// hardly longer than one.
     late: Cell<(u64, Duration)>,
-    /// When the next line may become dirty, at the pace of the disks.
+    /// When the next line may become dirty.
     next: Cell<Duration>,
 }
 
-impl Pace {
-    /// Notes that the disks took so many lines in so long.
+impl WriteThrottle {
+    /// Notes that the disks took `took` for `lines` lines.
     pub(super) fn note(&self, lines: usize, took: Duration) {
         let (known, known_took) = self.late.get();
         let known = known - known / u64::from(MEMORY);
@@ -75,8 +75,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn paced(micros: u64) -> Pace {
-        let pace = Pace::default();
+    fn paced(micros: u64) -> WriteThrottle {
+        let pace = WriteThrottle::default();
         (0..100).for_each(|_| pace.note(10, Duration::from_micros(10 * micros)));
         pace
     }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_line_that_went_alone_counts_as_one() {
-        let pace = Pace::default();
+        let pace = WriteThrottle::default();
         pace.note(1, Duration::from_millis(20));
         pace.note(39, Duration::from_millis(25));
         let micros = pace.per_line().as_micros();

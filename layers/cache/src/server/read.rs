@@ -8,15 +8,15 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use runtime::Undelivered;
 
-use super::lines::Found;
+use super::lines::LineLookup;
 use super::room::RetryBudget;
 use super::{Server, count};
 use crate::extents::Extents;
 use crate::line::Line;
 use crate::protocol::{Error, Read};
 
-/// Times that a read finds bytes missing before it is refused. More than one means that somebody
-/// drops them at the same time, or that they were damaged.
+/// Times that a read finds bytes missing before it is refused. More than one means that they are
+/// dropped at the same time, or that they were damaged.
 const MISSING_MAX: u32 = 8;
 
 /// Times that a read may find damage before it is told: a second read of the disk may heal it.
@@ -32,7 +32,7 @@ impl Server {
         }
         // Damage is dropped; who asks again reads the disk again.
         let found = self.lines.borrow_mut().read(stripe, &range, expect);
-        let Found::Whole(bytes) = found else { return None };
+        let LineLookup::Whole(bytes) = found else { return None };
         count(&self.counters.hits);
         Some(Ok(bytes))
     }
@@ -59,27 +59,29 @@ impl Server {
         self: &Rc<Self>,
         stripe: u64,
         wanted: &[Range<u32>],
-        look: impl Fn() -> Found<T>,
+        look: impl Fn() -> LineLookup<T>,
         plan: impl Fn(&Extents) -> Vec<Range<u32>>,
     ) -> Result<T, Error> {
         let (mut missing, mut damages) = (0, 0);
         let mut is_hit = true;
         loop {
             match look() {
-                Found::Whole(found) => {
+                LineLookup::Whole(found) => {
                     if is_hit {
                         count(&self.counters.hits);
                     }
                     return Ok(found);
                 }
-                Found::Damaged(block) => {
+                LineLookup::Damaged(block) => {
                     damages += 1;
                     if damages == DAMAGES_MAX {
                         return Err(Error::Corrupt { stripe, block });
                     }
                 }
-                Found::Missing if missing == MISSING_MAX => return Err(Undelivered::Busy.into()),
-                Found::Missing => {
+                LineLookup::Missing if missing == MISSING_MAX => {
+                    return Err(Undelivered::Busy.into());
+                }
+                LineLookup::Missing => {
                     missing += 1;
                     is_hit &= !self.fill(stripe, wanted, &plan).await?;
                 }
@@ -88,7 +90,7 @@ impl Server {
     }
 
     /// If the line of `stripe` lacks any of `wanted`, reads what `plan` makes of that which it lacks
-    /// in all. False if somebody else had done so meanwhile.
+    /// in all. False if another request has done so meanwhile.
     async fn fill(
         self: &Rc<Self>,
         stripe: u64,

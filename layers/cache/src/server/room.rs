@@ -1,4 +1,4 @@
-//! Room for one more line, and the hold on a line across an await.
+//! Eviction, and pins that keep a line across an await.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::line::Line;
 use crate::pauses::Backoff;
 use crate::protocol::Error;
 
-/// The first pause of a request for which there is no room.
+/// The first pause of a request that finds no free line.
 const ROOM_PAUSE_FIRST: Duration = Duration::from_millis(1);
 
 /// Pauses before the answer is `Busy`: half a second in all.
@@ -36,8 +36,8 @@ impl RetryBudget {
 }
 
 impl Server {
-    /// Does one step towards room for one more line: drops a clean line, writes a dirty one back,
-    /// or pauses. `Busy` once patience is at its end.
+    /// One step to free a line: drops a clean one, writes a dirty one back, or pauses. `Busy` once the
+    /// budget is used up.
     pub(super) async fn make_room(
         self: &Rc<Self>,
         patience: &mut RetryBudget,
@@ -54,7 +54,7 @@ impl Server {
             }
             Some(Victim::Dirty(stripe)) => match self.write_back_line(stripe).await {
                 Ok(()) => return Ok(()),
-                // Told to whoever syncs the stripe; this request is about another one.
+                // The next sync of that stripe returns the error; this request is about another stripe.
                 Err(_) => self.lines.borrow_mut().postpone(stripe),
             },
             Some(Victim::Clean(_)) | None => {}

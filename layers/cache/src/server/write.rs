@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Server;
-use super::pace::Pace;
+use super::pace::WriteThrottle;
 use super::room::RetryBudget;
 use blockio::BootId;
 
@@ -53,15 +53,15 @@ impl Server {
         self.change(stripe, change).await
     }
 
-    /// Answers [`Forget`]. Never waits: a write-back under way goes on, but its bytes are nobody's.
+    /// Answers [`Forget`]. Never waits: a write-back under way continues, and its result is discarded.
     pub(super) fn forget(&self, request: &Forget) -> Result<(), Error> {
         let range = self.range(request.stripe, request.offset, u64::from(request.length))?;
         self.lines.borrow_mut().change(request.stripe, |line| line.forget(&range));
         Ok(())
     }
 
-    /// Applies `change` to the line of `stripe`, which is made if there is none; returns the life
-    /// in which that happened.
+    /// Applies `change` to the line of `stripe`, which is made if there is none; returns the boot
+    /// ID at that time.
     pub(super) async fn change(
         self: &Rc<Self>,
         stripe: u64,
@@ -80,14 +80,14 @@ impl Server {
             self.make_room(&mut patience).await?;
         }
         self.note_written(stripe);
-        // No await since: it is the life of this very change.
+        // No await since: it is the boot ID of this change.
         Ok(self.boot_ids.own(stripe))
     }
 
     /// A write of `stripe` makes one more line dirty, and there are many.
     pub(super) fn is_paced(&self, stripe: u64) -> bool {
         let lines = self.lines.borrow();
-        lines.dirty_count() > Pace::share(lines.count_max())
+        lines.dirty_count() > WriteThrottle::share(lines.count_max())
             && !lines.get(stripe).is_some_and(Line::is_dirty)
     }
 

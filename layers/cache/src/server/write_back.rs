@@ -26,8 +26,8 @@ const PIECES_CONCURRENCY_MAX: usize = 4;
 impl Server {
     /// Answers [`WriteBack`].
     ///
-    /// When it returns well every stripe was given whole to the disk nodes in the lives that it
-    /// returns: a disk node that turns out to have restarted meanwhile is given everything again.
+    /// On success every stripe was written back completely to the disk nodes under the boot IDs that it
+    /// returns. If a disk node has restarted meanwhile, everything is written back to it again.
     pub(super) async fn write_back(
         self: &Rc<Self>,
         request: WriteBack,

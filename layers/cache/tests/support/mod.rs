@@ -91,7 +91,7 @@ impl World {
         context.serve::<Cache>(server);
     }
 
-    /// Each step of a node takes so long.
+    /// How long each step of a node takes.
     pub(crate) fn slow(&self, node: NodeId, step: Duration) {
         self.machine.slow(node, 1, step);
     }
@@ -117,7 +117,7 @@ impl World {
         self.machine.run(future)
     }
 
-    /// Runs until nobody waits for time any more; returns how long that took.
+    /// Runs until no task waits for time any more; returns how long that took.
     pub(crate) fn run_out(&self) -> Duration {
         let start = self.machine.now();
         self.machine.run_until_idle();
@@ -151,9 +151,9 @@ pub(crate) struct MemoryDisk {
     pub(crate) syncs: RefCell<Vec<Vec<u64>>>,
     /// Each request takes up to this long.
     pub(crate) delay: Cell<Duration>,
-    /// Of 100 reads or writes so many fail.
+    /// Reads or writes that fail, in percent.
     pub(crate) failing_percent: Cell<u64>,
-    /// Of 100 reads so many return a wrong bit.
+    /// Reads that return a wrong bit, in percent.
     pub(crate) damaging_percent: Cell<u64>,
 }
 

@@ -50,12 +50,12 @@ struct Inner {
     length: Cell<u64>,
     latency: Cell<Duration>,
     failing: RefCell<Vec<Kind>>,
-    /// So many requests succeed, then all fail.
+    /// This many requests succeed, then all fail.
     left: Cell<Option<u64>>,
     has_failed: Cell<bool>,
     /// Reads of this byte fail.
     bad_place: Cell<Option<u64>>,
-    /// So many reads to come bring a wrong byte.
+    /// This many of the next reads return a wrong byte.
     hurt_reads: Cell<u32>,
     in_flight: Cell<usize>,
     in_flight_max: Cell<usize>,
