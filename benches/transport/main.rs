@@ -35,7 +35,7 @@ const SEGMENT_SIZES: [usize; 7] = [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 <
 
 /// What the other process is asked to do.
 #[derive(Clone, Copy)]
-pub(crate) enum PairCommand {
+pub(crate) enum TransportCommand {
     /// Send this many bytes back.
     Echo(usize),
     /// Receive this many bytes.

@@ -7,28 +7,28 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{PairCommand, TransportMethod};
+use crate::{TransportCommand, TransportMethod};
 
 /// A command on a stream: what to do, and with how many bytes.
 const COMMAND_SIZE: usize = 9;
 
-fn encode(command: PairCommand) -> [u8; COMMAND_SIZE] {
+fn encode(command: TransportCommand) -> [u8; COMMAND_SIZE] {
     let (kind, length) = match command {
-        PairCommand::Echo(length) => (b'e', length),
-        PairCommand::Sink(length) => (b's', length),
-        PairCommand::Acknowledge => (b'a', 0),
+        TransportCommand::Echo(length) => (b'e', length),
+        TransportCommand::Sink(length) => (b's', length),
+        TransportCommand::Acknowledge => (b'a', 0),
     };
     let mut bytes = [kind; COMMAND_SIZE];
     bytes[1..].copy_from_slice(&(length as u64).to_le_bytes());
     bytes
 }
 
-fn decode(bytes: [u8; COMMAND_SIZE]) -> PairCommand {
+fn decode(bytes: [u8; COMMAND_SIZE]) -> TransportCommand {
     let length = bytes[1..].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     match bytes[0] {
-        b'e' => PairCommand::Echo(length),
-        b's' => PairCommand::Sink(length),
-        _ => PairCommand::Acknowledge,
+        b'e' => TransportCommand::Echo(length),
+        b's' => TransportCommand::Sink(length),
+        _ => TransportCommand::Acknowledge,
     }
 }
 
@@ -78,16 +78,16 @@ impl<S: Read + Write> Blocking<S> {
         let mut bytes = [0; COMMAND_SIZE];
         while self.stream.read_exact(&mut bytes).is_ok() {
             match decode(bytes) {
-                PairCommand::Echo(length) => {
+                TransportCommand::Echo(length) => {
                     self.back.resize(length.max(self.back.len()), 0);
                     self.stream.read_exact(&mut self.back[..length])?;
                     self.stream.write_all(&self.back[..length])?;
                 }
-                PairCommand::Sink(length) => {
+                TransportCommand::Sink(length) => {
                     self.back.resize(length.max(self.back.len()), 0);
                     self.stream.read_exact(&mut self.back[..length])?;
                 }
-                PairCommand::Acknowledge => self.stream.write_all(b"!")?,
+                TransportCommand::Acknowledge => self.stream.write_all(b"!")?,
             }
         }
         Ok(())
@@ -97,7 +97,7 @@ impl<S: Read + Write> Blocking<S> {
 impl<S: Read + Write> TransportMethod for Blocking<S> {
     fn round_trip(&mut self, content: &[u8]) {
         self.out.clear();
-        self.out.extend(encode(PairCommand::Echo(content.len())));
+        self.out.extend(encode(TransportCommand::Echo(content.len())));
         self.out.extend(content);
         self.stream.write_all(&self.out).unwrap();
         self.back.resize(content.len().max(self.back.len()), 0);
@@ -107,10 +107,10 @@ impl<S: Read + Write> TransportMethod for Blocking<S> {
 
     fn stream(&mut self, content: &[u8], count: usize) {
         for _ in 0..count {
-            self.stream.write_all(&encode(PairCommand::Sink(content.len()))).unwrap();
+            self.stream.write_all(&encode(TransportCommand::Sink(content.len()))).unwrap();
             self.stream.write_all(content).unwrap();
         }
-        self.stream.write_all(&encode(PairCommand::Acknowledge)).unwrap();
+        self.stream.write_all(&encode(TransportCommand::Acknowledge)).unwrap();
         self.stream.read_exact(&mut [0]).unwrap();
     }
 }
@@ -184,16 +184,16 @@ impl Tokio {
             let mut bytes = [0; COMMAND_SIZE];
             while stream.read_exact(&mut bytes).await.is_ok() {
                 match decode(bytes) {
-                    PairCommand::Echo(length) => {
+                    TransportCommand::Echo(length) => {
                         back.resize(length.max(back.len()), 0);
                         stream.read_exact(&mut back[..length]).await.unwrap();
                         stream.write_all(&back[..length]).await.unwrap();
                     }
-                    PairCommand::Sink(length) => {
+                    TransportCommand::Sink(length) => {
                         back.resize(length.max(back.len()), 0);
                         stream.read_exact(&mut back[..length]).await.unwrap();
                     }
-                    PairCommand::Acknowledge => stream.write_all(b"!").await.unwrap(),
+                    TransportCommand::Acknowledge => stream.write_all(b"!").await.unwrap(),
                 }
             }
         });
@@ -204,7 +204,7 @@ impl TransportMethod for Tokio {
     fn round_trip(&mut self, content: &[u8]) {
         let Self { runtime, stream, out, back } = self;
         out.clear();
-        out.extend(encode(PairCommand::Echo(content.len())));
+        out.extend(encode(TransportCommand::Echo(content.len())));
         out.extend(content);
         back.resize(content.len().max(back.len()), 0);
         runtime.block_on(async {
@@ -217,10 +217,10 @@ impl TransportMethod for Tokio {
         let Self { runtime, stream, .. } = self;
         runtime.block_on(async {
             for _ in 0..count {
-                stream.write_all(&encode(PairCommand::Sink(content.len()))).await.unwrap();
+                stream.write_all(&encode(TransportCommand::Sink(content.len()))).await.unwrap();
                 stream.write_all(content).await.unwrap();
             }
-            stream.write_all(&encode(PairCommand::Acknowledge)).await.unwrap();
+            stream.write_all(&encode(TransportCommand::Acknowledge)).await.unwrap();
             stream.read_exact(&mut [0]).await.unwrap();
         });
     }
