@@ -1,9 +1,9 @@
 //! `cargo xtask deny`: licences and versions of the crates that a build of this host uses, against
 //! `deny.toml`.
 //!
-//! The file has the form that cargo-deny reads. That program also looks for security advisories and at
-//! the crates of other systems; it takes longer to build than this project's tests may wait, so that
-//! the test command checks by itself what `cargo tree` shows without a network.
+//! The file has the form that cargo-deny reads. That program also looks for security advisories and
+//! at the crates of other systems. It takes longer to build than the tests may wait, so the test
+//! command checks what `cargo tree` shows without a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;

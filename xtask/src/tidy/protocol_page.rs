@@ -29,7 +29,7 @@ const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/transport/src/
 const TABLES: &[&str] = &[
     "/src/protocol.rs",
     "/src/attributes.rs",
-    "/src/promises.rs",
+    "/src/operations.rs",
     "/src/lock_types.rs",
     "/src/regions/mod.rs",
 ];
