@@ -219,7 +219,7 @@ async fn work<S: Spawn>(
                 }
             }
             MetadataStep::Stat => {
-                assert_eq!(system.metadata(&path).await.expect("it was made").size, 0)
+                assert_eq!(system.metadata(&path).await.expect("it was made").size, 0);
             }
             MetadataStep::Remove => system.remove_file(&path).await.expect("it was made"),
         }
@@ -241,7 +241,7 @@ fn locally(paths: Vec<Vec<(String, String)>>, step: MetadataStep, synced: bool) 
                 }
             }
             MetadataStep::Stat => {
-                assert_eq!(std::fs::metadata(&path).expect("it was made").len(), 0)
+                assert_eq!(std::fs::metadata(&path).expect("it was made").len(), 0);
             }
             MetadataStep::Remove => std::fs::remove_file(&path).expect("it was made"),
         }
