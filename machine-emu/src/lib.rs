@@ -36,10 +36,10 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use machine_emu::{Shape, World};
+//! use machine_emu::{WorldShape, World};
 //! use runtime::NodeId;
 //!
-//! let world = World::new(42, Shape { fs_nodes: 4, disk_nodes: 2 });
+//! let world = World::new(42, WorldShape { fs_nodes: 4, disk_nodes: 2 });
 //! let context = world.context(NodeId::fs(0));
 //! world.run(async move { context.sleep(Duration::from_secs(5)).await });
 //! assert_eq!(world.now(), Duration::from_secs(5));
