@@ -41,7 +41,7 @@ pub(crate) struct Serve {
     /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
-    /// Who may mount what over NFS, and limits, as TOML (see the README). Read again on SIGHUP and when
+    /// Who may mount what over NFS, and limits, as TOML (see docs/nfs.md). Read again on SIGHUP and when
     /// the file changes.
     #[arg(long, value_name = "FILE", requires = "nfs")]
     exports: Option<PathBuf>,
