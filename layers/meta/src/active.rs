@@ -9,7 +9,7 @@ use blockio::protocol::Unsynced;
 
 use crate::chunks::{Difference, difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
-use crate::shared_attrs::PublishRound;
+use crate::shared_attrs::publisher::PublishRound;
 
 /// A change of one chunk that no record names yet.
 #[derive(Clone, Debug, Default)]

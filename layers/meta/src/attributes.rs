@@ -7,9 +7,6 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 /// Bytes in one name, at most.
 pub const NAME_MAX: usize = 255;
 
-/// The size of a directory in its attributes: names are in the store, not in blocks of its own.
-pub(crate) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
-
 /// Supplementary groups in one request, at most.
 pub const GROUPS_MAX: usize = 64;
 

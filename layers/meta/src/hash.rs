@@ -1,4 +1,5 @@
-//! Placement: which node owns an inode, a name. Frozen: the values are part of the on-disk format.
+//! Placement: which node owns an inode, a name, and the order of names at a node. Frozen: the
+//! values are part of the on-disk format.
 
 use runtime::{NodeId, Route};
 
@@ -27,6 +28,30 @@ fn hash_bytes(directory: u64, name: &[u8]) -> u64 {
 /// The node of `name` in `directory`.
 pub fn name_node(directory: u64, name: &Name, nodes: u32) -> NodeId {
     NodeId::fs((name_hash(directory, name) % u64::from(nodes)) as u32)
+}
+
+/// The table number in the keys of names.
+pub(crate) const NAME_TABLE: u8 = 3;
+
+/// Bits of a name's position. With the 12 bits of a node before them they make a cookie that is
+/// positive as a signed number too, as some clients want it.
+pub const POSITION_BITS: u32 = 51;
+
+/// No name has a smaller position: these cookies are for `.` and `..` and the start.
+const POSITION_MIN: u64 = 3;
+
+/// The place of a name in the order of its directory at its node.
+pub(crate) fn position(directory: u64, name: &Name) -> u64 {
+    (name_hash(directory, name) >> (u64::BITS - POSITION_BITS)).max(POSITION_MIN)
+}
+
+/// The key of `name` in `directory`, in the store and in the shared attribute cache.
+pub(crate) fn name_key(directory: u64, name: &Name) -> Vec<u8> {
+    let mut key = vec![NAME_TABLE];
+    key.extend_from_slice(&directory.to_be_bytes());
+    key.extend_from_slice(&position(directory, name).to_be_bytes());
+    key.extend_from_slice(name.as_bytes());
+    key
 }
 
 /// The file-system node that owns a request with this route, in a volume of `nodes` of them. Node 0

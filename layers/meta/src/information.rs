@@ -13,7 +13,7 @@ use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::keys;
 use crate::protocol::{Chunk, Dentry};
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 
 /// The inodes in use of one node, by their numbers.
 pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<ActiveInode>>>>;

@@ -3,76 +3,52 @@
 //! A key is a table number (one byte) and big-endian numbers, so that the order of the bytes is the
 //! order of the numbers; values are in the form of [`runtime::wire`].
 
-use crate::attributes::{Name, XattrName};
-use crate::hash::name_hash;
+use crate::attributes::XattrName;
+use crate::hash::NAME_TABLE;
+pub(crate) use crate::hash::{name_key as name, position};
 use crate::protocol::IntentId;
 
-/// Table numbers. Never reused.
-mod table {
-    pub(super) const INODE: u8 = 1;
-    pub(super) const CHUNK: u8 = 2;
-    pub(super) const NAME: u8 = 3;
-    pub(super) const REPLY: u8 = 4;
-    pub(super) const INTENT: u8 = 5;
-    pub(super) const COUNT: u8 = 6;
-    pub(super) const APPLIED: u8 = 7;
-    pub(super) const XATTR: u8 = 8;
-    pub(super) const UNLINKED: u8 = 9;
-    pub(super) const HELD: u8 = 10;
-}
-
-/// What a key is the key of.
+/// What a key is the key of: its first byte. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum KeyTable {
-    Inode,
-    Chunk,
-    Name,
-    Intent,
-    Count,
-    Applied,
-    Reply,
-    Xattr,
-    Unlinked,
-    Held,
+    Inode = 1,
+    Chunk = 2,
+    Name = NAME_TABLE,
+    Reply = 4,
+    Intent = 5,
+    Count = 6,
+    Applied = 7,
+    Xattr = 8,
+    Unlinked = 9,
+    Held = 10,
 }
 
 /// The table of a key.
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
-    Some(match *key.first()? {
-        table::INODE => KeyTable::Inode,
-        table::CHUNK => KeyTable::Chunk,
-        table::NAME => KeyTable::Name,
-        table::INTENT => KeyTable::Intent,
-        table::COUNT => KeyTable::Count,
-        table::APPLIED => KeyTable::Applied,
-        table::REPLY => KeyTable::Reply,
-        table::XATTR => KeyTable::Xattr,
-        table::UNLINKED => KeyTable::Unlinked,
-        table::HELD => KeyTable::Held,
-        _ => return None,
-    })
+    use KeyTable::{Applied, Chunk, Count, Held, Inode, Intent, Name, Reply, Unlinked, Xattr};
+    let tables = [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, Held];
+    tables.into_iter().find(|&table| key.first() == Some(&(table as u8)))
 }
 
-/// Bits of a name's position. With the 12 bits of a node before them they make a cookie that is
-/// positive as a signed number too, as some clients want it.
-pub const POSITION_BITS: u32 = 51;
-
-/// No name has a smaller position: these cookies are for `.` and `..` and the start.
-const POSITION_MIN: u64 = 3;
+/// The range of all keys of a table.
+pub(crate) fn all(table: KeyTable) -> (Vec<u8>, Vec<u8>) {
+    (key(table, &[]), vec![table as u8 + 1])
+}
 
 /// The inode `ino`.
 pub(crate) fn inode(ino: u64) -> Vec<u8> {
-    key(table::INODE, &[ino])
+    key(KeyTable::Inode, &[ino])
 }
 
 /// How many inodes the node has.
 pub(crate) fn inode_count() -> Vec<u8> {
-    key(table::COUNT, &[1])
+    key(KeyTable::Count, &[1])
 }
 
 /// Chunk `index` of the file `ino`.
 pub(crate) fn chunk(ino: u64, index: u64) -> Vec<u8> {
-    key(table::CHUNK, &[ino, index])
+    key(KeyTable::Chunk, &[ino, index])
 }
 
 /// The index in a chunk's key.
@@ -82,19 +58,7 @@ pub(crate) fn chunk_index(key: &[u8]) -> Option<u64> {
 
 /// Past the last chunk of the file `ino`.
 pub(crate) fn chunks_end(ino: u64) -> Vec<u8> {
-    after(table::CHUNK, ino)
-}
-
-/// The place of a name in the order of its directory at its node.
-pub fn position(directory: u64, name: &Name) -> u64 {
-    (name_hash(directory, name) >> (u64::BITS - POSITION_BITS)).max(POSITION_MIN)
-}
-
-/// The name `name` in `directory`.
-pub(crate) fn name(directory: u64, name: &Name) -> Vec<u8> {
-    let mut key = key(table::NAME, &[directory, position(directory, name)]);
-    key.extend_from_slice(name.as_bytes());
-    key
+    after(KeyTable::Chunk, ino)
 }
 
 /// Position and bytes of the name in a name's key.
@@ -105,42 +69,42 @@ pub(crate) fn name_parts(key: &[u8]) -> Option<(u64, &[u8])> {
 /// Before the first name of `directory` after `after`.
 pub(crate) fn names_after(directory: u64, after: Option<u64>) -> Vec<u8> {
     let from = after.map_or(0, |after| after.saturating_add(1));
-    key(table::NAME, &[directory, from])
+    key(KeyTable::Name, &[directory, from])
 }
 
 /// Before the first name of `directory`.
 pub(crate) fn names_start(directory: u64) -> Vec<u8> {
-    key(table::NAME, &[directory])
+    key(KeyTable::Name, &[directory])
 }
 
 /// Past the last name of `directory`.
 pub(crate) fn names_end(directory: u64) -> Vec<u8> {
-    after(table::NAME, directory)
+    after(KeyTable::Name, directory)
 }
 
 /// The blocks of `ino` from some chunk on are to be freed.
 pub(crate) fn trim_intent(ino: u64) -> Vec<u8> {
-    key(table::INTENT, &[TRIMS, ino])
+    key(KeyTable::Intent, &[TRIMS, ino])
 }
 
 /// `group` was given to another node, which has not confirmed it yet.
 pub(crate) fn grant_intent(group: u64) -> Vec<u8> {
-    key(table::INTENT, &[GRANTS, group])
+    key(KeyTable::Intent, &[GRANTS, group])
 }
 
 /// `group` has come from another node, which may still offer it: it is not given on before.
 pub(crate) fn arrival(group: u64) -> Vec<u8> {
-    key(table::INTENT, &[ARRIVALS, group])
+    key(KeyTable::Intent, &[ARRIVALS, group])
 }
 
 /// Effects at other nodes that this node has decided: an intent.
 pub(crate) fn operation_intent(number: u64) -> Vec<u8> {
-    key(table::INTENT, &[OPERATIONS, number])
+    key(KeyTable::Intent, &[OPERATIONS, number])
 }
 
 /// The range of all intents of one kind.
 pub(crate) fn intents(kind: u64) -> (Vec<u8>, Vec<u8>) {
-    (key(table::INTENT, &[kind]), key(table::INTENT, &[kind + 1]))
+    (key(KeyTable::Intent, &[kind]), key(KeyTable::Intent, &[kind + 1]))
 }
 
 /// Kind of [`trim_intent`] for [`intents`].
@@ -154,17 +118,12 @@ pub(crate) const ARRIVALS: u64 = 4;
 
 /// The effects of `intent` at this node have been applied.
 pub(crate) fn applied(intent: IntentId) -> Vec<u8> {
-    key(table::APPLIED, &[u64::from(intent.node), intent.number])
-}
-
-/// The range of everything applied.
-pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
-    (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
+    key(KeyTable::Applied, &[u64::from(intent.node), intent.number])
 }
 
 /// The stored reply in this slot.
 pub(crate) fn reply(slot: u64) -> Vec<u8> {
-    key(table::REPLY, &[slot])
+    key(KeyTable::Reply, &[slot])
 }
 
 /// The slot in a stored reply's key.
@@ -172,14 +131,9 @@ pub(crate) fn reply_slot(key: &[u8]) -> Option<u64> {
     number(key, 1)
 }
 
-/// The range of all stored replies.
-pub(crate) fn all_replies() -> (Vec<u8>, Vec<u8>) {
-    (key(table::REPLY, &[]), key(table::REPLY + 1, &[]))
-}
-
 /// Piece `piece` of the value of the extended attribute `name` of `ino`. A zero byte ends the name.
 pub(crate) fn xattr(ino: u64, name: &XattrName, piece: u8) -> Vec<u8> {
-    let mut key = key(table::XATTR, &[ino]);
+    let mut key = key(KeyTable::Xattr, &[ino]);
     key.extend_from_slice(name.as_bytes());
     key.extend_from_slice(&[0, piece]);
     key
@@ -195,28 +149,23 @@ pub(crate) fn xattr_parts(key: &[u8]) -> Option<(&[u8], u8)> {
 
 /// The range of the pieces of one extended attribute.
 pub(crate) fn xattr_pieces(ino: u64, name: &XattrName) -> (Vec<u8>, Vec<u8>) {
-    let of = |end: u8| [&key(table::XATTR, &[ino])[..], name.as_bytes(), &[end]].concat();
+    let of = |end: u8| [&key(KeyTable::Xattr, &[ino])[..], name.as_bytes(), &[end]].concat();
     (of(0), of(1))
 }
 
 /// The range of all extended attributes of `ino`.
 pub(crate) fn xattrs(ino: u64) -> (Vec<u8>, Vec<u8>) {
-    (key(table::XATTR, &[ino]), after(table::XATTR, ino))
+    (key(KeyTable::Xattr, &[ino]), after(KeyTable::Xattr, ino))
 }
 
 /// The file `ino` has no name any more, and may be open.
 pub(crate) fn unlinked(ino: u64) -> Vec<u8> {
-    key(table::UNLINKED, &[ino])
-}
-
-/// The range of all [`unlinked`] files.
-pub(crate) fn all_unlinked() -> (Vec<u8>, Vec<u8>) {
-    (key(table::UNLINKED, &[]), key(table::UNLINKED + 1, &[]))
+    key(KeyTable::Unlinked, &[ino])
 }
 
 /// Files of this node may be open.
 pub(crate) fn held() -> Vec<u8> {
-    key(table::HELD, &[1])
+    key(KeyTable::Held, &[1])
 }
 
 /// The range that holds nothing but `key`.
@@ -234,9 +183,9 @@ pub(crate) fn intent_number(key: &[u8]) -> Option<u64> {
     number(key, 9)
 }
 
-fn key(table: u8, numbers: &[u64]) -> Vec<u8> {
+fn key(table: KeyTable, numbers: &[u64]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + 8 * numbers.len());
-    key.push(table);
+    key.push(table as u8);
     for number in numbers {
         key.extend_from_slice(&number.to_be_bytes());
     }
@@ -244,8 +193,8 @@ fn key(table: u8, numbers: &[u64]) -> Vec<u8> {
 }
 
 /// Past all keys of `table` that begin with `number`, which may come from a damaged disk.
-fn after(table: u8, number: u64) -> Vec<u8> {
-    number.checked_add(1).map_or_else(|| key(table + 1, &[]), |next| key(table, &[next]))
+fn after(table: KeyTable, number: u64) -> Vec<u8> {
+    number.checked_add(1).map_or_else(|| all(table).1, |next| key(table, &[next]))
 }
 
 /// The number at byte `at` of a key.
@@ -256,6 +205,8 @@ pub(crate) fn number(key: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::Name;
+    use crate::hash::POSITION_BITS;
 
     #[test]
     fn keys_have_the_agreed_bytes_and_order() {

@@ -17,6 +17,11 @@
 //!
 //! [`blockio::Stripes`]: the cache, or block I/O itself.
 //!
+//! # Features
+//!
+//! `server` (default): the server and its store. Without it there are the table of requests with its
+//! types, placement, and the shared attribute cache.
+//!
 //! # Files
 //!
 //! | file | holds |
@@ -37,23 +42,37 @@
 //! | `keys.rs` | keys of the store |
 //! | `store/` | one node's store: redo log, copy-on-write tree, space, roots |
 
+#[cfg(feature = "server")]
 mod active;
 pub mod attributes;
+#[cfg(feature = "server")]
 pub mod audit;
+#[cfg(feature = "server")]
 pub mod chunks;
+#[cfg(feature = "server")]
 pub mod client;
+#[cfg(feature = "server")]
 mod effect;
 pub mod hash;
+#[cfg(feature = "server")]
 mod information;
-pub mod keys;
+#[cfg(feature = "server")]
+mod keys;
+#[cfg(feature = "server")]
 pub mod memory;
 pub mod operations;
 pub mod protocol;
+#[cfg(feature = "server")]
 mod server;
 mod shared_attrs;
+#[cfg(feature = "server")]
 pub mod store;
 
-pub use audit::NodeAudit;
-pub use information::FileInformation;
-pub use server::{MetaHandover, MetaServer, REPLIES_MAX, REPLY_AGE_MAX};
+pub use operations::{REPLIES_MAX, REPLY_AGE_MAX};
 pub use shared_attrs::SharedAttrCache;
+#[cfg(feature = "server")]
+pub use {
+    audit::NodeAudit,
+    information::FileInformation,
+    server::{MetaHandover, MetaServer},
+};

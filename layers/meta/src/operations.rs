@@ -1,6 +1,14 @@
 //! Intents of operations that touch several nodes, and stored replies to calls (ADR 7, 9, 13).
 
+use std::time::Duration;
+
 pub use runtime::CallId;
+
+/// Replies of one node, at most: some 100 bytes each in memory, 50 on disk.
+pub const REPLIES_MAX: usize = 4096;
+/// A reply is kept this long from its record or from the mount on, unless too many others come: a
+/// client retries when its server is back.
+pub const REPLY_AGE_MAX: Duration = Duration::from_hours(1);
 
 runtime::record! {
     /// Effects at other nodes that a durable record of one node has decided.

@@ -41,7 +41,6 @@ use runtime::protocol::Undelivered;
 use runtime::{Caller, Context, NodeKind, RequestInfo as _, Server};
 
 pub use self::hand_over::MetaHandover;
-pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::base::NodeBase;
 use self::content::FileContent;

@@ -4,7 +4,7 @@
 
 use futures::future::try_join_all;
 use meta::attributes::access;
-use meta::keys::POSITION_BITS;
+use meta::hash::POSITION_BITS;
 use meta::protocol::{GetOccupancy, NameEntry, SCAN_MAX, ScanNames, SetOccupancy};
 use runtime::NodeId;
 

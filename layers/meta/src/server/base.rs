@@ -10,7 +10,7 @@ use super::open_file_table::OpenFileTable;
 use super::record_log::RecordLog;
 use super::replies::ReplyTable;
 use crate::memory::MemoryShare;
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
 
 /// The state of one node that most components use. Each takes what it needs when it is built.

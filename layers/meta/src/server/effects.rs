@@ -21,7 +21,7 @@ use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::keys;
 use crate::protocol::{Dentry, Effect, Error, Inode};
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Batch, Store};
 
 /// What effects find that does not fit.

@@ -12,7 +12,7 @@ use super::locks::directories::DirectoryLocks;
 use super::replies::ReplyTable;
 use crate::active::ActiveInode;
 use crate::memory::{MemoryKind, MemoryShare};
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::Store;
 
 /// Uncommitted chunks after which a file counts as dirty however young they are.

@@ -16,7 +16,7 @@ use crate::information::Inodes;
 use crate::keys;
 use crate::memory::{MemoryKind, MemoryShare};
 use crate::protocol::{Error, Inode};
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
 
 /// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of

@@ -8,12 +8,15 @@ use runtime::wire::to_bytes;
 use super::base::NodeBase;
 use super::inode_cache::InodeCache;
 use super::record_log::RecordLog;
-use crate::attributes::{Attributes, DIRECTORY_SIZE, Kind, Time};
+use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{ChangeInode, Error, GetInode, Inode, InodeChange};
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::Batch;
+
+/// The size of a directory in its attributes: names are in the store, not in blocks of its own.
+pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
 
 /// The number of the root directory.
 const ROOT_INO: u64 = 1;

@@ -57,7 +57,7 @@ impl OpenFileRequests {
         if may_be_held {
             self.open_files.set_grace_below(self.inodes.next_ino());
         }
-        let (from, to) = keys::all_unlinked();
+        let (from, to) = keys::all(keys::KeyTable::Unlinked);
         let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };
         let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
         let unlinked = found.iter().map(|(key, _)| keys::number(key, 1).ok_or_else(bad));

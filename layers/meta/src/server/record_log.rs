@@ -11,7 +11,7 @@ use runtime::{Context, NodeId};
 
 use crate::keys;
 use crate::protocol::{CommitDependency, Error};
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Batch, Position, Store, StoreError};
 
 /// Attempts of a commit that finds the log full.

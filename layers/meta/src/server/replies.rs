@@ -16,14 +16,9 @@ use runtime::wire::to_bytes;
 
 use super::record_log::decode;
 use crate::keys;
+use crate::operations::{REPLIES_MAX, REPLY_AGE_MAX};
 use crate::protocol::{CallId, CallOutcome, StoredReply};
 use crate::store::{Batch, Position, Store, StoreError};
-
-/// Replies of one node, at most: some 100 bytes each in memory, 50 on disk.
-pub const REPLIES_MAX: usize = 4096;
-/// A reply is kept this long from its record or from the mount on, unless too many others come: a
-/// client retries when its server is back.
-pub const REPLY_AGE_MAX: Duration = Duration::from_hours(1);
 
 /// Bytes of one reply in memory, with its slots in both tables.
 pub(super) const REPLY_BYTES: usize =
@@ -118,7 +113,7 @@ impl ReplyTable {
     /// Reads all replies. At a mount.
     pub(super) async fn load(&self, store: &Store, context: &Context) -> Result<(), StoreError> {
         let bad = || StoreError::Damaged { what: "a stored reply", block: 0 };
-        let (from, end) = keys::all_replies();
+        let (from, end) = keys::all(keys::KeyTable::Reply);
         let found = store.scan(Bound::Included(&from), &end, usize::MAX).await?;
         let mut slots = Vec::with_capacity(found.len());
         for (number, (key, value)) in (0..).zip(found) {

@@ -11,7 +11,7 @@ use super::retirement::IntentRetirer;
 use super::sending::IntentSender;
 use super::table::{Intent, IntentStage, IntentTable};
 use crate::active::ActiveInode;
-use crate::attributes::{Attributes, DIRECTORY_SIZE, Kind};
+use crate::attributes::{Attributes, Kind};
 use crate::effect::{name_keys, split};
 use crate::keys;
 use crate::protocol::{
@@ -20,11 +20,12 @@ use crate::protocol::{
 use crate::server::base::NodeBase;
 use crate::server::effects::{ConflictPolicy, Effects, StagedInodes};
 use crate::server::inode_cache::InodeCache;
+use crate::server::inodes::DIRECTORY_SIZE;
 use crate::server::locks::directories::DirectoryLocks;
 use crate::server::locks::names::NameLocks;
 use crate::server::record_log::RecordLog;
 use crate::server::replies::ReplyTable;
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Batch, Position, Store};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.

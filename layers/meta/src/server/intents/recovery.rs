@@ -23,7 +23,7 @@ use crate::server::base::NodeBase;
 use crate::server::locks::orphans::OrphanedLocks;
 use crate::server::record_log::decode;
 use crate::server::space::reclaim::Reclaim;
-use crate::shared_attrs::Publisher;
+use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
 
 /// Rounds in which a mount tries to finish what a crash has left; each of them tries several times.
@@ -154,7 +154,7 @@ impl Recovery {
 
     /// No intent is open anywhere: forgets what was applied, and frees what is gone.
     pub(crate) async fn end_recovery(&self) -> Result<(), Error> {
-        let (from, to) = keys::all_applied();
+        let (from, to) = keys::all(keys::KeyTable::Applied);
         self.applier.forget_marks(from, to).await?;
         self.intents.unacknowledged.borrow_mut().clear();
         self.recovered();
