@@ -113,8 +113,8 @@ impl InodeTable {
         self.tables().lockers.remove(&(file.handle.ino, owner));
     }
 
-    /// May `owner` have locks on the inode, or through the open file `number`? They must be released
-    /// there before the kernel releases the file, by when the owner may have locked again.
+    /// May `owner` have locks on the inode, or through the open file `number`? They must be
+    /// released there before the kernel releases the file, by when the owner may have locked again.
     pub(crate) fn has_locked(&self, ino: u64, number: u64, owner: u64) -> bool {
         let tables = self.tables();
         let of_file = |file: &Arc<OpenFile>| file.owners().contains(&owner);
@@ -135,8 +135,8 @@ impl InodeTable {
     /// Makes the kernel revalidate its cached content of the file before the next use.
     pub(crate) fn invalidate(&self, ino: u64) {
         if let Some(notifier) = self.notifier.get() {
-            // Only attributes: dropping pages could wait for a read that waits for us. An error means
-            // that nothing is cached.
+            // Only attributes: dropping pages could wait for a read that waits for us. An error
+            // means that nothing is cached.
             const NO_PAGES: i64 = -1;
             let _ = notifier.inval_inode(INodeNo(ino), NO_PAGES, 0);
         }

@@ -35,8 +35,8 @@ use crate::caller::CallerProcess;
 use crate::operations::{AccessMask, ListedEntry, LockRequest, NewInodeKind, joined};
 use crate::translate;
 
-/// Flags of an open file. The kernel drops cached content when the file is opened again, so a reader
-/// sees all earlier writes of other clients.
+/// Flags of an open file. The kernel drops cached content when the file is opened again, so a
+/// reader sees all earlier writes of other clients.
 const OPENED: FopenFlags = FopenFlags::empty();
 
 impl<S: Spawn> Filesystem for FuseFilesystem<S> {
@@ -320,7 +320,8 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         if !self.inodes().has_locked(ino.0, file.0, owner.0) {
             return reply.ok();
         }
-        // POSIX: closing a file releases all locks of the process on it, whichever descriptor made them.
+        // POSIX: closing a file releases all locks of the process on it, whichever descriptor made
+        // them.
         self.dispatch_inode(ino, move |operations, _| async move {
             reply_empty(reply, operations.unlock(file.0, owner.0, ByteRange::ALL).await);
         });

@@ -5,17 +5,18 @@
 //!
 //! - Requests of the kernel are processed concurrently and answered in any order; the threads that
 //!   read them from the kernel never block.
-//! - The kernel checks permissions on every component of a path (`default_permissions`: it alone can,
-//!   as it does not send requests for what it has cached), and the file system checks them again with
-//!   the user and groups of the calling process. What was permitted at open stays permitted.
+//! - The kernel checks permissions on every component of a path (`default_permissions`: it alone
+//!   can, as it does not send requests for what it has cached), and the file system checks them
+//!   again with the user and groups of the calling process. What was permitted at open stays
+//!   permitted.
 //! - Writes are not delayed here: after a write has returned every other client sees it.
 //! - An open file outlives its last name, whichever client removes that.
-//! - Locks (`fcntl`, `flock`) are locks of the volume: programs on several hosts exclude one another,
-//!   and the new holder of a lock reads what the previous one has written. If this host is cut off
-//!   until others may have been granted a lock, reads and writes through the open file that had it
-//!   fail (`EIO`).
-//! - The kernel caches names and attributes for [`MountOptions::cache`], and content until the file is
-//!   opened again.
+//! - Locks (`fcntl`, `flock`) are locks of the volume: programs on several hosts exclude one
+//!   another, and the new holder of a lock reads what the previous one has written. If this host is
+//!   cut off until others may have been granted a lock, reads and writes through the open file that
+//!   had it fail (`EIO`).
+//! - The kernel caches names and attributes for [`MountOptions::cache`], and content until the file
+//!   is opened again.
 //!
 //! # Uses
 //!

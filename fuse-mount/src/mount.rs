@@ -88,8 +88,8 @@ pub struct FuseMount {
 pub type MountEnded = oneshot::Receiver<Infallible>;
 
 impl FuseMount {
-    /// Mounts the volume of `workers`, at least one. Worker `i` should be on the thread of node `i` of
-    /// `fs_nodes`, if these threads are in this process.
+    /// Mounts the volume of `workers`, at least one. Worker `i` should be on the thread of node `i`
+    /// of `fs_nodes`, if these threads are in this process.
     pub fn start<S: Spawn>(
         point: &Path,
         options: &MountOptions,
@@ -114,8 +114,8 @@ impl FuseMount {
         Ok((Self { session, point }, ended))
     }
 
-    /// Unmounts it, if no file is open on it. With `even_in_use` it is detached immediately, and ends
-    /// when the last open file is closed.
+    /// Unmounts it, if no file is open on it. With `even_in_use` it is detached immediately, and
+    /// ends when the last open file is closed.
     pub fn unmount(&self, even_in_use: bool) -> Result<(), MountError> {
         let flags = if even_in_use { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match unmount(&self.point, flags) {
@@ -175,7 +175,8 @@ fn config(options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
-        // For the kernel itself too, unlike `Subtype`: the type is `fuse.mdfs` (Linux 5.4 and later).
+        // For the kernel itself too, unlike `Subtype`: the type is `fuse.mdfs` (Linux 5.4 and
+        // later).
         MountOption::CUSTOM("subtype=mdfs".into()),
         MountOption::DefaultPermissions,
         if options.read_only { MountOption::RO } else { MountOption::RW },
@@ -185,8 +186,8 @@ fn config(options: &MountOptions) -> Config {
     config
 }
 
-/// Sets the read-ahead of the mount, so that sequential reads become large. Only root may; for other
-/// users they are smaller.
+/// Sets the read-ahead of the mount, so that sequential reads become large. Only root may; for
+/// other users they are smaller.
 fn set_read_ahead(point: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(metadata) = std::fs::metadata(point) else { return };

@@ -17,8 +17,8 @@ const NANOS: u32 = 1_000_000_000;
 pub(crate) struct KernelError(pub(crate) i32);
 
 impl From<Cause> for KernelError {
-    /// The table of numbers is that of all clients. Requests have been retried before, and programs do
-    /// not expect `EAGAIN` here: so "busy" becomes `EIO`.
+    /// The table of numbers is that of all clients. Requests have been retried before, and programs
+    /// do not expect `EAGAIN` here: so "busy" becomes `EIO`.
     fn from(cause: Cause) -> Self {
         match cause.errno() {
             libc::EAGAIN => Self(libc::EIO),

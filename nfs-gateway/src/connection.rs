@@ -4,10 +4,10 @@
 //! wake-up of its own. Any other gets its own task. The replies to all records of one read are sent
 //! by one write.
 //!
-//! The reader and the writer share three facts: `draining` (nothing more is read), `closed` (nothing
-//! more is sent) and the outstanding calls. A call is outstanding from the moment its record is
-//! complete until its reply is sent; at the limit the reader stops, so TCP pushes back. A third task
-//! closes idle connections.
+//! The reader and the writer share three facts: `draining` (nothing more is read), `closed`
+//! (nothing more is sent) and the outstanding calls. A call is outstanding from the moment its
+//! record is complete until its reply is sent; at the limit the reader stops, so TCP pushes back. A
+//! third task closes idle connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

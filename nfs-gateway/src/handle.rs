@@ -10,9 +10,9 @@
 //! | 8 | generation |
 //! | 16 | the first half of BLAKE3, keyed, of all before |
 //!
-//! Handles outlive the gateway: a client may use one after years. They can be made only with the key,
-//! so a client can use only handles that a gateway has returned to a client of that export; a handle
-//! of one export is not valid in another.
+//! Handles outlive the gateway: a client may use one after years. They can be made only with the
+//! key, so a client can use only handles that a gateway has returned to a client of that export; a
+//! handle of one export is not valid in another.
 
 use fileio::protocol::Handle;
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};

@@ -1,8 +1,9 @@
 //! The keys that authenticate file handles (ADR 12).
 //!
-//! They are extended attributes of the volume's root, `trusted.mdfs.handle-key.N` with `N` from 1 on:
-//! as durable as the files that handles name, the same for all gateways, and for root only. A key is
-//! created once and never changed. The newest key makes handles; the one before it is still valid.
+//! They are extended attributes of the volume's root, `trusted.mdfs.handle-key.N` with `N` from 1
+//! on: as durable as the files that handles name, the same for all gateways, and for root only. A
+//! key is created once and never changed. The newest key makes handles; the one before it is still
+//! valid.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -41,8 +42,8 @@ struct HandleKey {
     bytes: [u8; KEY_BYTES],
 }
 
-/// Entries of the cache of verified messages: about as many as the handles that clients use at a time,
-/// or receive in a listing. It is indexed by a hash; a new entry replaces an old one.
+/// Entries of the cache of verified messages: about as many as the handles that clients use at a
+/// time, or receive in a listing. It is indexed by a hash; a new entry replaces an old one.
 const VERIFIED_MAX: usize = 4096;
 /// Bytes of a cached message with its MAC, at most: a file handle.
 const VERIFIED_BYTES: usize = 64;
@@ -77,8 +78,8 @@ fn keyed_mac(key: &[u8; KEY_BYTES], message: &[u8]) -> [u8; MAC_BYTES] {
     std::array::from_fn(|index| hash.as_bytes()[index])
 }
 
-/// The cache entry of a message, without its MAC but with its length in the last byte, and its index;
-/// `None` if it is too long.
+/// The cache entry of a message, without its MAC but with its length in the last byte, and its
+/// index; `None` if it is too long.
 fn cache_entry(message: &[u8]) -> Option<(usize, [u8; VERIFIED_BYTES])> {
     let mut kept = [0; VERIFIED_BYTES];
     let end = message.len() + MAC_BYTES;
@@ -185,8 +186,8 @@ impl KeyRing {
         Self { ctx, entropy, known: RefCell::default() }
     }
 
-    /// The keys; read once more for a handle of key `wanted`, if that is unknown: another gateway may
-    /// have created it.
+    /// The keys; read once more for a handle of key `wanted`, if that is unknown: another gateway
+    /// may have created it.
     pub(crate) async fn keys(
         self: &Rc<Self>,
         wanted: Option<u32>,
@@ -248,9 +249,9 @@ impl KeyRing {
     }
 }
 
-/// Creates a new key from `entropy`, 32 secret random bytes used for nothing else; returns its number.
-/// Handles of the key before it stay valid, those of older ones do not. Gateways use it within half a
-/// minute.
+/// Creates a new key from `entropy`, 32 secret random bytes used for nothing else; returns its
+/// number. Handles of the key before it stay valid, those of older ones do not. Gateways use it
+/// within half a minute.
 pub async fn rotate_keys<S: Spawn>(from: &S, entropy: [u8; KEY_BYTES]) -> Result<u32, Error> {
     for _ in 0..RACES_MAX {
         let ids = ids(from).await?;

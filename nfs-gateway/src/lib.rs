@@ -1,11 +1,13 @@
-//! The NFS gateway: `NFSv3`, `MOUNTv3`, `NFSv4.1` and `NFSv4.2` over TCP, in user space, on one port.
+//! The NFS gateway: `NFSv3`, `MOUNTv3`, `NFSv4.1` and `NFSv4.2` over TCP, in user space, on one
+//! port.
 //!
 //! # Guarantees
 //!
-//! - Each of the 22 procedures of RFC 1813 behaves as the RFC requires; lines `//= rfc1813 3.3.7` name
-//!   the section that the code below them implements (`grep -r '//='` is the list).
-//! - Of RFC 8881 (version 4.1) all that workstations use: sessions with exactly-once semantics, open
-//!   files, share reservations, byte-range locks, leases, reclaim; of RFC 7862 (4.2) sparse files.
+//! - Each of the 22 procedures of RFC 1813 behaves as the RFC requires; lines `//= rfc1813 3.3.7`
+//!   name the section that the code below them implements (`grep -r '//='` is the list).
+//! - Of RFC 8881 (version 4.1) all that workstations use: sessions with exactly-once semantics,
+//!   open files, share reservations, byte-range locks, leases, reclaim; of RFC 7862 (4.2) sparse
+//!   files.
 //! - The result of a stable WRITE, a COMMIT, or a change of a directory is durable before the reply
 //!   (the last one unless the export has `sync = false`).
 //! - File handles are persistent: they stay valid as long as the file exists, also over a restart.

@@ -23,8 +23,8 @@ use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 /// Mounts that DUMP lists, at most; the oldest are dropped first, as the list is for people.
 const MOUNTS_MAX: usize = 1024;
 
-/// MOUNT has no status for "later": while nodes move the lookup is retried for this time, which kernels
-/// wait for.
+/// MOUNT has no status for "later": while nodes move the lookup is retried for this time, which
+/// kernels wait for.
 const RETRY_TIME: Duration = Duration::from_secs(8);
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

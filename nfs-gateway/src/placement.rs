@@ -1,6 +1,6 @@
-//! Direct placement: the data of a large WRITE are received into stripe buffers of the cache's pool,
-//! one for each whole stripe of the file. The cache takes over such a buffer as its line, so the data
-//! are not copied (design D5).
+//! Direct placement: the data of a large WRITE are received into stripe buffers of the cache's
+//! pool, one for each whole stripe of the file. The cache takes over such a buffer as its line, so
+//! the data are not copied (design D5).
 
 use std::collections::VecDeque;
 
@@ -73,8 +73,8 @@ impl DirectPlacement {
         self.stripe_bytes / 4
     }
 
-    /// The whole stripes of a record of `length` bytes that begins with `head`. This is a guess: the
-    /// call is decoded again when it is served.
+    /// The whole stripes of a record of `length` bytes that begins with `head`. This is a guess:
+    /// the call is decoded again when it is served.
     pub(crate) fn stripes(&self, head: &[u8], length: usize) -> Option<StripeBuffers> {
         let stripe = self.stripe_bytes;
         let data = (self.find_data)(head)?;

@@ -1,5 +1,5 @@
-//! Record marking (RFC 5531 section 11): a record is a sequence of fragments, each behind a header of
-//! four bytes with its length and whether it is the last.
+//! Record marking (RFC 5531 section 11): a record is a sequence of fragments, each behind a header
+//! of four bytes with its length and whether it is the last.
 //!
 //! A header only announces: memory is taken in proportion to the bytes received, not to what a
 //! header announces. The pieces of a record stay where they were received, so a payload is never

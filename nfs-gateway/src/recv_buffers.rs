@@ -1,7 +1,7 @@
 //! A pool of receive buffers: new memory costs the host more than filling it.
 //!
-//! The pool keeps an empty slice of each buffer, its *anchor*. The pieces of a record are slices of the
-//! same buffer; once the anchor is the only one left, the buffer is reused. Nothing is returned
+//! The pool keeps an empty slice of each buffer, its *anchor*. The pieces of a record are slices of
+//! the same buffer; once the anchor is the only one left, the buffer is reused. Nothing is returned
 //! explicitly, and a piece that is kept for long keeps only its buffer.
 
 use std::cell::RefCell;
@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of all buffers of the pool, at most. The oldest are dropped from it first; a buffer in use is
-/// then freed with its last slice.
+/// Bytes of all buffers of the pool, at most. The oldest are dropped from it first; a buffer in use
+/// is then freed with its last slice.
 const POOL_BYTES_MAX: usize = 4 << 20;
 /// Buffers of the pool, at most.
 const POOL_BUFFERS_MAX: usize = 64;
@@ -30,8 +30,8 @@ struct PooledBuffer {
 }
 
 impl RecvBufferPool {
-    /// Takes an empty buffer: the smallest free one of at least `bytes_best`, or else the largest of at
-    /// least `bytes_min`, or else a new one of `bytes_min`.
+    /// Takes an empty buffer: the smallest free one of at least `bytes_best`, or else the largest
+    /// of at least `bytes_min`, or else a new one of `bytes_min`.
     pub(crate) fn take(&self, bytes_min: usize, bytes_best: usize) -> BytesMut {
         let mut buffers = self.buffers.borrow_mut();
         let free = buffers.iter().enumerate().filter(|(_, spare)| spare.anchor.is_unique());

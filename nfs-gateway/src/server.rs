@@ -105,8 +105,8 @@ impl Gateway {
         self.server.metrics_text()
     }
 
-    /// Stops: accepts and reads no more, waits for the running calls (for [`Config::drain`] at most),
-    /// closes all connections.
+    /// Stops: accepts and reads no more, waits for the running calls (for [`Config::drain`] at
+    /// most), closes all connections.
     pub async fn stop(&self) {
         self.server.stop().await;
     }
@@ -184,8 +184,8 @@ impl Server {
         });
     }
 
-    /// Checks that `host` may have one more connection. At a limit the oldest connection without any
-    /// call is closed: unused connections must not keep others out.
+    /// Checks that `host` may have one more connection. At a limit the oldest connection without
+    /// any call is closed: unused connections must not keep others out.
     fn check_limits(&self, host: &str) -> Result<(), &'static str> {
         let config = &self.shared.config;
         let of_peer = |connection: &ClientConnection| connection.host() == host;
@@ -198,7 +198,8 @@ impl Server {
             .ok_or("too many connections")
     }
 
-    /// True if there are fewer than `most` connections `among` all, if need be by closing an unused one.
+    /// True if there are fewer than `most` connections `among` all, if need be by closing an unused
+    /// one.
     fn evict_unused(&self, most: usize, among: impl Fn(&ClientConnection) -> bool) -> bool {
         let mut connections = self.connections.borrow_mut();
         if connections.values().filter(|connection| among(connection)).count() < most {

@@ -38,8 +38,8 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
 
 fn undelivered(why: Undelivered) -> nfsstat3 {
     match why {
-        // The client retries with a new call: these errors are transient, and in a cluster the epoch
-        // changes whenever nodes move. (A non-idempotent call gets no reply if its outcome is
+        // The client retries with a new call: these errors are transient, and in a cluster the
+        // epoch changes whenever nodes move. (A non-idempotent call gets no reply if its outcome is
         // unknown.)
         Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost | Undelivered::Fenced => {
             nfsstat3::NFS3ERR_JUKEBOX

@@ -1,7 +1,7 @@
 //! Decoding of arguments, encoding of results (XDR, RFC 4506). Fields of fixed size are decoded by
-//! `nfs3_types`; its decoder trusts the length of an opaque before the bytes are there, so everything
-//! of variable length is decoded here by nom, as a slice of the receive buffer, never longer than the
-//! rest of the record.
+//! `nfs3_types`; its decoder trusts the length of an opaque before the bytes are there, so
+//! everything of variable length is decoded here by nom, as a slice of the receive buffer, never
+//! longer than the rest of the record.
 
 use std::borrow::Cow;
 
@@ -84,7 +84,8 @@ impl CallArguments {
         &self.head
     }
 
-    /// The first bytes that have not been taken yet, at most `bytes_max`, however the record was cut.
+    /// The first bytes that have not been taken yet, at most `bytes_max`, however the record was
+    /// cut.
     pub(crate) fn first(&self, bytes_max: usize) -> Cow<'_, [u8]> {
         if self.head.len() >= bytes_max || self.rest.is_empty() {
             return self.head[..self.head.len().min(bytes_max)].into();

@@ -1,4 +1,5 @@
-//! What bytes from the network make the gateway allocate: at most twice as much as came, and 64 KiB.
+//! What bytes from the network make the gateway allocate: at most twice as much as came, and 64
+//! KiB.
 //!
 //! Method: an allocator that keeps the peak; one stream at a time sends a beginning that promises
 //! much more than ever comes.

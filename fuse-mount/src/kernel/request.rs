@@ -16,8 +16,8 @@ const BACKGROUND_MAX: u16 = 64;
 const KIND_BITS: u32 = libc::S_IFMT;
 pub(super) const MODE_BITS: u32 = 0o7777;
 
-/// Optional capabilities of the kernel; without one of them it is slower, or locks are local to this
-/// host. See also [`KILL_PRIVILEGES`].
+/// Optional capabilities of the kernel; without one of them it is slower, or locks are local to
+/// this host. See also [`KILL_PRIVILEGES`].
 const CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
@@ -29,9 +29,9 @@ const CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_FLOCK_LOCKS,
 ];
 
-/// The volume itself clears set-user-id and set-group-id bits on a write, a truncation and a change of
-/// the owner. The kernel would do it by a change of the mode that the writer may not make. With the
-/// second of these it does not look for `security.capability` before each write.
+/// The volume itself clears set-user-id and set-group-id bits on a write, a truncation and a change
+/// of the owner. The kernel would do it by a change of the mode that the writer may not make. With
+/// the second of these it does not look for `security.capability` before each write.
 const KILL_PRIVILEGES: [InitFlags; 2] =
     [InitFlags::FUSE_HANDLE_KILLPRIV_V2, InitFlags::FUSE_HANDLE_KILLPRIV];
 

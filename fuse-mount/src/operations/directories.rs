@@ -1,7 +1,7 @@
 //! Listing directories.
 //!
-//! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O reserves for that.
-//! A cookie stays valid while entries come and go, so an open directory has no state.
+//! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O reserves for
+//! that. A cookie stays valid while entries come and go, so an open directory has no state.
 
 use client::protocol::{
     Attributes, Credentials, DirectoryEntry, Handle, Kind, Parent, ROOT, ReadDirectory,
@@ -15,7 +15,8 @@ use crate::translate::KernelError;
 const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 
-/// Entries per request, without and with attributes: about what fits into a small reply to the kernel.
+/// Entries per request, without and with attributes: about what fits into a small reply to the
+/// kernel.
 const ENTRIES: u32 = 128;
 const ENTRIES_PLUS: u32 = 32;
 
@@ -34,8 +35,8 @@ pub(crate) struct ListedEntry<'a> {
 }
 
 impl<S: Spawn> MountOperations<S> {
-    /// Passes the entries of a directory after the cookie `after` to `add`, until that returns false
-    /// because the reply is full. The caller may read the directory: it has opened it.
+    /// Passes the entries of a directory after the cookie `after` to `add`, until that returns
+    /// false because the reply is full. The caller may read the directory: it has opened it.
     pub(crate) async fn list(
         &self,
         ino: u64,

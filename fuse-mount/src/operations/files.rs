@@ -65,8 +65,8 @@ impl<S: Spawn> MountOperations<S> {
         Ok(open)
     }
 
-    /// Reads from `offset`; returns fewer than `length` bytes at the end of the file only. The file is
-    /// open for reading.
+    /// Reads from `offset`; returns fewer than `length` bytes at the end of the file only. The file
+    /// is open for reading.
     pub(crate) async fn read(
         &self,
         number: u64,

@@ -1,7 +1,7 @@
 //! Locks between processes of this host and all other clients of the volume.
 //!
-//! They are in the volume's lock table, under this mount's leases. `flock` locks all bytes of a file,
-//! so it conflicts with `fcntl` locks, as over NFS. Deadlocks are not detected.
+//! They are in the volume's lock table, under this mount's leases. `flock` locks all bytes of a
+//! file, so it conflicts with `fcntl` locks, as over NFS. Deadlocks are not detected.
 
 use client::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, LockAttempt};
 use client::protocol::TestLock;

@@ -21,13 +21,13 @@ pub(crate) enum KeyTable {
     Applied = 7,
     Xattr = 8,
     Unlinked = 9,
-    Held = 10,
+    OpenFiles = 10,
 }
 
 /// The table of a key.
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
-    use KeyTable::{Applied, Chunk, Count, Held, Inode, Intent, Name, Reply, Unlinked, Xattr};
-    let tables = [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, Held];
+    use KeyTable::{Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked, Xattr};
+    let tables = [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles];
     tables.into_iter().find(|&table| key.first() == Some(&(table as u8)))
 }
 
@@ -164,8 +164,8 @@ pub(crate) fn unlinked(ino: u64) -> Vec<u8> {
 }
 
 /// Files of this node may be open.
-pub(crate) fn held() -> Vec<u8> {
-    key(KeyTable::Held, &[1])
+pub(crate) fn open_files() -> Vec<u8> {
+    key(KeyTable::OpenFiles, &[1])
 }
 
 /// The range that holds nothing but `key`.
@@ -219,7 +219,7 @@ mod tests {
         assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
         assert!(position(1, &name) < 1 << POSITION_BITS);
         assert_eq!(unlinked(0x0102), [9, 0, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(held(), [10, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(open_files(), [10, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
             (reply(5), KeyTable::Reply),
             (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), KeyTable::Xattr),
             (unlinked(1), KeyTable::Unlinked),
-            (held(), KeyTable::Held),
+            (open_files(), KeyTable::OpenFiles),
         ];
         for (key, table) in keys {
             assert_eq!(table_of(&key), Some(table));

@@ -19,8 +19,8 @@
 //!
 //! # Features
 //!
-//! `server` (default): the server and its store. Without it there are the table of requests with its
-//! types, placement, and the shared attribute cache.
+//! `server` (default): the server and its store. Without it there are the table of requests with
+//! its types, placement, and the shared attribute cache.
 //!
 //! # Files
 //!

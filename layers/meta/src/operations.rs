@@ -32,8 +32,8 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// A record of one node that must be durable before a record of another node that depends on it.
-    /// Position 0 is no dependency.
+    /// A record of one node that must be durable before a record of another node that depends on
+    /// it. Position 0 is no dependency.
     #[derive(Copy, PartialOrd, Ord, Hash, Default)]
     pub struct CommitDependency {
         /// The node that has the earlier record.

@@ -123,8 +123,8 @@ impl Export {
         &self.clients
     }
 
-    /// The rights of the peer at `address`; `None` if it has none. A peer without an address belongs
-    /// to [`ClientNetwork::Any`] only.
+    /// The rights of the peer at `address`; `None` if it has none. A peer without an address
+    /// belongs to [`ClientNetwork::Any`] only.
     pub(crate) fn clients_of(&self, address: Option<SocketAddr>) -> Option<&Clients> {
         let ip = address.map(|address| address.ip().to_canonical());
         let found = self.clients.iter().find(|clients| clients.network.contains(ip))?;

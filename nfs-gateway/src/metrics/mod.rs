@@ -1,7 +1,7 @@
 //! Metrics of each operation: count, latency, bytes, failures; and the log of slow calls.
 //!
-//! They belong to the gateway's one thread, so counting is a few additions without a lock. The table
-//! has a fixed size: it does not grow with clients, files or time.
+//! They belong to the gateway's one thread, so counting is a few additions without a lock. The
+//! table has a fixed size: it does not grow with clients, files or time.
 //!
 //! | file | holds |
 //! | --- | --- |

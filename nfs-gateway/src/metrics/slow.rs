@@ -1,5 +1,5 @@
-//! The log of slow calls: each line has the trace id of its call, which the spans of its requests to
-//! the nodes carry, too.
+//! The log of slow calls: each line has the trace id of its call, which the spans of its requests
+//! to the nodes carry, too.
 
 use std::cell::Cell;
 use std::fmt;

@@ -170,7 +170,8 @@ impl ReaddirPage {
         }))
     }
 
-    /// The number of entries that fit, and their bytes; `take` returns the bytes of an entry if it fits.
+    /// The number of entries that fit, and their bytes; `take` returns the bytes of an entry if it
+    /// fits.
     fn fitting(
         &self,
         take: &mut impl FnMut(&ReaddirItem<'_>) -> Option<usize>,
@@ -217,8 +218,8 @@ impl ReaddirItem<'_> {
     }
 }
 
-/// `READDIR3resok`, or with `plus`, which encodes more of each entry, `READDIRPLUS3resok`: of the first
-/// entries of `page`, as `fitting` says. They are encoded into the buffer that is sent.
+/// `READDIR3resok`, or with `plus`, which encodes more of each entry, `READDIRPLUS3resok`: of the
+/// first entries of `page`, as `fitting` says. They are encoded into the buffer that is sent.
 fn reply(
     context: &CallContext,
     page: &ReaddirPage,

@@ -82,7 +82,8 @@ pub(super) async fn commit(
     })
 }
 
-//= rfc1813 3.3.7: the client compares it with those of its unstable writes, and sends again what has
+//= rfc1813 3.3.7: the client compares it with those of its unstable writes, and sends again what
+// has
 //= another one; here each file has its own
 fn verifier(write_verifier: u64) -> writeverf3 {
     writeverf3(write_verifier.to_be_bytes())

@@ -234,7 +234,8 @@ impl<'a> Compound<'a> {
         Ok(request_id.call(self.index, target))
     }
 
-    /// The call id of an OPEN: such ids are in the order in which the client opens and closes files.
+    /// The call id of an OPEN: such ids are in the order in which the client opens and closes
+    /// files.
     pub(super) fn open_call(&self) -> Result<CallId, Status> {
         let call = match self.open_call.get() {
             Some(call) => call,

@@ -1,11 +1,11 @@
-//! Exactly-once semantics without a session: the call ids under which the nodes know the requests of
-//! an operation, and what may be answered of a retransmission whose session is lost.
+//! Exactly-once semantics without a session: the call ids under which the nodes know the requests
+//! of an operation, and what may be answered of a retransmission whose session is lost.
 //!
 //! Sessions are in the gateway's memory (ADR 21), replies to changes of names in the logs of the
-//! nodes (ADR 9). A request that was applied without a reply is retransmitted after a restart, in the
-//! old session, before its client creates a new one. So its call ids depend on nothing but the
-//! request, and a gateway that receives a retransmission asks the nodes whether they have applied it
-//! (ADR 51).
+//! nodes (ADR 9). A request that was applied without a reply is retransmitted after a restart, in
+//! the old session, before its client creates a new one. So its call ids depend on nothing but the
+//! request, and a gateway that receives a retransmission asks the nodes whether they have applied
+//! it (ADR 51).
 
 use fileio::protocol::{CallId, WasDone};
 use futures::future::join_all;

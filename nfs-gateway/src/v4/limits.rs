@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::limits::{RECORD_BYTES, TRANSFER_BYTES};
 
-/// The lease time: a client that is silent for longer loses its state. It is that of the nodes, so that
-/// clients notice a restart in time to reclaim their locks (ADR 10).
+/// The lease time: a client that is silent for longer loses its state. It is that of the nodes, so
+/// that clients notice a restart in time to reclaim their locks (ADR 10).
 pub(crate) const LEASE: Duration = fileio::protocol::LEASE;
 
 /// The grace period after the start of a gateway.
@@ -28,7 +28,8 @@ pub(crate) const TESTED_MAX: u32 = 1024;
 pub(crate) const CLIENTS_MAX: usize = 1024;
 /// Sessions of one client.
 pub(crate) const SESSIONS_PER_CLIENT_MAX: usize = 16;
-/// Sessions of all clients. With the slots and their replies this bounds the reply cache to 256 MiB.
+/// Sessions of all clients. With the slots and their replies this bounds the reply cache to 256
+/// MiB.
 pub(crate) const SESSIONS_MAX: usize = 1024;
 /// Slots of one session: as many as a connection may have outstanding calls.
 pub(crate) const SLOTS_MAX: u32 = 64;

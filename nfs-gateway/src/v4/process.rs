@@ -194,10 +194,12 @@ impl Compound<'_> {
         Some(Status::DELAY)
     }
 
-    //= rfc8881 2.10.6.2, 15.1.1.3: a request that is answered DELAY by its SEQUENCE comes again as it is
-    /// Must the client retransmit the call? It was applied, or may have been, by this transmission or
-    /// an earlier one, and its result cannot be returned now. (If the first transmission's outcome is
-    /// unknown the connection is closed instead, which makes the client retransmit immediately.)
+    //= rfc8881 2.10.6.2, 15.1.1.3: a request that is answered DELAY by its SEQUENCE comes again as
+    // it is
+    /// Must the client retransmit the call? It was applied, or may have been, by this transmission
+    /// or an earlier one, and its result cannot be returned now. (If the first transmission's
+    /// outcome is unknown the connection is closed instead, which makes the client retransmit
+    /// immediately.)
     fn must_be_retransmitted(&self, status: Status) -> bool {
         let is_delayed = status == Status::DELAY;
         is_delayed && self.context.has_applied()

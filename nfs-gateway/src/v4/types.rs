@@ -43,8 +43,8 @@ impl Stateid {
     }
 }
 
-/// Takes an `open_owner4` or `lock_owner4` from the arguments. Its client id is ignored: the session
-/// determines the client (RFC 8881 section 18.16.3).
+/// Takes an `open_owner4` or `lock_owner4` from the arguments. Its client id is ignored: the
+/// session determines the client (RFC 8881 section 18.16.3).
 pub(crate) fn take_owner(arguments: &mut CallArguments) -> Result<Bytes, ProcedureError> {
     let _client = arguments.take::<u64>()?;
     let owner = arguments.opaque(OWNER_BYTES_MAX)?;

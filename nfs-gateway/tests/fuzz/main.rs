@@ -1,11 +1,12 @@
-//! Whatever bytes come: no panic, no memory out of proportion, and the gateway goes on serving others.
+//! Whatever bytes come: no panic, no memory out of proportion, and the gateway goes on serving
+//! others.
 //!
 //! Method: streams of calls that are right, in sequences, damaged at every depth: the marks of the
-//! records, the head of the call, the arguments of each procedure and operation, the order of calls.
-//! An allocator counts what each stream makes the gateway take. One execution is one call.
+//! records, the head of the call, the arguments of each procedure and operation, the order of
+//! calls. An allocator counts what each stream makes the gateway take. One execution is one call.
 //!
-//! `cargo test` runs it for a moment; `MDFS_FUZZ=10000000 cargo test --release -p nfs-gateway --test
-//! fuzz` for as many executions. A failure prints its seed.
+//! `cargo test` runs it for a moment; `MDFS_FUZZ=10000000 cargo test --release -p nfs-gateway
+//! --test fuzz` for as many executions. A failure prints its seed.
 
 mod damage;
 mod seeds;
@@ -120,8 +121,8 @@ fn check_memory(
     seeds.learn(&received);
     stage.world.advance(Duration::from_millis(10));
     let kept = ALLOCATOR.current_usage().saturating_sub(before);
-    // The emulated pipes hold what is sent once more, piece by piece; what is received is made by file
-    // I/O, held by them, and gathered here in a buffer that doubles.
+    // The emulated pipes hold what is sent once more, piece by piece; what is received is made by
+    // file I/O, held by them, and gathered here in a buffer that doubles.
     let wire = sent.len() + 5 * received.len() + sent.len().div_ceil(piece) * PIECE_BYTES;
     let allowed = wire + 2 * sent.len() + spare_bytes + kept;
     let told = bytes::Bytes::copy_from_slice(sent);

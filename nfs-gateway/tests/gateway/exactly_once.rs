@@ -1,5 +1,5 @@
-//! Sessions of version 4.1 on connections that break at any time, with requests that come twice: each
-//! request is done once and answered rightly.
+//! Sessions of version 4.1 on connections that break at any time, with requests that come twice:
+//! each request is done once and answered rightly.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -58,7 +58,8 @@ async fn mounted(client: &mut Client, path: &str) -> Result<nfs_fh3, u32> {
     }
 }
 
-/// `/pub`, which all may write, with a file, made by a trusted host; and its handle and the file's in `/`.
+/// `/pub`, which all may write, with a file, made by a trusted host; and its handle and the file's
+/// in `/`.
 async fn made(admin: &mut Client) -> (nfs_fh3, nfs_fh3) {
     let root = admin.mount("/").await;
     let public = admin.directory(&root, "pub").await;

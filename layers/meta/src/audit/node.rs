@@ -153,7 +153,7 @@ impl NodeAudit {
             keys::KeyTable::Name => self.take_name(key, first?, value(raw)?)?,
             keys::KeyTable::Intent => self.take_intent(key, raw)?,
             keys::KeyTable::Count => self.inode_count = value(raw)?,
-            keys::KeyTable::Held => drop(self.holding_nodes.insert(self.node)),
+            keys::KeyTable::OpenFiles => drop(self.holding_nodes.insert(self.node)),
             keys::KeyTable::Unlinked => self.unlinked.push(first?),
             keys::KeyTable::Applied => {
                 let node = u32::try_from(first?).ok()?;

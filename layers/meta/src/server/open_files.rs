@@ -51,7 +51,7 @@ impl OpenFileRequests {
     /// Reads whether files were held, and which have no name. At a mount, before anything is
     /// served.
     pub(super) async fn load_open_files(&self) -> Result<(), StoreError> {
-        let (from, to) = keys::only(&keys::held());
+        let (from, to) = keys::only(&keys::open_files());
         let may_be_held = !self.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
         self.is_marked.set(may_be_held);
         if may_be_held {
@@ -97,7 +97,7 @@ impl OpenFileRequests {
                     let mut batch = Batch::new();
                     // Files can be opened on a full volume, too.
                     batch.take_from_reserve();
-                    batch.put(keys::held(), Vec::new());
+                    batch.put(keys::open_files(), Vec::new());
                     Ok((batch, ()))
                 })
                 .await?;
@@ -117,7 +117,7 @@ impl OpenFileRequests {
                 .record(|| {
                     let mut batch = Batch::new();
                     batch.take_from_reserve();
-                    batch.delete(keys::held());
+                    batch.delete(keys::open_files());
                     Ok((batch, ()))
                 })
                 .await?;

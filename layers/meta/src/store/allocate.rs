@@ -42,8 +42,8 @@ impl StoreSpace<'_> {
 
     /// Hands out `blocks` blocks, all or none: whole stripes one after the other, so that they go
     /// round the disks, and the rest from a stripe that is partly used already. They are the
-    /// caller's until a batch names them ([`Batch::allocated`](super::Batch::allocated)) or they are given back
-    /// ([`release`](Self::release)); a crash gives them back.
+    /// caller's until a batch names them ([`Batch::allocated`](super::Batch::allocated)) or they
+    /// are given back ([`release`](Self::release)); a crash gives them back.
     pub fn allocate(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
         self.allocate_near(blocks, Near::Anywhere {})
     }
@@ -58,8 +58,9 @@ impl StoreSpace<'_> {
     }
 
     /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
-    /// of a block, a hole): on a full volume they come from the reserve, of which the batches of such
-    /// changes ([`Batch::take_from_reserve`](super::Batch::take_from_reserve)) keep a part of their own.
+    /// of a block, a hole): on a full volume they come from the reserve, of which the batches of
+    /// such changes ([`Batch::take_from_reserve`](super::Batch::take_from_reserve)) keep a part of
+    /// their own.
     pub fn allocate_from_reserve(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
@@ -68,8 +69,9 @@ impl StoreSpace<'_> {
         self.allocate_above(blocks, Near::Anywhere {}, floor, kept_back)
     }
 
-    /// Little is left above what data must leave: less than what [`spare_groups`](Self::spare_groups) leaves, so that
-    /// nodes that look for more do not take it from each other in turn.
+    /// Little is left above what data must leave: less than what
+    /// [`spare_groups`](Self::spare_groups) leaves, so that nodes that look for more do not take it
+    /// from each other in turn.
     pub fn is_short(&self) -> bool {
         let state = self.0.state.borrow();
         2 * state.space.whole_stripes() < 3 * state.data_floor()
@@ -114,8 +116,8 @@ impl StoreSpace<'_> {
         Ok(())
     }
 
-    /// Up to `count` wholly free groups that this node could give away ([`Batch::give_group`](super::Batch::give_group)) and
-    /// still have twice its reserve.
+    /// Up to `count` wholly free groups that this node could give away
+    /// ([`Batch::give_group`](super::Batch::give_group)) and still have twice its reserve.
     pub fn spare_groups(&self, count: usize) -> Vec<u64> {
         let state = self.0.state.borrow();
         let layout = *state.space.layout();

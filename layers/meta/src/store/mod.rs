@@ -26,8 +26,8 @@
 //! # Depends on
 //!
 //! [`blockio::Stripes`], one logical disk; time, tasks and random numbers of the node's context;
-//! and the leaf modules [`memory`](crate::memory) and [`operations`](crate::operations). It knows neither files nor
-//! requests, and nothing of the stores of other nodes.
+//! and the leaf modules [`memory`](crate::memory) and [`operations`](crate::operations). It knows
+//! neither files nor requests, and nothing of the stores of other nodes.
 //!
 //! # How it works
 //!

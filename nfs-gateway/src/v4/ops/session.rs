@@ -71,7 +71,8 @@ fn take_implementation(arguments: &mut CallArguments) -> Result<(), ProcedureErr
     }
 }
 
-//= rfc8881 2.10.4: clients may use several paths to one server owner for one session, so each instance of a
+//= rfc8881 2.10.4: clients may use several paths to one server owner for one session, so each
+// instance of a
 //= gateway is its own; the scope says where file handles and states mean the same
 fn encode_server(compound: &Compound<'_>, out: &mut XdrEncoder) {
     let instance = compound.state().tables().states.instance();

@@ -1,8 +1,8 @@
 //! The state of clients (RFC 8881 sections 2.4, 2.10, 8 and 9; ADR 21): client ids, sessions with
 //! their reply cache, open files and lock owners.
 //!
-//! All of it is in memory. After a restart clients find their sessions unknown, create new ones, and
-//! reclaim their opens and locks; meanwhile the nodes grant these locks to no other client.
+//! All of it is in memory. After a restart clients find their sessions unknown, create new ones,
+//! and reclaim their opens and locks; meanwhile the nodes grant these locks to no other client.
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -48,7 +48,8 @@ struct SessionSlot {
     fingerprint: u64,
     /// The cached reply.
     reply: Option<Vec<u8>>,
-    /// The outcome of the request is unknown, so a retransmission repeats its requests to the nodes.
+    /// The outcome of the request is unknown, so a retransmission repeats its requests to the
+    /// nodes.
     unknown: Option<UnknownOutcome>,
 }
 
