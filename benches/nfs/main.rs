@@ -26,22 +26,13 @@ use std::time::Duration;
 
 use benches::{in_earnest, sized};
 
-use load::{LoadOutcome, NfsBenchRow, ROWS};
+use load::{NfsBenchRow, ROWS};
 use sides::NfsServerSide;
+use table::NfsBenchCell;
 
 /// As the program has it (ADR 44). For `nfsserve` too, which is this program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// Set in the process that has a network of its own.
-const APART: &str = "MDFS_BENCH_APART";
-
-/// What one row found on one side, round by round.
-#[derive(Debug, Default)]
-struct Cell {
-    outcomes: Vec<LoadOutcome>,
-    failure: Option<String>,
-}
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -56,7 +47,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    if in_earnest() && sides::needs_rpcbind() && std::env::var_os(APART).is_none() {
+    if in_earnest() && sides::needs_rpcbind() && std::env::var_os(sides::APART).is_none() {
         return apart();
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
@@ -81,7 +72,7 @@ fn apart() -> ExitCode {
         .args(["--net", "--mount", "sh", "-c", script])
         .arg(program)
         .args(std::env::args_os().skip(1))
-        .env(APART, "1")
+        .env(sides::APART, "1")
         .status();
     match status {
         Ok(status) => {
@@ -98,8 +89,8 @@ fn apart() -> ExitCode {
 fn measure(rows: &[&NfsBenchRow]) {
     let (rounds, duration) = sized((5, Duration::from_millis(400)), (1, Duration::from_millis(20)));
     let sides: Vec<NfsServerSide> = sides::start();
-    let mut cells: Vec<Vec<Cell>> = Vec::new();
-    cells.resize_with(rows.len(), || sides.iter().map(|_| Cell::default()).collect());
+    let mut cells: Vec<Vec<NfsBenchCell>> = Vec::new();
+    cells.resize_with(rows.len(), || sides.iter().map(|_| NfsBenchCell::default()).collect());
     let mut streams = Vec::new();
     for round in 0..rounds {
         streams.push(stream::bytes_per_second(sized(1 << 30, 1 << 24)));

@@ -13,6 +13,9 @@ use tempfile::TempDir;
 
 use crate::{nfsserve, ours};
 
+/// Set in the process that has a network of its own.
+pub(crate) const APART: &str = "MDFS_BENCH_APART";
+
 /// Ports of the others, in a network of their own.
 const GANESHA: (u16, u16) = (20_800, 20_801);
 const UNFS3: (u16, u16) = (20_810, 20_811);
@@ -81,7 +84,7 @@ pub(crate) fn start() -> Vec<NfsServerSide> {
         sides.push(ours("mdfs async, all cores", "as mdfs async", (0, "async")));
     }
     sides.push(nfsserve());
-    if std::env::var_os(crate::APART).is_some() {
+    if std::env::var_os(APART).is_some() {
         let rpcbind = Command::new("rpcbind")
             .arg("-f")
             .spawn()

@@ -2,17 +2,23 @@
 
 use benches::median;
 
-use crate::Cell;
 use crate::load::{LoadOutcome, NfsBenchRow, NfsWork};
 use crate::sides::NfsServerSide;
 
 const MIB: f64 = 1_048_576.0;
 
+/// The outcomes of one row on one side, by round.
+#[derive(Debug, Default)]
+pub(crate) struct NfsBenchCell {
+    pub(crate) outcomes: Vec<LoadOutcome>,
+    pub(crate) failure: Option<String>,
+}
+
 /// Prints what was found; the first side is compared with each of the others.
 pub(crate) fn print(
     rows: &[&NfsBenchRow],
     sides: &[NfsServerSide],
-    cells: &[Vec<Cell>],
+    cells: &[Vec<NfsBenchCell>],
     streams: &[f64],
 ) {
     println!(
@@ -45,7 +51,7 @@ pub(crate) fn print(
     bound(rows, cells, streams);
 }
 
-fn told(cell: &Cell) -> String {
+fn told(cell: &NfsBenchCell) -> String {
     if let Some(failure) = &cell.failure {
         return format!("fails: {failure}");
     }
@@ -53,12 +59,12 @@ fn told(cell: &Cell) -> String {
     format!("{:.0} ({:.1})", middle(|outcome| outcome.rate), middle(|outcome| outcome.cpu_us))
 }
 
-fn ratio(ours: &Cell, other: &Cell, get: fn(&LoadOutcome) -> f64) -> f64 {
+fn ratio(ours: &NfsBenchCell, other: &NfsBenchCell, get: fn(&LoadOutcome) -> f64) -> f64 {
     median(ours.outcomes.iter().zip(&other.outcomes).map(|(a, b)| get(a) / get(b)))
 }
 
 /// Reads beside what a stream carries.
-fn bound(rows: &[&NfsBenchRow], cells: &[Vec<Cell>], streams: &[f64]) {
+fn bound(rows: &[&NfsBenchRow], cells: &[Vec<NfsBenchCell>], streams: &[f64]) {
     println!("\none loopback stream: {:.0} MB/s", median(streams.iter().copied()) / 1e6);
     for (row, cells) in rows.iter().zip(cells) {
         if row.work == NfsWork::ReadLarge {

@@ -11,7 +11,7 @@ use fabric::link::{
     OperationKind, PeerAddress, Provider, RegionOwner, RemoteSegment,
 };
 
-use crate::{SIZE_MAX, TransportMethod};
+use crate::method::{SIZE_MAX, TransportMethod};
 
 const RECEIVES: usize = 16;
 /// Send buffers. They are filled once, so that no copy is measured.

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a benchmark")]
 
 mod bare;
+mod method;
 mod ours;
 mod sockets;
 
@@ -17,40 +18,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command as Process, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use benches::{in_earnest, median, sized};
 use bytes::Bytes;
 use fabric::link::{EndpointOptions, Fabric, Provider};
 use fabric::policy::{Calibration, Mechanism, PolicyOverride, SegmentLayout, calibrate};
+use method::{SIZE_MAX, TransportMethod, now};
 use ours::{MdfsTransport, Rest};
 
 /// Bytes of a message.
 const SIZES: [usize; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-pub(crate) const SIZE_MAX: usize = 4 << 20;
 /// Segments of a list, and their bytes.
 const SEGMENTS: usize = 128;
 const SEGMENT_SIZES: [usize; 7] = [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10];
-
-/// What the other process is asked to do.
-#[derive(Clone, Copy)]
-pub(crate) enum TransportCommand {
-    /// Send this many bytes back.
-    Echo(usize),
-    /// Receive this many bytes.
-    Sink(usize),
-    /// Say that all is there.
-    Acknowledge,
-}
-
-/// A way to carry bytes.
-pub(crate) trait TransportMethod {
-    /// `content` there and back.
-    fn round_trip(&mut self, content: &[u8]);
-    /// `content` there, several times; the last is known to be there when this returns.
-    fn stream(&mut self, content: &[u8], count: usize);
-}
 
 /// All ways, by name.
 const WAYS: [&str; 10] = [
@@ -68,11 +50,6 @@ const WAYS: [&str; 10] = [
 
 /// The way that ours is to be compared with.
 const PAIRS: [(&str, &str); 2] = [("rxm ours", "rxm bare"), ("shm ours", "shm bare")];
-
-#[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
 
 fn provider_of(way: &str) -> Provider {
     match &way[..3] {

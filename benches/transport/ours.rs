@@ -12,7 +12,7 @@ use fabric::transport::{
 };
 
 use crate::bare::{hex, unhex};
-use crate::{TransportMethod, now};
+use crate::method::{TransportMethod, now};
 
 const TICKET: [u8; TICKET_SIZE] = *b"a bench's ticket";
 const LIMIT: Duration = Duration::from_mins(1);

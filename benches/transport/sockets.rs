@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{TransportCommand, TransportMethod};
+use crate::method::{TransportCommand, TransportMethod};
 
 /// A command on a stream: what to do, and with how many bytes.
 const COMMAND_SIZE: usize = 9;

@@ -1,6 +1,6 @@
 //! The `mdfs` program: one file per command in `commands/`, and what they share.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

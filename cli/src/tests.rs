@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{CommandFactory as _, Parser as _};
-use client::Credentials;
 use client::blocking::Volume;
+use client::{Change, Credentials};
 use fileio::model::machine;
 use runtime::seed::Rng;
 
@@ -188,11 +188,12 @@ fn listings_are_aligned_sorted_and_readable_by_programs() {
         fs::write(mdfs.local(name), vec![b'x'; length]).unwrap();
         mdfs.ok(&["put", &mdfs.local(name), &format!("VOL:/d/{name}")]);
         let time = client::SetTime::To { time: client::Time::default() };
-        mdfs.volume.set_times(format!("/d/{name}"), None, Some(time)).unwrap();
-        mdfs.volume.set_mode(format!("/d/{name}"), 0o4640).unwrap();
+        let change = Change { mtime: Some(time), mode: Some(0o4640), ..Change::default() };
+        mdfs.volume.set_attributes(format!("/d/{name}"), change).unwrap();
     }
     let time = client::SetTime::To { time: client::Time { seconds: 86_400, nanos: 0 } };
-    mdfs.volume.set_times("/d/sub", None, Some(time)).unwrap();
+    let change = Change { mtime: Some(time), ..Change::default() };
+    mdfs.volume.set_attributes("/d/sub", change).unwrap();
     mdfs.volume.symlink("small", "/d/link").unwrap();
     assert_eq!(mdfs.ok(&["ls", "VOL:/d"]), "big\nlink\nsmall\nsub\n");
     assert_eq!(mdfs.ok(&["ls", "VOL:/d/small"]), "/d/small\n");

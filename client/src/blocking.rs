@@ -14,8 +14,8 @@ use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
 use crate::stream::{Mode, Stream};
 use crate::{
-    Attributes, ByteRange, Change, Credentials, FileLock, Lock, LockKind, Regions, SetTime, Space,
-    XattrMode, XattrName, file,
+    Attributes, ByteRange, Change, Credentials, FileLock, FileXattrs, Lock, LockKind, Regions,
+    Space, XattrMode, XattrName, file,
 };
 
 /// A volume as ordinary threads use it. Cheap to clone; may be used by many threads at once.
@@ -35,6 +35,28 @@ impl<T: Any + Send + Sync + std::fmt::Debug> KeptAlive for T {}
 pub struct BlockingFile {
     file: file::File<ClientHandle>,
     volume: Volume,
+}
+
+/// The extended attributes of a file of a [`Volume`].
+#[derive(Clone, Debug)]
+pub struct BlockingXattrs {
+    xattrs: FileXattrs<ClientHandle>,
+}
+
+/// Methods that call those of the same name of the type `$of` in the field `$inner` and wait for them.
+macro_rules! blocking_methods {
+    (impl $type:ty, $of:literal, $inner:ident {
+        $(fn $name:ident($($argument:ident: $argument_type:ty),*) -> $output:ty;)*
+    }) => {
+        impl $type {
+            $(
+                #[doc = concat!("See [`", $of, "::", stringify!($name), "`].")]
+                pub fn $name(&self, $($argument: $argument_type),*) -> Result<$output, Error> {
+                    wait(self.$inner.$name($($argument),*))
+                }
+            )*
+        }
+    };
 }
 
 impl Volume {
@@ -83,169 +105,14 @@ impl Volume {
         Stream::new(file, mode)
     }
 
-    /// See [`FileSystem::metadata`].
-    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        wait(self.file_system.metadata(path))
-    }
-
-    /// See [`FileSystem::symlink_metadata`].
-    pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        wait(self.file_system.symlink_metadata(path))
-    }
-
-    /// See [`FileSystem::set_attributes`].
-    pub fn set_attributes(
-        &self,
-        path: impl AsRef<[u8]>,
-        change: Change,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.set_attributes(path, change))
-    }
-
-    /// See [`FileSystem::set_symlink_attributes`].
-    pub fn set_symlink_attributes(
-        &self,
-        path: impl AsRef<[u8]>,
-        change: Change,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.set_symlink_attributes(path, change))
-    }
-
-    /// See [`FileSystem::set_mode`].
-    pub fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
-        wait(self.file_system.set_mode(path, mode))
-    }
-
-    /// See [`FileSystem::set_owner`].
-    pub fn set_owner(
-        &self,
-        path: impl AsRef<[u8]>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.set_owner(path, uid, gid))
-    }
-
-    /// See [`FileSystem::set_times`].
-    pub fn set_times(
-        &self,
-        path: impl AsRef<[u8]>,
-        atime: Option<SetTime>,
-        mtime: Option<SetTime>,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.set_times(path, atime, mtime))
-    }
-
-    /// See [`FileSystem::set_len`].
-    pub fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
-        wait(self.file_system.set_len(path, size))
-    }
-
-    /// See [`FileSystem::get_xattr`].
-    pub fn get_xattr(
-        &self,
-        path: impl AsRef<[u8]>,
-        name: impl AsRef<[u8]>,
-    ) -> Result<Vec<u8>, Error> {
-        wait(self.file_system.get_xattr(path, name))
-    }
-
-    /// See [`FileSystem::set_xattr`].
-    pub fn set_xattr(
-        &self,
-        path: impl AsRef<[u8]>,
-        name: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-        mode: XattrMode,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.set_xattr(path, name, value, mode))
-    }
-
-    /// See [`FileSystem::list_xattrs`].
-    pub fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<XattrName>, Error> {
-        wait(self.file_system.list_xattrs(path))
-    }
-
-    /// See [`FileSystem::remove_xattr`].
-    pub fn remove_xattr(
-        &self,
-        path: impl AsRef<[u8]>,
-        name: impl AsRef<[u8]>,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.remove_xattr(path, name))
-    }
-
-    /// See [`FileSystem::mkdir`].
-    pub fn mkdir(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        wait(self.file_system.mkdir(path))
-    }
-
-    /// See [`FileSystem::mkdir_with_mode`].
-    pub fn mkdir_with_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
-        wait(self.file_system.mkdir_with_mode(path, mode))
-    }
-
-    /// See [`FileSystem::mkdir_all`].
-    pub fn mkdir_all(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        wait(self.file_system.mkdir_all(path))
-    }
-
-    /// See [`FileSystem::symlink`].
-    pub fn symlink(
-        &self,
-        target: impl AsRef<[u8]>,
-        path: impl AsRef<[u8]>,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.symlink(target, path))
-    }
-
-    /// See [`FileSystem::read_link`].
-    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
-        wait(self.file_system.read_link(path))
-    }
-
-    /// See [`FileSystem::hard_link`].
-    pub fn hard_link(
-        &self,
-        original: impl AsRef<[u8]>,
-        path: impl AsRef<[u8]>,
-    ) -> Result<Attributes, Error> {
-        wait(self.file_system.hard_link(original, path))
-    }
-
-    /// See [`FileSystem::remove_file`].
-    pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        wait(self.file_system.remove_file(path))
-    }
-
-    /// See [`FileSystem::remove_dir`].
-    pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        wait(self.file_system.remove_dir(path))
-    }
-
-    /// See [`FileSystem::remove_all`].
-    pub fn remove_all(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        wait(self.file_system.remove_all(path))
-    }
-
-    /// See [`FileSystem::rename`].
-    pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
-        wait(self.file_system.rename(from, to))
+    /// See [`FileSystem::xattrs`].
+    pub fn xattrs(&self, path: impl AsRef<[u8]>) -> BlockingXattrs {
+        BlockingXattrs { xattrs: self.file_system.xattrs(path) }
     }
 
     /// The entries of a directory with their attributes, in no particular order.
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirectoryEntry>, Error> {
         wait(async { self.file_system.read_dir(path).await?.with_attributes().rest().await })
-    }
-
-    /// See [`FileSystem::space`].
-    pub fn space(&self) -> Result<Space, Error> {
-        wait(self.file_system.space())
-    }
-
-    /// See [`FileSystem::sync_directory`].
-    pub fn sync_directory(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        wait(self.file_system.sync_directory(path))
     }
 
     /// Ends the use of the volume. If this process has opened it itself everything is made durable;
@@ -257,10 +124,36 @@ impl Volume {
         wait(self.file_system.wait_for_closes());
         Ok(())
     }
+}
 
-    /// See [`FileSystem::sync`].
-    pub fn sync(&self) -> Result<(), Error> {
-        wait(self.file_system.sync())
+blocking_methods! {
+    impl Volume, "FileSystem", file_system {
+        fn metadata(path: impl AsRef<[u8]>) -> Attributes;
+        fn symlink_metadata(path: impl AsRef<[u8]>) -> Attributes;
+        fn set_attributes(path: impl AsRef<[u8]>, change: Change) -> Attributes;
+        fn set_symlink_attributes(path: impl AsRef<[u8]>, change: Change) -> Attributes;
+        fn mkdir(path: impl AsRef<[u8]>) -> Attributes;
+        fn mkdir_with_mode(path: impl AsRef<[u8]>, mode: u32) -> Attributes;
+        fn mkdir_all(path: impl AsRef<[u8]>) -> Attributes;
+        fn symlink(target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Attributes;
+        fn read_link(path: impl AsRef<[u8]>) -> Vec<u8>;
+        fn hard_link(original: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Attributes;
+        fn remove_file(path: impl AsRef<[u8]>) -> ();
+        fn remove_dir(path: impl AsRef<[u8]>) -> ();
+        fn remove_all(path: impl AsRef<[u8]>) -> ();
+        fn rename(from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> ();
+        fn space() -> Space;
+        fn sync_directory(path: impl AsRef<[u8]>) -> ();
+        fn sync() -> ();
+    }
+}
+
+blocking_methods! {
+    impl BlockingXattrs, "FileXattrs", xattrs {
+        fn get(name: impl AsRef<[u8]>) -> Vec<u8>;
+        fn set(name: impl AsRef<[u8]>, value: impl AsRef<[u8]>, mode: XattrMode) -> Attributes;
+        fn list() -> Vec<XattrName>;
+        fn remove(name: impl AsRef<[u8]>) -> Attributes;
     }
 }
 
@@ -279,119 +172,30 @@ impl BlockingFile {
     pub fn path(&self) -> &[u8] {
         self.file.path()
     }
+}
 
-    /// See [`file::File::read_at`].
-    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
-        wait(self.file.read_at(offset, out))
-    }
-
-    /// See [`file::File::read_bytes_at`].
-    pub fn read_bytes_at(&self, offset: u64, length: usize) -> Result<Vec<Bytes>, Error> {
-        wait(self.file.read_bytes_at(offset, length))
-    }
-
-    /// See [`file::File::write_at`]. [`Bytes`] and vectors are handed on without a copy.
-    pub fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), Error> {
-        wait(self.file.write_at(offset, data))
-    }
-
-    /// See [`file::File::read_list`].
-    pub fn read_list(&self, regions: &Regions, out: &mut [u8]) -> Result<usize, Error> {
-        wait(self.file.read_list(regions, out))
-    }
-
-    /// See [`file::File::read_list_into`].
-    pub fn read_list_into(
-        &self,
-        regions: &Regions,
-        memory: &Regions,
-        out: &mut [u8],
-    ) -> Result<usize, Error> {
-        wait(self.file.read_list_into(regions, memory, out))
-    }
-
-    /// See [`file::File::write_list`].
-    pub fn write_list(&self, regions: &Regions, data: impl Into<Bytes>) -> Result<(), Error> {
-        wait(self.file.write_list(regions, data))
-    }
-
-    /// See [`file::File::write_list_from`].
-    pub fn write_list_from(
-        &self,
-        regions: &Regions,
-        memory: &Regions,
-        data: &[u8],
-    ) -> Result<(), Error> {
-        wait(self.file.write_list_from(regions, memory, data))
-    }
-
-    /// See [`file::File::lock`].
-    pub fn lock(&self, range: ByteRange, kind: LockKind) -> Result<Lock<ClientHandle>, Error> {
-        wait(self.file.lock(range, kind))
-    }
-
-    /// See [`file::File::try_lock`].
-    pub fn try_lock(
-        &self,
-        range: ByteRange,
-        kind: LockKind,
-    ) -> Result<Option<Lock<ClientHandle>>, Error> {
-        wait(self.file.try_lock(range, kind))
-    }
-
-    /// See [`file::File::test_lock`].
-    pub fn test_lock(&self, range: ByteRange, kind: LockKind) -> Result<Option<FileLock>, Error> {
-        wait(self.file.test_lock(range, kind))
-    }
-
-    /// See [`file::File::append`].
-    pub fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
-        wait(self.file.append(data))
-    }
-
-    /// See [`file::File::sync`].
-    pub fn sync(&self) -> Result<(), Error> {
-        wait(self.file.sync())
-    }
-
-    /// See [`file::File::set_len`].
-    pub fn set_len(&self, size: u64) -> Result<(), Error> {
-        wait(self.file.set_len(size))
-    }
-
-    /// See [`file::File::punch_hole`].
-    pub fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
-        wait(self.file.punch_hole(offset, length))
-    }
-
-    /// See [`file::File::allocate`].
-    pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<Attributes, Error> {
-        wait(self.file.allocate(offset, length, keep_size))
-    }
-
-    /// See [`file::File::zero_range`].
-    pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
-        wait(self.file.zero_range(offset, length, keep_size))
-    }
-
-    /// See [`file::File::seek_data`].
-    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
-        wait(self.file.seek_data(offset))
-    }
-
-    /// See [`file::File::seek_hole`].
-    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
-        wait(self.file.seek_hole(offset))
-    }
-
-    /// See [`file::File::set_attributes`].
-    pub fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
-        wait(self.file.set_attributes(change))
-    }
-
-    /// See [`file::File::metadata`].
-    pub fn metadata(&self) -> Result<Attributes, Error> {
-        wait(self.file.metadata())
+blocking_methods! {
+    impl BlockingFile, "file::File", file {
+        fn read_at(offset: u64, out: &mut [u8]) -> usize;
+        fn read_bytes_at(offset: u64, length: usize) -> Vec<Bytes>;
+        fn write_at(offset: u64, data: impl Into<Bytes>) -> ();
+        fn read_list(regions: &Regions, out: &mut [u8]) -> usize;
+        fn read_list_into(regions: &Regions, memory: &Regions, out: &mut [u8]) -> usize;
+        fn write_list(regions: &Regions, data: impl Into<Bytes>) -> ();
+        fn write_list_from(regions: &Regions, memory: &Regions, data: &[u8]) -> ();
+        fn lock(range: ByteRange, kind: LockKind) -> Lock<ClientHandle>;
+        fn try_lock(range: ByteRange, kind: LockKind) -> Option<Lock<ClientHandle>>;
+        fn test_lock(range: ByteRange, kind: LockKind) -> Option<FileLock>;
+        fn append(data: impl Into<Bytes>) -> u64;
+        fn sync() -> ();
+        fn set_len(size: u64) -> ();
+        fn punch_hole(offset: u64, length: u64) -> ();
+        fn allocate(offset: u64, length: u64, keep_size: bool) -> Attributes;
+        fn zero_range(offset: u64, length: u64, keep_size: bool) -> ();
+        fn seek_data(offset: u64) -> Option<u64>;
+        fn seek_hole(offset: u64) -> Option<u64>;
+        fn set_attributes(change: Change) -> Attributes;
+        fn metadata() -> Attributes;
     }
 }
 

@@ -14,7 +14,7 @@ use futures::{StreamExt as _, stream};
 use runtime::{Spawn, Undelivered};
 
 use crate::error::{Cause, Error};
-use crate::leases::{Leases, OpenFileGuard};
+use crate::leases::OpenFileGuard;
 use crate::options::OpenOptions;
 use crate::session::ClientSession;
 use crate::{Attributes, Change};
@@ -28,25 +28,26 @@ const APPEND_TRIES_MAX: u32 = 12;
 /// The first pause before that; each later one is twice as long.
 const APPEND_PAUSE: Duration = Duration::from_millis(2);
 
-/// An open file. It lives on when it loses its last name, until this and its clones are dropped.
-/// Keeps no bytes, so clones and other clients see each other's writes at once; only what is written and not yet synced may be lost, of which
-/// [`sync`](Self::sync) tells.
+/// An open file. It remains after its last name is removed, until this and its clones are dropped.
+/// No bytes are cached, so clones and other clients see each other's writes immediately. Writes that
+/// are not synced may be lost; [`sync`](Self::sync) reports that.
 #[derive(Clone, Debug)]
 pub struct File<S: Spawn> {
-    session: ClientSession<S>,
+    pub(crate) session: ClientSession<S>,
     path: Arc<[u8]>,
-    handle: Handle,
+    pub(crate) handle: Handle,
     options: OpenOptions,
     unsynced: Arc<UnsyncedBytes>,
-    id: u64,
-    _holding: Arc<OpenFileGuard<S>>,
+    /// The number of this opening, which identifies its locks and those of its clones.
+    pub(crate) id: u64,
+    _guard: Arc<OpenFileGuard<S>>,
 }
 
 impl<S: Spawn> File<S> {
     pub(crate) fn new(
         session: ClientSession<S>,
         path: &[u8],
-        holding: OpenFileGuard<S>,
+        guard: OpenFileGuard<S>,
         options: OpenOptions,
     ) -> Self {
         let id = session.leases().call().number;
@@ -54,32 +55,15 @@ impl<S: Spawn> File<S> {
             session,
             id,
             path: path.into(),
-            handle: holding.file(),
+            handle: guard.file(),
             options,
             unsynced: Arc::default(),
-            _holding: Arc::new(holding),
+            _guard: Arc::new(guard),
         }
-    }
-
-    pub(crate) fn session(&self) -> &ClientSession<S> {
-        &self.session
     }
 
     pub(crate) fn machine(&self) -> &S {
         self.session.machine()
-    }
-
-    pub(crate) fn leases(&self) -> &Arc<Leases> {
-        self.session.leases()
-    }
-
-    pub(crate) fn handle(&self) -> Handle {
-        self.handle
-    }
-
-    /// The number of this opening, which identifies its locks and those of its clones.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
     }
 
     /// The path by which it was opened.
@@ -148,7 +132,7 @@ impl<S: Spawn> File<S> {
             let read = self.session.ask(read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count as u64 > u64::from(length) {
-                return Err(FileIoError::from(runtime::Undelivered::ProtocolMismatch).into());
+                return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
             }
             done += count as u32;
             if parts.is_empty() {
@@ -173,10 +157,10 @@ impl<S: Spawn> File<S> {
         written.await.map_err(Error::of("write", &self.path))
     }
 
-    /// Writes `data` at the end of the file, wherever that is by then, and returns the new end. Appends of
-    /// many clients never overlap, and up to [`TRANSFER_MAX`] bytes lie together; longer ones may have
-    /// those of others between their pieces. A request whose reply is lost is sent again; if it is unknown what came
-    /// of it, since a node has restarted, the error is [`Undelivered::Lost`].
+    /// Writes `data` at the end of the file and returns the new end. Appends of many clients never
+    /// overlap. Up to [`TRANSFER_MAX`] bytes are contiguous; a longer append may have those of others
+    /// between its pieces. A request whose reply is lost is sent again; if a node has restarted and the
+    /// outcome is unknown, the error is [`Undelivered::Lost`].
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
         let mut rest = data.into();
         let appended = async {
@@ -196,9 +180,9 @@ impl<S: Spawn> File<S> {
     /// Where it was put.
     async fn append_piece(&self, piece: Bytes) -> Result<u64, Cause> {
         let lost = FileIoError::from(Undelivered::Lost);
-        let lease = self.leases().lease_of(self.handle, self.machine().fs_nodes());
+        let lease = self.session.leases().lease_of(self.handle, self.machine().fs_nodes());
         let (who, file, call, data) =
-            (self.session.who(), self.handle, self.leases().call(), vec![piece]);
+            (self.session.who(), self.handle, self.session.call(), vec![piece]);
         let mut append = Append { who, call, sent_under: None, file, data };
         let (mut pause, mut failure) = (APPEND_PAUSE, lost);
         for _ in 1..APPEND_TRIES_MAX {
@@ -231,26 +215,11 @@ impl<S: Spawn> File<S> {
         if (1..=u64::from(TRANSFER_MAX)).contains(&length) {
             return self.write_piece(offset, data).await;
         }
-        // After a failure nothing more starts, but what has started is waited for: a piece that is
-        // still on its way could else overtake the caller's next attempt.
-        let failed = Cell::new(false);
-        let write = |(at, length): (u64, u32)| {
+        write_each(pieces(offset, length), async |(at, length): (u64, u32)| {
             let start = (at - offset) as usize;
-            let piece = data.slice(start..start + length as usize);
-            let failed = &failed;
-            async move {
-                if failed.get() {
-                    return Ok(());
-                }
-                let written = self.write_piece(at, piece).await;
-                failed.set(failed.get() || written.is_err());
-                written
-            }
-        };
-        let pieces = stream::iter(pieces(offset, length));
-        let results: Vec<Result<(), Cause>> =
-            pieces.map(write).buffered(PIECES_MAX).collect().await;
-        results.into_iter().collect()
+            self.write_piece(at, data.slice(start..start + length as usize)).await
+        })
+        .await
     }
 
     pub(crate) async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
@@ -261,16 +230,15 @@ impl<S: Spawn> File<S> {
         Ok(())
     }
 
-    /// Something was written, and answered with this verifier.
+    /// A write was answered with this verifier.
     pub(crate) fn note_unsynced(&self, write_verifier: u64) {
         self.unsynced.note(write_verifier);
     }
 
-    /// Makes all that was written to the file durable, by whomever.
+    /// Makes all writes to the file durable, those of other clients too.
     ///
-    /// Reports once if something that was written through this opening of the file, or a clone of it,
-    /// since the last call is lost, because a node of the file session has restarted: then all of it
-    /// has to be written again.
+    /// Reports once if writes through this opening of the file, or a clone of it, since the last call
+    /// are lost because a node has restarted: then all of them have to be repeated.
     pub async fn sync(&self) -> Result<(), Error> {
         let before = self.unsynced.take();
         let committed = self.session.ask(Commit { file: self.handle }).await;
@@ -295,23 +263,23 @@ impl<S: Spawn> File<S> {
         self.set_attributes(Change { size: Some(size), ..Change::default() }).await.map(drop)
     }
 
-    /// Makes a hole of `length` bytes from `offset` on: they read as zeros, and whole blocks of them are
-    /// free space again. The size stays. Works on a full volume.
+    /// Makes a hole of `length` bytes from `offset` on: they read as zeros, and whole blocks of them
+    /// become free space. The size stays. Works on a full volume.
     pub async fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
         let punched = async {
             self.check_writable()?;
             let (who, file) = (self.session.who(), self.handle);
             let call = PunchHole { who, file, offset, length, durable: false };
             let punched = self.session.ask(call).await?;
-            self.unsynced.note(punched.write_verifier);
+            self.note_unsynced(punched.write_verifier);
             Ok(())
         };
         punched.await.map_err(|cause: Cause| Error::of("make a hole in", &self.path)(cause))
     }
 
-    /// Prepares for writes of `length` bytes from `offset` on: fails at once if the volume cannot hold
-    /// them now, and lengthens the file to their end unless `keep_size`. Sets no space aside: a later
-    /// write, even of a range that is written already, may still find the volume full.
+    /// Prepares for writes of `length` bytes from `offset` on: fails if the volume cannot hold them
+    /// now, and extends the file to their end unless `keep_size`. Reserves no space: a later write,
+    /// even of a range that is written already, may still find the volume full.
     pub async fn allocate(
         &self,
         offset: u64,
@@ -327,21 +295,21 @@ impl<S: Spawn> File<S> {
         allocated.await.map_err(Error::of("allocate space for", &self.path))
     }
 
-    /// Makes `length` bytes from `offset` on zeros, by a hole; lengthens the file to their end unless
-    /// `keep_size`. Two steps: if the second fails, the file may be longer, but its bytes are as before.
+    /// Zeroes `length` bytes from `offset` on by a hole; extends the file to their end unless
+    /// `keep_size`. Two steps: if the second fails, the file may be longer, with its old bytes.
     pub async fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
         self.allocate(offset, length, keep_size).await?;
         self.punch_hole(offset, length).await
     }
 
-    /// The first byte at or after `offset` that is data, as `SEEK_DATA` has it; `None` (`ENXIO`) if there
-    /// is none before the end of the file.
+    /// The first byte at or after `offset` that is data (`SEEK_DATA`); `None` (`ENXIO`) if there is
+    /// none before the end of the file.
     pub async fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
         self.seek(offset, SeekTarget::Data {}).await
     }
 
-    /// The first byte at or after `offset` that is in a hole, as `SEEK_HOLE` has it: there is one at the
-    /// end of each file. `None` (`ENXIO`) if `offset` is not before the end.
+    /// The first byte at or after `offset` that is in a hole (`SEEK_HOLE`): there is one at the end of
+    /// each file. `None` (`ENXIO`) if `offset` is not before the end.
     pub async fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
         self.seek(offset, SeekTarget::Hole {}).await
     }
@@ -385,6 +353,26 @@ impl UnsyncedBytes {
         let first = self.0.swap(0, Ordering::Relaxed);
         (first != 0).then_some(first)
     }
+}
+
+/// Writes the pieces of a transfer, up to [`PIECES_MAX`] at once. After a failure no more of them
+/// start, but those that have started are waited for: a piece that is still under way could overtake
+/// the caller's next attempt.
+pub(crate) async fn write_each<P>(
+    pieces: impl Iterator<Item = P>,
+    write: impl AsyncFn(P) -> Result<(), Cause>,
+) -> Result<(), Cause> {
+    let (failed, write) = (&Cell::new(false), &write);
+    let writes = stream::iter(pieces).map(|piece| async move {
+        if failed.get() {
+            return Ok(());
+        }
+        let written = write(piece).await;
+        failed.set(failed.get() || written.is_err());
+        written
+    });
+    let results: Vec<Result<(), Cause>> = writes.buffered(PIECES_MAX).collect().await;
+    results.into_iter().collect()
 }
 
 /// Cuts a transfer at the multiples of [`TRANSFER_MAX`], so that all but the first and the last

@@ -2,9 +2,8 @@
 
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
-    Error as FileIoError, Existing, Flush, GetSpace, GetXattr, Handle, Link, ListXattrs, MakeNode,
-    Name, NewNode, OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename,
-    SetXattr, SyncDirectory,
+    Error as FileIoError, Existing, Flush, GetSpace, Handle, Link, MakeNode, Name, NewNode,
+    OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory, Rename, SyncDirectory,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{NodeId, Spawn};
@@ -16,7 +15,8 @@ use crate::leases::{LeaseReply, OpenFileGuard};
 use crate::options::OpenOptions;
 use crate::session::ClientSession;
 use crate::walk::{FinalSymlink, PathTarget, handle_of};
-use crate::{Attributes, Change, Credentials, Kind, SetTime, Space, XattrMode, XattrName};
+use crate::xattrs::FileXattrs;
+use crate::{Attributes, Change, Credentials, Kind, Space};
 
 /// Nodes that flush concurrently, at most.
 const FLUSHES_CONCURRENCY_MAX: usize = 64;
@@ -31,7 +31,7 @@ pub const DIRECTORY_MODE: u32 = 0o755;
 /// under which open files are held.
 #[derive(Clone, Debug)]
 pub struct FileSystem<S> {
-    session: ClientSession<S>,
+    pub(crate) session: ClientSession<S>,
 }
 
 impl<S: Spawn> FileSystem<S> {
@@ -44,10 +44,6 @@ impl<S: Spawn> FileSystem<S> {
     /// What the requests are sent from.
     pub fn machine(&self) -> &S {
         self.session.machine()
-    }
-
-    pub(crate) fn session(&self) -> &ClientSession<S> {
-        &self.session
     }
 
     /// Opens a regular file.
@@ -176,7 +172,7 @@ impl<S: Spawn> FileSystem<S> {
         self.session.find(path, FinalSymlink::Keep).await.map_err(Error::of("look up", path))
     }
 
-    /// Changes attributes; of a symbolic link's target.
+    /// Changes mode, owner, times or size; of a symbolic link's target.
     pub async fn set_attributes(
         &self,
         path: impl AsRef<[u8]>,
@@ -205,95 +201,9 @@ impl<S: Spawn> FileSystem<S> {
         changed.await.map_err(Error::of("change", path))
     }
 
-    /// Changes the permission bits.
-    pub async fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
-        self.set_attributes(path, Change { mode: Some(mode), ..Change::default() }).await
-    }
-
-    /// Changes the owner, the group or both.
-    pub async fn set_owner(
-        &self,
-        path: impl AsRef<[u8]>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<Attributes, Error> {
-        self.set_attributes(path, Change { uid, gid, ..Change::default() }).await
-    }
-
-    /// Changes the times of the last read and of the last change.
-    pub async fn set_times(
-        &self,
-        path: impl AsRef<[u8]>,
-        atime: Option<SetTime>,
-        mtime: Option<SetTime>,
-    ) -> Result<Attributes, Error> {
-        self.set_attributes(path, Change { atime, mtime, ..Change::default() }).await
-    }
-
-    /// Cuts a file, or lengthens it by a hole.
-    pub async fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
-        self.set_attributes(path, Change { size: Some(size), ..Change::default() }).await
-    }
-
-    /// The value of an extended attribute; of a symbolic link's target.
-    pub async fn get_xattr(
-        &self,
-        path: impl AsRef<[u8]>,
-        name: impl AsRef<[u8]>,
-    ) -> Result<Vec<u8>, Error> {
-        let path = path.as_ref();
-        let value = async {
-            let name = XattrName::new(name.as_ref().to_vec())?;
-            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
-            self.session.ask(GetXattr { who: self.session.who(), file, name }).await
-        };
-        value.await.map_err(Error::of("read an extended attribute of", path))
-    }
-
-    /// Sets an extended attribute, if what is there before is as `mode` has it; of a symbolic link's
-    /// target.
-    pub async fn set_xattr(
-        &self,
-        path: impl AsRef<[u8]>,
-        name: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-        mode: XattrMode,
-    ) -> Result<Attributes, Error> {
-        let path = path.as_ref();
-        let set = async {
-            let name = XattrName::new(name.as_ref().to_vec())?;
-            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
-            let (who, call, value) =
-                (self.session.who(), self.session.call(), value.as_ref().to_vec());
-            self.session.ask(SetXattr { who, call, file, name, value, mode, durable: false }).await
-        };
-        set.await.map_err(Error::of("set an extended attribute of", path))
-    }
-
-    /// The names of all extended attributes, in order; of a symbolic link's target.
-    pub async fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<XattrName>, Error> {
-        let path = path.as_ref();
-        let names = async {
-            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
-            self.session.ask(ListXattrs { who: self.session.who(), file }).await
-        };
-        names.await.map_err(Error::of("list extended attributes of", path))
-    }
-
-    /// Removes an extended attribute; of a symbolic link's target.
-    pub async fn remove_xattr(
-        &self,
-        path: impl AsRef<[u8]>,
-        name: impl AsRef<[u8]>,
-    ) -> Result<Attributes, Error> {
-        let path = path.as_ref();
-        let removed = async {
-            let name = XattrName::new(name.as_ref().to_vec())?;
-            let file = handle_of(&self.session.find(path, FinalSymlink::Follow).await?);
-            let (who, call) = (self.session.who(), self.session.call());
-            self.session.ask(RemoveXattr { who, call, file, name, durable: false }).await
-        };
-        removed.await.map_err(Error::of("remove an extended attribute of", path))
+    /// The extended attributes of the file; of a symbolic link's target.
+    pub fn xattrs(&self, path: impl AsRef<[u8]>) -> FileXattrs<S> {
+        FileXattrs::new(self.session.clone(), path.as_ref())
     }
 
     /// Makes a directory.

@@ -17,12 +17,13 @@
 //! [`runtime::Context`], or a [`runtime::ClientHandle`] for ordinary threads. With the feature `embedded`
 //! also `volume`, for volumes that no server serves.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `session.rs` | requests of one user to the nodes |
 //! | `file_system.rs` | operations on paths; `walk.rs` resolves them, `tree.rs` does whole trees |
+//! | `xattrs.rs` | extended attributes |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
 //! | `list.rs` | many regions of a file in one call |
@@ -50,6 +51,7 @@ pub mod stream;
 mod tree;
 pub mod volume;
 mod walk;
+pub mod xattrs;
 
 pub use directory::ReadDir;
 pub use error::{Cause, Error};
@@ -67,3 +69,4 @@ pub use lock::{Lock, LockAttempt};
 pub use options::OpenOptions;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;
+pub use xattrs::FileXattrs;

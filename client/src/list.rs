@@ -1,10 +1,9 @@
-//! List I/O: many regions of a file in one call, as they are described (thesis section 2.6's programs read
-//! and write parts of arrays).
+//! List I/O: many regions of a file in one call (the programs of thesis section 2.6 read and write
+//! parts of arrays).
 //!
-//! A long list goes in windows, several at once. What is sent of it is its description; the file's node
-//! finds out where the regions lie.
+//! A long list goes in windows, several at once. A request contains the description of its regions;
+//! the file's node computes where they lie.
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -14,21 +13,22 @@ use futures::{StreamExt as _, stream};
 use runtime::{Spawn, Undelivered};
 
 use crate::error::{Cause, Error};
-use crate::file::{File, PIECES_MAX};
+use crate::file::{File, PIECES_MAX, write_each};
 
 /// Where a long region is cut, in the file: at whole blocks.
 const ALIGN: u64 = 4096;
 
 impl<S: Spawn> File<S> {
-    /// Reads `regions`, one after the other, into `out`, which has room for all of them. Returns how many
-    /// bytes of them there are up to the last one that is in the file; bytes past its end between others are
-    /// zeros.
+    /// Reads `regions`, one after the other, into `out`, which is long enough for all of them. Returns
+    /// the number of bytes up to the last one that is in the file; bytes past its end before that one
+    /// are zeros.
     pub async fn read_list(&self, regions: &Regions, out: &mut [u8]) -> Result<usize, Error> {
         let memory = Regions::contiguous(0, out.len() as u64).unwrap_or_default();
         self.read_list_into(regions, &memory, out).await
     }
 
-    /// The same into regions of `out`: the first byte of `regions` goes to the first one of `memory`, and so on.
+    /// The same into regions of `out`: the first byte of `regions` goes to the first one of `memory`,
+    /// and so on.
     pub async fn read_list_into(
         &self,
         regions: &Regions,
@@ -69,18 +69,18 @@ impl<S: Spawn> File<S> {
             return Ok((window, data));
         }
         let (part, asked) = regions.part(&window);
-        let (who, file, skip) = (self.session().who(), self.handle(), asked.start);
+        let (who, file, skip) = (self.session.who(), self.handle, asked.start);
         let length = (asked.end - asked.start) as u32;
         let read = ReadList { who, file, regions: part, skip, length };
-        let data = self.session().ask(read).await?.data;
+        let data = self.session.ask(read).await?.data;
         if data.iter().map(Bytes::len).sum::<usize>() > length as usize {
             return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
         }
         Ok((window, data))
     }
 
-    /// Writes `data` to `regions`, one after the other; it has as many bytes as they have. Where regions
-    /// overlap, either byte may stay. If that fails, any part of it may have been written.
+    /// Writes `data` to `regions`, one after the other; it is as long as they are. Where regions
+    /// overlap, either byte may stay. After a failure any part of it may have been written.
     pub async fn write_list(&self, regions: &Regions, data: impl Into<Bytes>) -> Result<(), Error> {
         let data = data.into();
         let written = async {
@@ -93,8 +93,8 @@ impl<S: Spawn> File<S> {
         written.await.map_err(Error::of("write", self.path()))
     }
 
-    /// The same out of regions of `data`: the first byte of `memory` goes to the first one of `regions`, and so
-    /// on.
+    /// The same out of regions of `data`: the first byte of `memory` goes to the first one of
+    /// `regions`, and so on.
     pub async fn write_list_from(
         &self,
         regions: &Regions,
@@ -103,45 +103,27 @@ impl<S: Spawn> File<S> {
     ) -> Result<(), Error> {
         let written = async {
             check_memory(regions, memory, data.len())?;
-            self.write_windows(regions, |window| self.packed(memory, window, data)).await
+            self.write_windows(regions, |window| {
+                let packed = gather(memory, window, data);
+                self.machine().count_copy(packed.len());
+                packed
+            })
+            .await
         };
         written.await.map_err(Error::of("write", self.path()))
     }
 
-    fn packed(&self, memory: &Regions, window: &Range<u64>, data: &[u8]) -> Bytes {
-        let mut packed = Vec::with_capacity((window.end - window.start) as usize);
-        for region in memory.walk(window.clone()) {
-            let start = region.offset as usize;
-            packed.extend_from_slice(&data[start..start + region.length as usize]);
-        }
-        self.machine().count_copy(packed.len());
-        packed.into()
-    }
-
-    /// Writes all windows. After a failure no more of them starts, and those that have started are waited
-    /// for.
     async fn write_windows(
         &self,
         regions: &Regions,
         packed: impl Fn(&Range<u64>) -> Bytes,
     ) -> Result<(), Cause> {
         self.check_writable()?;
-        let failed = Cell::new(false);
-        let write = |window: Range<u64>| {
-            let (failed, packed) = (&failed, &packed);
-            async move {
-                if failed.get() {
-                    return Ok(());
-                }
-                let written = self.write_window(regions, &window, packed(&window)).await;
-                failed.set(failed.get() || written.is_err());
-                written
-            }
-        };
-        let windows = stream::iter(regions.windows(u64::from(TRANSFER_MAX), ALIGN));
-        let results: Vec<Result<(), Cause>> =
-            windows.map(write).buffered(PIECES_MAX).collect().await;
-        results.into_iter().collect()
+        let windows = regions.windows(u64::from(TRANSFER_MAX), ALIGN);
+        write_each(windows, async |window: Range<u64>| {
+            self.write_window(regions, &window, packed(&window)).await
+        })
+        .await
     }
 
     async fn write_window(
@@ -154,9 +136,9 @@ impl<S: Spawn> File<S> {
             return self.write_piece(offset, data).await;
         }
         let (part, asked) = regions.part(window);
-        let (who, file, skip) = (self.session().who(), self.handle(), asked.start);
+        let (who, file, skip) = (self.session.who(), self.handle, asked.start);
         let write = WriteList { who, file, regions: part, skip, data, durable: false };
-        let written = self.session().ask(write).await?;
+        let written = self.session.ask(write).await?;
         self.note_unsynced(written.write_verifier);
         Ok(())
     }
@@ -170,12 +152,21 @@ fn only_region(regions: &Regions, window: &Range<u64>) -> Option<u64> {
 }
 
 /// Is there a place in memory for each byte of the regions, and none outside of it?
-fn check_memory(regions: &Regions, memory: &Regions, room: usize) -> Result<(), Cause> {
-    let fits = memory.bytes() >= regions.bytes() && memory.end() <= room as u64;
+fn check_memory(regions: &Regions, memory: &Regions, size: usize) -> Result<(), Cause> {
+    let fits = memory.bytes() >= regions.bytes() && memory.end() <= size as u64;
     if fits { Ok(()) } else { Err(FileIoError::Invalid {}.into()) }
 }
 
-/// Puts the packed bytes of a window to their places in memory; zeros if there are none.
+/// The bytes of a window, packed, from their places in memory.
+fn gather(memory: &Regions, window: &Range<u64>, data: &[u8]) -> Bytes {
+    let mut packed = Vec::with_capacity((window.end - window.start) as usize);
+    for region in memory.walk(window.clone()) {
+        packed.extend_from_slice(&data[region.offset as usize..][..region.length as usize]);
+    }
+    packed.into()
+}
+
+/// Copies the packed bytes of a window to their places in memory; zeros if there are none.
 fn scatter(memory: &Regions, window: Range<u64>, data: &[Bytes], out: &mut [u8]) {
     let mut places = memory.walk(window.clone());
     if data.is_empty() {

@@ -1,15 +1,15 @@
 //! Locks of byte ranges of open files: advisory, as POSIX has them.
 //!
-//! They are kept under the leases that hold open files (ADR 10). If a client is cut off for longer
-//! than a lease, or comes back too late after a node has restarted, its locks are lost, of which
-//! [`Lock::is_held`] shows it: check it before a change of what the lock guards.
+//! They last as long as the leases of open files (ADR 10). If a client is cut off for longer than a
+//! lease, or returns too late after a node has restarted, its locks are lost. [`Lock::is_held`] shows
+//! it: check it before a change of what the lock guards.
 
 use std::time::Duration;
 
 use fileio::protocol::{ByteRange, FileLock, LockKind, TestLock};
 use runtime::Spawn;
 
-use crate::error::{Cause, Error};
+use crate::error::Error;
 use crate::file::File;
 
 /// The first and the longest pause between two attempts to lock; each pause is twice the one before.
@@ -24,16 +24,16 @@ pub enum LockAttempt {
     Granted,
     /// Another owner has this lock.
     Conflict(FileLock),
-    /// A node has restarted and first hears who had locks before. Try again.
+    /// A node has restarted and grants only reclaimed locks for now. Try again.
     Later,
-    /// It is too late to get a lock again from before: others may have had the bytes.
+    /// It is too late to reclaim a lock: others may have had the bytes.
     Late,
 }
 
-/// Locked bytes of an open file. Dropping it gives them up in the background.
+/// Locked bytes of an open file. Dropping it unlocks them in the background.
 ///
-/// Its owner is the opening of the file: what that locks again is still locked once, and free when
-/// the first of its locks on these bytes is dropped.
+/// Its owner is the opening of the file: bytes that it locks again are still locked once, and free
+/// when the first of its locks on them is dropped.
 #[derive(Debug)]
 pub struct Lock<S: Spawn> {
     file: File<S>,
@@ -46,8 +46,8 @@ impl<S: Spawn> Lock<S> {
         self.range
     }
 
-    /// Is the lock still there, as far as this client knows? Not after a lease ended: then others
-    /// may have had the bytes meanwhile.
+    /// Is the lock still there, as far as this client knows? Not after a lease ended: others may have
+    /// had the bytes since.
     pub fn is_held(&self) -> bool {
         !self.file.has_lost_locks()
     }
@@ -55,7 +55,8 @@ impl<S: Spawn> Lock<S> {
 
 impl<S: Spawn> Drop for Lock<S> {
     fn drop(&mut self) {
-        self.file.unlock_later(self.range);
+        let File { session, handle, id, .. } = &self.file;
+        session.leases().unlock_later(session.machine(), *handle, *id, self.range);
     }
 }
 
@@ -78,28 +79,10 @@ impl<S: Spawn> File<S> {
         range: ByteRange,
         kind: LockKind,
     ) -> Result<Option<Lock<S>>, Error> {
-        let tried = self.try_lock_as(self.id(), range, kind).await?;
-        let lock = || Lock { file: self.clone(), range };
-        Ok((tried == LockAttempt::Granted).then(lock))
-    }
-
-    /// Locks bytes for `id` if no other owner has them: for those who keep the owners of locks
-    /// themselves. Locks end with [`unlock_as`](Self::unlock_as), or when the client has the file
-    /// open no more.
-    pub async fn try_lock_as(
-        &self,
-        id: u64,
-        range: ByteRange,
-        kind: LockKind,
-    ) -> Result<LockAttempt, Error> {
-        let tried = self.leases().lock(self.machine(), self.handle(), (id, range, kind)).await;
-        tried.map_err(|cause| Error::of("lock", self.path())(Cause::from(cause)))
-    }
-
-    /// Gives up what `id` has locked of some bytes.
-    pub async fn unlock_as(&self, id: u64, range: ByteRange) -> Result<(), Error> {
-        let unlocked = self.leases().unlock(self.machine(), self.handle(), id, range).await;
-        unlocked.map_err(|cause| Error::of("unlock", self.path())(Cause::from(cause)))
+        let (leases, id) = (self.session.leases(), self.id);
+        let tried = leases.lock(self.machine(), self.handle, (id, range, kind)).await;
+        let tried = tried.map_err(Error::of("lock", self.path()))?;
+        Ok((tried == LockAttempt::Granted).then(|| Lock { file: self.clone(), range }))
     }
 
     /// A lock of another owner that conflicts with such a lock.
@@ -108,17 +91,12 @@ impl<S: Spawn> File<S> {
         range: ByteRange,
         kind: LockKind,
     ) -> Result<Option<FileLock>, Error> {
-        let (file, owner) = (self.handle(), self.leases().owner(self.id()));
-        let tested = self.session().ask(TestLock { file, owner, range, kind }).await;
+        let (file, owner) = (self.handle, self.session.leases().owner(self.id));
+        let tested = self.session.ask(TestLock { file, owner, range, kind }).await;
         tested.map_err(Error::of("test the locks of", self.path()))
     }
-
     /// Were locks of this client on the file lost since it was opened?
     pub fn has_lost_locks(&self) -> bool {
-        self.leases().has_lost_locks(self.handle())
-    }
-
-    fn unlock_later(&self, range: ByteRange) {
-        self.leases().unlock_later(self.machine(), self.handle(), self.id(), range);
+        self.session.leases().has_lost_locks(self.handle)
     }
 }

@@ -51,7 +51,7 @@ impl<S: Spawn> FileSystem<S> {
     }
 
     async fn remove_tree(&self, path: &[u8]) -> Result<(), Cause> {
-        let place = self.session().walk(path, FinalSymlink::Keep).await?;
+        let place = self.session.walk(path, FinalSymlink::Keep).await?;
         let found = place.found.ok_or(FileIoError::NotFound {})?;
         let (directory, name) = place.named()?;
         if found.kind != (Kind::Directory {}) {
@@ -60,7 +60,7 @@ impl<S: Spawn> FileSystem<S> {
         // A directory leaves this list once it is empty, so the deepest come first.
         let mut open: Vec<(Handle, Name, Handle)> = vec![(directory, name, handle_of(&found))];
         while let Some((above, name, directory)) = open.last().cloned() {
-            let page = self.session().read_page(directory, 0, false).await?;
+            let page = self.session.read_page(directory, 0, false).await?;
             if page.entries.is_empty() {
                 gone_already(self.remove_directory_name(above, name).await)?;
                 open.pop();

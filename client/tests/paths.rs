@@ -138,7 +138,7 @@ fn the_mode_is_checked_when_a_file_is_opened_and_not_later() {
     let machine = machine::start().unwrap();
     let alice = Credentials { uid: 1000, gid: 1000, groups: vec![] };
     let root = Volume::new(machine.client_handle(), Credentials::root());
-    root.set_mode("/", 0o777).unwrap();
+    root.set_attributes("/", Change { mode: Some(0o777), ..Change::default() }).unwrap();
     let volume = Volume::new(machine.client_handle(), alice);
     let options = OpenOptions::new().write(true).create_new(true).mode(0o444);
     let file = volume.open("/f", options).unwrap();
@@ -146,7 +146,10 @@ fn the_mode_is_checked_when_a_file_is_opened_and_not_later() {
     let denied = volume.open("/f", OpenOptions::new().write(true));
     assert_eq!(cause(denied), Cause::FileIo(FileIoError::AccessDenied {}));
     assert_eq!(get(&volume, "/f").as_deref(), Ok("written by who made it"));
-    assert_eq!(root.set_owner("/f", Some(7), None).unwrap().uid, 7);
+    assert_eq!(
+        root.set_attributes("/f", Change { uid: Some(7), ..Change::default() }).unwrap().uid,
+        7
+    );
 }
 
 #[test]
@@ -171,7 +174,10 @@ fn names_move_link_and_go() {
     volume.remove_dir("/e").unwrap();
     let changed = volume.set_attributes("/f", Change { mode: Some(0o600), ..Change::default() });
     assert_eq!(changed.unwrap().mode, 0o600);
-    assert_eq!(volume.set_len("/f", 1).unwrap().size, 1);
+    assert_eq!(
+        volume.set_attributes("/f", Change { size: Some(1), ..Change::default() }).unwrap().size,
+        1
+    );
     volume.sync().unwrap();
     assert!(volume.space().unwrap().total_bytes > 0);
 }

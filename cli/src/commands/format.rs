@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use client::Credentials;
 use client::blocking::Volume;
 use client::volume::{OpenCause, OpenError};
+use client::{Change, Credentials};
 use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
 use volume::{FormatOptions, RunOptions};
@@ -93,7 +93,8 @@ impl FormatCommand {
         let running = volume::open(&self.volume, &RunOptions::default());
         let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
         let volume = Volume::new(running.client_handle(), Credentials::root());
-        let given = volume.set_owner("/", Some(user.uid), Some(user.gid));
+        let owner = Change { uid: Some(user.uid), gid: Some(user.gid), ..Change::default() };
+        let given = volume.set_attributes("/", owner);
         given.map_err(|error| CommandFailure::inside(&self.volume, error))?;
         running.stop().map_err(|error| failed(OpenCause::Stack(error)).into())
     }

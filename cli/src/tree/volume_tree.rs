@@ -132,7 +132,8 @@ impl FileTree for VolumeFileTree {
             made => (made.map_err(|error| self.failed(error))?, true),
         };
         if found.mode & OWNER_BITS != OWNER_BITS {
-            let opened = self.volume.set_mode(path, found.mode | OWNER_BITS);
+            let mode = Some(found.mode | OWNER_BITS);
+            let opened = self.volume.set_attributes(path, Change { mode, ..Change::default() });
             opened.map_err(|error| self.failed(error))?;
         }
         Ok(new)

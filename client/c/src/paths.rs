@@ -176,7 +176,7 @@ pub unsafe extern "C" fn mdfs_getxattr(
     answer(-1, || {
         // SAFETY: see `arguments`.
         let (path, name) = unsafe { (arguments::path(path)?, arguments::path(name)?) };
-        let found = MountedVolume::at(mount)?.volume.get_xattr(path, name)?;
+        let found = MountedVolume::at(mount)?.volume.xattrs(path).get(name)?;
         // SAFETY: see `arguments`.
         fit(&found, unsafe { arguments::bytes_mut(value, size) }?)
     })
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn mdfs_listxattr(
         // SAFETY: see `arguments`.
         let path = unsafe { arguments::path(path) }?;
         let mut found = Vec::new();
-        for name in MountedVolume::at(mount)?.volume.list_xattrs(path)? {
+        for name in MountedVolume::at(mount)?.volume.xattrs(path).list()? {
             found.extend_from_slice(name.as_bytes());
             found.push(0);
         }
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn mdfs_setxattr(
         let (path, name, value) = unsafe {
             (arguments::path(path)?, arguments::path(name)?, arguments::bytes(value, size)?)
         };
-        MountedVolume::at(mount)?.volume.set_xattr(path, name, value, mode)?;
+        MountedVolume::at(mount)?.volume.xattrs(path).set(name, value, mode)?;
         Ok(0)
     })
 }
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn mdfs_removexattr(
     name: *const c_char,
 ) -> c_int {
     let remove =
-        |volume: &Volume, path: &[u8], name: &[u8]| volume.remove_xattr(path, name).map(drop);
+        |volume: &Volume, path: &[u8], name: &[u8]| volume.xattrs(path).remove(name).map(drop);
     // SAFETY: the same promises.
     unsafe { on_paths(mount, (path, name), remove) }
 }

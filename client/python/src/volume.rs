@@ -173,8 +173,9 @@ impl PyVolume {
         read: Option<i128>,
         changed: Option<i128>,
     ) -> PyResult<()> {
-        let (read, changed) = (Some(time(read)?), Some(time(changed)?));
-        self.with(py, |volume| volume.set_times(path, read, changed).map(drop))
+        let (atime, mtime) = (Some(time(read)?), Some(time(changed)?));
+        let change = Change { atime, mtime, ..Change::default() };
+        self.with(py, |volume| volume.set_attributes(path, change).map(drop))
     }
 
     /// Bytes in all, bytes free, files and directories.
@@ -189,21 +190,21 @@ impl PyVolume {
         path: &[u8],
         name: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let value = self.with(py, |volume| volume.get_xattr(path, name))?;
+        let value = self.with(py, |volume| volume.xattrs(path).get(name))?;
         Ok(PyBytes::new(py, &value))
     }
 
     fn setxattr(&self, py: Python<'_>, path: &[u8], name: &[u8], value: &[u8]) -> PyResult<()> {
         let mode = XattrMode::Either {};
-        self.with(py, |volume| volume.set_xattr(path, name, value, mode).map(drop))
+        self.with(py, |volume| volume.xattrs(path).set(name, value, mode).map(drop))
     }
 
     fn listxattr<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let names = self.with(py, |volume| volume.list_xattrs(path))?;
+        let names = self.with(py, |volume| volume.xattrs(path).list())?;
         Ok(names.iter().map(|name| PyBytes::new(py, name.as_bytes())).collect())
     }
 
     fn removexattr(&self, py: Python<'_>, path: &[u8], name: &[u8]) -> PyResult<()> {
-        self.with(py, |volume| volume.remove_xattr(path, name).map(drop))
+        self.with(py, |volume| volume.xattrs(path).remove(name).map(drop))
     }
 }

@@ -2,8 +2,9 @@
 
 use runtime::seed::Rng;
 
+use super::options::CommonOptions;
 use super::report::BenchReport;
-use super::{BenchSide, CommonOptions};
+use super::side::BenchSide;
 use crate::exit::CommandFailure;
 use crate::size::{ByteSize, human};
 use crate::tree::{FileTree, TreeFile, into};

@@ -1,7 +1,8 @@
 //! mdtest's pattern: every rank makes, looks up, reads and removes many names in a tree of directories.
 
+use super::options::CommonOptions;
 use super::report::BenchReport;
-use super::{BenchSide, CommonOptions};
+use super::side::BenchSide;
 use crate::exit::CommandFailure;
 use crate::size::{ByteSize, human};
 use crate::tree::{FileTree, into};

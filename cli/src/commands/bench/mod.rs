@@ -1,29 +1,25 @@
-//! `mdfs bench`: what a volume does for programs that write checkpoints (IOR's patterns) and for names
-//! (mdtest's), beside what a directory of this computer does.
+//! `mdfs bench`: the speed of a volume for checkpoints (IOR's patterns) and for names (mdtest's),
+//! compared with a directory of this computer.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `ior.rs`, `mdtest.rs` | one pattern each: its options, its work |
-//! | `ranks.rs` | threads in the place of processes |
+//! | `options.rs` | the options of both patterns, and their repetitions |
+//! | `side.rs` | where a pattern runs; threads in the place of processes |
 //! | `report.rs` | the table, JSON |
 
 mod ior;
 mod mdtest;
-mod ranks;
+mod options;
 mod report;
+mod side;
 #[cfg(test)]
 mod tests;
 
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
-
 use clap::Subcommand;
 
-use self::report::BenchReport;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
-use crate::tree::{FileTree, HostTree, VolumeFileTree, into};
-use crate::volume_path::VolumePath;
 
 /// Measure a volume with the patterns of IOR and mdtest.
 ///
@@ -45,36 +41,6 @@ enum BenchPattern {
     Mdtest(mdtest::Mdtest),
 }
 
-/// What both patterns ask for.
-#[derive(Clone, Debug, clap::Args)]
-struct CommonOptions {
-    /// Ranks.
-    #[arg(short = 'N', long = "ranks", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=ranks::RANKS_MAX))]
-    ranks: u16,
-    /// Repetitions.
-    #[arg(short = 'i', long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=1000))]
-    repetitions: u16,
-    /// Do the same in this directory of this computer, in turns.
-    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
-    on: Option<PathBuf>,
-    /// As JSON: every repetition, in seconds.
-    #[arg(long)]
-    json: bool,
-    /// A directory to work in; what is made there is removed again.
-    #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
-    directory: VolumePath,
-}
-
-/// Where a pattern is done: one tree for each rank, all of the same files.
-struct BenchSide {
-    name: String,
-    trees: Vec<Box<dyn FileTree>>,
-    /// A directory of this run.
-    directory: Vec<u8>,
-}
-
 impl BenchCommand {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         match &self.pattern {
@@ -91,54 +57,5 @@ impl BenchCommand {
                     .each(session, &mdtest.words(), |side, _, report| mdtest.run(side, report))
             }
         }
-    }
-}
-
-impl CommonOptions {
-    /// Does `work` on each side in turns, and prints what came out.
-    fn each(
-        &self,
-        session: &mut CommandSession,
-        words: &str,
-        mut work: impl FnMut(&BenchSide, u16, &mut BenchReport) -> Result<(), CommandFailure>,
-    ) -> Result<(), CommandFailure> {
-        let mut sides = self.sides(session)?;
-        let mut report = BenchReport::default();
-        for repetition in 0..self.repetitions {
-            for side in &sides {
-                let tree = &side.trees[0];
-                tree.make_directory(&side.directory)?;
-                work(side, repetition, &mut report)?;
-                tree.remove_directory(&side.directory)?;
-            }
-            // The side that runs first may find a quieter or a busier machine.
-            sides.reverse();
-        }
-        if self.json {
-            return session.print_json(&report.rows());
-        }
-        session.print(report.table())?;
-        session.print(format!("{words}\n"))
-    }
-
-    fn sides(&self, session: &mut CommandSession) -> Result<Vec<BenchSide>, CommandFailure> {
-        let name = format!("mdfs-bench-{:016x}", client::blocking::random_client());
-        let VolumePath { volume: directory, path } = &self.directory;
-        let shared = session.open(directory)?;
-        let connect = |_| -> Box<dyn FileTree> {
-            // If this process has the volume alone, all ranks share it.
-            let volume = client::volume::open(directory).unwrap_or_else(|_| shared.clone());
-            Box::new(VolumeFileTree { volume, directory: directory.clone() })
-        };
-        let trees = (0..self.ranks).map(connect).collect();
-        let shown = format!("{}:", directory.display());
-        let mut sides =
-            vec![BenchSide { name: shown, trees, directory: into(path, name.as_bytes()) }];
-        if let Some(host) = &self.on {
-            let trees = (0..self.ranks).map(|_| Box::new(HostTree) as Box<dyn FileTree>).collect();
-            let directory = into(host.as_os_str().as_bytes(), name.as_bytes());
-            sides.push(BenchSide { name: host.display().to_string(), trees, directory });
-        }
-        Ok(sides)
     }
 }

@@ -5,10 +5,10 @@ use std::io::Read;
 use std::path::Path;
 
 use client::blocking::Volume;
+use client::stream::BadMode;
 use runtime::hash::Crc32c;
 use runtime::seed::Rng;
 
-use super::wrong;
 use crate::exit::CommandFailure;
 
 /// Bytes made at a time.
@@ -77,7 +77,9 @@ impl DemoCheckpoint {
                 })
                 .collect();
             let outcomes = running.into_iter().map(|worker| {
-                worker.join().unwrap_or_else(|_| Err(wrong("a worker of the demo panicked")))
+                worker.join().unwrap_or_else(|_| {
+                    Err(CommandFailure::Wrong("a worker of the demo panicked".to_owned()))
+                })
             });
             outcomes.collect::<Vec<_>>().into_iter().collect()
         })
@@ -88,7 +90,8 @@ impl DemoCheckpoint {
         let failed = |error| CommandFailure::inside(volume, error);
         client::volume::open(volume)?.mkdir(self.directory).map_err(failed)?;
         self.by_many(volume, workers, |opened, file| {
-            let mode = "w".parse().map_err(|error| wrong(&format!("{error}")))?;
+            let mode =
+                "w".parse().map_err(|error: BadMode| CommandFailure::Wrong(error.to_string()))?;
             let mut stream = opened.stream(self.path(file), mode).map_err(failed)?;
             self.content(file, |piece| {
                 piece.chunks(self.chunk_bytes).try_for_each(|chunk| stream.write(chunk))
@@ -124,7 +127,8 @@ impl DemoCheckpoint {
         path: &str,
     ) -> Result<(), CommandFailure> {
         let failed = |error| CommandFailure::inside(volume, error);
-        let mode = "r".parse().map_err(|error| wrong(&format!("{error}")))?;
+        let mode =
+            "r".parse().map_err(|error: BadMode| CommandFailure::Wrong(error.to_string()))?;
         let mut stream = opened.stream(path, mode).map_err(failed)?;
         let mut found = Crc32c::new();
         let mut chunk = vec![0; self.chunk_bytes];
@@ -182,11 +186,11 @@ impl DemoCheckpoint {
         if bytes == self.file_bytes && found == expected {
             return Ok(());
         }
-        let told = format!(
+        let text = format!(
             "{what} has {bytes} bytes with checksum {found:08x}, written were {} with {expected:08x}",
             self.file_bytes
         );
-        Err(wrong(&told))
+        Err(CommandFailure::Wrong(text))
     }
 
     /// Makes the content of a file, piece by piece.

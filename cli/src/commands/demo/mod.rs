@@ -133,7 +133,9 @@ impl Demo {
         let listed = nfs::list(port, "/checkpoint")?;
         for file in large.names() {
             if !listed.contains(&file) {
-                return Err(wrong(&format!("nfs-ls does not list {file}: {listed}")));
+                return Err(CommandFailure::Wrong(format!(
+                    "nfs-ls does not list {file}: {listed}"
+                )));
             }
         }
         let (name, copy) = ("/checkpoint/rank-0", self.dir.join("rank-0"));
@@ -166,19 +168,4 @@ fn timed(
     work()?;
     let elapsed: Duration = start.elapsed();
     Ok(DemoRow::new(what, checkpoint.bytes(), checkpoint.operations(), elapsed))
-}
-
-/// The demo found something that must not be.
-fn wrong(what: &str) -> CommandFailure {
-    CommandFailure::Wrong(what.to_owned())
-}
-
-/// Bytes per second as people read them.
-fn rate(bytes: u64, elapsed: Duration) -> String {
-    format!("{}/s", human(per_second(bytes, elapsed)))
-}
-
-fn per_second(count: u64, elapsed: Duration) -> u64 {
-    let per_second = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
-    u64::try_from(per_second).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,6 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::wrong;
 use crate::exit::CommandFailure;
 
 /// The programs, all in Debian's libnfs-utils.
@@ -17,9 +16,9 @@ pub(super) fn check_tools() -> Result<(), CommandFailure> {
         if let Err(error) = found
             && error.kind() == io::ErrorKind::NotFound
         {
-            let told =
+            let text =
                 format!("the demo needs {tool}; install it by: apt-get install libnfs-utils");
-            return Err(wrong(&told));
+            return Err(CommandFailure::Wrong(text));
         }
     }
     Ok(())
@@ -36,8 +35,8 @@ fn run(tool: &str, arguments: &[&str]) -> Result<Output, CommandFailure> {
     if output.status.success() {
         return Ok(output);
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    Err(wrong(&format!("{tool} {} failed: {}", arguments.join(" "), told.trim())))
+    let reason = String::from_utf8_lossy(&output.stderr);
+    Err(CommandFailure::Wrong(format!("{tool} {} failed: {}", arguments.join(" "), reason.trim())))
 }
 
 /// The lines of `nfs-ls`.

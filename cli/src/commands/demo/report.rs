@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::{per_second, rate};
 use crate::output::table;
 use crate::size::human;
 
@@ -50,4 +49,14 @@ impl DemoReport {
         }
         table(&lines, &[false, true, true, true, true])
     }
+}
+
+/// Bytes per second as people read them.
+fn rate(bytes: u64, elapsed: Duration) -> String {
+    format!("{}/s", human(per_second(bytes, elapsed)))
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let per_second = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
+    u64::try_from(per_second).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::wrong;
 use crate::exit::CommandFailure;
 
 /// A running `mdfs serve`.
@@ -37,7 +36,11 @@ impl Server {
         let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
         match port {
             Some(port) if line.starts_with("ready:") => server.nfs_port = port,
-            _ => return Err(wrong(&format!("the server did not start, it said {line:?}"))),
+            _ => {
+                return Err(CommandFailure::Wrong(format!(
+                    "the server did not start, it said {line:?}"
+                )));
+            }
         }
         Ok(server)
     }
@@ -58,7 +61,7 @@ impl Server {
         if status.success() {
             Ok(())
         } else {
-            Err(wrong(&format!("the server ended with {status}")))
+            Err(CommandFailure::Wrong(format!("the server ended with {status}")))
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{Attributes, Cause, Credentials, FileSystem, Kind, OpenOptions};
+use client::{Attributes, Cause, Change, Credentials, FileSystem, Kind, OpenOptions};
 use fileio::model::Model;
 use runtime::Spawn;
 use runtime::seed::Rng;
@@ -268,10 +268,12 @@ pub(super) async fn perform<S: Spawn>(
             client.ask(|| system.symlink_metadata(path)).await.map(file)
         }
         PathOperation::SetLength { path, size } => {
-            client.ask(|| system.set_len(path, *size)).await.map(file)
+            let change = Change { size: Some(*size), ..Change::default() };
+            client.ask(|| system.set_attributes(path, change.clone())).await.map(file)
         }
         PathOperation::SetMode { path, mode } => {
-            client.ask(|| system.set_mode(path, *mode)).await.map(file)
+            let change = Change { mode: Some(*mode), ..Change::default() };
+            client.ask(|| system.set_attributes(path, change.clone())).await.map(file)
         }
     }
 }

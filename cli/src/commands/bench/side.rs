@@ -1,9 +1,9 @@
-//! Threads in the place of processes: all start at once, and the slowest counts.
+//! Where a pattern runs. Threads take the place of processes: all start together, and the slowest
+//! counts.
 
 use std::sync::Barrier;
 use std::time::Duration;
 
-use super::BenchSide;
 use crate::exit::CommandFailure;
 use crate::time::now;
 use crate::tree::FileTree;
@@ -11,9 +11,17 @@ use crate::tree::FileTree;
 /// Ranks of one run, at most.
 pub(super) const RANKS_MAX: i64 = 1024;
 
+/// Where a pattern is done: one tree for each rank, all of the same files.
+pub(super) struct BenchSide {
+    pub(super) name: String,
+    pub(super) trees: Vec<Box<dyn FileTree>>,
+    /// A directory of this run.
+    pub(super) directory: Vec<u8>,
+}
+
 impl BenchSide {
-    /// Does `work` as each rank, all at once. How long it took from the start of the first to the end of the
-    /// last.
+    /// Does `work` as each rank, all at once. Returns the time from the start of the first to the end
+    /// of the last.
     #[allow(clippy::disallowed_methods, reason = "the program has threads of its own")]
     pub(super) fn as_ranks(
         &self,
