@@ -1,5 +1,6 @@
-//! How evenly stripes are spread over the nodes that cache them: the fullest node's share in units of the
-//! mean (1.00 is perfect, the number of nodes is worst), for the ways of `cache::hash`. Counts, no times.
+//! How evenly stripes are spread over the nodes that cache them: the fullest node's share in units
+//! of the mean (1.00 is perfect, the number of nodes is worst), for the ways of `cache::hash`.
+//! Counts, no times.
 //!
 //! `cargo xtask bench balance` prints the table.
 

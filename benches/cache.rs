@@ -1,6 +1,7 @@
 //! One cached stripe of 64 KiB, read and written at each depth of the layers: through the client
 //! from an ordinary thread (a door), through the client inside a node of the same thread, in the
-//! cache itself, and the bare copy. The difference of two rows is what the layers between them cost.
+//! cache itself, and the bare copy. The difference of two rows is what the layers between them
+//! cost.
 //!
 //! Each iteration is a batch of stripes; reads hand out slices of the cache and copy nothing, a
 //! write is copied once. Reads of files and of the cache come after their checksums were compared.

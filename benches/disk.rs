@@ -1,9 +1,10 @@
 //! One disk file of the host, four ways: ours past the page cache (io_uring), ours through it
-//! (threads), and what a plain program does with `pread`, `pwrite` and `fdatasync`, direct and cached.
+//! (threads), and what a plain program does with `pread`, `pwrite` and `fdatasync`, direct and
+//! cached.
 //!
 //! The ways take turns within each round. A name after `--bench` chooses the cases that contain it;
-//! `MDFS_BENCH_WAY` (`direct`, `cached`, `plain-direct`, `plain-cached`) leaves one way, for counting
-//! its system calls with `strace -fc`.
+//! `MDFS_BENCH_WAY` (`direct`, `cached`, `plain-direct`, `plain-cached`) leaves one way, for
+//! counting its system calls with `strace -fc`.
 
 use std::fs::File;
 use std::future::Future;

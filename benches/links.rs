@@ -1,10 +1,12 @@
-//! The program of the PVFS2-over-Quadrics paper over the links of a cluster: each client writes a contiguous block
-//! of 4 MiB at its place in one common file, then reads it; 1 to 4 clients, 2 and 4 processes, disks in memory.
+//! The program of the PVFS2-over-Quadrics paper over the links of a cluster: each client writes a
+//! contiguous block of 4 MiB at its place in one common file, then reads it; 1 to 4 clients, 2 and
+//! 4 processes, disks in memory.
 //!
-//! `cargo xtask bench links`. Links as they are (TLS over TCP), without protection, and over libfabric, sealed or
-//! not. Clients are threads of one program that reach the processes by their sockets, as programs do; so all but the
-//! share of the process that a client asks, which is one part of as many as there are, crosses a link.
-//! The clusters of one size are run one after the other, again and again; medians of all rounds.
+//! `cargo xtask bench links`. Links as they are (TLS over TCP), without protection, and over
+//! libfabric, sealed or not. Clients are threads of one program that reach the processes by their
+//! sockets, as programs do; so all but the share of the process that a client asks, which is one
+//! part of as many as there are, crosses a link. The clusters of one size are run one after the
+//! other, again and again; medians of all rounds.
 
 #![allow(
     clippy::disallowed_methods,
@@ -98,7 +100,8 @@ fn load() -> String {
     fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
 }
 
-/// Of one way and number of clients: MB/s of all clients together, and seconds of CPU of all processes per GB.
+/// Of one way and number of clients: MB/s of all clients together, and seconds of CPU of all
+/// processes per GB.
 #[derive(Clone, Default)]
 struct LinkFigures {
     writes: Vec<f64>,

@@ -2,11 +2,11 @@
 //! directory and in many, by 1, 4 and 16 clients, each operation synced or none.
 //!
 //! Three ways take turns within each round. *threads*: each client is an ordinary thread that asks
-//! through the client API; *inside*: each is a task on a node of the machine, as a gateway is; *local*:
-//! each is a thread that does the same system calls. *Synced* is a file that is made, synced and
-//! closed, and then its directory is synced; a removal, and then its directory is synced. A name after
-//! `--bench` chooses the rows that contain it. The figures are also written as JSON; the last line says
-//! where.
+//! through the client API; *inside*: each is a task on a node of the machine, as a gateway is;
+//! *local*: each is a thread that does the same system calls. *Synced* is a file that is made,
+//! synced and closed, and then its directory is synced; a removal, and then its directory is
+//! synced. A name after `--bench` chooses the rows that contain it. The figures are also written as
+//! JSON; the last line says where.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -1,10 +1,10 @@
 //! What one operation costs: time on the thread of the layers, instructions, and what else can be
-//! counted: requests to servers, heap allocations, bytes copied between buffers. Counts do not depend on
-//! what else the machine does. Each run asserts the [`limits`] of the hot path.
+//! counted: requests to servers, heap allocations, bytes copied between buffers. Counts do not
+//! depend on what else the machine does. Each run asserts the [`limits`] of the hot path.
 //!
-//! `cargo xtask bench operations` prints the table. Instructions are those of the operation itself, counted
-//! by callgrind if Debian's `valgrind` is there. One row alone: `operations NAME WAY COUNT`, as in
-//! `operations read-64k inside 1000`; then the time is printed.
+//! `cargo xtask bench operations` prints the table. Instructions are those of the operation itself,
+//! counted by callgrind if Debian's `valgrind` is there. One row alone: `operations NAME WAY
+//! COUNT`, as in `operations read-64k inside 1000`; then the time is printed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
@@ -42,8 +42,8 @@ const COUNT_IN_TEST: u64 = 8;
 const TIMED: u64 = 100_000;
 const TRACED: u64 = 500;
 
-/// What an operation may cost inside a node, at most: requests, allocations, copied bytes. A read copies
-/// once, into the reader's buffer; a write once, into the cache.
+/// What an operation may cost inside a node, at most: requests, allocations, copied bytes. A read
+/// copies once, into the reader's buffer; a write once, into the cache.
 fn limits(operation: &str) -> Option<[f64; 3]> {
     match operation {
         "read-64k" => Some([2.5, 4.0, 65_536.0]),
@@ -158,7 +158,8 @@ fn run(scratch: &Scratch, operation: &'static str, way: &str, first: u64, count:
 
 /// A volume on one thread, with a cached file, and files to remove.
 fn prepared(operation: &'static str, files: u64) -> Scratch {
-    // So large that the file stays in memory (ADR 47): to write behind is not the cost of each write.
+    // So large that the file stays in memory (ADR 47): to write behind is not the cost of each
+    // write.
     let shape = BenchVolumeShape {
         disk_bytes: 128 << 20,
         cache_bytes: 512 << 20,
@@ -212,8 +213,8 @@ fn check(operation: &str, way: &str, cost: &OperationCost) {
     assert!(cost.copied_bytes <= 1.1 * copied_bytes, "{operation}: {} bytes", cost.copied_bytes);
 }
 
-/// Instructions of one operation, as callgrind counts them: `rep movsb`, the copy of large pieces, counts
-/// each byte. `None` without valgrind.
+/// Instructions of one operation, as callgrind counts them: `rep movsb`, the copy of large pieces,
+/// counts each byte. `None` without valgrind.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 fn instructions(operation: &str) -> Option<f64> {
     let traced = if operation.starts_with("read") { "read" } else { "write" };

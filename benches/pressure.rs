@@ -1,11 +1,12 @@
 //! A checkpoint burst twice as large as the cache: how long its longest request waits, and how much
 //! memory the process takes for it.
 //!
-//! `cargo bench -p benches --bench pressure` prints a line for each round, then the medians. Writers are
-//! ordinary threads that do transfers of 1 MiB through the client; each request is timed. Memory is the
-//! resident set of the process, looked at every two milliseconds, less what it was before the burst;
-//! the budget is that of the machine's pool: the cache and its transfers. Under `cargo test` it runs
-//! small, and only memory is judged: requests of a loaded machine wait for its processors.
+//! `cargo bench -p benches --bench pressure` prints a line for each round, then the medians.
+//! Writers are ordinary threads that do transfers of 1 MiB through the client; each request is
+//! timed. Memory is the resident set of the process, looked at every two milliseconds, less what it
+//! was before the burst; the budget is that of the machine's pool: the cache and its transfers.
+//! Under `cargo test` it runs small, and only memory is judged: requests of a loaded machine wait
+//! for its processors.
 
 #![allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock, with threads")]

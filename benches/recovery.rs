@@ -1,9 +1,9 @@
-//! How long a volume full of files takes to come back after a crash, and whether creating slows down
-//! as directories grow.
+//! How long a volume full of files takes to come back after a crash, and whether creating slows
+//! down as directories grow.
 //!
-//! `cargo xtask bench recovery` fills a volume with a million empty files, in one directory and in many,
-//! kills it, and mounts and checks it with cold pages. The issue asks for a mount in under 5 s, a last tenth
-//! at 0.8 of the first or better, and memory within the cache.
+//! `cargo xtask bench recovery` fills a volume with a million empty files, in one directory and in
+//! many, kills it, and mounts and checks it with cold pages. The issue asks for a mount in under 5
+//! s, a last tenth at 0.8 of the first or better, and memory within the cache.
 
 #![allow(
     clippy::disallowed_methods,
@@ -88,7 +88,8 @@ fn cool(scratch: &Scratch) {
 /// Processor time that this process has had, all threads together.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name in brackets: user and system time are the 12th and 13th field, in ticks of 10 ms.
+    // Behind the name in brackets: user and system time are the 12th and 13th field, in ticks of 10
+    // ms.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(10 * ticks)

@@ -1,5 +1,6 @@
-//! Which line should go next: hits of S3-FIFO (what the cache does) and of the least recently used order on
-//! traces of stripes, at one node whose budget is a given share of what is used. Counts, no times.
+//! Which line should go next: hits of S3-FIFO (what the cache does) and of the least recently used
+//! order on traces of stripes, at one node whose budget is a given share of what is used. Counts,
+//! no times.
 //!
 //! `cargo xtask bench replacement` prints the table. The traces are drawn from a fixed seed.
 
@@ -102,7 +103,8 @@ const TRACES: [AccessTrace; 7] = [
     AccessTrace {
         name: "zipf over 10",
         next: |_, rng| {
-            // The k-th most frequent of n about as often as 1/k: n to the power of a uniform number.
+            // The k-th most frequent of n about as often as 1/k: n to the power of a uniform
+            // number.
             let uniform = rng.below(1 << 20) as f64 / f64::from(1 << 20);
             (10.0 * LINES as f64).powf(uniform) as u64
         },

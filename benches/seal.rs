@@ -1,9 +1,10 @@
-//! What it costs to protect a message between two processes (ADR 43): processor time of both sides, without
-//! a network. Each message has a head of 56 bytes, as a frame, and a bulk; it is carried through memory.
+//! What it costs to protect a message between two processes (ADR 43): processor time of both sides,
+//! without a network. Each message has a head of 56 bytes, as a frame, and a bulk; it is carried
+//! through memory.
 //!
-//! `tls` is what the links do: records of TLS 1.3 under AES-128-GCM. The others leave the bytes readable
-//! and add a code of authentication that the other side computes again: AES-128-GMAC, HMAC-SHA-256, and
-//! keyed BLAKE3 as this workspace builds it. `nothing` is the carrying alone.
+//! `tls` is what the links do: records of TLS 1.3 under AES-128-GCM. The others leave the bytes
+//! readable and add a code of authentication that the other side computes again: AES-128-GMAC,
+//! HMAC-SHA-256, and keyed BLAKE3 as this workspace builds it. `nothing` is the carrying alone.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Small reads by programs inside the machine: one for each core, as a solver that holds the volume in
-//! its own process would do them. The host's side does as many system calls.
+//! Small reads by programs inside the machine: one for each core, as a solver that holds the volume
+//! in its own process would do them. The host's side does as many system calls.
 
 #![allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 #![allow(clippy::disallowed_methods, reason = "the host's side works with threads")]

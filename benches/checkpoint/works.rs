@@ -1,4 +1,5 @@
-//! What is done. Each work returns its rate; those that read find what the ones before have written.
+//! What is done. Each work returns its rate; those that read find what the ones before have
+//! written.
 
 #![allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock, with threads")]

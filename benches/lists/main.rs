@@ -1,14 +1,15 @@
-//! List I/O against one call for each region and against sieving by the client, on the patterns of the
-//! seeds (Wu section 3.4): mpi-tile-io, block-column, BTIO class A. Four ranks, each a thread of this
-//! process; the volume's disks are files in memory.
+//! List I/O against one call for each region and against sieving by the client, on the patterns of
+//! the seeds (Wu section 3.4): mpi-tile-io, block-column, BTIO class A. Four ranks, each a thread
+//! of this process; the volume's disks are files in memory.
 //!
-//! `cargo bench -p benches --bench lists` prints the table, beside what the seeds report, and writes it as
-//! JSON below `target/tmp`. Each round does all ways in turn; times are medians of the rounds, ratios
-//! medians of the rounds' ratios. `lists --bench tile` does the rows with `tile` in their names.
+//! `cargo bench -p benches --bench lists` prints the table, beside what the seeds report, and
+//! writes it as JSON below `target/tmp`. Each round does all ways in turn; times are medians of the
+//! rounds, ratios medians of the rounds' ratios. `lists --bench tile` does the rows with `tile` in
+//! their names.
 //!
-//! One call: each rank asks for one region after the other. Sieving: each rank reads the span of its
-//! regions in pieces of 4 MiB; to write, it reads the piece, puts its regions in, and writes it back. For
-//! that it would need a lock, which costs nothing here: ranks that write take turns.
+//! One call: each rank asks for one region after the other. Sieving: each rank reads the span of
+//! its regions in pieces of 4 MiB; to write, it reads the piece, puts its regions in, and writes it
+//! back. For that it would need a lock, which costs nothing here: ranks that write take turns.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -98,7 +99,8 @@ fn measure(scratch: &Scratch, way: ListMethod, ranks: &[Rank]) -> Taken {
                     block_on(way.read(&file, regions, &mut out));
                 }
                 end.wait();
-                // The last dump tells whether it was read well; the others were read into the same place.
+                // The last dump tells whether it was read well; the others were read into the same
+                // place.
                 let last = rank.data.last().map_or(&[][..], |data| data);
                 assert!(out[..last.len()] == *last, "{way:?} read something else");
             });

@@ -10,8 +10,8 @@ pub(crate) struct ListPattern {
     pub(crate) name: &'static str,
     /// The lists of one rank: one for each dump.
     pub(crate) lists: fn(usize) -> Vec<Regions>,
-    /// What the seeds report: how many times as fast list I/O with sieving by servers is as one call for
-    /// each region, and as sieving by clients, to write and to read.
+    /// What the seeds report: how many times as fast list I/O with sieving by servers is as one
+    /// call for each region, and as sieving by clients, to write and to read.
     pub(crate) seed: [&'static str; 2],
 }
 
@@ -53,10 +53,10 @@ fn column(rank: usize, n: u64) -> Vec<Regions> {
     vec![Regions::subarray(0, 4, &[n, n], &[n, n / 4], &[0, first]).expect("it is within")]
 }
 
-/// BTIO: dumps of a cube of n x n x n cells with 5 numbers of 8 bytes each, one after the other. The ranks are
-/// a square of 2 x 2; each has as many blocks of the cube as the square is wide, one in each layer
-/// (multi-partitioning, NAS Parallel Benchmarks). That each rank writes and reads 40 dumps of 2048 rows is
-/// what makes the 163,840 calls of the seed.
+/// BTIO: dumps of a cube of n x n x n cells with 5 numbers of 8 bytes each, one after the other.
+/// The ranks are a square of 2 x 2; each has as many blocks of the cube as the square is wide, one
+/// in each layer (multi-partitioning, NAS Parallel Benchmarks). That each rank writes and reads 40
+/// dumps of 2048 rows is what makes the 163,840 calls of the seed.
 fn btio(rank: usize, n: u64, dumps: u64) -> Vec<Regions> {
     let (i, j) = (rank as u64 % 2, rank as u64 / 2);
     let half = n / 2;

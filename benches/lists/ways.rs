@@ -118,8 +118,8 @@ fn packed(region: &Region) -> Range<usize> {
 /// A piece of a span, and the parts in it.
 type Sieved = (Range<u64>, Vec<(usize, Range<usize>)>);
 
-/// The span of regions that are in order, in pieces, each with the parts of regions in it: where they are in
-/// the piece, and where they are packed.
+/// The span of regions that are in order, in pieces, each with the parts of regions in it: where
+/// they are in the piece, and where they are packed.
 fn pieces(regions: &Regions) -> Vec<Sieved> {
     let mut pieces: Vec<Sieved> = Vec::new();
     for mut region in regions.walk(0..u64::MAX) {

@@ -131,7 +131,8 @@ impl NfsBenchRow {
     }
 }
 
-/// How stable the answer to a WRITE says that its data is (RFC 1813 section 3.3.7); behind the status.
+/// How stable the answer to a WRITE says that its data is (RFC 1813 section 3.3.7); behind the
+/// status.
 fn how_stable(mut results: BenchResults<'_>) -> io::Result<u32> {
     for attributes_bytes in [24, 84] {
         if results.word()? == 1 {

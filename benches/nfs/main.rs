@@ -2,14 +2,15 @@
 //! ratios; and the processor time that each server takes for one request, the steadiest figure on a
 //! machine where other things run.
 //!
-//! Method: the client here (`load.rs`) speaks NFS version 3 over as many connections and with as many
-//! requests under way as a row says. The servers are processes of their own (`sides.rs`), all up at the
-//! same time, of which one at a time has something to do. In earnest and as root all runs in a network
-//! and a `/run` of its own, because nfs-ganesha insists on rpcbind. A server that is not installed is
-//! left out, and told so. Reads are of what was written just before: from memory on all sides.
+//! Method: the client here (`load.rs`) speaks NFS version 3 over as many connections and with as
+//! many requests under way as a row says. The servers are processes of their own (`sides.rs`), all
+//! up at the same time, of which one at a time has something to do. In earnest and as root all runs
+//! in a network and a `/run` of its own, because nfs-ganesha insists on rpcbind. A server that is
+//! not installed is left out, and told so. Reads are of what was written just before: from memory
+//! on all sides.
 //!
-//! `cargo bench -p benches --bench nfs` runs all; `-- getattr` the rows of that name; `cargo test` runs
-//! it small, with our own server.
+//! `cargo bench -p benches --bench nfs` runs all; `-- getattr` the rows of that name; `cargo test`
+//! runs it small, with our own server.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark uses the host and its clock")]
 

@@ -1,5 +1,6 @@
-//! The crate `nfsserve`, as a process of its own: its protocol code before a file system that is as simple as
-//! can be, tables in memory. What it shows is what the crate costs, not what its users' file systems do.
+//! The crate `nfsserve`, as a process of its own: its protocol code before a file system that is as
+//! simple as can be, tables in memory. What it shows is what the crate costs, not what its users'
+//! file systems do.
 //!
 //! The crate answers each WRITE as `FILE_SYNC`, whatever the file system does, and has no COMMIT.
 
@@ -19,8 +20,8 @@ pub(crate) const SERVE: &str = "serve-nfsserve";
 
 const ROOT: fileid3 = 1;
 
-/// Serves until the input ends, with a thread for each core, as the crate's own examples do; the port is the
-/// first line.
+/// Serves until the input ends, with a thread for each core, as the crate's own examples do; the
+/// port is the first line.
 pub(crate) fn serve() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("the machine has threads");

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Frees large buffers without giving their pages back at once, as the allocator of glibc does (ADR 44).
+/// Frees large buffers without giving their pages back at once, as the allocator of glibc does (ADR
+/// 44).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

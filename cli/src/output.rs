@@ -119,8 +119,8 @@ pub fn permissions(found: &Attributes) -> String {
     text
 }
 
-/// Rows with aligned columns, as in `ls -l`; `right` says which columns stand on the right. The last
-/// column is not filled up.
+/// Rows with aligned columns, as in `ls -l`; `right` says which columns stand on the right. The
+/// last column is not filled up.
 pub fn table(rows: &[Vec<Vec<u8>>], right: &[bool]) -> Vec<u8> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |cell: &[u8]| String::from_utf8_lossy(cell).chars().count();

@@ -1,8 +1,9 @@
 //! Registers the port of NFS and MOUNT with rpcbind of this computer, for clients that look it up
 //! there.
 //!
-//! As libtirpc does it: version 4 of the protocol (RFC 1833 section 2.2) over the Unix socket of rpcbind,
-//! which then knows who asks. No privilege is needed; who registered, or root, may unregister.
+//! As libtirpc does it: version 4 of the protocol (RFC 1833 section 2.2) over the Unix socket of
+//! rpcbind, which then knows who asks. No privilege is needed; who registered, or root, may
+//! unregister.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -107,8 +108,8 @@ fn ask_bool(procedure: u32, program: (u32, u32), at: SocketAddr) -> Result<bool,
     Ok(word(&mut &ask(procedure, program, at)?[..])? == 1)
 }
 
-/// Where `program` is registered, if it is, for the kind of address of `like`. The list is asked for: a
-/// question for one address would be about the transport by which it comes, the Unix socket.
+/// Where `program` is registered, if it is, for the kind of address of `like`. The list is asked
+/// for: a question for one address would be about the transport by which it comes, the Unix socket.
 fn registered_at(program: (u32, u32), like: SocketAddr) -> Result<Option<SocketAddr>, Error> {
     let list = ask(DUMP, program, like)?;
     let mut rest = &list[..];
@@ -171,7 +172,8 @@ fn exchange(call: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A call about `program`, which answers `at`; [`DUMP`] takes no arguments, and those behind are passed over.
+/// A call about `program`, which answers `at`; [`DUMP`] takes no arguments, and those behind are
+/// passed over.
 fn call(procedure: u32, program: (u32, u32), at: SocketAddr) -> Vec<u8> {
     let head = [1, 0, 2, RPCBIND.0, RPCBIND.1, procedure, 0, 0, 0, 0, program.0, program.1];
     let mut call: Vec<u8> = head.iter().flat_map(|word| word.to_be_bytes()).collect();

@@ -43,7 +43,8 @@ pub struct BlockingXattrs {
     xattrs: FileXattrs<ClientHandle>,
 }
 
-/// Methods that call those of the same name of the type `$of` in the field `$inner` and wait for them.
+/// Methods that call those of the same name of the type `$of` in the field `$inner` and wait for
+/// them.
 macro_rules! blocking_methods {
     (impl $type:ty, $of:literal, $inner:ident {
         $(fn $name:ident($($argument:ident: $argument_type:ty),*) -> $output:ty;)*

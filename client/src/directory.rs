@@ -34,7 +34,8 @@ impl<S: Spawn> ReadDir<S> {
         self
     }
 
-    /// Goes on after the entry with this cookie, from this listing or another of the same directory.
+    /// Goes on after the entry with this cookie, from this listing or another of the same
+    /// directory.
     #[must_use]
     pub fn after(mut self, cookie: u64) -> Self {
         self.after = cookie;

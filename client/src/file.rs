@@ -29,8 +29,8 @@ const APPEND_TRIES_MAX: u32 = 12;
 const APPEND_PAUSE: Duration = Duration::from_millis(2);
 
 /// An open file. It remains after its last name is removed, until this and its clones are dropped.
-/// No bytes are cached, so clones and other clients see each other's writes immediately. Writes that
-/// are not synced may be lost; [`sync`](Self::sync) reports that.
+/// No bytes are cached, so clones and other clients see each other's writes immediately. Writes
+/// that are not synced may be lost; [`sync`](Self::sync) reports that.
 #[derive(Clone, Debug)]
 pub struct File<S: Spawn> {
     pub(crate) session: ClientSession<S>,
@@ -158,9 +158,9 @@ impl<S: Spawn> File<S> {
     }
 
     /// Writes `data` at the end of the file and returns the new end. Appends of many clients never
-    /// overlap. Up to [`TRANSFER_MAX`] bytes are contiguous; a longer append may have those of others
-    /// between its pieces. A request whose reply is lost is sent again; if a node has restarted and the
-    /// outcome is unknown, the error is [`Undelivered::Lost`].
+    /// overlap. Up to [`TRANSFER_MAX`] bytes are contiguous; a longer append may have those of
+    /// others between its pieces. A request whose reply is lost is sent again; if a node has
+    /// restarted and the outcome is unknown, the error is [`Undelivered::Lost`].
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
         let mut rest = data.into();
         let appended = async {
@@ -237,8 +237,8 @@ impl<S: Spawn> File<S> {
 
     /// Makes all writes to the file durable, those of other clients too.
     ///
-    /// Reports once if writes through this opening of the file, or a clone of it, since the last call
-    /// are lost because a node has restarted: then all of them have to be repeated.
+    /// Reports once if writes through this opening of the file, or a clone of it, since the last
+    /// call are lost because a node has restarted: then all of them have to be repeated.
     pub async fn sync(&self) -> Result<(), Error> {
         let before = self.unsynced.take();
         let committed = self.session.ask(Commit { file: self.handle }).await;
@@ -263,8 +263,8 @@ impl<S: Spawn> File<S> {
         self.set_attributes(Change { size: Some(size), ..Change::default() }).await.map(drop)
     }
 
-    /// Makes a hole of `length` bytes from `offset` on: they read as zeros, and whole blocks of them
-    /// become free space. The size stays. Works on a full volume.
+    /// Makes a hole of `length` bytes from `offset` on: they read as zeros, and whole blocks of
+    /// them become free space. The size stays. Works on a full volume.
     pub async fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
         let punched = async {
             self.check_writable()?;
@@ -308,8 +308,8 @@ impl<S: Spawn> File<S> {
         self.seek(offset, SeekTarget::Data {}).await
     }
 
-    /// The first byte at or after `offset` that is in a hole (`SEEK_HOLE`): there is one at the end of
-    /// each file. `None` (`ENXIO`) if `offset` is not before the end.
+    /// The first byte at or after `offset` that is in a hole (`SEEK_HOLE`): there is one at the end
+    /// of each file. `None` (`ENXIO`) if `offset` is not before the end.
     pub async fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
         self.seek(offset, SeekTarget::Hole {}).await
     }
@@ -356,8 +356,8 @@ impl UnsyncedBytes {
 }
 
 /// Writes the pieces of a transfer, up to [`PIECES_MAX`] at once. After a failure no more of them
-/// start, but those that have started are waited for: a piece that is still under way could overtake
-/// the caller's next attempt.
+/// start, but those that have started are waited for: a piece that is still under way could
+/// overtake the caller's next attempt.
 pub(crate) async fn write_each<P>(
     pieces: impl Iterator<Item = P>,
     write: impl AsyncFn(P) -> Result<(), Cause>,

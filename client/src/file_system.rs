@@ -27,8 +27,8 @@ const FLUSH_ATTEMPTS_MAX: u32 = 50;
 /// Permission bits of a new directory, unless said otherwise.
 pub const DIRECTORY_MODE: u32 = 0o755;
 
-/// A mounted volume, as one user. Cheap to clone; clones share the numbering of calls, and the leases
-/// under which open files are held.
+/// A mounted volume, as one user. Cheap to clone; clones share the numbering of calls, and the
+/// leases under which open files are held.
 #[derive(Clone, Debug)]
 pub struct FileSystem<S> {
     pub(crate) session: ClientSession<S>,
@@ -289,7 +289,8 @@ impl<S: Spawn> FileSystem<S> {
         removed.await.map_err(Error::of("remove directory", path))
     }
 
-    /// The directory and the name of something that is expected not to exist; the request that makes it checks.
+    /// The directory and the name of something that is expected not to exist; the request that
+    /// makes it checks.
     async fn place_of_new(&self, path: &[u8], is_directory: bool) -> Result<(Handle, Name), Cause> {
         if let Some(place) = self.session.place_of(path).await? {
             return Ok(place);

@@ -1,15 +1,17 @@
 //! What this client has open, and the leases under which the nodes keep it (ADR 10).
 //!
-//! One request finds a file and opens it at its node. Closes are sent in the background, and so are the
-//! renewals of leases, by a task of the machine that ends when no file is open any more. After a node
-//! has lost the lease, the client reports its open files again.
+//! One request finds a file and opens it at its node. Closes are sent in the background, and so are
+//! the renewals of leases, by a task of the machine that ends when no file is open any more. After
+//! a node has lost the lease, the client reports its open files again.
 //!
-//! [`FileSystem`](crate::FileSystem) does all of this itself. It is public for those who work by handle:
+//! [`FileSystem`](crate::FileSystem) does all of this itself. It is public for those who work by
+//! handle:
 //!
 //! 1. [`Leases::opening`] before the request that holds the file ([`fileio::protocol::OpenHandle`],
 //!    `Open` or `OpenNew`, with a number of [`Leases::call`]),
 //! 2. [`Leases::held`] with the answer,
-//! 3. drop the [`OpenFileGuard`], or [`keep`](OpenFileGuard::keep) the file held and [`Leases::close`] it.
+//! 3. drop the [`OpenFileGuard`], or [`keep`](OpenFileGuard::keep) the file held and
+//!    [`Leases::close`] it.
 
 mod locks;
 

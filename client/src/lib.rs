@@ -14,8 +14,8 @@
 //! # Asks below
 //!
 //! `fileio`'s table of requests, through anything that can spawn them: a node's
-//! [`runtime::Context`], or a [`runtime::ClientHandle`] for ordinary threads. With the feature `embedded`
-//! also `volume`, for volumes that no server serves.
+//! [`runtime::Context`], or a [`runtime::ClientHandle`] for ordinary threads. With the feature
+//! `embedded` also `volume`, for volumes that no server serves.
 //!
 //! # Files
 //!

@@ -19,16 +19,16 @@ use crate::file::{File, PIECES_MAX, write_each};
 const ALIGN: u64 = 4096;
 
 impl<S: Spawn> File<S> {
-    /// Reads `regions`, one after the other, into `out`, which is long enough for all of them. Returns
-    /// the number of bytes up to the last one that is in the file; bytes past its end before that one
-    /// are zeros.
+    /// Reads `regions`, one after the other, into `out`, which is long enough for all of them.
+    /// Returns the number of bytes up to the last one that is in the file; bytes past its end
+    /// before that one are zeros.
     pub async fn read_list(&self, regions: &Regions, out: &mut [u8]) -> Result<usize, Error> {
         let memory = Regions::contiguous(0, out.len() as u64).unwrap_or_default();
         self.read_list_into(regions, &memory, out).await
     }
 
-    /// The same into regions of `out`: the first byte of `regions` goes to the first one of `memory`,
-    /// and so on.
+    /// The same into regions of `out`: the first byte of `regions` goes to the first one of
+    /// `memory`, and so on.
     pub async fn read_list_into(
         &self,
         regions: &Regions,

@@ -1,8 +1,8 @@
 //! Locks of byte ranges of open files: advisory, as POSIX has them.
 //!
 //! They last as long as the leases of open files (ADR 10). If a client is cut off for longer than a
-//! lease, or returns too late after a node has restarted, its locks are lost. [`Lock::is_held`] shows
-//! it: check it before a change of what the lock guards.
+//! lease, or returns too late after a node has restarted, its locks are lost. [`Lock::is_held`]
+//! shows it: check it before a change of what the lock guards.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use runtime::Spawn;
 use crate::error::Error;
 use crate::file::File;
 
-/// The first and the longest pause between two attempts to lock; each pause is twice the one before.
+/// The first and the longest pause between two attempts to lock; each pause is twice the one
+/// before.
 pub const LOCK_PAUSE: Duration = Duration::from_millis(1);
 /// See [`LOCK_PAUSE`].
 pub const LOCK_PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -46,8 +47,8 @@ impl<S: Spawn> Lock<S> {
         self.range
     }
 
-    /// Is the lock still there, as far as this client knows? Not after a lease ended: others may have
-    /// had the bytes since.
+    /// Is the lock still there, as far as this client knows? Not after a lease ended: others may
+    /// have had the bytes since.
     pub fn is_held(&self) -> bool {
         !self.file.has_lost_locks()
     }

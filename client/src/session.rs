@@ -27,7 +27,8 @@ impl<S: Spawn> ClientSession<S> {
         &self.machine
     }
 
-    /// Sends `call` to the node that owns it, again if need be: a program cannot be expected to repeat it.
+    /// Sends `call` to the node that owns it, again if need be: a program cannot be expected to
+    /// repeat it.
     pub(crate) async fn ask<C>(&self, call: C) -> Result<C::Reply, Cause>
     where
         C: Call<Protocol = FileIo> + Clone,

@@ -58,7 +58,8 @@ impl OpenCause {
 }
 
 /// Opens the volume in `directory` as the user of this process: through the server that serves it,
-/// else, with the feature `embedded`, in this process, which then has it alone. [`Volume::finish`] it.
+/// else, with the feature `embedded`, in this process, which then has it alone. [`Volume::finish`]
+/// it.
 pub fn open(directory: &Path) -> Result<Volume, OpenError> {
     let failed = |cause| OpenError { directory: directory.to_owned(), cause };
     let who =

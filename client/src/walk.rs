@@ -87,8 +87,8 @@ impl PathWalk {
     }
 }
 
-/// What stands before the last name of a path, and that name; `None` if the path ends in `/`, `.` or
-/// `..`.
+/// What stands before the last name of a path, and that name; `None` if the path ends in `/`, `.`
+/// or `..`.
 fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     let (above, last) = path.split_at(start);

@@ -1,5 +1,6 @@
-//! Lists of regions arrive whole: the same bytes as one call for each region, in fewer requests. Appends of
-//! many do not overlap. Method: a server between client and model that counts requests and loses answers.
+//! Lists of regions arrive whole: the same bytes as one call for each region, in fewer requests.
+//! Appends of many do not overlap. Method: a server between client and model that counts requests
+//! and loses answers.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 

@@ -1,8 +1,8 @@
 //! A stream behaves as the C library's `FILE` does.
 //!
-//! Method: the same random calls on a stream over the model and on `FILE` over a local file; returns,
-//! positions, indicators and, in the end, the bytes must be the same. The C library is the oracle
-//! because a model of stdio written here would share this project's misunderstandings.
+//! Method: the same random calls on a stream over the model and on `FILE` over a local file;
+//! returns, positions, indicators and, in the end, the bytes must be the same. The C library is the
+//! oracle because a model of stdio written here would share this project's misunderstandings.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 

@@ -29,8 +29,8 @@ const MOUNT_HELPERS: [&str; 2] = ["/sbin/mount.mdfs", "/sbin/mount.fuse.mdfs"];
 /// The prefixes of a whole system.
 const SYSTEM_PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
-/// Builds in release and installs below the folder after `--prefix`; with `--lab` also `mdfs-lab`. The
-/// exit code is that of the first step that fails, 2 if the arguments make no sense.
+/// Builds in release and installs below the folder after `--prefix`; with `--lab` also `mdfs-lab`.
+/// The exit code is that of the first step that fails, 2 if the arguments make no sense.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let (mut prefix, mut lab) = (PREFIX, false);
     let mut arguments = arguments.iter();

@@ -44,8 +44,8 @@ const LEAST_SPACE_GIB: u64 = 4;
 /// Where the tools of this tree are.
 const TOOLS: &str = "target/tools";
 
-/// What the test command builds, in debug and in release. It fills the disk late, half an hour after
-/// the start, if it is short.
+/// What the test command builds, in debug and in release. It fills the disk late, half an hour
+/// after the start, if it is short.
 pub(crate) const SPACE: Need = Need {
     what: "12 GiB on the disk, free or in target/ (4 of them free)",
     sign: Sign::Space(12),
@@ -228,7 +228,8 @@ fn unmet(needs: &[Need]) -> Vec<Need> {
     needs.iter().filter(|need| !need.is_met()).copied().collect()
 }
 
-/// Whether `target/` may grow to `needed_gib`. A system without `df` as POSIX has it is not refused.
+/// Whether `target/` may grow to `needed_gib`. A system without `df` as POSIX has it is not
+/// refused.
 fn has_space(needed_gib: u64) -> bool {
     let free = ProgramCall::new("df -Pk .").output().and_then(|text| kib(text.lines().nth(1)?, 3));
     let used =

@@ -17,8 +17,8 @@ const CRASHES: &str = "cargo test --quiet --release --locked --package sim --tes
 /// Runs that are done in debug, too: their traces must be the same.
 const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
 
-/// Builds `mdfs-lab` in release and runs `mdfs-lab sim` with `arguments`. The exit code is that of the first
-/// step that fails.
+/// Builds `mdfs-lab` in release and runs `mdfs-lab sim` with `arguments`. The exit code is that of
+/// the first step that fails.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let simulate = || {
         let need = needs::meet(&[needs::C_COMPILER]);

@@ -6,8 +6,8 @@ use crate::steps::{ProgramCall, StepFailed, Steps};
 
 const BUILD: &str = "cargo build --release --locked --package mdfs --package mdfs-c";
 
-/// Files of a release build and their size in bytes, at most. The goals are 20 and 8 MB; these limits
-/// may only fall.
+/// Files of a release build and their size in bytes, at most. The goals are 20 and 8 MB; these
+/// limits may only fall.
 const SIZES_MAX: [(&str, u64); 2] =
     [("target/release/mdfs", 23_000_000), ("target/release/libmdfs.so", 12_000_000)];
 

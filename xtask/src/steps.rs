@@ -63,8 +63,9 @@ impl ProgramCall {
         let cargo = std::env::var_os("CARGO").filter(|_| self.program == "cargo");
         let mut command = Command::new(cargo.unwrap_or_else(|| self.program.clone().into()));
         command.args(&self.arguments);
-        // What cargo tells this program about itself. Build scripts that read it (ring's does) would run
-        // again after each build without xtask, and all that depends on them would be built again.
+        // What cargo tells this program about itself. Build scripts that read it (ring's does)
+        // would run again after each build without xtask, and all that depends on them would be
+        // built again.
         let of_xtask = std::env::vars_os().map(|(name, _)| name).filter(|name| {
             let name = name.to_string_lossy();
             name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")

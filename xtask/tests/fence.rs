@@ -1,5 +1,5 @@
-//! The determinism fence holds: a layer that asks the world for something does not pass clippy. Method:
-//! a crate with the workspace's own lints and one planted call in each line.
+//! The determinism fence holds: a layer that asks the world for something does not pass clippy.
+//! Method: a crate with the workspace's own lints and one planted call in each line.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 

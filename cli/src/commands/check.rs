@@ -16,9 +16,9 @@ use crate::size::{ByteSize, human};
 
 /// Check all metadata of a volume that is not served; nothing is written.
 ///
-/// Reads superblocks, roots, logs, every page of metadata with its checksum, and compares names with
-/// files, counts of links, and every block with its owner. What a crash has left to be finished by the
-/// next start is reported as pending, not as damage. Nothing is repaired.
+/// Reads superblocks, roots, logs, every page of metadata with its checksum, and compares names
+/// with files, counts of links, and every block with its owner. What a crash has left to be
+/// finished by the next start is reported as pending, not as damage. Nothing is repaired.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs check scratch

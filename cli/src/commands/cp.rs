@@ -12,13 +12,14 @@ const JOBS_MAX: i64 = 256;
 
 /// Copy files and trees: into a volume, out of it, or from one to another.
 ///
-/// `VOL:/path` is in a volume, all else on this computer. If the destination is a directory, the copies go
-/// into it under their own names. Permissions, times, symbolic links, holes and further names of a file
-/// (hard links) are kept; owners with --owner; extended attributes are not.
+/// `VOL:/path` is in a volume, all else on this computer. If the destination is a directory, the
+/// copies go into it under their own names. Permissions, times, symbolic links, holes and further
+/// names of a file (hard links) are kept; owners with --owner; extended attributes are not.
 ///
-/// A file is copied under a name of its own (.mdfs-part-...), made durable, and then gets its final name: what
-/// is there is whole. An interrupted copy that is started again copies only what is missing or differs in
-/// size or time, or in its bytes with --checksum, and takes up large files where they were left.
+/// A file is copied under a name of its own (.mdfs-part-...), made durable, and then gets its final
+/// name: what is there is whole. An interrupted copy that is started again copies only what is
+/// missing or differs in size or time, or in its bytes with --checksum, and takes up large files
+/// where they were left.
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "independent switches of the command line")]
 #[command(
@@ -34,7 +35,8 @@ pub(crate) struct Cp {
     /// Copy directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Number of files, or pieces of large files, that are copied concurrently (up to 12 MiB of memory each).
+    /// Number of files, or pieces of large files, that are copied concurrently (up to 12 MiB of
+    /// memory each).
     #[arg(short, long, value_name = "N", default_value_t = JOBS as u16,
           value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
     jobs: u16,
@@ -47,14 +49,15 @@ pub(crate) struct Cp {
     /// Copy also what is there already.
     #[arg(short, long)]
     all: bool,
-    /// Copy to the destination itself, not into it, also if it is a directory: what can be repeated.
+    /// Copy to the destination itself, not into it, also if it is a directory: what can be
+    /// repeated.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Keep owners and groups, by their numbers: who copies must be root there.
     #[arg(short, long)]
     owner: bool,
-    /// Do not wait for the disks. Quicker for small files, but a crash of the destination may take what was
-    /// copied: copy again with --checksum then.
+    /// Do not wait for the disks. Quicker for small files, but a crash of the destination may take
+    /// what was copied: copy again with --checksum then.
     #[arg(long)]
     no_sync: bool,
     /// What to copy, and last where to.

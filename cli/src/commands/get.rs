@@ -10,9 +10,10 @@ use crate::volume_path::VolumePath;
 
 /// Copy a file, or a tree of files, out of a volume.
 ///
-/// As `mdfs cp` does it, which can do more: several files at once, compare, verify. Permissions and times
-/// are kept, symbolic links stay links, holes stay holes. If the destination is a directory, the copy goes
-/// into it under its own name. What is there already, with the same size and time, is not copied again.
+/// As `mdfs cp` does it, which can do more: several files at once, compare, verify. Permissions and
+/// times are kept, symbolic links stay links, holes stay holes. If the destination is a directory,
+/// the copy goes into it under its own name. What is there already, with the same size and time, is
+/// not copied again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs get scratch:/run1/results.h5 .           one file, as ./results.h5

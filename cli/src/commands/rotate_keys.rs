@@ -8,7 +8,8 @@ use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::signals::secret;
 
-/// Make a new key under the file handles of NFS clients; do it twice to shut out handles that leaked.
+/// Make a new key under the file handles of NFS clients; do it twice to shut out handles that
+/// leaked.
 ///
 /// Handles made before stay valid until the second rotation: clients that keep files open longer
 /// mount again then. Gateways follow within half a minute.

@@ -41,13 +41,13 @@ pub(crate) struct Serve {
     /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
-    /// Who may mount what over NFS, and limits, as TOML (see docs/nfs.md). Read again on SIGHUP and when
-    /// the file changes.
+    /// Who may mount what over NFS, and limits, as TOML (see docs/nfs.md). Read again on SIGHUP and
+    /// when the file changes.
     #[arg(long, value_name = "FILE", requires = "nfs")]
     exports: Option<PathBuf>,
     /// Address of the HTTP server: a status page at `/`, the same figures and the counts of NFS
-    /// requests for Prometheus at `/metrics`; port 0 lets the system choose one. Anyone who can connect there
-    /// can read them.
+    /// requests for Prometheus at `/metrics`; port 0 lets the system choose one. Anyone who can
+    /// connect there can read them.
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Register NFS and MOUNT at rpcbind of this computer, for clients that ask it for the ports
@@ -58,12 +58,12 @@ pub(crate) struct Serve {
     /// Threads that serve the volume; one per core if this is not given.
     #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     threads: usize,
-    /// Memory for cached data, as in 8GiB; metadata take half as much again, at most, and transfers under way
-    /// up to 256 MiB.
+    /// Memory for cached data, as in 8GiB; metadata take half as much again, at most, and transfers
+    /// under way up to 256 MiB.
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = cache_size)]
     cache: ByteSize,
-    /// Find the memory of the cache at the start, instead of when it is first used: half a second for 2 GiB, which
-    /// the first reads and writes then do not wait for.
+    /// Find the memory of the cache at the start, instead of when it is first used: half a second
+    /// for 2 GiB, which the first reads and writes then do not wait for.
     #[arg(long)]
     prefault: bool,
 }

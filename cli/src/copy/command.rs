@@ -75,8 +75,8 @@ impl CopyEnd {
     }
 }
 
-/// Copies all of `sources` to `destination`, or into it if it is a directory. A signal stops it where the
-/// same command can go on. Returns what was done, in words.
+/// Copies all of `sources` to `destination`, or into it if it is a directory. A signal stops it
+/// where the same command can go on. Returns what was done, in words.
 pub(crate) fn run(
     session: &mut CommandSession,
     sources: &[CopyEnd],

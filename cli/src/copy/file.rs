@@ -1,4 +1,5 @@
-//! One file on its way: into a part with a name of its own, which gets the final name when it is whole.
+//! One file on its way: into a part with a name of its own, which gets the final name when it is
+//! whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,8 +31,8 @@ pub(super) struct FileCopy {
     failed: Mutex<Option<CommandFailure>>,
 }
 
-/// The name of the part beside `to`: the same for the same version of the same original only, so that
-/// what an interrupted copy has left can be taken up.
+/// The name of the part beside `to`: the same for the same version of the same original only, so
+/// that what an interrupted copy has left can be taken up.
 pub(super) fn part_name(to: &[u8], of: &FileInfo) -> Vec<u8> {
     let mut version = split(to).1.to_vec();
     version.extend(of.size.to_le_bytes());
@@ -149,8 +150,8 @@ impl FileCopy {
         Ok(())
     }
 
-    /// Whole and, if so wished, durable and read back: only then it gets its time, which says so, and its
-    /// name.
+    /// Whole and, if so wished, durable and read back: only then it gets its time, which says so,
+    /// and its name.
     fn finish(&self, copy: &TreeCopy<'_>) -> Result<(), CommandFailure> {
         let CopyItem { from: _, to, node, .. } = &self.item;
         if self.resumed || node.used < node.size {

@@ -1,8 +1,9 @@
 //! Files and trees between this computer and volumes, by several workers at once.
 //!
-//! One thread walks the tree, makes directories and hands files to the workers ([`worker_pool`]); at the end come
-//! further names of files ([links](TreeCopy::links)), and what directories keep. Memory: the walk's queue, a
-//! chunk or two for each worker, and what is known of each directory and each file with several names.
+//! One thread walks the tree, makes directories and hands files to the workers ([`worker_pool`]);
+//! at the end come further names of files ([links](TreeCopy::links)), and what directories keep.
+//! Memory: the walk's queue, a chunk or two for each worker, and what is known of each directory
+//! and each file with several names.
 
 pub(crate) mod command;
 mod file;
@@ -257,7 +258,8 @@ impl TreeCopy<'_> {
         Ok(())
     }
 
-    /// Makes the further name `item` of what was copied to `first`; a copy, where there are no such names.
+    /// Makes the further name `item` of what was copied to `first`; a copy, where there are no such
+    /// names.
     fn link(
         &self,
         first: &[u8],

@@ -1,4 +1,5 @@
-//! Copies both ways, interrupted, damaged. Method: the command on the model, and on this computer's files.
+//! Copies both ways, interrupted, damaged. Method: the command on the model, and on this computer's
+//! files.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};

@@ -1,4 +1,5 @@
-//! What there is to do, for several workers: files that the walk has found, and pieces of large ones.
+//! What there is to do, for several workers: files that the walk has found, and pieces of large
+//! ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A tree of files, for what works on both: the host's ([`HostTree`]), or a volume's ([`VolumeFileTree`]).
+//! A tree of files, for what works on both: the host's ([`HostTree`]), or a volume's
+//! ([`VolumeFileTree`]).
 
 mod host;
 mod volume_tree;
@@ -83,8 +84,8 @@ pub(crate) trait FileTree: Sync {
     /// Opens a file for reading.
     fn open(&self, path: &[u8]) -> Result<Box<dyn TreeFile>, CommandFailure>;
 
-    /// Makes a file that only its owner may use, or opens the one that an earlier copy has left there.
-    /// Never goes through a link. True if it was there.
+    /// Makes a file that only its owner may use, or opens the one that an earlier copy has left
+    /// there. Never goes through a link. True if it was there.
     fn part(&self, path: &[u8]) -> Result<(Box<dyn TreeFile>, bool), CommandFailure>;
 
     /// Makes a directory that its owner can write, unless it is there. True if it is new.

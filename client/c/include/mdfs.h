@@ -81,9 +81,9 @@ mdfs_t *mdfs_mount(const char *volume);
 
 /*
  Ends the use of a volume. If this process has opened it itself, all data are made durable first;
- a server does that in its own time, or at mdfs_sync. Fails with EBUSY, and changes nothing, while
- files or directories of it are open; after any other failure the volume is unmounted all the
- same. Returns 0, or -1 on failure.
+ a server does that in its own time, or at mdfs_sync. Fails with EBUSY, and changes nothing,
+ while files or directories of it are open; after any other failure the volume is unmounted all
+ the same. Returns 0, or -1 on failure.
  */
 int mdfs_unmount(mdfs_t *mount);
 
@@ -322,14 +322,14 @@ int mdfs_aio_error(const mdfs_aio_t *transfer);
 ptrdiff_t mdfs_aio_return(mdfs_aio_t *transfer);
 
 /*
- The list of `count` ranges, in this order: of `lengths[i]` bytes at `offsets[i]`. Returns NULL on
- failure. To be freed with mdfs_regions_free.
+ The list of `count` ranges, in this order: of `lengths[i]` bytes at `offsets[i]`. Returns NULL
+ on failure. To be freed with mdfs_regions_free.
  */
 mdfs_regions_t *mdfs_regions_indexed(size_t count, const off_t *offsets, const size_t *lengths);
 
 /*
- A vector: `count` blocks of `block` bytes, the first at `start`, each `stride` bytes after the one
- before. Returns NULL on failure. To be freed with mdfs_regions_free.
+ A vector: `count` blocks of `block` bytes, the first at `start`, each `stride` bytes after the
+ one before. Returns NULL on failure. To be freed with mdfs_regions_free.
  */
 mdfs_regions_t *mdfs_regions_strided(off_t start, size_t block, size_t count, size_t stride);
 
@@ -347,8 +347,8 @@ mdfs_regions_t *mdfs_regions_subarray(off_t offset,
                                       const size_t *first);
 
 /*
- The regions of `count` lists, one list after the other. The lists stay. Returns NULL on failure. To
- be freed with mdfs_regions_free.
+ The regions of `count` lists, one list after the other. The lists stay. Returns NULL on failure.
+ To be freed with mdfs_regions_free.
  */
 mdfs_regions_t *mdfs_regions_join(size_t count, const mdfs_regions_t *const *lists);
 
@@ -365,8 +365,9 @@ void mdfs_regions_free(mdfs_regions_t *list);
 /*
  Reads the regions `file`, one after the other, into the regions `memory` of `buffer`, which has
  `length` bytes; for NULL, one after the other into the buffer. Thousands of regions go in one
- request. Returns how many bytes of the list came: fewer than all if the file ends before the last
- of them; bytes past its end before others are zeros. -1 on failure. The position does not move.
+ request. Returns how many bytes of the list came: fewer than all if the file ends before the
+ last of them; bytes past its end before others are zeros. -1 on failure. The position does not
+ move.
  */
 ptrdiff_t mdfs_read_list(int descriptor,
                          const mdfs_regions_t *file,
@@ -377,8 +378,8 @@ ptrdiff_t mdfs_read_list(int descriptor,
 /*
  Writes the regions `memory` of `data`, which has `length` bytes (for NULL, its first bytes), one
  after the other to the regions `file`. Thousands of regions go in one request. Returns the bytes
- of the list, or -1 on failure; then any part of them may have been written. The position does not
- move. Where regions overlap, either byte may stay.
+ of the list, or -1 on failure; then any part of them may have been written. The position does
+ not move. Where regions overlap, either byte may stay.
  */
 ptrdiff_t mdfs_write_list(int descriptor,
                           const mdfs_regions_t *file,
@@ -429,9 +430,9 @@ ptrdiff_t mdfs_write(int descriptor, const void *data, size_t length);
 off_t mdfs_lseek(int descriptor, off_t offset, int from);
 
 /*
- Makes the file durable: all that was written to it, by whomever. Returns 0, or -1 on failure: EIO
- also if something that was written through this descriptor since the last call is lost, because
- a node of the file system has restarted; write it again then.
+ Makes the file durable: all that was written to it, by whomever. Returns 0, or -1 on failure:
+ EIO also if something that was written through this descriptor since the last call is lost,
+ because a node of the file system has restarted; write it again then.
  */
 int mdfs_fdatasync(int descriptor);
 

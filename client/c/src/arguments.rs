@@ -1,8 +1,8 @@
 //! What C hands over, as Rust has it.
 //!
 //! C vouches for this, in every function of the library: a string ends in a zero byte; a pointer
-//! with a length points to that number of bytes, which are not written meanwhile; a pointer to a struct
-//! leads to one; a handle came from this library and was not closed. Null is refused where a
+//! with a length points to that number of bytes, which are not written meanwhile; a pointer to a
+//! struct leads to one; a handle came from this library and was not closed. Null is refused where a
 //! function does not say what it means.
 
 use std::ffi::{CStr, c_char};

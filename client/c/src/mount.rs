@@ -72,9 +72,9 @@ pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut MountedVolume
 }
 
 /// Ends the use of a volume. If this process has opened it itself, all data are made durable first;
-/// a server does that in its own time, or at mdfs_sync. Fails with EBUSY, and changes nothing, while
-/// files or directories of it are open; after any other failure the volume is unmounted all the
-/// same. Returns 0, or -1 on failure.
+/// a server does that in its own time, or at mdfs_sync. Fails with EBUSY, and changes nothing,
+/// while files or directories of it are open; after any other failure the volume is unmounted all
+/// the same. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_unmount(mount: *mut MountedVolume) -> c_int {
     answer(-1, || {

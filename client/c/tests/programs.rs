@@ -175,8 +175,8 @@ fn kill_all(program: &Path) -> usize {
 /// How often the job is killed.
 const JOB_KILLS: u64 = 3;
 
-/// Four ranks on one volume that this process serves. What CI must run is left out only where there is no
-/// MPI, and not in silence.
+/// Four ranks on one volume that this process serves. What CI must run is left out only where there
+/// is no MPI, and not in silence.
 #[allow(clippy::disallowed_methods, reason = "a real program is killed in real time")]
 fn a_job_of_four_is_killed_and_ends_with_the_same_bits(mode: &str) {
     if Command::new("mpicc").arg("-show").output().is_err() {

@@ -1,5 +1,5 @@
-//! What belongs to one process: after a fork the child has a copy of the memory, but not the threads
-//! that work on it.
+//! What belongs to one process: after a fork the child has a copy of the memory, but not the
+//! threads that work on it.
 
 use pyo3::PyResult;
 

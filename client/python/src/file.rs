@@ -102,8 +102,8 @@ impl PyFile {
         self.with(py, |file| file.append(data))
     }
 
-    /// The packed bytes of `regions`; fewer if the file ends before their end. What lies past its end
-    /// before a byte that is in it is zeros.
+    /// The packed bytes of `regions`; fewer if the file ends before their end. What lies past its
+    /// end before a byte that is in it is zeros.
     fn read_list<'py>(
         &self,
         py: Python<'py>,
@@ -119,7 +119,8 @@ impl PyFile {
         Ok(if is_whole { packed } else { PyBytes::new(py, &packed.as_bytes()[..count]) })
     }
 
-    /// The same into `out`, a memory view of bytes that has at least as many. Returns how many were read.
+    /// The same into `out`, a memory view of bytes that has at least as many. Returns how many were
+    /// read.
     fn read_list_into(
         &self,
         regions: PyRef<'_, PyRegions>,

@@ -3,8 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Regions of a file as a description: a part of an array is one shape, whatever its number of rows.
-/// Their bytes, one region after the other, are the list's packed bytes.
+/// Regions of a file as a description: a part of an array is one shape, whatever its number of
+/// rows. Their bytes, one region after the other, are the list's packed bytes.
 #[pyclass(name = "Regions", frozen, module = "mdfs")]
 #[derive(Debug)]
 pub(crate) struct PyRegions(pub(crate) client::Regions);
@@ -21,15 +21,15 @@ impl PyRegions {
         made(client::Regions::indexed(ranges.into_iter().map(|[offset, length]| (offset, length))))
     }
 
-    /// A vector: `count` blocks of `block` bytes, the first at `offset`, each `stride` bytes after the one
-    /// before.
+    /// A vector: `count` blocks of `block` bytes, the first at `offset`, each `stride` bytes after
+    /// the one before.
     #[staticmethod]
     fn strided(offset: u64, block: u64, count: u64, stride: u64) -> PyResult<Self> {
         made(client::Regions::strided(offset, block, count, stride))
     }
 
-    /// A part of an array of `shape` elements of `itemsize` bytes that begins at byte `offset` and lies in
-    /// the order of C: `part` elements in each dimension, from `first` on.
+    /// A part of an array of `shape` elements of `itemsize` bytes that begins at byte `offset` and
+    /// lies in the order of C: `part` elements in each dimension, from `first` on.
     #[staticmethod]
     fn subarray(
         offset: u64,

@@ -94,8 +94,8 @@ impl PyVolume {
         })
     }
 
-    /// The entries of a directory: name, bits of the kind, inode number, and the result of `stat` if
-    /// the entry was still there.
+    /// The entries of a directory: name, bits of the kind, inode number, and the result of `stat`
+    /// if the entry was still there.
     #[allow(clippy::type_complexity, reason = "Python takes tuples apart by place")]
     fn scan<'py>(
         &self,

@@ -76,8 +76,8 @@ impl Leases {
         self.open().locks.of(file.ino).iter().any(|lock| lock.owner == owner)
     }
 
-    /// Locks bytes of a file that is open for `id`, a number by which the owners of locks of this client
-    /// are distinguished, if no one else has them.
+    /// Locks bytes of a file that is open for `id`, a number by which the owners of locks of this
+    /// client are distinguished, if no one else has them.
     pub async fn lock<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
@@ -87,8 +87,8 @@ impl Leases {
         self.lock_again_or_anew(machine, file, wanted, false).await
     }
 
-    /// The same; with `reclaim` only if `id` had this lock before the node has restarted, as the holder
-    /// says whose own memory it is in.
+    /// The same; with `reclaim` only if `id` had this lock before the node has restarted, as the
+    /// holder says whose own memory it is in.
     pub async fn lock_again_or_anew<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
@@ -230,8 +230,8 @@ impl Leases {
         true
     }
 
-    /// Begins to watch the lease at `node` unless it is watched: locks need it. To be called before the
-    /// request that lets the lease begin anew.
+    /// Begins to watch the lease at `node` unless it is watched: locks need it. To be called before
+    /// the request that lets the lease begin anew.
     fn watch_unless_watched<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId) -> Option<u64> {
         let is_watched = self.open().watched.contains_key(&node);
         (!is_watched).then(|| self.watch(machine, node))

@@ -1,11 +1,12 @@
 //! The stdio-like interface (thesis section 2.6): an open file with a position and a buffer.
 //!
-//! It behaves as ANSI C's `FILE` does, with two promises of the thesis: the position does not change
-//! if an operation fails, and a transfer of at least the buffer's size goes past the buffer.
+//! It behaves as ANSI C's `FILE` does, with two promises of the thesis: the position does not
+//! change if an operation fails, and a transfer of at least the buffer's size goes past the buffer.
 //!
 //! # Copies
 //!
-//! Bulk data is copied by this module in these places only, and [`Stream::copied_bytes`] counts them:
+//! Bulk data is copied by this module in these places only, and [`Stream::copied_bytes`] counts
+//! them:
 //!
 //! - a short write: into the buffer, which is then handed on as it is;
 //! - a short read: out of the buffer, whose content is held as it came;
@@ -140,8 +141,9 @@ impl<M: Medium> Stream<M> {
         Ok(parts)
     }
 
-    /// Fills `out` from the position on, up to and including the first `delimiter`. Returns how many
-    /// bytes; fewer than `out` has, without a `delimiter` at their end, at the end of the file only.
+    /// Fills `out` from the position on, up to and including the first `delimiter`. Returns how
+    /// many bytes; fewer than `out` has, without a `delimiter` at their end, at the end of the file
+    /// only.
     pub fn read_until(&mut self, delimiter: u8, out: &mut [u8]) -> Result<usize, Error> {
         self.start_reading()?;
         let mut filled = 0;
@@ -209,7 +211,8 @@ impl<M: Medium> Stream<M> {
         Ok(count)
     }
 
-    /// Reads ahead to the next multiple of the buffer's size, so that later fills are whole stripes.
+    /// Reads ahead to the next multiple of the buffer's size, so that later fills are whole
+    /// stripes.
     fn fill_ahead(&mut self) -> Result<(), Error> {
         let size = self.buffer_size as u64;
         let length = size - self.position % size;

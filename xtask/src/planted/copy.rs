@@ -70,8 +70,8 @@ pub(super) fn build(
     }
 }
 
-/// The layers' own tests on the emulated machine, part of what the test command simulates, and those of what the
-/// simulator cannot see.
+/// The layers' own tests on the emulated machine, part of what the test command simulates, and
+/// those of what the simulator cannot see.
 const LAYERS: &str = "--test restarts --test crash --test store --test promises --test memory --test board \
     --package fileio --package meta --package cache --package blockio";
 

@@ -1,10 +1,11 @@
 //! The list of planted bugs: reading it, and putting the bugs into files.
 //!
-//! The files of [`FOLDER`] are TOML, of which this reads what they need: tables `[[bug]]` with `id`,
-//! `what`, the `hunters` that come first (`["files", "nfs"]`) and, for one that must always be
-//! caught, `canary = true`; after each its `[[bug.edit]]` with `file`, `old` and `new`, the texts in
-//! `'''`. The old text is compared with the code token by token: layout, comments and the commas that
-//! rustfmt adds or removes do not matter. In `new` the word [`SWITCH`] stands for "this bug is switched on".
+//! The files of [`FOLDER`] are TOML, of which this reads what they need: tables `[[bug]]` with
+//! `id`, `what`, the `hunters` that come first (`["files", "nfs"]`) and, for one that must always
+//! be caught, `canary = true`; after each its `[[bug.edit]]` with `file`, `old` and `new`, the
+//! texts in `'''`. The old text is compared with the code token by token: layout, comments and the
+//! commas that rustfmt adds or removes do not matter. In `new` the word [`SWITCH`] stands for "this
+//! bug is switched on".
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -115,8 +115,9 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// The tokens of Rust code as ranges of `text`: words, literals and single other characters. Comments
-/// are no tokens, and neither is a comma before a closing bracket, which rustfmt adds and removes.
+/// The tokens of Rust code as ranges of `text`: words, literals and single other characters.
+/// Comments are no tokens, and neither is a comma before a closing bracket, which rustfmt adds and
+/// removes.
 pub(crate) fn tokens(text: &str) -> Vec<Range<usize>> {
     let mut tokens: Vec<Range<usize>> = Vec::new();
     let mut at = 0;

@@ -252,8 +252,8 @@ fn written(page: &TextFile) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Lines of comments for each crate, and of prose for each document, that are too wide. Tables and code
-/// blocks may be wide, and a line that has no blank where it could be broken.
+/// Lines of comments for each crate, and of prose for each document, that are too wide. Tables and
+/// code blocks may be wide, and a line that has no blank where it could be broken.
 pub(super) fn wide_lines(tree: &SourceTree) -> Vec<Measure> {
     let is_wide = |text: &str| {
         let cut = text.char_indices().nth(COLUMNS_MAX).map(|(at, _)| text[..at].trim_start());
@@ -309,10 +309,10 @@ mod tests {
 
     #[test]
     fn a_command_that_no_program_has_is_counted() {
-        let program = "use clap::Subcommand;\n#[derive(Debug, Subcommand)]\npub enum Command {\n    \
-            /// List.\n    Ls,\n    #[command(hide = true)]\n    RotateKeys(Args),\n    Serve {\n        \
-            /// Where.\n        #[arg(long, value_name = \"A\")]\n        listen_at: A,\n    },\n}\n\
-            struct Args {\n    #[arg(short, long = \"all\")]\n    everything: bool,\n}\n";
+        let program = "use clap::Subcommand;\n#[derive(Debug, Subcommand)]\npub enum Command {\n\
+            \x20   /// List.\n    Ls,\n    #[command(hide = true)]\n    RotateKeys(Args),\n    Serve {\n\
+            \x20       /// Where.\n        #[arg(long, value_name = \"A\")]\n        listen_at: A,\n\
+            \x20   },\n}\nstruct Args {\n    #[arg(short, long = \"all\")]\n    everything: bool,\n}\n";
         let tool = "const A: B = B { name: \"tidy\", options: &[\"--write\"] };\n";
         let page = "`mdfs`, `mdfs ls VOL`, `mdfs rotate-keys --all`, `mdfs listen`\n```\n\
             $ sudo target/release/mdfs serve --listen-at=1 --everything\n```\n`cargo xtask tidy --write`\n\

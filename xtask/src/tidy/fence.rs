@@ -2,8 +2,8 @@
 //! through the node context only, so that the simulator decides all of them.
 //!
 //! The lints of `.config/clippy.toml` refuse calls, whatever name they go by. These rules check
-//! that the lints are on, that no `allow` opens the fence, and that no dependency brings in what the
-//! lints do not know. `tests/fence.rs` plants a call of each kind and builds it.
+//! that the lints are on, that no `allow` opens the fence, and that no dependency brings in what
+//! the lints do not know. `tests/fence.rs` plants a call of each kind and builds it.
 
 use super::breach::Breach;
 use super::code::has_word;

@@ -16,8 +16,8 @@
 //! | `documents.rs` | paths and commands in documents, their words, wide lines |
 //! | `text.rs` | file lengths, left-overs, blanks, hosts |
 //!
-//! A rule is a function from the tree to its breaches, or to counts. A new one gets a row in [`RULES`]
-//! or in `RATCHETS`, and a test against a planted breach.
+//! A rule is a function from the tree to its breaches, or to counts. A new one gets a row in
+//! [`RULES`] or in `RATCHETS`, and a test against a planted breach.
 
 mod breach;
 pub(crate) mod code;

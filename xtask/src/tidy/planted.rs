@@ -1,5 +1,5 @@
-//! The planted bugs still fit the code: a change that removes the place of one fails here, not in the
-//! next hunt.
+//! The planted bugs still fit the code: a change that removes the place of one fails here, not in
+//! the next hunt.
 
 use super::breach::Breach;
 use super::tree::SourceTree;

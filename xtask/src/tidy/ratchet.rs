@@ -1,5 +1,5 @@
-//! Counts that may only fall. [`TABLE`] holds the counts that are allowed. A count above its row is a
-//! breach. Below it, `cargo xtask tidy --write` lowers the row.
+//! Counts that may only fall. [`TABLE`] holds the counts that are allowed. A count above its row is
+//! a breach. Below it, `cargo xtask tidy --write` lowers the row.
 
 use std::collections::BTreeMap;
 use std::fs;

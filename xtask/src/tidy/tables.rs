@@ -19,8 +19,8 @@ pub(super) struct Layer {
 pub(super) struct Tables {
     /// The layer, if the file declares one.
     pub(super) layer: Option<Layer>,
-    /// Rows of `protocol!`: tag, class, request, fields, reply, route, retry, senders, answered during
-    /// recovery, meaning.
+    /// Rows of `protocol!`: tag, class, request, fields, reply, route, retry, senders, answered
+    /// during recovery, meaning.
     pub(super) requests: Vec<String>,
     /// Each `record!`: name, fields, meaning.
     pub(super) records: Vec<String>,
@@ -103,8 +103,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `Name id 1 version 1;` and its rows. Each is `1 Bulk Name { fields } -> Reply, by route, retry class,
-    /// from senders, phase recovery;`.
+    /// `Name id 1 version 1;` and its rows. Each is `1 Bulk Name { fields } -> Reply, by route,
+    /// retry class, from senders, phase recovery;`.
     fn protocol(&mut self, tables: &mut Tables) -> Option<()> {
         self.attributes()?;
         let name = self.next()?.to_owned();

@@ -1,5 +1,5 @@
-//! Phrases of translated English and invented names that the project has given up. The lists are the
-//! rows of `ratchet.tsv`, so that no file of code contains them.
+//! Phrases of translated English and invented names that the project has given up. The lists are
+//! the rows of `ratchet.tsv`, so that no file of code contains them.
 
 use std::collections::BTreeMap;
 

@@ -14,9 +14,10 @@ const STAMP: usize = 8;
 
 /// Move blocks of files, as IOR does.
 ///
-/// A file consists of segments, a segment of one block for each rank, a block of transfers. The time of a
-/// phase goes from the first opening of a file to the last closing, with the fsync if there is one. Each
-/// transfer is stamped with its place and repetition, and what is read is compared with that.
+/// A file consists of segments, a segment of one block for each rank, a block of transfers. The
+/// time of a phase goes from the first opening of a file to the last closing, with the fsync if
+/// there is one. Each transfer is stamped with its place and repetition, and what is read is
+/// compared with that.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs bench ior -N 4 -b 64MiB -t 1MiB -F -e scratch:/      a checkpoint: a file for each rank, durable

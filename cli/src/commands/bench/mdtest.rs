@@ -1,4 +1,5 @@
-//! mdtest's pattern: every rank makes, looks up, reads and removes many names in a tree of directories.
+//! mdtest's pattern: every rank makes, looks up, reads and removes many names in a tree of
+//! directories.
 
 use super::options::CommonOptions;
 use super::report::BenchReport;
@@ -12,8 +13,8 @@ const TREE_MAX: u64 = 1 << 20;
 
 /// Make, look up, read and remove names, as mdtest does.
 ///
-/// The names of a rank are spread evenly over a tree of directories (-z, -b). A file is made, written (-w)
-/// and closed in one step. All ranks end one step before the next begins.
+/// The names of a rank are spread evenly over a tree of directories (-z, -b). A file is made,
+/// written (-w) and closed in one step. All ranks end one step before the next begins.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs bench mdtest -N 4 -n 1000 -F -u scratch:/         files, a directory for each rank

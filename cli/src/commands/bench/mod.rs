@@ -23,9 +23,9 @@ use crate::session::CommandSession;
 
 /// Measure a volume with the patterns of IOR and mdtest.
 ///
-/// The options mean what they mean there. Ranks are threads of this program (-N); each has a connection of
-/// its own if the volume is served. With --on the same is done in a directory of this computer, each
-/// repetition once here and once there, so that both see the same load.
+/// The options mean what they mean there. Ranks are threads of this program (-N); each has a
+/// connection of its own if the volume is served. With --on the same is done in a directory of this
+/// computer, each repetition once here and once there, so that both see the same load.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs bench ior -N 4 -b 64MiB -t 1MiB -F -e scratch:/

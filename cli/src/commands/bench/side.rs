@@ -20,8 +20,8 @@ pub(super) struct BenchSide {
 }
 
 impl BenchSide {
-    /// Does `work` as each rank, all at once. Returns the time from the start of the first to the end
-    /// of the last.
+    /// Does `work` as each rank, all at once. Returns the time from the start of the first to the
+    /// end of the last.
     #[allow(clippy::disallowed_methods, reason = "the program has threads of its own")]
     pub(super) fn as_ranks(
         &self,
@@ -35,7 +35,8 @@ impl BenchSide {
                 .map(|(rank, tree)| {
                     scope.spawn(move || {
                         begin.wait();
-                        // Measured by the ranks: the thread that waits for them may be scheduled late.
+                        // Measured by the ranks: the thread that waits for them may be scheduled
+                        // late.
                         let start = now();
                         work(&**tree, rank).map(|()| (start, now()))
                     })

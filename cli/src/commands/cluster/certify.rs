@@ -12,9 +12,9 @@ pub(super) const DAYS: u32 = 398;
 /// Make keys for processes of a cluster, by which they know each other.
 ///
 /// The keys are in the folder that the machine file names (`keys` beside it if it names none):
-/// authority.pem, which each host needs; process-N.pem, the key and certificate of process N, for its
-/// host only; and authority.key, which makes them and is needed nowhere else. Keys that are there are kept;
-/// with --renew they are made anew. A process reads them when it starts.
+/// authority.pem, which each host needs; process-N.pem, the key and certificate of process N, for
+/// its host only; and authority.key, which makes them and is needed nowhere else. Keys that are
+/// there are kept; with --renew they are made anew. A process reads them when it starts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs cluster certify cluster.toml              for processes that were added to the file

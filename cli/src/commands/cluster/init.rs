@@ -10,11 +10,12 @@ use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::size::human;
 
-/// Make a cluster: keys for its processes, and in etcd the shape of its volume and its first node map.
+/// Make a cluster: keys for its processes, and in etcd the shape of its volume and its first node
+/// map.
 ///
-/// Keys that are there are kept. Each host needs authority.pem and the process-N.pem of its processes from
-/// the folder of keys; authority.key stays here. Each process makes its disks when it is started for the first
-/// time.
+/// Keys that are there are kept. Each host needs authority.pem and the process-N.pem of its
+/// processes from the folder of keys; authority.key stays here. Each process makes its disks when
+/// it is started for the first time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Init {
     /// The machine file.

@@ -1,4 +1,5 @@
-//! The keys of a cluster: one file of PEM for each process, and the authority that vouches for them.
+//! The keys of a cluster: one file of PEM for each process, and the authority that vouches for
+//! them.
 
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -43,8 +44,8 @@ impl KeyFolder {
         self.0.join(format!("process-{number}.pem"))
     }
 
-    /// Makes certificates that hold for `days`, for those of `numbers` that have none, or for all anew.
-    /// The authority is made if there is none.
+    /// Makes certificates that hold for `days`, for those of `numbers` that have none, or for all
+    /// anew. The authority is made if there is none.
     pub(super) fn certify(
         &self,
         numbers: &[u32],

@@ -11,9 +11,10 @@ use crate::session::CommandSession;
 
 /// Take a process out of a cluster: its nodes go to the others, and it does not come back.
 ///
-/// Waits until the process has no nodes; no request fails meanwhile. Then end it (SIGTERM, or `systemctl
-/// disable --now`): it refuses to start again until `mdfs cluster add` takes it in. A process with disks stays,
-/// since their data would be away with it; ended, it gives its nodes away in the same manner until it is back.
+/// Waits until the process has no nodes; no request fails meanwhile. Then end it (SIGTERM, or
+/// `systemctl disable --now`): it refuses to start again until `mdfs cluster add` takes it in. A
+/// process with disks stays, since their data would be away with it; ended, it gives its nodes away
+/// in the same manner until it is back.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs cluster remove cluster.toml 3
@@ -29,8 +30,8 @@ pub(super) struct Remove {
 
 /// Take a process in that was removed.
 ///
-/// It gets nodes as soon as it runs. A process that is new needs only its place in the machine file and its
-/// keys (`mdfs cluster certify`): it is taken in when it starts.
+/// It gets nodes as soon as it runs. A process that is new needs only its place in the machine file
+/// and its keys (`mdfs cluster certify`): it is taken in when it starts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs cluster add cluster.toml 3

@@ -15,8 +15,8 @@ use crate::session::CommandSession;
 
 /// Make and run a volume that several processes serve together, on one host or on many.
 ///
-/// FILE is the machine file, in TOML, the same on each host: it says where etcd is, what the volume is
-/// like, and which processes there are. `mdfs cluster init --example` prints one to begin with.
+/// FILE is the machine file, in TOML, the same on each host: it says where etcd is, what the volume
+/// is like, and which processes there are. `mdfs cluster init --example` prints one to begin with.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs cluster init --example > cluster.toml      then edit it

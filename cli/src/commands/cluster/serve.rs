@@ -18,9 +18,9 @@ use crate::watch::StatusServer;
 
 /// Serve the nodes that the node map gives to one process, until SIGTERM or SIGINT.
 ///
-/// Prints one line when the volume answers. The other commands, given the directory of the process as
-/// VOL, ask it. A process that cannot renew its lease in time ends with exit code 5, for others may have
-/// taken over its nodes: let the host's service manager start it again.
+/// Prints one line when the volume answers. The other commands, given the directory of the process
+/// as VOL, ask it. A process that cannot renew its lease in time ends with exit code 5, for others
+/// may have taken over its nodes: let the host's service manager start it again.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServeProcess {
     /// The machine file.
@@ -39,8 +39,9 @@ pub(super) struct ServeProcess {
     /// serve`. Each process shows all nodes.
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// Use no keys: connections between processes are not protected, and anyone who can reach the port can
-    /// read and change everything. For a network of the cluster's own; the same for all processes.
+    /// Use no keys: connections between processes are not protected, and anyone who can reach the
+    /// port can read and change everything. For a network of the cluster's own; the same for all
+    /// processes.
     #[arg(long)]
     insecure: bool,
 }

@@ -38,8 +38,8 @@ struct ProcessRow {
     number: u32,
     state: &'static str,
     addresses: Vec<String>,
-    /// How its connections are protected, `tls` or `none`, and by which providers of libfabric they may go, as
-    /// in `tls+shm`; `-` if it never said.
+    /// How its connections are protected, `tls` or `none`, and by which providers of libfabric they
+    /// may go, as in `tls+shm`; `-` if it never said.
     links: String,
     nodes: usize,
     /// On their way here.

@@ -35,9 +35,9 @@ const SPARE_BYTES: u64 = 512 << 20;
 /// Show the main job: checkpoints of eight writers, a restart, and a real NFS client.
 ///
 /// Formats a volume on 2 disk nodes of 2 disks, serves it, lets 8 writers write a checkpoint each
-/// through the stdio-like API, restarts the server, reads everything back and compares it, lists and
-/// copies files out and in again with nfs-ls, nfs-cat and nfs-cp of libnfs-utils, and prints what was
-/// measured. Everything is removed at the end.
+/// through the stdio-like API, restarts the server, reads everything back and compares it, lists
+/// and copies files out and in again with nfs-ls, nfs-cat and nfs-cp of libnfs-utils, and prints
+/// what was measured. Everything is removed at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs demo

@@ -36,8 +36,8 @@ pub(crate) fn start(mount: &MountCommand) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Leaves the terminal, the current directory and the standard output of the process that started this
-/// one; from now on standard error goes to `log`, or nowhere.
+/// Leaves the terminal, the current directory and the standard output of the process that started
+/// this one; from now on standard error goes to `log`, or nowhere.
 pub(super) fn detach(log: Option<&Path>) -> io::Result<()> {
     let mut options = File::options();
     let sink = match log {

@@ -25,8 +25,8 @@ use crate::signals::EndSignals;
 const IN_USE_TRIES_MAX: u32 = 100;
 const IN_USE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Attempts to unmount, one every [`IN_USE_PAUSE`], before the mount is reported as in use: a program that
-/// starts another one shares its open files with it for a moment.
+/// Attempts to unmount, one every [`IN_USE_PAUSE`], before the mount is reported as in use: a
+/// program that starts another one shares its open files with it for a moment.
 const UNMOUNT_TRIES_MAX: u32 = 10;
 
 /// How long names and attributes are cached without a flag, in milliseconds.
@@ -34,10 +34,11 @@ const CACHE_MS: u32 = 1000;
 
 /// Mount a volume as a directory of this computer, until it is unmounted, SIGTERM or SIGINT.
 ///
-/// Prints one line when it is ready. The volume is opened by this process, which the other commands then
-/// ask; or it is mounted through its server, if one runs. To unmount: `umount DIR` (as another user than
-/// root: `fusermount3 -u DIR`), or end this process; everything is made durable first. If files are open
-/// in DIR at the signal, it ends when they are closed, or immediately at a second signal.
+/// Prints one line when it is ready. The volume is opened by this process, which the other commands
+/// then ask; or it is mounted through its server, if one runs. To unmount: `umount DIR` (as another
+/// user than root: `fusermount3 -u DIR`), or end this process; everything is made durable first. If
+/// files are open in DIR at the signal, it ends when they are closed, or immediately at a second
+/// signal.
 ///
 /// What a killed `mdfs mount` has left at DIR is cleared.
 #[derive(Debug, clap::Args)]
@@ -163,7 +164,8 @@ impl MountCommand {
         session.flush()
     }
 
-    /// Waits until it is unmounted, and unmounts it on a signal; not longer than to a second signal.
+    /// Waits until it is unmounted, and unmounts it on a signal; not longer than to a second
+    /// signal.
     fn wait(
         &self,
         signals: &mut EndSignals,

@@ -32,8 +32,8 @@ fn widened(numbers: &[usize]) -> Vec<u64> {
     numbers.iter().map(|&number| number as u64).collect()
 }
 
-/// The list of `count` ranges, in this order: of `lengths[i]` bytes at `offsets[i]`. Returns NULL on
-/// failure. To be freed with mdfs_regions_free.
+/// The list of `count` ranges, in this order: of `lengths[i]` bytes at `offsets[i]`. Returns NULL
+/// on failure. To be freed with mdfs_regions_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_regions_indexed(
     count: usize,
@@ -49,8 +49,8 @@ pub unsafe extern "C" fn mdfs_regions_indexed(
     })
 }
 
-/// A vector: `count` blocks of `block` bytes, the first at `start`, each `stride` bytes after the one
-/// before. Returns NULL on failure. To be freed with mdfs_regions_free.
+/// A vector: `count` blocks of `block` bytes, the first at `start`, each `stride` bytes after the
+/// one before. Returns NULL on failure. To be freed with mdfs_regions_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_regions_strided(
     start: libc::off_t,
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn mdfs_regions_subarray(
     })
 }
 
-/// The regions of `count` lists, one list after the other. The lists stay. Returns NULL on failure. To
-/// be freed with mdfs_regions_free.
+/// The regions of `count` lists, one list after the other. The lists stay. Returns NULL on failure.
+/// To be freed with mdfs_regions_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_regions_join(count: usize, lists: *const *const List) -> *mut List {
     answer(std::ptr::null_mut(), || {
@@ -133,8 +133,9 @@ unsafe fn memory(memory: *const List, length: usize) -> Result<Option<Regions>, 
 
 /// Reads the regions `file`, one after the other, into the regions `memory` of `buffer`, which has
 /// `length` bytes; for NULL, one after the other into the buffer. Thousands of regions go in one
-/// request. Returns how many bytes of the list came: fewer than all if the file ends before the last
-/// of them; bytes past its end before others are zeros. -1 on failure. The position does not move.
+/// request. Returns how many bytes of the list came: fewer than all if the file ends before the
+/// last of them; bytes past its end before others are zeros. -1 on failure. The position does not
+/// move.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_read_list(
     descriptor: libc::c_int,
@@ -160,8 +161,8 @@ pub unsafe extern "C" fn mdfs_read_list(
 
 /// Writes the regions `memory` of `data`, which has `length` bytes (for NULL, its first bytes), one
 /// after the other to the regions `file`. Thousands of regions go in one request. Returns the bytes
-/// of the list, or -1 on failure; then any part of them may have been written. The position does not
-/// move. Where regions overlap, either byte may stay.
+/// of the list, or -1 on failure; then any part of them may have been written. The position does
+/// not move. Where regions overlap, either byte may stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_write_list(
     descriptor: libc::c_int,

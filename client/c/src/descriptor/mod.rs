@@ -98,8 +98,8 @@ fn options(flags: c_int) -> Result<OpenOptions, CApiFailure> {
     Ok(options.create(has(libc::O_CREAT) && !new).create_new(new))
 }
 
-/// Opens `path`. POSIX lets a file be made that is then only read, even if its mode forbids that; the
-/// client opens such a file for writing.
+/// Opens `path`. POSIX lets a file be made that is then only read, even if its mode forbids that;
+/// the client opens such a file for writing.
 fn open(
     volume: &Volume,
     path: &[u8],

@@ -135,9 +135,9 @@ pub extern "C" fn mdfs_lseek(descriptor: c_int, offset: libc::off_t, from: c_int
     })
 }
 
-/// Makes the file durable: all that was written to it, by whomever. Returns 0, or -1 on failure: EIO
-/// also if something that was written through this descriptor since the last call is lost, because
-/// a node of the file system has restarted; write it again then.
+/// Makes the file durable: all that was written to it, by whomever. Returns 0, or -1 on failure:
+/// EIO also if something that was written through this descriptor since the last call is lost,
+/// because a node of the file system has restarted; write it again then.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdfs_fdatasync(descriptor: c_int) -> c_int {
     answer(-1, || {
