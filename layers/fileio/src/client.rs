@@ -25,9 +25,9 @@ pub const RETRY_ROUNDS_MAX: u32 = 20;
 const LOST_PAUSE: Duration = Duration::from_millis(10);
 const LOST_PAUSE_MAX: Duration = Duration::from_millis(640);
 
-/// As [`ask`], for programs that do not retry: keeps trying while a node is down and, if the retry class
-/// allows it, while replies are lost. A write whose reply was lost is not sent again: executed twice, it
-/// could undo what others wrote in between.
+/// As [`ask`], for programs that do not retry: keeps trying while a node is down and, if the retry
+/// class allows it, while replies are lost. A write whose reply was lost is not sent again:
+/// executed twice, it could undo what others wrote in between.
 pub async fn send_with_retries<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
 where
     S: Spawn,
@@ -67,9 +67,9 @@ where
     Err(if was_lost { Undelivered::Lost } else { why }.into())
 }
 
-/// Asks the node that owns `call`, in turn as often as [`BUSY_TRIES_MAX`] while it is busy or away; a
-/// request with a call id also if its reply was lost. After [`Undelivered::Lost`] a request with a call
-/// id can be sent once more, as it is: it was done, or will be then.
+/// Asks the node that owns `call`, in turn as often as [`BUSY_TRIES_MAX`] while it is busy or away;
+/// a request with a call id also if its reply was lost. After [`Undelivered::Lost`] a request with
+/// a call id can be sent once more, as it is: it was done, or will be then.
 pub async fn ask<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
 where
     S: Spawn,

@@ -3,28 +3,33 @@
 //! # Promise
 //!
 //! - Requests stand alone: any of them can be asked of its node at any time, and several at once.
-//! - A write is seen by every later read; it is durable after the next
-//!   [`Commit`](protocol::Commit) of the file that is answered with the same write verifier. Another
-//!   one says that a node has restarted and that the write is lost: then the file is as last
-//!   committed. Without a `Commit` it is durable about two seconds later.
+//! - A write is seen by every later read; it is durable after the next [`Commit`](protocol::Commit)
+//!   of the file that is answered with the same write verifier. Another one says that a node has
+//!   restarted and that the write is lost: then the file is as last committed. Without a `Commit`
+//!   it is durable about two seconds later.
 //! - Names are changed one at a time; a request that says `durable` is durable when answered.
 //! - Create, link, remove, rename and the like are done whole or not at all, over any crash, and
 //!   no reader sees half of them.
 //! - Permissions are POSIX', as the [`model`] spells them out.
 //!
-//! # Asks below
+//! # Needs
 //!
 //! Metadata for inodes, names and block maps (`meta`), stripes for content (`blockio::Stripes`: the
 //! cache, or block I/O itself).
 //!
-//! # Rooms
+//! # Features
+//!
+//! `server` (default): the server and the reference. Without it there are the table of requests
+//! with its types, placement, and what clients need.
+//!
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `protocol.rs` | the applications interface: every request and reply |
 //! | `hash.rs` | which node answers a request |
 //! | `client.rs` | how the layer above sends requests, and when it sends them again |
-//! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
+//! | `server/` | the server: a component for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `locks.rs` | who may lock which bytes: pure |
 //! | `lock_types.rs` | the records of locks in messages |
@@ -36,11 +41,16 @@ pub mod client;
 pub mod hash;
 pub mod lock_types;
 pub mod locks;
+#[cfg(feature = "server")]
 pub mod model;
+#[cfg(feature = "server")]
 mod pieces;
 pub mod protocol;
 pub mod regions;
+#[cfg_attr(not(feature = "server"), allow(dead_code, reason = "clients check searches only"))]
 mod rules;
+#[cfg(feature = "server")]
 mod server;
 
+#[cfg(feature = "server")]
 pub use server::{ClientHandover, FileServer, FilesHandover};

@@ -1,4 +1,5 @@
-//! Advisory locks of byte ranges, as POSIX has them. Pure: who may have what, no time and no messages.
+//! Advisory locks of byte ranges, as POSIX has them. Pure: who may have what, no time and no
+//! messages.
 //!
 //! The locks of one owner on one file never overlap, and neighbours of one kind are one lock: so a
 //! new lock replaces what its owner had on the same bytes, and taking bytes away may split one.

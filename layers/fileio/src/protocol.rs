@@ -1,8 +1,8 @@
 //! The applications interface (thesis section 2.5.4): all that clients and gateways may ask.
 //!
 //! Every request stands alone: it names its objects in full and carries who asks. Those that are
-//! not idempotent carry a call id too: with the same id they are done once, however often they come,
-//! as long as the reply is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
+//! not idempotent carry a call id too: with the same id they are done once, however often they
+//! come, as long as the reply is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
 
 use std::time::Duration;
 
@@ -145,8 +145,8 @@ runtime::record! {
 runtime::record! {
     /// What was read of a list.
     pub struct ListData {
-        /// The packed bytes, in pieces, up to the last one that is in the file: what is missing of the
-        /// window lies past its end. Bytes past the end between others are zeros.
+        /// The packed bytes, in pieces, up to the last one that is in the file: what is missing of
+        /// the window lies past its end. Bytes past the end between others are zeros.
         data: Vec<Bytes>,
         /// The file.
         attributes: Attributes,
@@ -192,8 +192,9 @@ runtime::record! {
     pub struct OpenedFile {
         /// It.
         attributes: Attributes,
-        /// The client's lease at the file's node; 0 if nothing is held. Another one than before says
-        /// that the node has forgotten what the client held there: it must hold all of it again.
+        /// The client's lease at the file's node; 0 if nothing is held. Another one than before
+        /// says that the node has forgotten what the client held there: it must hold all of it
+        /// again.
         lease: u64,
     }
 }
@@ -431,9 +432,9 @@ runtime::protocol! {
         ino: u64,
     } -> (), by inode(ino), retry never, from servers, after recovery;
 
-    /// Make a hole: blocks that lie in the range as a whole are freed, the rest of it becomes zeros,
-    /// the size stays. Seen at once, durable like a write, and as atomic: one record of the log holds
-    /// at least all of one chunk. Works on a full volume.
+    /// Make a hole: blocks that lie in the range as a whole are freed, the rest of it becomes
+    /// zeros, the size stays. Seen at once, durable like a write, and as atomic: one record of the
+    /// log holds at least all of one chunk. Works on a full volume.
     19 Bulk PunchHole {
         /// Who asks.
         who: Credentials,
@@ -448,8 +449,8 @@ runtime::protocol! {
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// Prepare for writes to a range: if the volume cannot hold it now, [`Error::NoSpace`] comes at
-    /// once. No block is set aside, since each write goes to new blocks (design D6): others may take
-    /// the space before the writes come.
+    /// once. No block is set aside, since each write goes to new blocks (design D6): others may
+    /// take the space before the writes come.
     20 Control Allocate {
         /// Who asks.
         who: Credentials,
@@ -466,9 +467,9 @@ runtime::protocol! {
         durable: bool,
     } -> Attributes, by inode(file.ino), retry never, from any, after recovery;
 
-    /// The first byte at or after an offset that is data, or in a hole, in blocks as the file has them
-    /// now, committed or not. `None` if the offset is not before the end of the file, or if no data
-    /// follows (ENXIO).
+    /// The first byte at or after an offset that is data, or in a hole, in blocks as the file has
+    /// them now, committed or not. `None` if the offset is not before the end of the file, or if no
+    /// data follows (ENXIO).
     21 Control Seek {
         /// Who asks.
         who: Credentials,
@@ -480,7 +481,8 @@ runtime::protocol! {
         target: SeekTarget,
     } -> Option<u64>, by inode(file.ino), retry idempotent, from any, after recovery;
 
-    /// The value of an extended attribute. `user.` and `trusted.` are the namespaces that there are.
+    /// The value of an extended attribute. `user.` and `trusted.` are the namespaces that there
+    /// are.
     22 Bulk GetXattr {
         /// Who asks.
         who: Credentials,
@@ -500,8 +502,8 @@ runtime::protocol! {
         file: Handle,
         /// The attribute.
         name: XattrName,
-        /// Its value, at most [`XATTR_VALUE_MAX`] bytes; all of a file's names and values have at most
-        /// [`XATTRS_BYTES_MAX`].
+        /// Its value, at most [`XATTR_VALUE_MAX`] bytes; all of a file's names and values have at
+        /// most [`XATTRS_BYTES_MAX`].
         value: Vec<u8>,
         /// What must be there before.
         mode: XattrMode,
@@ -535,8 +537,8 @@ runtime::protocol! {
     /// lets go, or its lease ends. The lease begins anew. Nothing is held of what is no regular
     /// file.
     26 Control OpenHandle {
-        /// The client, and its number of this call: an earlier [`CloseHandle`] that comes later does not
-        /// count.
+        /// The client, and its number of this call: an earlier [`CloseHandle`] that comes later
+        /// does not count.
         call: CallId,
         /// The file.
         file: Handle,
@@ -636,8 +638,8 @@ runtime::protocol! {
         directory: Handle,
     } -> (), by inode(directory.ino), retry idempotent, from any, after recovery;
 
-    /// Read a window of a list of regions, packed. The list travels as it was described; which chunks,
-    /// stripes and blocks its regions lie in, their node finds out.
+    /// Read a window of a list of regions, packed. The list travels as it was described; which
+    /// chunks, stripes and blocks its regions lie in, their node finds out.
     35 Bulk ReadList {
         /// Who asks.
         who: Credentials,
@@ -652,8 +654,8 @@ runtime::protocol! {
         length: u32,
     } -> ListData, by inode(file.ino), retry idempotent, from any, after recovery;
 
-    /// Write a window of a list of regions. Where regions overlap, the later one stays. Each chunk is
-    /// written as a whole, as [`Write`] does it; readers may see one chunk before another.
+    /// Write a window of a list of regions. Where regions overlap, the later one stays. Each chunk
+    /// is written as a whole, as [`Write`] does it; readers may see one chunk before another.
     36 Bulk WriteList {
         /// Who asks.
         who: Credentials,
@@ -677,9 +679,9 @@ runtime::protocol! {
         who: Credentials,
         /// Which call this is.
         call: CallId,
-        /// The lease of the client at the node under which it sent this before, without an answer. If the
-        /// node does not know that lease any more, nor what came of the call, it does nothing, and the
-        /// answer is [`Undelivered::Lost`].
+        /// The lease of the client at the node under which it sent this before, without an answer.
+        /// If the node does not know that lease any more, nor what came of the call, it does
+        /// nothing, and the answer is [`Undelivered::Lost`].
         sent_under: Option<u64>,
         /// The file.
         file: Handle,
@@ -687,8 +689,8 @@ runtime::protocol! {
         data: Vec<Bytes>,
     } -> Appended, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Was this call done by this node, and is its reply stored (ADR 9)? Waits for a copy of it that is
-    /// under way; that it was done is durable then. Asked of all nodes.
+    /// Was this call done by this node, and is its reply stored (ADR 9)? Waits for a copy of it
+    /// that is under way; that it was done is durable then. Asked of all nodes.
     38 Control WasDone {
         /// Which call.
         call: CallId,
@@ -777,5 +779,13 @@ impl Error {
     /// Nothing was done, the node may answer later.
     pub fn not_applied(&self) -> bool {
         matches!(self, Self::Undelivered { why } if why.not_applied())
+    }
+}
+
+impl OpenNew {
+    /// The request that makes the file.
+    pub fn creation(&self) -> Create {
+        let Self { who, call, directory, name, existing, change, durable } = self.clone();
+        Create { who, call, directory, name, existing, change, durable }
     }
 }

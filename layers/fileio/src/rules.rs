@@ -218,9 +218,9 @@ pub(crate) fn new_inode(
 }
 
 /// May `who` read (or write) the extended attribute, as Linux has it? `user.` is for files and
-/// directories: their mode decides, and in a sticky directory only owners write. `trusted.` is root's.
-/// There are no others: access control lists and labels that are stored and not obeyed would promise
-/// what is not kept.
+/// directories: their mode decides, and in a sticky directory only owners write. `trusted.` is
+/// root's. There are no others: access control lists and labels that are stored and not obeyed
+/// would promise what is not kept.
 pub(crate) fn check_xattr(
     who: &Credentials,
     file: &Attributes,

@@ -1,5 +1,5 @@
-//! The bytes of requests and replies of the applications interface. A change here is a change of the
-//! protocol: raise its version, tell docs/protocol.md and the changelog.
+//! The bytes of requests and replies of the applications interface. A change here is a change of
+//! the protocol: raise its version, tell docs/protocol.md and the changelog.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use bytes::Bytes;

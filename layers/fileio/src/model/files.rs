@@ -5,35 +5,192 @@ use std::ops::Range;
 use bytes::Bytes;
 use meta::attributes::access;
 
-use super::state::{InodeBody, ModelState, permit};
+use super::state::{InodeBody, ModelInode, ModelState, permit};
 use crate::protocol::{
     Allocate, Append, Appended, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX,
     Error, FILE_SIZE_MAX, GetAttributes, Handle, Kind, ListData, PunchHole, Read, ReadData,
-    ReadDirectory, ReadLink, ReadList, Regions, Seek, SeekTarget, SetAttributes, SyncDirectory,
-    TRANSFER_MAX, Time, WccAttr, Write, WriteList, WriteResult,
+    ReadDirectory, ReadList, Regions, Seek, SeekTarget, SetAttributes, SyncDirectory, TRANSFER_MAX,
+    Time, WccAttr, Write, WriteList, WriteResult,
 };
 use crate::regions::REGIONS_MAX;
 
 /// The write verifier of all files.
 const WRITE_VERIFIER: u64 = 0x7E57;
 
-impl ModelState {
-    pub(super) fn get_attributes(&self, r: &GetAttributes) -> Result<Attributes, Error> {
-        self.attributes(&r.file)
-    }
-
+impl ModelInode {
     pub(super) fn set_attributes(
         &mut self,
         r: &SetAttributes,
         now: Time,
     ) -> Result<Attributes, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        if r.only_if_ctime.is_some_and(|ctime| ctime != inode.fixed.ctime) {
+        if r.only_if_ctime.is_some_and(|ctime| ctime != self.fixed.ctime) {
             return Err(Error::Changed {});
         }
-        inode.check_change(&r.who, &r.change)?;
-        inode.apply(&r.who, &r.change, now);
-        Ok(inode.attributes())
+        self.check_change(&r.who, &r.change)?;
+        self.apply(&r.who, &r.change, now);
+        Ok(self.attributes())
+    }
+
+    pub(super) fn read_link(&mut self, now: Time) -> Result<Vec<u8>, Error> {
+        let InodeBody::Symlink(target) = &self.body else {
+            return Err(Error::Invalid {});
+        };
+        let target = target.clone();
+        self.accessed(now);
+        Ok(target)
+    }
+
+    pub(super) fn read(&mut self, r: &Read, now: Time) -> Result<ReadData, Error> {
+        self.content()?;
+        self.check_transfer(&r.who, access::READ)?;
+        if r.length > TRANSFER_MAX {
+            return Err(Error::Invalid {});
+        }
+        let content = self.content()?;
+        let bytes = content.read(r.offset, u64::from(r.length));
+        let end = r.offset.saturating_add(bytes.len() as u64) >= content.size();
+        if !bytes.is_empty() {
+            self.accessed(now);
+        }
+        let data = if bytes.is_empty() { Vec::new() } else { vec![Bytes::from(bytes)] };
+        Ok(ReadData { data, end, attributes: self.attributes() })
+    }
+
+    pub(super) fn write(
+        &mut self,
+        r: &Write,
+        free_bytes: u64,
+        now: Time,
+    ) -> Result<WriteResult, Error> {
+        self.content()?;
+        self.check_transfer(&r.who, access::WRITE)?;
+        let length: u64 = r.data.iter().map(|part| part.len() as u64).sum();
+        if length > u64::from(TRANSFER_MAX) {
+            return Err(Error::Invalid {});
+        }
+        let before = Some(WccAttr::of(&self.attributes()));
+        if length == 0 {
+            return Ok(WriteResult { before, ..verified(self.attributes()) });
+        }
+        if r.offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Error::FileTooLarge {});
+        }
+        let content = self.content()?;
+        if content.growth_bytes(r.offset, length) > free_bytes {
+            return Err(Error::NoSpace {});
+        }
+        content.write(r.offset, &r.data.concat());
+        self.modified(now);
+        self.drop_setid(&r.who);
+        Ok(WriteResult { before, ..verified(self.attributes()) })
+    }
+
+    pub(super) fn append(
+        &mut self,
+        r: &Append,
+        free_bytes: u64,
+        now: Time,
+    ) -> Result<Appended, Error> {
+        let offset = self.attributes().size;
+        let (who, data) = (r.who.clone(), r.data.clone());
+        let write = Write { who, file: r.file, offset, data, durable: false };
+        Ok(Appended { offset, written: self.write(&write, free_bytes, now)? })
+    }
+
+    /// Region by region.
+    pub(super) fn read_list(&mut self, r: &ReadList, now: Time) -> Result<ListData, Error> {
+        let window = window_of(&r.regions, r.skip, u64::from(r.length))?;
+        self.content()?;
+        self.check_transfer(&r.who, access::READ)?;
+        let content = self.content()?;
+        let (mut packed, mut length) = (Vec::new(), 0);
+        for region in r.regions.walk(window) {
+            let bytes = content.read(region.offset, region.length);
+            if !bytes.is_empty() {
+                length = packed.len() + bytes.len();
+            }
+            packed.resize(packed.len() + region.length as usize, 0);
+            let start = packed.len() - region.length as usize;
+            packed[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        packed.truncate(length);
+        if !packed.is_empty() {
+            self.accessed(now);
+        }
+        let data = if packed.is_empty() { Vec::new() } else { vec![Bytes::from(packed)] };
+        Ok(ListData { data, attributes: self.attributes() })
+    }
+
+    /// Region by region.
+    pub(super) fn write_list(
+        &mut self,
+        r: &WriteList,
+        free_bytes: u64,
+        now: Time,
+    ) -> Result<WriteResult, Error> {
+        let window = window_of(&r.regions, r.skip, r.data.len() as u64)?;
+        let limit = self.attributes().used_bytes + free_bytes;
+        let write = |inode: &mut Self, offset: u64, data: Vec<Bytes>| {
+            let (who, free_bytes) =
+                (r.who.clone(), limit.saturating_sub(inode.attributes().used_bytes));
+            let write = Write { who, file: r.file, offset, data, durable: r.durable };
+            inode.write(&write, free_bytes, now)
+        };
+        // Of no bytes, in case there are none.
+        let mut written = write(self, 0, Vec::new())?;
+        for region in r.regions.walk(window) {
+            let start = (region.position - r.skip) as usize;
+            let data = r.data.slice(start..start + region.length as usize);
+            written = write(self, region.offset, vec![data])?;
+        }
+        Ok(WriteResult { before: None, ..written })
+    }
+
+    pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<WriteResult, Error> {
+        self.content()?;
+        self.check_transfer(&r.who, access::WRITE)?;
+        let end = end_of_range(r.offset, r.length)?;
+        let content = self.content()?;
+        if r.offset < content.size() {
+            content.punch(r.offset, end);
+            self.modified(now);
+            self.drop_setid(&r.who);
+        }
+        Ok(verified(self.attributes()))
+    }
+
+    pub(super) fn allocate(
+        &mut self,
+        r: &Allocate,
+        free_bytes: u64,
+        now: Time,
+    ) -> Result<Attributes, Error> {
+        self.content()?;
+        self.check_transfer(&r.who, access::WRITE)?;
+        let end = end_of_range(r.offset, r.length)?;
+        let content = self.content()?;
+        if content.growth_bytes(r.offset, r.length) > free_bytes {
+            return Err(Error::NoSpace {});
+        }
+        if !r.keep_size && end > content.size() {
+            content.set_size(end);
+            self.modified(now);
+            self.drop_setid(&r.who);
+        }
+        Ok(self.attributes())
+    }
+
+    pub(super) fn seek(&mut self, r: &Seek) -> Result<Option<u64>, Error> {
+        self.content()?;
+        self.check_transfer(&r.who, access::READ)?;
+        let in_page = r.target == SeekTarget::Data {};
+        Ok(self.content()?.seek(r.offset, in_page))
+    }
+}
+
+impl ModelState {
+    pub(super) fn get_attributes(&self, r: &GetAttributes) -> Result<Attributes, Error> {
+        self.attributes(&r.file)
     }
 
     pub(super) fn read_directory(
@@ -69,148 +226,6 @@ impl ModelState {
         let inode = self.inode_mut(&r.directory)?;
         inode.accessed(now);
         Ok(DirectoryPage { entries, end, directory: inode.attributes() })
-    }
-
-    pub(super) fn read_link(&mut self, r: &ReadLink, now: Time) -> Result<Vec<u8>, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        let InodeBody::Symlink(target) = &inode.body else {
-            return Err(Error::Invalid {});
-        };
-        let target = target.clone();
-        inode.accessed(now);
-        Ok(target)
-    }
-
-    pub(super) fn read(&mut self, r: &Read, now: Time) -> Result<ReadData, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        inode.content()?;
-        inode.check_transfer(&r.who, access::READ)?;
-        if r.length > TRANSFER_MAX {
-            return Err(Error::Invalid {});
-        }
-        let content = inode.content()?;
-        let bytes = content.read(r.offset, u64::from(r.length));
-        let end = r.offset.saturating_add(bytes.len() as u64) >= content.size();
-        if !bytes.is_empty() {
-            inode.accessed(now);
-        }
-        let data = if bytes.is_empty() { Vec::new() } else { vec![Bytes::from(bytes)] };
-        Ok(ReadData { data, end, attributes: inode.attributes() })
-    }
-
-    pub(super) fn write(&mut self, r: &Write, now: Time) -> Result<WriteResult, Error> {
-        let free_bytes = self.free_bytes();
-        let inode = self.inode_mut(&r.file)?;
-        inode.content()?;
-        inode.check_transfer(&r.who, access::WRITE)?;
-        let length: u64 = r.data.iter().map(|part| part.len() as u64).sum();
-        if length > u64::from(TRANSFER_MAX) {
-            return Err(Error::Invalid {});
-        }
-        let before = Some(WccAttr::of(&inode.attributes()));
-        if length == 0 {
-            return Ok(WriteResult { before, ..verified(inode.attributes()) });
-        }
-        if r.offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
-            return Err(Error::FileTooLarge {});
-        }
-        let content = inode.content()?;
-        if content.growth_bytes(r.offset, length) > free_bytes {
-            return Err(Error::NoSpace {});
-        }
-        content.write(r.offset, &r.data.concat());
-        inode.modified(now);
-        inode.drop_setid(&r.who);
-        Ok(WriteResult { before, ..verified(inode.attributes()) })
-    }
-
-    pub(super) fn append(&mut self, r: &Append, now: Time) -> Result<Appended, Error> {
-        let offset = self.inode_mut(&r.file)?.attributes().size;
-        let (who, data) = (r.who.clone(), r.data.clone());
-        let write = Write { who, file: r.file, offset, data, durable: false };
-        Ok(Appended { offset, written: self.write(&write, now)? })
-    }
-
-    /// Region by region.
-    pub(super) fn read_list(&mut self, r: &ReadList, now: Time) -> Result<ListData, Error> {
-        let window = window_of(&r.regions, r.skip, u64::from(r.length))?;
-        let inode = self.inode_mut(&r.file)?;
-        inode.content()?;
-        inode.check_transfer(&r.who, access::READ)?;
-        let content = inode.content()?;
-        let (mut packed, mut length) = (Vec::new(), 0);
-        for region in r.regions.walk(window) {
-            let bytes = content.read(region.offset, region.length);
-            if !bytes.is_empty() {
-                length = packed.len() + bytes.len();
-            }
-            packed.resize(packed.len() + region.length as usize, 0);
-            let start = packed.len() - region.length as usize;
-            packed[start..start + bytes.len()].copy_from_slice(&bytes);
-        }
-        packed.truncate(length);
-        if !packed.is_empty() {
-            inode.accessed(now);
-        }
-        let data = if packed.is_empty() { Vec::new() } else { vec![Bytes::from(packed)] };
-        Ok(ListData { data, attributes: inode.attributes() })
-    }
-
-    /// Region by region.
-    pub(super) fn write_list(&mut self, r: &WriteList, now: Time) -> Result<WriteResult, Error> {
-        let window = window_of(&r.regions, r.skip, r.data.len() as u64)?;
-        let write = |state: &mut Self, offset: u64, data: Vec<Bytes>| {
-            let who = r.who.clone();
-            state.write(&Write { who, file: r.file, offset, data, durable: r.durable }, now)
-        };
-        // Of no bytes, in case there are none.
-        let mut written = write(self, 0, Vec::new())?;
-        for region in r.regions.walk(window) {
-            let start = (region.position - r.skip) as usize;
-            let data = r.data.slice(start..start + region.length as usize);
-            written = write(self, region.offset, vec![data])?;
-        }
-        Ok(WriteResult { before: None, ..written })
-    }
-
-    pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<WriteResult, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        inode.content()?;
-        inode.check_transfer(&r.who, access::WRITE)?;
-        let end = end_of_range(r.offset, r.length)?;
-        let content = inode.content()?;
-        if r.offset < content.size() {
-            content.punch(r.offset, end);
-            inode.modified(now);
-            inode.drop_setid(&r.who);
-        }
-        Ok(verified(inode.attributes()))
-    }
-
-    pub(super) fn allocate(&mut self, r: &Allocate, now: Time) -> Result<Attributes, Error> {
-        let free_bytes = self.free_bytes();
-        let inode = self.inode_mut(&r.file)?;
-        inode.content()?;
-        inode.check_transfer(&r.who, access::WRITE)?;
-        let end = end_of_range(r.offset, r.length)?;
-        let content = inode.content()?;
-        if content.growth_bytes(r.offset, r.length) > free_bytes {
-            return Err(Error::NoSpace {});
-        }
-        if !r.keep_size && end > content.size() {
-            content.set_size(end);
-            inode.modified(now);
-            inode.drop_setid(&r.who);
-        }
-        Ok(inode.attributes())
-    }
-
-    pub(super) fn seek(&mut self, r: &Seek) -> Result<Option<u64>, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        inode.content()?;
-        inode.check_transfer(&r.who, access::READ)?;
-        let in_page = r.target == SeekTarget::Data {};
-        Ok(inode.content()?.seek(r.offset, in_page))
     }
 
     pub(super) fn commit(&self, r: &Commit) -> Result<WriteResult, Error> {

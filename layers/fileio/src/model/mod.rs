@@ -9,23 +9,24 @@
 //! - Checks come in this order: the handles exist ([`Error::Stale`]), the directory is one, it may
 //!   be searched, the name exists (or not), then the right to change. So making what exists is
 //!   [`Error::Exists`] and removing what does not is [`Error::NotFound`], for every caller.
-//! - The owner of a file may always read, write and cut it, and who may execute a file may also read
-//!   it (RFC 1813 section 4.4): access was checked when the file was opened, and a program may write
-//!   a file that it created read-only.
-//! - A file is gone with its last name, or when the last client that holds it lets go; requests with
-//!   its handle are then [`Error::Stale`]. It gets no name again once it has none. Directories are
-//!   never held. Leases do not end here.
+//! - The owner of a file may always read, write and cut it, and who may execute a file may also
+//!   read it (RFC 1813 section 4.4): access was checked when the file was opened, and a program may
+//!   write a file that it created read-only.
+//! - A file is gone with its last name, or when the last client that holds it lets go; requests
+//!   with its handle are then [`Error::Stale`]. It gets no name again once it has none. Directories
+//!   are never held. Leases do not end here.
 //! - Writing, cutting or giving away a file by anybody but root takes its setuid and setgid bits.
 //! - Modes that are not given are 0644 for files and other nodes, 0755 for directories; a symbolic
 //!   link's is always 0777. A directory's size is one page.
 //! - Only root makes devices.
-//! - A hole that reaches the end of a file frees its last block too. [`Allocate`](crate::protocol::Allocate) sets nothing aside
-//!   and changes nothing but the size.
+//! - A hole that reaches the end of a file frees its last block too.
+//!   [`Allocate`](crate::protocol::Allocate) sets nothing aside and changes nothing but the size.
 //! - Extended attributes have two namespaces: `user.`, of files and directories, where the mode
-//!   decides (also for owners) and in a sticky directory only owners write; and `trusted.`, which only
-//!   root sees. What others have, `security.` and `system.`, is [`Error::Unsupported`]: a label or an
-//!   access control list that is kept and not obeyed would be worse than none. Checks come in this
-//!   order: the namespace, the right, the length of the value, what the mode asks for, the sum.
+//!   decides (also for owners) and in a sticky directory only owners write; and `trusted.`, which
+//!   only root sees. What others have, `security.` and `system.`, is [`Error::Unsupported`]: a
+//!   label or an access control list that is kept and not obeyed would be worse than none. Checks
+//!   come in this order: the namespace, the right, the length of the value, what the mode asks for,
+//!   the sum.
 //! - A request that comes again with its [`CallId`] gets the first answer, if that was a success.
 //!
 //! # Rooms
@@ -144,11 +145,14 @@ impl Model {
     fn apply(&self, request: &Request) -> Reply {
         let now = Time::from_unix((self.clock)());
         let state = &mut *self.state.borrow_mut();
+        let free_bytes = state.free_bytes();
         match request {
             Request::Lookup(r) => Reply::Lookup(state.lookup(r)),
             Request::Parent(r) => Reply::Parent(state.parent(r)),
             Request::GetAttributes(r) => Reply::GetAttributes(state.get_attributes(r)),
-            Request::SetAttributes(r) => Reply::SetAttributes(state.set_attributes(r, now)),
+            Request::SetAttributes(r) => Reply::SetAttributes(
+                state.inode_mut(&r.file).and_then(|inode| inode.set_attributes(r, now)),
+            ),
             Request::Create(r) => Reply::Create(state.create(r, now)),
             Request::MakeNode(r) => Reply::MakeNode(state.make_node(r, now)),
             Request::Remove(r) => Reply::Remove(state.remove(r, now)),
@@ -156,32 +160,58 @@ impl Model {
             Request::Rename(r) => Reply::Rename(state.rename(r, now)),
             Request::Link(r) => Reply::Link(state.link(r, now)),
             Request::ReadDirectory(r) => Reply::ReadDirectory(state.read_directory(r, now)),
-            Request::ReadLink(r) => Reply::ReadLink(state.read_link(r, now)),
-            Request::Read(r) => Reply::Read(state.read(r, now)),
-            Request::Write(r) => Reply::Write(state.write(r, now)),
-            Request::ReadList(r) => Reply::ReadList(state.read_list(r, now)),
-            Request::WriteList(r) => Reply::WriteList(state.write_list(r, now)),
-            Request::Append(r) => Reply::Append(state.append(r, now)),
+            Request::ReadLink(r) => {
+                Reply::ReadLink(state.inode_mut(&r.file).and_then(|inode| inode.read_link(now)))
+            }
+            Request::Read(r) => {
+                Reply::Read(state.inode_mut(&r.file).and_then(|inode| inode.read(r, now)))
+            }
+            Request::Write(r) => Reply::Write(
+                state.inode_mut(&r.file).and_then(|inode| inode.write(r, free_bytes, now)),
+            ),
+            Request::ReadList(r) => {
+                Reply::ReadList(state.inode_mut(&r.file).and_then(|inode| inode.read_list(r, now)))
+            }
+            Request::WriteList(r) => Reply::WriteList(
+                state.inode_mut(&r.file).and_then(|inode| inode.write_list(r, free_bytes, now)),
+            ),
+            Request::Append(r) => Reply::Append(
+                state.inode_mut(&r.file).and_then(|inode| inode.append(r, free_bytes, now)),
+            ),
             Request::Commit(r) => Reply::Commit(state.commit(r)),
-            Request::PunchHole(r) => Reply::PunchHole(state.punch_hole(r, now)),
-            Request::Allocate(r) => Reply::Allocate(state.allocate(r, now)),
-            Request::Seek(r) => Reply::Seek(state.seek(r)),
-            Request::GetXattr(r) => Reply::GetXattr(state.get_xattr(r)),
-            Request::SetXattr(r) => Reply::SetXattr(state.set_xattr(r, now)),
-            Request::ListXattrs(r) => Reply::ListXattrs(state.list_xattrs(r)),
-            Request::RemoveXattr(r) => Reply::RemoveXattr(state.remove_xattr(r, now)),
+            Request::PunchHole(r) => Reply::PunchHole(
+                state.inode_mut(&r.file).and_then(|inode| inode.punch_hole(r, now)),
+            ),
+            Request::Allocate(r) => Reply::Allocate(
+                state.inode_mut(&r.file).and_then(|inode| inode.allocate(r, free_bytes, now)),
+            ),
+            Request::Seek(r) => {
+                Reply::Seek(state.inode_mut(&r.file).and_then(|inode| inode.seek(r)))
+            }
+            Request::GetXattr(r) => {
+                Reply::GetXattr(state.inode(&r.file).and_then(|inode| inode.get_xattr(r)))
+            }
+            Request::SetXattr(r) => {
+                Reply::SetXattr(state.inode_mut(&r.file).and_then(|inode| inode.set_xattr(r, now)))
+            }
+            Request::ListXattrs(r) => {
+                Reply::ListXattrs(state.inode(&r.file).and_then(|inode| inode.list_xattrs(r)))
+            }
+            Request::RemoveXattr(r) => Reply::RemoveXattr(
+                state.inode_mut(&r.file).and_then(|inode| inode.remove_xattr(r, now)),
+            ),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Flush(_) => Reply::Flush(Ok(())),
             Request::SyncDirectory(r) => Reply::SyncDirectory(state.sync_directory(r)),
-            Request::OpenHandle(r) => Reply::OpenHandle(state.hold(r)),
+            Request::OpenHandle(r) => Reply::OpenHandle(state.open_handle(r)),
             Request::CloseHandle(r) => {
                 state.close_handle(r);
                 Reply::CloseHandle(Ok(()))
             }
             Request::Renew(r) => Reply::Renew(Ok(r.lease == open_files::LEASE_ID)),
-            Request::Lock(r) => Reply::Lock(state.lock(r)),
-            Request::TestLock(r) => Reply::TestLock(state.test_lock(r)),
-            Request::Unlock(r) => Reply::Unlock(state.unlock(r)),
+            Request::Lock(r) => Reply::Lock(state.open_files.lock(r)),
+            Request::TestLock(r) => Reply::TestLock(state.open_files.test_lock(r)),
+            Request::Unlock(r) => Reply::Unlock(state.open_files.unlock(r)),
             Request::Open(r) => Reply::Open(state.open(r)),
             Request::OpenNew(r) => Reply::OpenNew(state.open_new(r, now)),
             // The model keeps no replies.

@@ -1,62 +1,36 @@
 //! Files that clients have open.
 
+use std::collections::BTreeMap;
+
 use runtime::protocol::Undelivered;
 
 use super::state::ModelState;
-use crate::locks::LockRefusal;
+use crate::locks::{LockRefusal, LockTable};
 use crate::protocol::{
-    Attributes, ByteRange, CallId, CloseHandle, Create, Error, FileLock, Kind, Lock, LockResult,
-    Lookup, Open, OpenHandle, OpenNew, OpenedFile, OpenedNewFile, TestLock, Time, Unlock,
+    Attributes, ByteRange, CallId, CloseHandle, Error, FileLock, Kind, Lock, LockResult, Lookup,
+    Open, OpenHandle, OpenNew, OpenedFile, OpenedNewFile, TestLock, Time, Unlock,
 };
 
 /// The lease of all clients.
 pub(super) const LEASE_ID: u64 = 1;
 
-impl ModelState {
-    pub(super) fn hold(&mut self, r: &OpenHandle) -> Result<OpenedFile, Error> {
-        let attributes = self.attributes(&r.file)?;
-        Ok(self.held(r.call, attributes))
-    }
+/// Clients that have files open, and their locks. Leases never end.
+#[derive(Debug, Default)]
+pub(super) struct ModelOpenFiles {
+    /// For each file the clients, with the call that opened it last.
+    clients: BTreeMap<u64, BTreeMap<u64, u64>>,
+    locks: LockTable,
+}
 
-    pub(super) fn close_handle(&mut self, r: &CloseHandle) {
-        let ino = r.file.ino;
-        // The number may be another file's by now.
-        if self.attributes(&r.file).is_err() {
-            return;
-        }
-        let Some(holders) = self.holders.get_mut(&ino) else { return };
-        // The client has opened it again since.
-        if holders.get(&r.call.client).is_none_or(|held| *held > r.call.number) {
-            return;
-        }
-        holders.remove(&r.call.client);
-        self.locks.release(ino, r.call.client);
-        if holders.is_empty() {
-            self.holders.remove(&ino);
-            if self.attributes(&r.file).is_ok_and(|file| file.links == 0) {
-                self.end(ino);
-            }
-        }
-    }
-
-    pub(super) fn open(&mut self, r: &Open) -> Result<OpenedFile, Error> {
-        let (who, directory, name) = (r.who.clone(), r.directory, r.name.clone());
-        let attributes = self.lookup(&Lookup { who, directory, name })?;
-        Ok(self.held(r.call, attributes))
-    }
-
-    pub(super) fn open_new(&mut self, r: &OpenNew, now: Time) -> Result<OpenedNewFile, Error> {
-        let OpenNew { who, call, directory, name, existing, change, durable } = r.clone();
-        let create = Create { who, call, directory, name, existing, change, durable };
-        let created = self.create(&create, now)?;
-        let OpenedFile { lease, .. } = self.held(call, created.attributes);
-        Ok(OpenedNewFile { created, lease })
+impl ModelOpenFiles {
+    pub(super) fn is_open(&self, ino: u64) -> bool {
+        self.clients.contains_key(&ino)
     }
 
     pub(super) fn lock(&mut self, r: &Lock) -> Result<LockResult, Error> {
         check_range(r.range)?;
-        let holders = self.holders.get(&r.file.ino);
-        if r.lease != LEASE_ID || !holders.is_some_and(|all| all.contains_key(&r.owner.client)) {
+        let clients = self.clients.get(&r.file.ino);
+        if r.lease != LEASE_ID || !clients.is_some_and(|all| all.contains_key(&r.owner.client)) {
             return Ok(LockResult::Unheld {});
         }
         if r.reclaim {
@@ -80,14 +54,61 @@ impl ModelState {
         unlocked.map_err(|_| Undelivered::Busy.into())
     }
 
-    fn held(&mut self, call: CallId, attributes: Attributes) -> OpenedFile {
+    fn open(&mut self, call: CallId, attributes: Attributes) -> OpenedFile {
         if attributes.kind != (Kind::File {}) {
             return OpenedFile { attributes, lease: 0 };
         }
-        let holders = self.holders.entry(attributes.ino).or_default();
-        let last = holders.entry(call.client).or_default();
+        let clients = self.clients.entry(attributes.ino).or_default();
+        let last = clients.entry(call.client).or_default();
         *last = call.number.max(*last);
         OpenedFile { attributes, lease: LEASE_ID }
+    }
+
+    /// Closes a file for the client of `call`; false if it is still open.
+    fn close(&mut self, ino: u64, call: CallId) -> bool {
+        let Some(clients) = self.clients.get_mut(&ino) else { return false };
+        // The client has opened it again since.
+        if clients.get(&call.client).is_none_or(|last| *last > call.number) {
+            return false;
+        }
+        clients.remove(&call.client);
+        self.locks.release(ino, call.client);
+        let is_last = clients.is_empty();
+        if is_last {
+            self.clients.remove(&ino);
+        }
+        is_last
+    }
+}
+
+impl ModelState {
+    pub(super) fn open_handle(&mut self, r: &OpenHandle) -> Result<OpenedFile, Error> {
+        let attributes = self.attributes(&r.file)?;
+        Ok(self.open_files.open(r.call, attributes))
+    }
+
+    pub(super) fn close_handle(&mut self, r: &CloseHandle) {
+        let ino = r.file.ino;
+        // The number may be another file's by now.
+        if self.attributes(&r.file).is_err() {
+            return;
+        }
+        let is_closed = self.open_files.close(ino, r.call);
+        if is_closed && self.attributes(&r.file).is_ok_and(|file| file.links == 0) {
+            self.end(ino);
+        }
+    }
+
+    pub(super) fn open(&mut self, r: &Open) -> Result<OpenedFile, Error> {
+        let (who, directory, name) = (r.who.clone(), r.directory, r.name.clone());
+        let attributes = self.lookup(&Lookup { who, directory, name })?;
+        Ok(self.open_files.open(r.call, attributes))
+    }
+
+    pub(super) fn open_new(&mut self, r: &OpenNew, now: Time) -> Result<OpenedNewFile, Error> {
+        let created = self.create(&r.creation(), now)?;
+        let OpenedFile { lease, .. } = self.open_files.open(r.call, created.attributes);
+        Ok(OpenedNewFile { created, lease })
     }
 }
 

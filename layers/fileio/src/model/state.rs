@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::content::{PAGE, SparseContent};
-use crate::locks::LockTable;
+use super::open_files::ModelOpenFiles;
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Handle, Kind, Name, ROOT, SetTime,
     Space, Time, XattrName,
@@ -25,9 +25,7 @@ pub(super) struct ModelState {
     /// Numbers to be used again, with their last generation.
     freed: BTreeMap<u64, u64>,
     ino_last: u64,
-    /// Clients that hold each file, with the call that held it last. Their leases never end.
-    pub(super) holders: BTreeMap<u64, BTreeMap<u64, u64>>,
-    pub(super) locks: LockTable,
+    pub(super) open_files: ModelOpenFiles,
 }
 
 #[derive(Debug)]
@@ -103,7 +101,8 @@ impl ModelInode {
         self.fixed.ctime = now;
     }
 
-    /// The content was read: as `relatime`, noted if not noted since the last change, or once a day.
+    /// The content was read: as `relatime`, noted if not noted since the last change, or once a
+    /// day.
     pub(super) fn accessed(&mut self, now: Time) {
         const DAY_SECONDS: i64 = 24 * 60 * 60;
         let Attributes { atime, mtime, ctime, .. } = self.fixed;
@@ -230,8 +229,7 @@ impl ModelState {
             inodes: BTreeMap::from([(ROOT.ino, root)]),
             freed: BTreeMap::new(),
             ino_last: ROOT.ino,
-            holders: BTreeMap::new(),
-            locks: LockTable::default(),
+            open_files: ModelOpenFiles::default(),
         }
     }
 
@@ -353,11 +351,11 @@ impl ModelState {
 
     /// One name less; the last one takes the file with it, unless a client holds it.
     pub(super) fn unlink(&mut self, ino: u64, now: Time) {
-        let is_held = self.holders.contains_key(&ino);
+        let is_open = self.open_files.is_open(ino);
         let inode = self.named(ino);
         inode.fixed.links -= 1;
         inode.fixed.ctime = now;
-        if inode.is_directory() || (inode.fixed.links == 0 && !is_held) {
+        if inode.is_directory() || (inode.fixed.links == 0 && !is_open) {
             self.end(ino);
         }
     }

@@ -2,7 +2,7 @@
 
 use meta::attributes::access;
 
-use super::state::{ModelInode, ModelState, STICKY, permit};
+use super::state::{ModelInode, STICKY, permit};
 use crate::protocol::{
     Attributes, Credentials, Error, GetXattr, Kind, ListXattrs, RemoveXattr, SetXattr, Time,
     XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
@@ -37,12 +37,9 @@ impl ModelInode {
         let others = self.xattrs.iter().filter(|(other, _)| *other != name);
         others.map(|(name, value)| name.as_bytes().len() + value.len()).sum()
     }
-}
 
-impl ModelState {
     pub(super) fn get_xattr(&self, r: &GetXattr) -> Result<Vec<u8>, Error> {
-        let inode = self.inode(&r.file)?;
-        let is_known = match (Namespace::of(&r.name)?, inode.fixed.kind) {
+        let is_known = match (Namespace::of(&r.name)?, self.fixed.kind) {
             (Namespace::Trusted, _) => r.who.uid == 0,
             (Namespace::User, kind) => matches!(kind, Kind::File {} | Kind::Directory {}),
         };
@@ -50,33 +47,32 @@ impl ModelState {
             return Err(Error::NoXattr {});
         }
         if Namespace::of(&r.name)? == Namespace::User {
-            permit(inode.fixed.permits(&r.who, access::READ))?;
+            permit(self.fixed.permits(&r.who, access::READ))?;
         }
-        inode.xattrs.get(&r.name).cloned().ok_or(Error::NoXattr {})
+        self.xattrs.get(&r.name).cloned().ok_or(Error::NoXattr {})
     }
 
     pub(super) fn set_xattr(&mut self, r: &SetXattr, now: Time) -> Result<Attributes, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        inode.check_xattr_write(&r.who, &r.name)?;
+        self.check_xattr_write(&r.who, &r.name)?;
         if r.value.len() > XATTR_VALUE_MAX {
             return Err(Error::TooLarge {});
         }
-        match (r.mode, inode.xattrs.contains_key(&r.name)) {
+        match (r.mode, self.xattrs.contains_key(&r.name)) {
             (XattrMode::Create {}, true) => return Err(Error::Exists {}),
             (XattrMode::Replace {}, false) => return Err(Error::NoXattr {}),
             _ => {}
         }
         let bytes = r.name.as_bytes().len() + r.value.len();
-        if inode.xattr_bytes_without(&r.name) + bytes > XATTRS_BYTES_MAX {
+        if self.xattr_bytes_without(&r.name) + bytes > XATTRS_BYTES_MAX {
             return Err(Error::TooLarge {});
         }
-        inode.xattrs.insert(r.name.clone(), r.value.clone());
-        inode.fixed.ctime = now;
-        Ok(inode.attributes())
+        self.xattrs.insert(r.name.clone(), r.value.clone());
+        self.fixed.ctime = now;
+        Ok(self.attributes())
     }
 
     pub(super) fn list_xattrs(&self, r: &ListXattrs) -> Result<Vec<XattrName>, Error> {
-        let names = self.inode(&r.file)?.xattrs.keys();
+        let names = self.xattrs.keys();
         let is_seen = |name: &&XattrName| {
             r.who.uid == 0 || Namespace::of(name).is_ok_and(|space| space == Namespace::User)
         };
@@ -84,11 +80,10 @@ impl ModelState {
     }
 
     pub(super) fn remove_xattr(&mut self, r: &RemoveXattr, now: Time) -> Result<Attributes, Error> {
-        let inode = self.inode_mut(&r.file)?;
-        inode.check_xattr_write(&r.who, &r.name)?;
-        inode.xattrs.remove(&r.name).ok_or(Error::NoXattr {})?;
-        inode.fixed.ctime = now;
-        Ok(inode.attributes())
+        self.check_xattr_write(&r.who, &r.name)?;
+        self.xattrs.remove(&r.name).ok_or(Error::NoXattr {})?;
+        self.fixed.ctime = now;
+        Ok(self.attributes())
     }
 }
 

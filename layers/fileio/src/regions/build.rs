@@ -21,9 +21,10 @@ impl Regions {
         Self::new(vec![flat(pattern)])
     }
 
-    /// A part of an array that begins at byte `offset`: the array has `array` elements of `element` bytes in
-    /// each dimension, the part has `part` of them from `first` on; the last dimension lies together
-    /// (the order of C; for that of Fortran give the dimensions in the opposite order).
+    /// A part of an array that begins at byte `offset`: the array has `array` elements of `element`
+    /// bytes in each dimension, the part has `part` of them from `first` on; the last dimension
+    /// lies together (the order of C; for that of Fortran give the dimensions in the opposite
+    /// order).
     pub fn subarray(
         offset: u64,
         element: u64,
@@ -52,8 +53,8 @@ impl Regions {
         Self::new(vec![pattern])
     }
 
-    /// Ranges of `(offset, length)` in this order. Neighbours that touch become one; what has no bytes is
-    /// left out.
+    /// Ranges of `(offset, length)` in this order. Neighbours that touch become one; what has no
+    /// bytes is left out.
     pub fn indexed(ranges: impl IntoIterator<Item = (u64, u64)>) -> Result<Self, RegionsError> {
         let mut patterns: Vec<RegionPattern> = Vec::new();
         for (start, block) in ranges {
@@ -77,9 +78,9 @@ impl Regions {
     }
 }
 
-/// The same regions in the same order with fewer loops: those that go round once, and those that only make a
-/// longer block or a longer loop, are taken out. `pattern` may have more loops than are allowed; its
-/// products must not be too large, or they are left as they are.
+/// The same regions in the same order with fewer loops: those that go round once, and those that
+/// only make a longer block or a longer loop, are taken out. `pattern` may have more loops than are
+/// allowed; its products must not be too large, or they are left as they are.
 fn flat(pattern: RegionPattern) -> RegionPattern {
     let RegionPattern { start, mut block, levels } = pattern;
     // The innermost first.

@@ -2,10 +2,11 @@
 //! array travels as the shape of its part, however many regions that is (list I/O: Ching et al.;
 //! Wu section 3.1; the datatypes of MPI).
 //!
-//! A list is a row of [`RegionPattern`]s; a pattern repeats a block of bytes in a few nested loops. That
-//! covers one range, a vector, nested vectors, a part of an array, and a list of ranges. The bytes of
-//! all regions, one region after the other, are the list's *packed* bytes; a *window* is a range of
-//! these. Memory and time to find a place in a list do not grow with the number of its regions.
+//! A list is a row of [`RegionPattern`]s; a pattern repeats a block of bytes in a few nested loops.
+//! That covers one range, a vector, nested vectors, a part of an array, and a list of ranges. The
+//! bytes of all regions, one region after the other, are the list's *packed* bytes; a *window* is a
+//! range of these. Memory and time to find a place in a list do not grow with the number of its
+//! regions.
 
 mod build;
 #[cfg(test)]
@@ -165,8 +166,8 @@ impl Regions {
         self.sums.last().map_or(0, |sum| sum.end)
     }
 
-    /// The regions that hold the packed bytes of `window`, in order; of the first and the last as much as
-    /// lies in it.
+    /// The regions that hold the packed bytes of `window`, in order; of the first and the last as
+    /// much as lies in it.
     pub fn walk(&self, window: Range<u64>) -> RegionWalk<'_> {
         RegionWalk::new(self, window)
     }
@@ -202,8 +203,8 @@ impl Regions {
     }
 
     /// Windows that together are the whole list: each has at most `bytes_max` packed bytes and
-    /// [`REGIONS_MAX`] regions, and ends between two regions, or at a multiple of `align` in the file,
-    /// where that is possible.
+    /// [`REGIONS_MAX`] regions, and ends between two regions, or at a multiple of `align` in the
+    /// file, where that is possible.
     pub fn windows(&self, bytes_max: u64, align: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -235,8 +236,8 @@ impl Regions {
         if aligned > from { aligned } else { end }
     }
 
-    /// The patterns that hold the bytes of `window`, and the same window of them: all that the server of
-    /// this window needs to know.
+    /// The patterns that hold the bytes of `window`, and the same window of them: all that the
+    /// server of this window needs to know.
     #[must_use]
     pub fn part(&self, window: &Range<u64>) -> (Self, Range<u64>) {
         if window.start >= window.end.min(self.bytes()) {

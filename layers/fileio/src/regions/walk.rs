@@ -15,8 +15,8 @@ pub struct Region {
     pub length: u64,
 }
 
-/// The regions of a window of a list, in order. Made and moved in time that depends on the depth of a
-/// pattern and the logarithm of their number.
+/// The regions of a window of a list, in order. Made and moved in time that depends on the depth of
+/// a pattern and the logarithm of their number.
 #[derive(Clone, Debug)]
 pub struct RegionWalk<'a> {
     regions: &'a Regions,
@@ -42,7 +42,8 @@ impl<'a> RegionWalk<'a> {
         walk
     }
 
-    /// Goes on at a packed byte, before or behind; at the end of the window if it is not before that.
+    /// Goes on at a packed byte, before or behind; at the end of the window if it is not before
+    /// that.
     pub fn skip_to(&mut self, position: u64) {
         self.position = position.min(self.end);
         if self.position >= self.regions.bytes() {

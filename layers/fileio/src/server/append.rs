@@ -1,9 +1,9 @@
-//! Appending: the file's node knows where the file ends, and lets one append at a time take that place.
+//! Appending: the file's node knows where the file ends and runs one append at a time.
 //!
-//! An append is done once. What came of the last ones is remembered here, in memory: an append is not
-//! durable when it is answered, and a node that has restarted may have lost it or not. So a client that
-//! sends one again names the lease that it had here the first time: a node that does not know that lease
-//! any more cannot tell, and says so.
+//! An append is executed once. The results of the last ones are kept in memory: an append is not
+//! durable when it is answered, and a node that has restarted may have lost it. So a client that
+//! retries one names the lease that it had here the first time. A node that does not know the lease
+//! cannot say whether the append was executed, and answers `Lost`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,31 +14,38 @@ use meta::attributes::access;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
-use super::FileServer;
-use super::write::WritePurpose;
+use super::base::MetadataAccess;
+use super::commit::{FileCommits, Shared};
+use super::content::ContentAccess;
+use super::open_files::OpenFiles;
+use super::write::{FileWriter, WritePurpose};
 use crate::protocol::{Append, Appended, CallId, Error, TRANSFER_MAX};
 use crate::rules;
 
-/// Appends of one node of which it is remembered what came of them, at most.
+/// Results of appends that one node keeps, at most.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Clients of which it is remembered which appends were forgotten; past it nothing is known of any.
+/// Clients whose dropped results are noted, at most; past it any call may have been dropped.
 const CLIENTS_MAX: usize = 4096;
 
-/// The last appends of a node.
-#[derive(Debug, Default)]
+/// Answers [`Append`].
 pub(super) struct Appends {
-    /// Those under way: a second copy of one waits for the first.
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    commits: Rc<FileCommits>,
+    writer: Rc<FileWriter>,
+    open_files: Rc<OpenFiles>,
+    /// Running appends: a second copy of one waits for the first.
     running: KeyedLock<CallId>,
     done: RefCell<AppendResults>,
 }
 
-/// What came of them, oldest first.
+/// Results, oldest first.
 #[derive(Debug, Default)]
 struct AppendResults {
     answers: BTreeMap<CallId, Result<Appended, Error>>,
     order: VecDeque<CallId>,
-    /// The latest call of each client that is not remembered any more.
+    /// The latest call of each client whose result was dropped.
     forgotten: BTreeMap<u64, u64>,
     /// There were too many clients.
     has_lost_count: bool,
@@ -62,37 +69,42 @@ impl AppendResults {
         }
     }
 
-    /// Can it be that the call was done, and that this is forgotten?
+    /// May the call have been executed and its result dropped?
     fn may_have_forgotten(&self, call: CallId) -> bool {
         let latest = self.forgotten.get(&call.client);
         self.has_lost_count || latest.is_some_and(|&latest| call.number <= latest)
     }
 }
 
-runtime::handlers! { FileServer;
-    Append => |server, _, request| server.append(request).await;
-}
+impl Appends {
+    pub(super) fn new(
+        (base, content, commits): Shared,
+        writer: Rc<FileWriter>,
+        open_files: Rc<OpenFiles>,
+    ) -> Self {
+        let (running, done) = (KeyedLock::default(), RefCell::default());
+        Self { base, content, commits, writer, open_files, running, done }
+    }
 
-impl FileServer {
-    pub(super) async fn append(self: &Rc<Self>, request: Append) -> Result<Appended, Error> {
+    pub(super) async fn append(&self, request: Append) -> Result<Appended, Error> {
         let call = request.call;
-        let _alone = self.appends.running.exclusive(call).await;
-        if let Some(answer) = self.appends.done.borrow().answers.get(&call) {
+        let _alone = self.running.exclusive(call).await;
+        if let Some(answer) = self.done.borrow().answers.get(&call) {
             return *answer;
         }
         if let Some(lease) = request.sent_under {
-            let is_lost = self.appends.done.borrow().may_have_forgotten(call);
-            if is_lost || !self.knows_lease(call.client, lease) {
+            let is_lost = self.done.borrow().may_have_forgotten(call);
+            if is_lost || !self.open_files.knows_lease(call.client, lease) {
                 return Err(Undelivered::Lost.into());
             }
         }
         let mut appended = self.append_once(&request).await;
         if appended == Err(Error::Damaged {}) {
-            Box::pin(self.recover_lost_writes(request.file)).await;
+            Box::pin(self.commits.recover_lost_writes(request.file)).await;
             appended = Box::pin(self.append_once(&request)).await;
         }
         if appended.is_ok() {
-            self.appends.done.borrow_mut().keep(call, appended);
+            self.done.borrow_mut().keep(call, appended);
         }
         appended
     }
@@ -103,17 +115,19 @@ impl FileServer {
         if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
         }
-        // No other request may lengthen the file meanwhile, nor see a part of this.
-        let _alone = self.files.exclusive(file.ino).await;
-        let before = self.attributes(*file).await?;
+        // No other request may lengthen the file meanwhile or see a part of this append.
+        let _alone = self.content.files.exclusive(file.ino).await;
+        let before = self.base.attributes(*file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         let offset = before.size;
         rules::check_range(offset, length as u64)?;
         if length == 0 {
-            return Ok(Appended { offset, written: self.unchanged(before).await? });
+            return Ok(Appended { offset, written: self.writer.unchanged(before).await? });
         }
-        let written =
-            self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await?;
+        let written = self
+            .writer
+            .write_locked(who, &before, offset, data.clone(), WritePurpose::Data)
+            .await?;
         Ok(Appended { offset, written })
     }
 }

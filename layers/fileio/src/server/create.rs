@@ -1,13 +1,9 @@
 //! Making names. A new file's inode is made at the node of its name (ADR 4).
 
-use std::rc::Rc;
+use meta::protocol::{AddFile, CallOutcome, CommitDependency, Dentry, NewInode};
 
-use meta::protocol::{AddFile, CallOutcome, CommitDependency, Dentry, FlushTo, NewInode};
-use runtime::protocol::Undelivered;
-
-use super::calls::{CallIdRequest, other_call};
-use super::lookup::handle_of;
-use super::{FileServer, ParentDir, RACES_MAX, count_directories};
+use super::calls::{CallIdRequest, attributes_after_repeat, made};
+use super::names::{Names, ParentDir, count_directories, handle_of};
 use crate::protocol::{
     Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, MakeNode, Name,
     NewNode, SetAttributes, TARGET_MAX, Time,
@@ -15,78 +11,41 @@ use crate::protocol::{
 use crate::rules;
 
 impl CallIdRequest for Create {
-    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
-        server.create(self).await
+    type Executor = Names;
+
+    async fn perform(&self, names: &Names) -> Result<Created, Error> {
+        names.create(self).await
     }
 
-    async fn repeat(
-        &self,
-        server: &FileServer,
-        outcome: CallOutcome,
-    ) -> Result<Self::Reply, Error> {
-        match outcome {
-            CallOutcome::Made { ino, generation } => {
-                let file = Handle { ino, generation };
-                let attributes =
-                    server.attributes_after_repeat(file, Kind::File {}, &self.who).await?;
-                Ok(Created { attributes, new: true })
-            }
-            CallOutcome::Done {} => other_call(),
-        }
+    async fn repeat(&self, names: &Names, outcome: CallOutcome) -> Result<Created, Error> {
+        let file = made(outcome)?;
+        let attributes =
+            attributes_after_repeat(&names.base, file, Kind::File {}, &self.who).await?;
+        Ok(Created { attributes, new: true })
     }
 
-    fn is_stored(answer: &Self::Reply) -> bool {
+    fn is_stored(answer: &Created) -> bool {
         answer.new
     }
 }
 
 impl CallIdRequest for MakeNode {
-    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
-        server.make_node(self).await
+    type Executor = Names;
+
+    async fn perform(&self, names: &Names) -> Result<Attributes, Error> {
+        names.change_dir(self.directory, async |above| names.make_in(self, above).await).await
     }
 
-    async fn repeat(
-        &self,
-        server: &FileServer,
-        outcome: CallOutcome,
-    ) -> Result<Self::Reply, Error> {
-        match outcome {
-            CallOutcome::Made { ino, generation } => {
-                let file = Handle { ino, generation };
-                server.attributes_after_repeat(file, kind_of(&self.node), &self.who).await
-            }
-            CallOutcome::Done {} => other_call(),
-        }
-    }
-
-    fn is_stored(_: &Self::Reply) -> bool {
-        true
+    async fn repeat(&self, names: &Names, outcome: CallOutcome) -> Result<Attributes, Error> {
+        let file = made(outcome)?;
+        attributes_after_repeat(&names.base, file, kind_of(&self.node), &self.who).await
     }
 }
 
-impl FileServer {
-    /// Tries again what lost a race against another change of the same name.
-    pub(super) async fn retry_races<T>(
-        &self,
-        attempt: impl AsyncFn() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        for _ in 0..RACES_MAX {
-            match attempt().await {
-                Err(Error::Changed {}) => {}
-                outcome => return outcome,
-            }
-        }
-        Err(Undelivered::Busy.into())
-    }
-
-    pub(super) async fn create(self: &Rc<Self>, request: &Create) -> Result<Created, Error> {
-        self.retry_races(async || {
-            self.with_dir_locked(request.directory, async |above| {
-                self.create_in(request, above).await
-            })
-            .await
-        })
-        .await
+impl Names {
+    pub(super) async fn create(&self, request: &Create) -> Result<Created, Error> {
+        let create = async |above: &ParentDir| self.create_in(request, above).await;
+        self.change_dir(request.directory, create).await
     }
 
     async fn create_in(
@@ -104,7 +63,7 @@ impl FileServer {
             return Ok((Created { attributes, new: false }, None));
         }
         rules::check_add(who, above)?;
-        let mut inode = rules::new_inode(who, above, Kind::File {}, change, self.now())?;
+        let mut inode = rules::new_inode(who, above, Kind::File {}, change, self.base.now())?;
         if let Existing::UseIfSame { verifier } = existing {
             inode.verifier = Some(*verifier);
         }
@@ -113,30 +72,12 @@ impl FileServer {
         Ok((Created { attributes, new: true }, noted))
     }
 
-    /// A name that another request made may not be durable yet; locking it waits until it is.
-    pub(super) async fn make_name_durable(
-        &self,
-        directory: Handle,
-        name: &Name,
-        found: Dentry,
-    ) -> Result<(), Error> {
-        let node = self.context.node();
-        let (claimed, claim) = self.lock_name(node, directory, name).await?;
-        self.unlock_name(claim, directory, name).await;
-        if claimed.dentry != Some(found) {
-            return Err(Error::Changed {});
-        }
-        // It is at this node, which was told of no record to wait for.
-        self.meta_here(FlushTo { position: u64::MAX }).await?;
-        Ok(())
-    }
-
     async fn create_existing(&self, request: &Create, found: &Dentry) -> Result<Attributes, Error> {
         let file = handle_of(found);
         if let Existing::Refuse {} = request.existing {
             return Err(Error::Exists {});
         }
-        let inode = match self.inode(file).await {
+        let inode = match self.base.inode(file).await {
             Err(Error::Stale {}) => return Err(Error::Changed {}),
             inode => inode?,
         };
@@ -159,7 +100,7 @@ impl FileServer {
             only_if_ctime: None,
             durable: request.durable,
         };
-        self.context.spawn(self.node_of(file.ino), cut).await
+        self.base.context.spawn(self.base.node_of(file.ino), cut).await
     }
 
     /// Makes an inode and its name at this node.
@@ -177,21 +118,11 @@ impl FileServer {
             (directory.ino, name.clone(), counted.into_iter().collect());
         let after = vec![above_made];
         let add = AddFile { directory, name, inode, effects, since, durable, call, after };
-        match self.meta_here(add).await {
+        match self.base.meta_here(add).await {
             // It was not there when we looked.
             Err(Error::Exists {}) => Err(Error::Changed {}),
             added => Ok((added?, noted)),
         }
-    }
-
-    pub(super) async fn make_node(&self, request: &MakeNode) -> Result<Attributes, Error> {
-        self.retry_races(async || {
-            self.with_dir_locked(request.directory, async |above| {
-                self.make_in(request, above).await
-            })
-            .await
-        })
-        .await
     }
 
     async fn make_in(
@@ -207,7 +138,7 @@ impl FileServer {
         rules::check_add(who, above)?;
         let kind = kind_of(node);
         let change = Change { size: None, ..change.clone() };
-        let mut inode = rules::new_inode(who, above, kind, &change, self.now())?;
+        let mut inode = rules::new_inode(who, above, kind, &change, self.base.now())?;
         match node {
             NewNode::BlockDevice { major, minor } | NewNode::CharDevice { major, minor } => {
                 if who.uid != 0 {

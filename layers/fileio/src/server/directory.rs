@@ -1,6 +1,6 @@
 //! Reading directories: names are spread over the nodes of their hashes, so the directory's node
-//! collects them, in the order of node and position. A cookie is that pair, so it stays valid
-//! whatever comes and goes.
+//! collects them, in the order of node and position. A cookie is that pair, so it stays valid when
+//! other names are added or removed.
 
 use futures::future::try_join_all;
 use meta::attributes::access;
@@ -8,38 +8,33 @@ use meta::hash::POSITION_BITS;
 use meta::protocol::{GetOccupancy, NameEntry, SCAN_MAX, ScanNames, SetOccupancy};
 use runtime::NodeId;
 
-use super::FileServer;
-use super::lookup::handle_of;
+use super::names::{Names, handle_of};
 use crate::protocol::{
     Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, Kind, ReadDirectory,
 };
 use crate::rules;
 
-/// Nodes asked at a time, at most.
+/// Nodes that are scanned at a time, at most.
 const NODES_CONCURRENCY_MAX: usize = 16;
 
-/// Each of several nodes is asked for this multiple of an even share: few have more than that, and are
-/// asked once more.
+/// Each of several nodes is asked for this multiple of an even share; the few that have more get a
+/// second request.
 const SHARES: usize = 2;
 
-// A scan that is cut short by the node looks like one of all that is there.
+// A scan that the node cuts short would look complete.
 const _: () = assert!(ENTRIES_MAX < SCAN_MAX);
 
-/// The part of a cookie that tells the place at a node.
+/// The part of a cookie that is the position at a node.
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 
-runtime::handlers! { FileServer;
-    ReadDirectory => |server, _, request| server.read_directory(request).await;
-}
-
-impl FileServer {
+impl Names {
     pub(super) async fn read_directory(
         &self,
         request: ReadDirectory,
     ) -> Result<DirectoryPage, Error> {
         let ReadDirectory { who, directory, after, count_max, attributes } = request;
         let call = GetOccupancy { directory: directory.ino, generation: directory.generation };
-        let occupancy = self.meta_here(call).await?;
+        let occupancy = self.base.meta_here(call).await?;
         let above = occupancy.inode.attributes;
         if above.kind != (Kind::Directory {}) {
             return Err(Error::NotDirectory {});
@@ -49,7 +44,7 @@ impl FileServer {
         if count_max == 0 {
             return Err(Error::Invalid {});
         }
-        if first_node >= u64::from(self.context.fs_nodes()) {
+        if first_node >= u64::from(self.base.context.fs_nodes()) {
             return Err(Error::BadCookie {});
         }
         let nodes = match occupancy.nodes {
@@ -62,7 +57,7 @@ impl FileServer {
         let nodes: Vec<u32> =
             nodes.into_iter().filter(|node| u64::from(*node) >= first_node).collect();
         let mut rest = &nodes[..];
-        // A scan that goes on in the middle of a node may find enough there.
+        // A scan that continues in the middle of a node may find enough there.
         let mut concurrent = if after == 0 { NODES_CONCURRENCY_MAX } else { 1 };
         while !rest.is_empty() {
             if entries.len() >= wanted {
@@ -76,7 +71,7 @@ impl FileServer {
                 ScanNames { directory: directory.ino, after: None, count_max: 0, attributes };
             let from = (first_node, position);
             end &= self.scan_some(nodes, from, &scan, wanted, &mut entries).await?;
-            // As many as should have the rest, if they have as many names as these.
+            // As many nodes as have the rest, if they have as many names as these.
             let (found, missing) = (entries.len() - known, wanted.saturating_sub(entries.len()));
             concurrent =
                 (missing * nodes.len()).div_ceil(found.max(1)).clamp(1, NODES_CONCURRENCY_MAX);
@@ -85,12 +80,12 @@ impl FileServer {
         if attributes {
             self.add_attributes(&mut entries).await?;
         }
-        let directory = self.note_access(&above).await?;
+        let directory = self.base.note_access(&above).await?;
         Ok(DirectoryPage { entries, end, directory })
     }
 
-    /// Adds what `nodes` have, in their order, up to one more than `wanted`; true if that is all of it. The first
-    /// node of a page goes on behind a position.
+    /// Adds the entries of `nodes`, in their order, up to one more than `wanted`; true if there are
+    /// no more. The first node of a page continues behind a position.
     async fn scan_some(
         &self,
         nodes: &[u32],
@@ -114,23 +109,23 @@ impl FileServer {
                 entries.extend(self.scan(node, rest).await?);
             }
             if entries.len() > wanted {
-                // What later nodes have told is for a later page.
+                // The entries of later nodes are for a later page.
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Entries that each of `nodes` nodes is asked for, when `missing` are wanted, and one more to know whether
-    /// there are more. Of a very large directory the first node may have all of them: then most of what
-    /// the others tell is of no use.
+    /// Entries to request of each of `nodes` nodes when `missing` are wanted, and one more to know
+    /// whether there are more. In a very large directory the first node may have enough, and most
+    /// entries of the others are not used.
     fn share(missing: usize, nodes: usize) -> u32 {
         let even = missing.div_ceil(nodes);
         (missing.min(even * SHARES) + 1) as u32
     }
 
     async fn scan(&self, node: u32, call: ScanNames) -> Result<Vec<DirectoryEntry>, Error> {
-        let found = self.meta(NodeId::fs(node), call).await?;
+        let found = self.base.meta(NodeId::fs(node), call).await?;
         let entry = |NameEntry { position, name, dentry, attributes }| DirectoryEntry {
             cookie: u64::from(node) << POSITION_BITS | position,
             name,
@@ -141,19 +136,19 @@ impl FileServer {
         Ok(found.into_iter().map(entry).collect())
     }
 
-    /// Asks all nodes once; afterwards the directory's node keeps count.
+    /// Asks all nodes once; afterwards the directory's node keeps the count.
     async fn learn_occupancy(&self, directory: u64) -> Result<Vec<u32>, Error> {
-        let all = (0..self.context.fs_nodes()).collect();
+        let all = (0..self.base.context.fs_nodes()).collect();
         let nodes = self.occupied_nodes(directory, all).await?;
-        self.meta_here(SetOccupancy { directory, nodes: nodes.clone() }).await?;
+        self.base.meta_here(SetOccupancy { directory, nodes: nodes.clone() }).await?;
         Ok(nodes)
     }
 
-    /// Attributes of files that are not at the nodes of their names.
+    /// Adds the attributes of files that are not at the nodes of their names.
     async fn add_attributes(&self, entries: &mut [DirectoryEntry]) -> Result<(), Error> {
         let missing = entries.iter_mut().filter(|entry| entry.attributes.is_none());
         let asked = missing.map(|entry| async move {
-            match self.inode(entry.handle).await {
+            match self.base.inode(entry.handle).await {
                 // Removed meanwhile.
                 Err(Error::Stale {}) => {}
                 inode => entry.attributes = Some(Box::<Attributes>::new(inode?.attributes)),

@@ -2,21 +2,15 @@
 
 use runtime::protocol::Undelivered;
 
-use super::FileServer;
+use super::open_files::OpenFiles;
 use crate::locks::LockRefusal;
 use crate::protocol::{ByteRange, Error, FileLock, Lock, LockResult, TestLock, Unlock};
 
-runtime::handlers! { FileServer;
-    Lock => |server, _, request| server.lock(&request);
-    TestLock => |server, _, request| server.test_lock(&request);
-    Unlock => |server, _, request| server.unlock(&request);
-}
-
-impl FileServer {
+impl OpenFiles {
     pub(super) fn lock(&self, request: &Lock) -> Result<LockResult, Error> {
         let &Lock { file, owner, range, kind, lease, reclaim } = request;
         check_range(range)?;
-        if !self.leases.is_held_under(owner.client, lease, file.ino, self.context.now()) {
+        if !self.leases.is_held_under(owner.client, lease, file.ino, self.base.context.now()) {
             return Ok(LockResult::Unheld {});
         }
         // During the grace period only locks from before the restart are granted.

@@ -13,10 +13,10 @@ use crate::pieces::ByteRope;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
-/// Blocks that one node keeps: as many writers of parts of files find their neighbour's edge.
+/// Blocks that one node keeps, at most.
 const PARTIAL_BLOCKS_MAX: usize = 32;
 
-/// A block, and what it holds if the map still says so.
+/// A block and its content, if the map still names them.
 struct PartialBlock {
     /// File and chunk.
     chunk: (u64, u64),
@@ -25,13 +25,13 @@ struct PartialBlock {
 }
 
 impl PartialBlock {
-    /// The number alone could be that of a later block, the checksum alone that of another one.
+    /// Both are compared: the number may belong to a later block, the checksum to another one.
     fn is_of(&self, chunk: (u64, u64), slot: BlockSlot) -> bool {
         (self.chunk, self.slot.block, self.slot.checksum) == (chunk, slot.block, slot.checksum)
     }
 }
 
-/// What the last writes that began or ended in the middle of a block left there.
+/// Blocks in whose middle one of the last writes began or ended.
 #[derive(Default)]
 pub(super) struct PartialBlockCache {
     /// The oldest first.
@@ -53,8 +53,8 @@ impl PartialBlockCache {
         Some(edge.content.slice(range.start - at * BLOCK..range.end - at * BLOCK))
     }
 
-    /// Keeps blocks of `written`, which are in the cache and which `map` names: those of bytes `from..to` that
-    /// are only a part of their block. `written` begins with the block of `from`.
+    /// Keeps blocks of `written`, which are in the cache and which `map` names: those of bytes
+    /// `from..to` that are only a part of their block. `written` begins with the block of `from`.
     pub(super) fn keep(
         &self,
         chunk: (u64, u64),

@@ -1,5 +1,5 @@
-//! Reading ahead: what a sequential reader of a file will ask for next is brought into the cache while
-//! it works on what it has. Files that are cached, and reads here and there, cost nothing.
+//! Reading ahead: the next bytes of a sequential reader are brought into the cache while it works.
+//! Cached files and random reads cost nothing.
 //!
 //! Several ranks of a program may read parts of one file at the same time: a reader is known by the
 //! offset at which it goes on, not by its client (ADR 39).
@@ -14,31 +14,31 @@ use futures::future::ready;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use meta::protocol::Chunk;
 
-use super::FileServer;
+use super::base::MetadataAccess;
+use super::content::ContentAccess;
 use crate::protocol::{Error, Handle};
 
-/// Files of one node that are watched, at most; the one that was read longest ago goes first.
+/// Files of one node that are watched, at most; the least recently read one is replaced.
 const WATCHED_MAX: usize = 64;
 
-/// Readers of one file that are told apart, at most; the one that read longest ago goes first.
+/// Readers of one file that are distinguished, at most; the least recent one is replaced.
 const READERS_MAX: usize = 16;
 
-/// Bytes read ahead once a reader is seen to be sequential; twice as many each time it comes near
-/// their end.
+/// Bytes read ahead once a reader is sequential; doubled each time it comes near their end.
 const WINDOW_FIRST_BYTES: u64 = 512 << 10;
 
 /// Bytes read ahead of one reader, at most.
 const WINDOW_MAX_BYTES: u64 = 4 << 20;
 
-/// Stripes that are fetched for one reader at a time: some for each of many disks. More would take the
-/// lines of a small cache from those who wait for theirs.
+/// Stripes that are fetched for one reader at a time: some for each of many disks. More would
+/// displace lines of a small cache that other requests need.
 const FETCHES_MAX: usize = 16;
 
 /// Readers of one node that are read ahead at the same time, at most; for others it is left out.
 const RUNNING_MAX: usize = 4;
 
-/// A read that took no longer was answered from memory, perhaps by another thread: a disk takes longer,
-/// and a faster one needs no help.
+/// A read that took no longer came from memory, perhaps of another thread, or from a disk that
+/// needs no help.
 const WAIT_MIN: Duration = Duration::from_micros(50);
 
 /// What each further stripe may add to it.
@@ -46,7 +46,7 @@ const WAIT_MIN_PER_STRIPE: Duration = Duration::from_micros(2);
 
 /// The sequential readers of one node, as far as they have to wait for disks.
 #[derive(Debug, Default)]
-pub(super) struct ReadAhead {
+struct SequentialReaders {
     watched: RefCell<BTreeMap<u64, WatchedFile>>,
     /// Counts the reads that were noted.
     reads: Cell<u64>,
@@ -71,17 +71,17 @@ struct SequentialReader {
     last_read: u64,
     /// Where it goes on if it is sequential.
     next: u64,
-    /// What lies before this was read, or is being read ahead.
+    /// Everything before this was read or is being read ahead.
     ahead: u64,
     /// How far it is read ahead; 0 while it is not.
     window_bytes: u64,
-    /// The last of it is under way.
+    /// A read-ahead for it is running.
     is_running: bool,
 }
 
 impl SequentialReader {
-    /// Notes a read of `range`; returns what to read ahead in a file of `size` bytes, if that may be
-    /// begun now.
+    /// Notes a read of `range`; returns what to read ahead in a file of `size` bytes, if that may
+    /// be begun now.
     fn note(
         &mut self,
         range: &Range<u64>,
@@ -111,7 +111,7 @@ impl SequentialReader {
 }
 
 impl WatchedFile {
-    /// The reader that goes on at `start`. If there is none, a new one, unless it finds everything at hand.
+    /// The reader that continues at `start`; a new one if there is none and this read waited.
     fn reader(&mut self, start: u64, read: u64, waited: bool) -> Option<&mut SequentialReader> {
         self.last_read = read;
         let known = self.readers.iter().position(|reader| reader.next == start);
@@ -140,14 +140,13 @@ struct ReadAheadRange {
     reader: u64,
 }
 
-impl ReadAhead {
-    /// Some file is watched: reads that did not wait have to be noted too.
+impl SequentialReaders {
+    /// A file is watched: reads that did not wait must be noted too.
     fn watches(&self) -> bool {
         !self.watched.borrow().is_empty()
     }
 
-    /// Notes a read; returns what to read ahead. The caller says when that has
-    /// [ended](Self::end).
+    /// Notes a read; returns what to read ahead. The caller reports its [end](Self::end).
     fn begin(
         &self,
         file: Handle,
@@ -178,8 +177,8 @@ impl ReadAhead {
         Some(ReadAheadRange { range: asked, reader: reader.id })
     }
 
-    /// What [`begin`](Self::begin) returned is there. If it was there before, the file is cached, and
-    /// that reader of it is left alone until it has to wait again.
+    /// The read-ahead has finished. If it did not wait, the file is cached, and its reader is
+    /// forgotten until it has to wait again.
     fn end(&self, file: Handle, reader: u64, waited: bool) {
         self.running.set(self.running.get() - 1);
         let mut watched = self.watched.borrow_mut();
@@ -195,7 +194,18 @@ impl ReadAhead {
     }
 }
 
-impl FileServer {
+/// Reads ahead of the sequential readers of one node.
+pub(super) struct ReadAhead {
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    readers: SequentialReaders,
+}
+
+impl ReadAhead {
+    pub(super) fn new(base: MetadataAccess, content: Rc<ContentAccess>) -> Self {
+        Self { base, content, readers: SequentialReaders::default() }
+    }
+
     /// Notes a read of `range` of a file of `size` bytes, which took `took`; reads ahead, in the
     /// background, if its reader will need that.
     pub(super) fn note_read(
@@ -206,42 +216,42 @@ impl FileServer {
         took: Duration,
     ) {
         let waited = took >= WAIT_MIN;
-        if !waited && !self.readahead.watches() {
+        if !waited && !self.readers.watches() {
             return;
         }
-        let Some(asked) = self.readahead.begin(file, range, size, waited) else { return };
-        let server = self.clone();
-        self.context.task(async move {
-            // Should it fail, the reader itself will be told.
-            let waited = server.read_ahead(file, &asked.range).await.unwrap_or(false);
-            server.readahead.end(file, asked.reader, waited);
+        let Some(asked) = self.readers.begin(file, range, size, waited) else { return };
+        let me = self.clone();
+        self.base.context.task(async move {
+            // If it fails, the reader gets the error itself.
+            let waited = me.read_ahead(file, &asked.range).await.unwrap_or(false);
+            me.readers.end(file, asked.reader, waited);
         });
     }
 
     /// Brings bytes of a file into the cache; true if that had to wait for something.
     ///
-    /// The file may change meanwhile: then the cache has old blocks that are never read. It has no
-    /// others than the disk has, and writes go through it. Nothing is compared with checksums: the
-    /// reader does that.
+    /// If the file changes meanwhile, the cache has old blocks that are never read. Checksums are
+    /// verified by the reader.
     async fn read_ahead(&self, file: Handle, asked: &Range<u64>) -> Result<bool, Error> {
-        let chunk_size = u64::from(self.geometry.stripe_size);
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
         let mut runs = Vec::new();
         for index in asked.start / chunk_size..asked.end.div_ceil(chunk_size) {
-            // Held for the look at the map, which remembers what it has seen.
-            let _reading = self.files.shared(file.ino).await;
-            let _held = self.chunks.shared((file.ino, index)).await;
-            let chunks = self.map(file, index..index + 1).await?;
+            // Locked for the look-up of the map, which caches its result.
+            let _reading = self.content.files.shared(file.ino).await;
+            let _held = self.content.chunks.shared((file.ino, index)).await;
+            let chunks = self.content.map(file, index..index + 1).await?;
             runs.extend(chunks.iter().flat_map(Chunk::disk_runs));
         }
-        let before = self.context.now();
+        let before = self.base.context.now();
         let stripes = runs.len() as u32;
         let reads = runs.into_iter().map(|run| {
-            let (stripe, offset) = self.geometry.block(run.start);
+            let (stripe, offset) = self.content.geometry.block(run.start);
             let length = run.count * blockio::BLOCK_SIZE as u32;
-            self.stripes.read(stripe, offset, length, Vec::new()).map(drop)
+            self.content.stripes.read(stripe, offset, length, Vec::new()).map(drop)
         });
         stream::iter(reads).buffer_unordered(FETCHES_MAX).for_each(|()| ready(())).await;
-        Ok(self.context.now().saturating_sub(before) >= WAIT_MIN + stripes * WAIT_MIN_PER_STRIPE)
+        Ok(self.base.context.now().saturating_sub(before)
+            >= WAIT_MIN + stripes * WAIT_MIN_PER_STRIPE)
     }
 }
 
@@ -253,7 +263,7 @@ mod tests {
     const FILE: Handle = Handle { ino: 5, generation: 1 };
 
     fn read(
-        ahead: &ReadAhead,
+        ahead: &SequentialReaders,
         file: Handle,
         from: u64,
         to: u64,
@@ -263,7 +273,7 @@ mod tests {
     }
 
     /// All that is being read ahead is there; `waited` for or not.
-    fn end(ahead: &ReadAhead, file: Handle, waited: bool) {
+    fn end(ahead: &SequentialReaders, file: Handle, waited: bool) {
         let running = |known: &WatchedFile| {
             let running = known.readers.iter().filter(|reader| reader.is_running);
             running.map(|reader| reader.id).collect::<Vec<u64>>()
@@ -276,7 +286,7 @@ mod tests {
 
     #[test]
     fn ranks_that_read_parts_of_one_file_at_once_are_each_read_ahead() {
-        let ahead = ReadAhead::default();
+        let ahead = SequentialReaders::default();
         let (part, piece) = (16 * MIB, MIB / 4);
         let mut read_ahead = [0, 1, 2, 3].map(|rank| rank * part);
         let mut waits = 0;
@@ -298,7 +308,7 @@ mod tests {
 
     #[test]
     fn readers_of_a_file_are_bounded_and_those_who_read_here_and_there_displace_the_oldest() {
-        let ahead = ReadAhead::default();
+        let ahead = SequentialReaders::default();
         for i in 0..1000 {
             assert_eq!(read(&ahead, FILE, 2 * i + 1, 2 * i + 2, true), None);
         }
@@ -312,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_reader_in_sequence_is_read_ahead_twice_as_far_each_time_up_to_the_limit() {
-        let ahead = ReadAhead::default();
+        let ahead = SequentialReaders::default();
         let (mut at, mut read_ahead) = (0, 0);
         let mut windows = Vec::new();
         while at < 63 * MIB {
@@ -332,7 +342,7 @@ mod tests {
 
     #[test]
     fn reads_here_and_there_and_reads_of_cached_files_are_left_alone() {
-        let ahead = ReadAhead::default();
+        let ahead = SequentialReaders::default();
         for from in [9, 3, 40, 1, 22] {
             assert_eq!(read(&ahead, FILE, from * MIB, from * MIB + 4096, true), None);
         }
@@ -345,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_reader_whose_file_turns_out_to_be_cached_is_forgotten() {
-        let ahead = ReadAhead::default();
+        let ahead = SequentialReaders::default();
         assert!(read(&ahead, FILE, 0, MIB, true).is_some());
         assert_eq!(read(&ahead, FILE, MIB, 2 * MIB, true), None, "one at a time");
         end(&ahead, FILE, false);
@@ -355,7 +365,7 @@ mod tests {
 
     #[test]
     fn files_watched_and_files_read_ahead_are_bounded() {
-        let ahead = ReadAhead::default();
+        let ahead = SequentialReaders::default();
         let begun = (0..1000).filter(|&ino| {
             let file = Handle { ino, generation: 1 };
             read(&ahead, file, 0, MIB, true).is_some()

@@ -1,10 +1,10 @@
 //! Locks that this node holds at other nodes while it changes names: on a name, on a directory
 //! (shared or exclusive), and on renames of directories (ADR 57).
 //!
-//! Each lock has a number, by which it is released. When a reply is lost, the lock may or may not be held:
-//! it is *orphaned*, and `ReleaseOrphanedLocks` names the locks that this node has at the other one. All
-//! others with lower numbers are void, also those that arrive later. A lock whose change is in doubt is
-//! orphaned too, once the decision has been applied.
+//! Each lock has a number, by which it is released. When a reply is lost, the lock may or may not
+//! be held: it is *orphaned*, and `ReleaseOrphanedLocks` names the locks that this node has at the
+//! other one. All others with lower numbers are void, also those that arrive later. A lock whose
+//! change is in doubt is orphaned too, once the decision has been applied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,21 +19,21 @@ use runtime::protocol::Undelivered;
 use runtime::sync::Event;
 use runtime::{Call, Epoch, NodeId};
 
-use super::FileServer;
+use super::base::MetadataAccess;
 use crate::protocol::Error;
 
 /// The pause before orphaned locks are released again at a node that did not answer.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A repeated call waits this long for the release of orphaned locks, at most.
-const TOLD_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A retried call waits this long for the release of orphaned locks, at most.
+const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The remote locks of one node.
 #[derive(Debug, Default)]
-pub(super) struct RemoteLocks {
+struct RemoteLockTable {
     last: Cell<u64>,
     at: RefCell<BTreeMap<NodeId, NodeLocks>>,
     orphaned: Event,
-    told: Event,
+    released: Event,
 }
 
 /// Locks at one other node.
@@ -50,7 +50,7 @@ struct NodeLocks {
 /// A remote lock that is held or requested. It is orphaned when it is dropped.
 #[derive(Debug)]
 pub(super) struct RemoteLockGuard {
-    remote_locks: Rc<RemoteLocks>,
+    table: Rc<RemoteLockTable>,
     node: NodeId,
     number: u64,
     /// The other node needs no release.
@@ -61,12 +61,12 @@ impl RemoteLockGuard {
     /// The decision has released it, or it was not granted.
     pub(super) fn finish(mut self) {
         self.is_over = true;
-        self.remote_locks.close_handle(self.node, self.number);
+        self.table.forget(self.node, self.number);
     }
 
     /// The node has granted it. False if its release is already under way.
     fn hold(&self) -> bool {
-        let mut at = self.remote_locks.at.borrow_mut();
+        let mut at = self.table.at.borrow_mut();
         let at = at.entry(self.node).or_default();
         let is_mine = self.is_over || self.number >= at.valid_from;
         if is_mine && !self.is_over {
@@ -79,32 +79,22 @@ impl RemoteLockGuard {
 impl Drop for RemoteLockGuard {
     fn drop(&mut self) {
         if !self.is_over {
-            self.remote_locks.close_handle(self.node, self.number);
-            self.remote_locks
-                .at
-                .borrow_mut()
-                .entry(self.node)
-                .or_default()
-                .orphaned
-                .push(self.number);
-            self.remote_locks.orphaned.tell();
+            self.table.forget(self.node, self.number);
+            let orphan = |at: &mut NodeLocks| at.orphaned.push(self.number);
+            orphan(self.table.at.borrow_mut().entry(self.node).or_default());
+            self.table.orphaned.tell();
         }
     }
 }
 
-impl RemoteLocks {
+impl RemoteLockTable {
     fn next(self: &Rc<Self>, epoch: Epoch, node: NodeId, is_here: bool) -> RemoteLockGuard {
         self.last.set((self.last.get() + 1).max(first_remote_lock(epoch)));
         // No reply of this node itself is lost.
-        RemoteLockGuard {
-            remote_locks: self.clone(),
-            node,
-            number: self.last.get(),
-            is_over: is_here,
-        }
+        RemoteLockGuard { table: self.clone(), node, number: self.last.get(), is_over: is_here }
     }
 
-    fn close_handle(&self, node: NodeId, number: u64) {
+    fn forget(&self, node: NodeId, number: u64) {
         if let Some(at) = self.at.borrow_mut().get_mut(&node)
             && let Some(place) = at.held.iter().position(|held| *held == number)
         {
@@ -134,13 +124,23 @@ impl RemoteLocks {
         if let Some(at) = self.at.borrow_mut().get_mut(&node) {
             at.orphaned.retain(|number| !orphaned.contains(number));
         }
-        self.told.tell();
+        self.released.tell();
     }
 }
 
-impl FileServer {
+/// Locks things at other nodes, for this node.
+pub(super) struct RemoteLocks {
+    base: MetadataAccess,
+    table: Rc<RemoteLockTable>,
+}
+
+impl RemoteLocks {
+    pub(super) fn new(base: MetadataAccess) -> Self {
+        Self { base, table: Rc::default() }
+    }
+
     /// Locks something at `node`.
-    pub(super) async fn lock_remote<C>(
+    pub(super) async fn lock<C>(
         &self,
         node: NodeId,
         call: impl FnOnce(u64) -> C,
@@ -148,8 +148,8 @@ impl FileServer {
     where
         C: Call<Protocol = Meta> + Clone,
     {
-        let lock = self.next_remote_lock(node);
-        match self.meta(node, call(lock.number)).await {
+        let lock = self.next(node);
+        match self.base.meta(node, call(lock.number)).await {
             Ok(reply) => {
                 if lock.hold() {
                     return Ok((reply, lock));
@@ -167,7 +167,7 @@ impl FileServer {
     }
 
     /// Releases a lock, by the `call` with its number.
-    pub(super) async fn release_lock<C>(
+    pub(super) async fn release<C>(
         &self,
         lock: RemoteLockGuard,
         call: impl FnOnce(u64) -> C,
@@ -175,53 +175,53 @@ impl FileServer {
     where
         C: Call<Protocol = Meta, Reply = ()> + Clone,
     {
-        let told = self.meta(lock.node, call(lock.number)).await;
-        if !matches!(told, Err(Error::Undelivered { .. })) {
+        let released = self.base.meta(lock.node, call(lock.number)).await;
+        if !matches!(released, Err(Error::Undelivered { .. })) {
             lock.finish();
         }
-        told
+        released
     }
 
-    fn next_remote_lock(&self, node: NodeId) -> RemoteLockGuard {
-        let here = self.context.node();
-        self.remote_locks.next(self.context.epoch(), node, node == here)
+    fn next(&self, node: NodeId) -> RemoteLockGuard {
+        let here = self.base.context.node();
+        self.table.next(self.base.context.epoch(), node, node == here)
     }
 
-    /// Another process has had this node: which locks it held is not known.
-    pub(super) fn orphan_all_remote_locks(&self) {
-        let others = (0..self.context.fs_nodes()).map(NodeId::fs);
-        others.for_each(|node| drop(self.next_remote_lock(node)));
+    /// Another process had this node: which locks it held is not known.
+    pub(super) fn orphan_all(&self) {
+        let others = (0..self.base.context.fs_nodes()).map(NodeId::fs);
+        others.for_each(|node| drop(self.next(node)));
     }
 
-    /// Waits until no lock is orphaned; `Lost` if that takes long. Before, other nodes may not see what
-    /// was done.
-    pub(super) async fn release_remote_locks_now(&self) -> Result<(), Error> {
-        let mut patience = pin!(self.context.sleep(TOLD_WAIT_MAX));
+    /// Waits until no lock is orphaned; `Lost` if that takes long. Until then other nodes may not
+    /// see the change.
+    pub(super) async fn wait_for_releases(&self) -> Result<(), Error> {
+        let mut timeout = pin!(self.base.context.sleep(RELEASE_WAIT_MAX));
         loop {
-            let told = pin!(self.remote_locks.told.next());
-            if self.remote_locks.with_orphans().is_empty() {
+            let released = pin!(self.table.released.next());
+            if self.table.with_orphans().is_empty() {
                 return Ok(());
             }
-            if let Either::Right(_) = select(told, &mut patience).await {
+            if let Either::Right(_) = select(released, &mut timeout).await {
                 return Err(Undelivered::Lost.into());
             }
         }
     }
 
-    /// Releases orphaned locks, as long as the node lives.
+    /// Releases orphaned locks, as long as the node runs.
     pub(super) async fn release_orphaned_locks(&self) {
         loop {
-            let orphaned = self.remote_locks.orphaned.next();
-            let with_orphans = self.remote_locks.with_orphans();
+            let orphaned = self.table.orphaned.next();
+            let with_orphans = self.table.with_orphans();
             if with_orphans.is_empty() {
                 orphaned.await;
                 continue;
             }
-            let telling = with_orphans
+            let releases = with_orphans
                 .into_iter()
                 .map(|(node, orphaned)| self.release_orphaned_locks_at(node, orphaned));
-            if join_all(telling).await.iter().any(Result::is_err) {
-                self.context.sleep(PAUSE).await;
+            if join_all(releases).await.iter().any(Result::is_err) {
+                self.base.context.sleep(PAUSE).await;
             }
         }
     }
@@ -232,17 +232,17 @@ impl FileServer {
         orphaned: Vec<u64>,
     ) -> Result<(), Error> {
         // A decision arrives before the locks that it depends on are released.
-        self.meta_here(WaitForIntents { node: node.0 }).await?;
-        let word = self.remote_locks.release_call(node, &orphaned);
-        self.meta(node, word).await.inspect_err(|error| {
+        self.base.meta_here(WaitForIntents { node: node.0 }).await?;
+        let release = self.table.release_call(node, &orphaned);
+        self.base.meta(node, release).await.inspect_err(|error| {
             tracing::debug!(%error, ?node, "its orphaned locks cannot be released yet");
         })?;
-        self.remote_locks.note_released(node, &orphaned);
+        self.table.note_released(node, &orphaned);
         Ok(())
     }
 }
 
-/// May it have been done although it failed?
+/// May the call have been executed although it failed?
 fn is_unsure(error: Error) -> bool {
     matches!(error, Error::Undelivered { why } if !why.not_applied())
 }
@@ -252,27 +252,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_somebody_has_is_kept() {
-        let remote_locks = Rc::new(RemoteLocks::default());
+    fn only_locks_in_use_are_kept() {
+        let table = Rc::new(RemoteLockTable::default());
         let node = NodeId::fs(1);
-        let next = || remote_locks.next(Epoch(3), node, false);
+        let next = || table.next(Epoch(3), node, false);
         let (held, over, orphaned, asked) = (next(), next(), next(), next());
         assert!(held.hold() && over.hold() && orphaned.hold());
         over.finish();
         drop(orphaned);
-        let [(to, told)] = &remote_locks.with_orphans()[..] else {
+        let [(to, told)] = &table.with_orphans()[..] else {
             panic!("locks are orphaned at one node")
         };
         let late = next();
         assert!(late.hold());
         drop(late);
-        let word = remote_locks.release_call(*to, told);
+        let word = table.release_call(*to, told);
         assert_eq!(word.below, first_remote_lock(Epoch(3)) + 5);
         assert_eq!(word.keep, [held.number, first_remote_lock(Epoch(3)) + 4]);
         assert!(!asked.hold(), "the node was told to release it");
         asked.finish();
-        remote_locks.note_released(node, told);
-        assert_eq!(remote_locks.with_orphans(), [(node, vec![first_remote_lock(Epoch(3)) + 4])]);
+        table.note_released(node, told);
+        assert_eq!(table.with_orphans(), [(node, vec![first_remote_lock(Epoch(3)) + 4])]);
         held.finish();
         assert!(next().hold());
     }

@@ -1,7 +1,5 @@
-//! Renaming. Both names are locked against other changes; one record of the old name's node decides. A
-//! lookup of the old name waits meanwhile, so a file never has two names or none.
-
-use std::rc::Rc;
+//! Renaming. Both names are locked against other changes; one record of the old name's node
+//! decides. A lookup of the old name waits meanwhile, so a file never has two names or none.
 
 use meta::protocol::{
     CallOutcome, CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockRename,
@@ -9,11 +7,10 @@ use meta::protocol::{
 };
 use runtime::NodeId;
 
-use super::calls::{CallIdRequest, other_call};
-use super::lookup::handle_of;
+use super::base::is_in_doubt;
+use super::calls::{CallIdRequest, done};
+use super::names::{Names, count_directories, drop_link, handle_of, retry_races, take_name};
 use super::remote_locks::RemoteLockGuard;
-use super::remove::{drop_link, take_name};
-use super::{FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
 use crate::rules;
@@ -21,7 +18,7 @@ use crate::rules;
 /// Directories above one another, at most: a loop in a damaged tree must not be followed for ever.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// What a rename is about, once everything was looked up.
+/// What a rename does, once everything was looked up.
 struct RenamePlan {
     /// What moves.
     moved: Dentry,
@@ -32,13 +29,13 @@ struct RenamePlan {
     time: Time,
 }
 
-/// What a rename is about, and that it may be done.
+/// A rename that is permitted.
 struct CheckedRename {
     plan: RenamePlan,
-    /// On which it leans that a directory which is replaced is empty.
+    /// The removals that emptied a directory that is replaced.
     removals: Vec<CommitDependency>,
-    /// That directory.
-    frozen: Option<RemoteLockGuard>,
+    /// The lock of that directory.
+    replaced_lock: Option<RemoteLockGuard>,
 }
 
 /// A name.
@@ -54,203 +51,210 @@ struct RenameDirs<'a> {
     to: &'a Attributes,
     /// The record that made the second.
     to_made: CommitDependency,
-    /// The epoch before the first was told of it.
+    /// The epoch in which the rename began.
     since: u64,
 }
 
 impl CallIdRequest for Rename {
-    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
-        server.rename(self).await
+    type Executor = Names;
+
+    async fn perform(&self, names: &Names) -> Result<(), Error> {
+        RenameOperation { names, request: self }.run().await
     }
 
-    async fn repeat(&self, _: &FileServer, outcome: CallOutcome) -> Result<Self::Reply, Error> {
-        match outcome {
-            CallOutcome::Done {} => Ok(()),
-            CallOutcome::Made { .. } => other_call(),
-        }
+    async fn repeat(&self, _: &Names, outcome: CallOutcome) -> Result<(), Error> {
+        done(outcome)
     }
 
-    fn is_stored((): &Self::Reply) -> bool {
+    fn is_stored((): &()) -> bool {
         false
     }
 }
 
-impl FileServer {
-    pub(super) async fn rename(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
-        self.retry_races(async || {
-            let found = self.find(request.from_directory, &request.from_name).await?;
+/// A rename under way.
+struct RenameOperation<'a> {
+    names: &'a Names,
+    request: &'a Rename,
+}
+
+impl RenameOperation<'_> {
+    async fn run(&self) -> Result<(), Error> {
+        retry_races(async || {
+            let found =
+                self.names.find(self.request.from_directory, &self.request.from_name).await?;
             let moves_directory = found.is_some_and(|found| found.kind == (Kind::Directory {}));
-            if !moves_directory || request.from_directory == request.to_directory {
-                return self.rename_once(request, None).await;
+            if !moves_directory || self.request.from_directory == self.request.to_directory {
+                return self.run_once(None).await;
             }
             // Two directories moved into each other at the same time would be lost to the tree.
-            let keeper = self.node_of(ROOT.ino);
-            // If the keeper comes back from here on, others have a turn too.
-            let since = self.context.epoch().0;
-            let ((), turn) = self.lock_remote(keeper, |lock| LockRename { lock }).await?;
-            let outcome = self.rename_once(request, Some(since)).await;
-            // If the keeper does not hear of it now, it will.
-            let _ = self.release_lock(turn, |lock| UnlockRename { lock }).await;
+            let keeper = self.names.base.node_of(ROOT.ino);
+            // If the keeper restarts from here on, others may get the lock too.
+            let since = self.names.base.context.epoch().0;
+            let ((), turn) =
+                self.names.remote_locks.lock(keeper, |lock| LockRename { lock }).await?;
+            let outcome = self.run_once(Some(since)).await;
+            // If this is lost, the lock is orphaned and released later.
+            let _ = self.names.remote_locks.release(turn, |lock| UnlockRename { lock }).await;
             outcome
         })
         .await
     }
 
-    /// Leans on what was prepared in the epoch `since` too.
-    async fn rename_once(
-        self: &Rc<Self>,
-        request: &Rename,
-        since: Option<u64>,
-    ) -> Result<(), Error> {
-        let Rename { from_directory, to_directory, to_name, .. } = request;
-        let to_node = name_node(to_directory.ino, to_name, self.context.fs_nodes());
-        self.with_dir_locked(*from_directory, async |from| {
-            let from_time = self
-                .with_dir_locked_at(*to_directory, to_node, async |to| {
-                    let (since, to_made) = (since.unwrap_or(from.since), to.made);
-                    let (from, to) = (&from.attributes, &to.attributes);
-                    rules::check_search(&request.who, to)?;
-                    rules::check_search(&request.who, from)?;
-                    let above = RenameDirs { from, to, to_made, since };
-                    self.rename_claimed(request, &above, to_node).await
-                })
-                .await?;
-            Ok(((), from_time))
-        })
-        .await
+    /// Depends on locks of the epoch `since` too.
+    async fn run_once(&self, since: Option<u64>) -> Result<(), Error> {
+        let Rename { from_directory, to_directory, to_name, .. } = self.request;
+        let to_node = name_node(to_directory.ino, to_name, self.names.base.context.fs_nodes());
+        self.names
+            .with_dir_locked(*from_directory, async |from| {
+                let from_time = self
+                    .names
+                    .with_dir_locked_at(*to_directory, to_node, async |to| {
+                        let (since, to_made) = (since.unwrap_or(from.since), to.made);
+                        let (from, to) = (&from.attributes, &to.attributes);
+                        rules::check_search(&self.request.who, to)?;
+                        rules::check_search(&self.request.who, from)?;
+                        let above = RenameDirs { from, to, to_made, since };
+                        self.run_locked(&above, to_node).await
+                    })
+                    .await?;
+                Ok(((), from_time))
+            })
+            .await
     }
 
-    /// Claims both names for as long as the rename takes. Returns when the directories changed, for
-    /// each that does not know.
-    async fn rename_claimed(
-        self: &Rc<Self>,
-        request: &Rename,
+    /// Locks both names for as long as the rename takes. Returns the time of the change for each
+    /// directory that has not noted it.
+    async fn run_locked(
+        &self,
         above: &RenameDirs<'_>,
         to_node: NodeId,
     ) -> Result<(Option<Time>, Option<Time>), Error> {
-        let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
+        let Rename { from_directory, from_name, to_directory, to_name, .. } = self.request;
         if (from_directory.ino, from_name) == (to_directory.ino, to_name) {
-            self.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
-            return if request.replace { Ok((None, None)) } else { Err(Error::Exists {}) };
+            self.names.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
+            return if self.request.replace { Ok((None, None)) } else { Err(Error::Exists {}) };
         }
-        let old =
-            RenameName { node: self.context.node(), directory: *from_directory, name: from_name };
+        let old = RenameName {
+            node: self.names.base.context.node(),
+            directory: *from_directory,
+            name: from_name,
+        };
         let new = RenameName { node: to_node, directory: *to_directory, name: to_name };
-        let ([moved, replaced], claims) = self.claim_both(&old, &new).await?;
+        let ([moved, replaced], locks) = self.lock_both(&old, &new).await?;
         let mut after = vec![above.to_made, moved.changed, replaced.changed];
-        let prepared = self.prepare(request, moved.dentry, replaced.dentry, above).await;
-        let CheckedRename { plan, removals, frozen } = match prepared {
+        let prepared = self.prepare(moved.dentry, replaced.dentry, above).await;
+        let CheckedRename { plan, removals, replaced_lock } = match prepared {
             Ok(Some(prepared)) => prepared,
             nothing => {
-                self.unclaim_both(claims, &old, &new).await;
+                self.unlock_both(locks, &old, &new).await;
                 return nothing.map(|_| (None, None));
             }
         };
         after.extend(removals);
-        let &Rename { call, durable, .. } = request;
-        let (effects, since) = (effects(request, &plan), above.since);
-        let done =
-            self.execute(Execute { effects, claimed: true, since, durable, call, after }).await;
+        let &Rename { call, durable, .. } = self.request;
+        let (effects, since) = (effects(self.request, &plan), above.since);
+        let done = self
+            .names
+            .execute(Execute { effects, claimed: true, since, durable, call, after })
+            .await;
         match done {
-            Ok(()) => claims.into_iter().chain(frozen).for_each(RemoteLockGuard::finish),
-            Err(error) if is_in_doubt(error) => drop((claims, frozen)),
+            Ok(()) => locks.into_iter().chain(replaced_lock).for_each(RemoteLockGuard::finish),
+            Err(error) if is_in_doubt(error) => drop((locks, replaced_lock)),
             Err(_) => {
-                if let Some((frozen, replaced)) = frozen.zip(plan.replaced) {
-                    self.thaw(frozen, &replaced).await;
+                if let Some((lock, replaced)) = replaced_lock.zip(plan.replaced) {
+                    self.names.unlock_dir(lock, &replaced).await;
                 }
-                self.unclaim_both(claims, &old, &new).await;
+                self.unlock_both(locks, &old, &new).await;
             }
         }
         done?;
-        let [from_links, to_links] = links(request, &plan);
+        let [from_links, to_links] = links(self.request, &plan);
         let unless_counted = |links| (links == 0).then_some(plan.time);
         Ok((unless_counted(from_links), unless_counted(to_links)))
     }
 
-    /// Claims two names in an order that all follow, so that renames do not hinder one another for
-    /// ever; what they name.
-    async fn claim_both(
+    /// Locks two names, in one order for all requests, so that renames do not deadlock. Returns
+    /// what they name.
+    async fn lock_both(
         &self,
         old: &RenameName<'_>,
         new: &RenameName<'_>,
     ) -> Result<([LockedName; 2], [RemoteLockGuard; 2]), Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
-        let (found, claim) = self.lock_name(first.node, first.directory, first.name).await?;
-        let (other, other_claim) =
-            match self.lock_name(second.node, second.directory, second.name).await {
-                Ok(claimed) => claimed,
+        let (found, lock) = self.names.lock_name(first.node, first.directory, first.name).await?;
+        let (other, other_lock) =
+            match self.names.lock_name(second.node, second.directory, second.name).await {
+                Ok(locked) => locked,
                 Err(error) => {
-                    self.unlock_name(claim, first.directory, first.name).await;
+                    self.names.unlock_name(lock, first.directory, first.name).await;
                     return Err(error);
                 }
             };
         Ok(if old_first {
-            ([found, other], [claim, other_claim])
+            ([found, other], [lock, other_lock])
         } else {
-            ([other, found], [other_claim, claim])
+            ([other, found], [other_lock, lock])
         })
     }
 
-    async fn unclaim_both(
+    async fn unlock_both(
         &self,
-        claims: [RemoteLockGuard; 2],
+        locks: [RemoteLockGuard; 2],
         old: &RenameName<'_>,
         new: &RenameName<'_>,
     ) {
-        let [of_old, of_new] = claims;
-        self.unlock_name(of_new, new.directory, new.name).await;
-        self.unlock_name(of_old, old.directory, old.name).await;
+        let [of_old, of_new] = locks;
+        self.names.unlock_name(of_new, new.directory, new.name).await;
+        self.names.unlock_name(of_old, old.directory, old.name).await;
     }
 
-    /// Looks everything up, checks the rules, and freezes a directory that is replaced; `None` if
+    /// Looks everything up, checks the rules, and locks a directory that is replaced; `None` if
     /// there is nothing to do.
     async fn prepare(
         &self,
-        request: &Rename,
         moved: Option<Dentry>,
         replaced: Option<Dentry>,
         above: &RenameDirs<'_>,
     ) -> Result<Option<CheckedRename>, Error> {
         let moved = moved.ok_or(Error::NotFound {})?;
-        if replaced.is_some() && !request.replace {
+        if replaced.is_some() && !self.request.replace {
             return Err(Error::Exists {});
         }
         if replaced.is_some_and(|replaced| replaced.ino == moved.ino) {
             return Ok(None);
         }
-        let plan = self.plan_rename(request, moved, replaced, above).await?;
-        let (removals, frozen) = match plan.replaced_directory() {
+        let plan = self.plan(moved, replaced, above).await?;
+        let (removals, replaced_lock) = match plan.replaced_directory() {
             Some(replaced) => {
-                let (removals, frozen) = self.freeze_empty(&replaced).await?;
-                (removals, Some(frozen))
+                let (removals, lock) = self.names.lock_empty_dir(&replaced).await?;
+                (removals, Some(lock))
             }
             None => (Vec::new(), None),
         };
-        Ok(Some(CheckedRename { plan, removals, frozen }))
+        Ok(Some(CheckedRename { plan, removals, replaced_lock }))
     }
 
-    async fn plan_rename(
+    async fn plan(
         &self,
-        request: &Rename,
         moved: Dentry,
         replaced: Option<Dentry>,
         above: &RenameDirs<'_>,
     ) -> Result<RenamePlan, Error> {
-        let Rename { who, from_directory, to_directory, .. } = request;
+        let Rename { who, from_directory, to_directory, .. } = self.request;
         let moves_directory = moved.kind == (Kind::Directory {});
         if moves_directory && self.is_below(*to_directory, moved.ino).await? {
             return Err(Error::Invalid {});
         }
-        let file = self.named(&moved).await?;
+        let file = self.names.named(&moved).await?;
         rules::check_take(who, above.from, file.uid)?;
         match &replaced {
             None => rules::check_add(who, above.to)?,
             Some(replaced) => {
-                let replaced = self.named(replaced).await?;
+                let replaced = self.names.named(replaced).await?;
                 rules::check_take(who, above.to, replaced.uid)?;
                 match (moves_directory, replaced.kind) {
-                    (true, Kind::Directory {}) => {} // must be empty: seen when it is frozen
+                    (true, Kind::Directory {}) => {} // must be empty: checked when it is locked
                     (true, _) => return Err(Error::NotDirectory {}),
                     (false, Kind::Directory {}) => return Err(Error::IsDirectory {}),
                     (false, _) => {}
@@ -264,13 +268,13 @@ impl FileServer {
         }
         if let Some(replaced) = replaced
             && moves_directory
-            && self.is_below(request.from_directory, replaced.ino).await?
+            && self.is_below(self.request.from_directory, replaced.ino).await?
         {
-            // Not empty, and it must not be frozen to find that out: changes in it, ours among them,
-            // would wait for each other.
+            // Not empty, and it must not be locked to find that out: changes in it, ours among
+            // them, would wait for each other.
             return Err(Error::NotEmpty {});
         }
-        Ok(RenamePlan { moved, replaced, moves_up, time: self.now() })
+        Ok(RenamePlan { moved, replaced, moves_up, time: self.names.base.now() })
     }
 
     /// Is `directory` the directory `above`, or in it at any depth?
@@ -283,7 +287,12 @@ impl FileServer {
             if ino == ROOT.ino {
                 return Ok(false);
             }
-            ino = self.meta(self.node_of(ino), GetInode { ino, generation: 0 }).await?.parent;
+            ino = self
+                .names
+                .base
+                .meta(self.names.base.node_of(ino), GetInode { ino, generation: 0 })
+                .await?
+                .parent;
         }
         Err(Error::Damaged {})
     }

@@ -1,36 +1,61 @@
-//! Space of a file: cutting it, making holes, preparing for writes, and telling data from holes.
+//! Space of a file: truncation, holes, allocation, and seeking data or holes.
 
 use std::ops::{ControlFlow, Range};
+use std::rc::Rc;
 
+use futures::future::join_all;
 use meta::attributes::access;
 use meta::protocol::{
-    Allocate as Reserve, ChangeInode, Chunk, ChunkPage, ChunkUpdate, Commit, FOUND_MAX, FindChunks,
-    InodeChange, Install, Near, NewBlock, RollBack, Run, Seal, Truncate, Unsynced,
+    self as metadata, Allocate as Reserve, ChangeInode, Chunk, ChunkPage, ChunkUpdate, Commit,
+    FOUND_MAX, FindChunks, InodeChange, Install, Near, NewBlock, RollBack, Run, Seal, Truncate,
+    Unsynced,
 };
 
-use super::read::zeros;
-use super::write::WritePurpose;
-use super::{FileServer, retry_after_rollback};
+use super::base::MetadataAccess;
+use super::commit::{FileCommits, Shared, retry_after_rollback};
+use super::content::{ContentAccess, zeros};
+use super::write::{FileWriter, WritePurpose};
 use crate::pieces::ByteRope;
 use crate::protocol::{
-    Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, WriteResult,
+    Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Space, Time, WriteResult,
 };
 use crate::rules;
+use runtime::NodeId;
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 
-/// Chunks that a punch changes before it commits them and goes on.
+/// Chunks that a punch changes before it commits them and continues.
 const PUNCHED_MAX: usize = 1024;
 
-runtime::handlers! { FileServer;
-    PunchHole => |server, _, request| server.punch_hole(request).await;
-    Allocate => |server, _, request| server.allocate(&request).await;
-    Seek => |server, _, request| server.seek(&request).await;
+/// The space of files.
+pub(super) struct FileSpace {
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    commits: Rc<FileCommits>,
+    writer: Rc<FileWriter>,
 }
 
-impl FileServer {
-    /// Does `work` while the file is neither read nor written. If uncommitted content turns out to be
-    /// lost, does it again from the committed content.
+impl FileSpace {
+    pub(super) fn new((base, content, commits): Shared, writer: Rc<FileWriter>) -> Self {
+        Self { base, content, commits, writer }
+    }
+
+    /// The space of the volume.
+    pub(super) async fn get_space(&self) -> Result<Space, Error> {
+        let nodes = (0..self.base.context.fs_nodes()).map(NodeId::fs);
+        let asked = nodes.map(|node| self.base.meta(node, metadata::GetSpace {}));
+        let mut space = Space::default();
+        for answer in join_all(asked).await {
+            let part = answer?;
+            space.total_bytes += part.total_blocks * blockio::BLOCK_SIZE as u64;
+            space.free_bytes += part.free_blocks * blockio::BLOCK_SIZE as u64;
+            space.inodes += part.inodes;
+        }
+        Ok(space)
+    }
+
+    /// Does `work` while the file is neither read nor written; again, from the committed content,
+    /// if uncommitted content was lost.
     async fn alone<T>(
         &self,
         file: Handle,
@@ -38,7 +63,7 @@ impl FileServer {
     ) -> Result<T, Error> {
         match self.alone_once(file.ino, &work).await {
             Err(Error::Damaged {}) => {
-                self.recover_lost_writes(file).await;
+                self.commits.recover_lost_writes(file).await;
                 self.alone_once(file.ino, &work).await
             }
             outcome => outcome,
@@ -50,11 +75,11 @@ impl FileServer {
         ino: u64,
         work: &impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let _alone = self.files.exclusive(ino).await;
-        retry_after_rollback(work, async || self.meta_here(RollBack { ino }).await).await
+        let _alone = self.content.files.exclusive(ino).await;
+        retry_after_rollback(work, async || self.base.meta_here(RollBack { ino }).await).await
     }
 
-    /// Cuts the content, or lengthens it by a hole.
+    /// Truncates the content, or extends it by a hole.
     pub(super) async fn set_size(
         &self,
         file: Handle,
@@ -73,18 +98,18 @@ impl FileServer {
         durable: bool,
     ) -> Result<Attributes, Error> {
         let Handle { ino, generation } = file;
-        let before = self.attributes(file).await?;
+        let before = self.base.attributes(file).await?;
         let last = self.last_block(file, before.size, size).await?;
         let call = Truncate { ino, generation, size, time, durable, last };
-        let outcome = self.meta_here(call).await;
+        let outcome = self.base.meta_here(call).await;
         if let (Err(_), Some(last)) = (&outcome, last) {
-            self.give_back(vec![Run { start: last.block, count: 1 }]).await;
+            self.content.give_back(vec![Run { start: last.block, count: 1 }]).await;
         }
         outcome
     }
 
-    /// What the last block becomes by a cut inside of it: should the file grow again, what was cut
-    /// off must read as zeros. `None` if it does so as things are.
+    /// A new last block for a truncation inside of it: if the file grows again, the bytes cut off
+    /// must read as zeros. `None` if they do so already.
     async fn last_block(
         &self,
         file: Handle,
@@ -96,51 +121,53 @@ impl FileServer {
             return Ok(None);
         }
         let start = size / BLOCK * BLOCK;
-        let kept = ByteRope::new(self.read_range(file, start, size).await?);
+        let kept = ByteRope::new(self.content.read_range(file, start, size).await?);
         let rest = ByteRope::new(vec![zeros((start + BLOCK - size) as usize)]);
         let content = ByteRope::join([kept, rest]);
         let checksum = content.checksum(0, content.length());
         let call = Reserve { blocks: 1, from_reserve: true, near: Near::Anywhere {} };
-        let reserved = self.meta_here(call).await?;
+        let reserved = self.base.meta_here(call).await?;
         let block = reserved.first().ok_or(Error::Damaged {})?.start;
-        let (stripe, offset) = self.geometry.block(block);
-        match self.stripes.write(stripe, offset, content.into_vec()).await {
+        let (stripe, offset) = self.content.geometry.block(block);
+        match self.content.stripes.write(stripe, offset, content.into_vec()).await {
             Ok(boot_id) => {
                 Ok(Some(NewBlock { block, checksum, written: Unsynced { stripe, boot_id } }))
             }
             Err(error) => {
-                self.give_back(reserved).await;
+                self.content.give_back(reserved).await;
                 Err(error.into())
             }
         }
     }
 
-    /// Are all these bytes zeros? Nothing is read of holes.
+    /// Are all these bytes zeros? Holes are not read.
     async fn is_zero(&self, file: Handle, range: Range<u64>) -> Result<bool, Error> {
-        let content = self.read_range(file, range.start, range.end).await?;
+        let content = self.content.read_range(file, range.start, range.end).await?;
         Ok(content.iter().all(|part| part.iter().all(|&byte| byte == 0)))
     }
 
     pub(super) async fn punch_hole(&self, request: PunchHole) -> Result<WriteResult, Error> {
         let PunchHole { file, durable, .. } = request;
         let punched = self.alone(file, async || self.punch_alone(&request).await).await?;
-        self.make_durable(file, punched, durable).await
+        self.commits.make_durable(file, punched, durable).await
     }
 
     async fn punch_alone(&self, request: &PunchHole) -> Result<WriteResult, Error> {
         let &PunchHole { ref who, file, offset, length, durable: _ } = request;
-        let before = self.attributes(file).await?;
+        let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         if offset >= before.size {
-            return self.unchanged(before).await;
+            return self.writer.unchanged(before).await;
         }
         let hole = Hole::new(offset, offset + length, before.size);
         for edge in hole.edges() {
             if !self.is_zero(file, edge.clone()).await? {
                 let length = (edge.end - edge.start) as usize;
                 let zeros = vec![zeros(length)];
-                self.write_locked(who, &before, edge.start, zeros, WritePurpose::Relief).await?;
+                self.writer
+                    .write_locked(who, &before, edge.start, zeros, WritePurpose::Relief)
+                    .await?;
             }
         }
         let drop_setid = rules::without_setid(who, &before) != before.mode;
@@ -155,7 +182,7 @@ impl FileServer {
         drop_setid: bool,
     ) -> Result<WriteResult, Error> {
         let Handle { ino, .. } = file;
-        let per_chunk = u64::from(self.geometry.blocks_per_stripe());
+        let per_chunk = u64::from(self.content.geometry.blocks_per_stripe());
         let mut next = Some(blocks.start / per_chunk);
         let mut punched = 0;
         loop {
@@ -174,23 +201,23 @@ impl FileServer {
                 next = None;
             }
             punched += updates.len();
-            let call = Install { ino, updates, size_min: 0, time: self.now(), drop_setid };
-            let verified = self.meta_here(call).await?;
+            let call = Install { ino, updates, size_min: 0, time: self.base.now(), drop_setid };
+            let verified = self.base.meta_here(call).await?;
             if next.is_none() {
-                // The edges of the hole were written before, and other chunks.
+                // The edges of the hole, and other chunks, were written before.
                 return Ok(WriteResult { before: None, ..verified });
             }
             if punched >= PUNCHED_MAX {
                 punched = 0;
-                self.meta_here(Seal { ino }).await?;
-                self.meta_here(Commit { ino }).await?;
+                self.base.meta_here(Seal { ino }).await?;
+                self.base.meta_here(Commit { ino }).await?;
             }
         }
     }
 
     /// A chunk without those of `blocks` (of the file) that are in it.
     fn without(&self, index: u64, chunk: &Chunk, blocks: &Range<u64>) -> Chunk {
-        let per_chunk = self.geometry.blocks_per_stripe();
+        let per_chunk = self.content.geometry.blocks_per_stripe();
         let mut slots = chunk.slots(per_chunk as usize);
         for (block, slot) in (index * u64::from(per_chunk)..).zip(&mut slots) {
             if blocks.contains(&block) {
@@ -202,10 +229,10 @@ impl FileServer {
 
     async fn chunks_from(&self, file: Handle, first: u64) -> Result<ChunkPage, Error> {
         let Handle { ino, generation } = file;
-        self.meta_here(FindChunks { ino, generation, first, count_max: FOUND_MAX }).await
+        self.base.meta_here(FindChunks { ino, generation, first, count_max: FOUND_MAX }).await
     }
 
-    /// Tells `look` where the file has blocks, as ranges of bytes in their order, from the chunk of
+    /// Calls `look` with the byte ranges in which the file has blocks, in order, from the chunk of
     /// `range.start` on, until it breaks or the range ends.
     async fn look_at_data<T>(
         &self,
@@ -213,7 +240,7 @@ impl FileServer {
         range: Range<u64>,
         mut look: impl FnMut(Range<u64>) -> ControlFlow<T>,
     ) -> Result<Option<T>, Error> {
-        let chunk_size = u64::from(self.geometry.stripe_size);
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
         let mut next = Some(range.start / chunk_size);
         while let Some(first) = next.filter(|first| *first < range.end.div_ceil(chunk_size)) {
             let found = self.chunks_from(file, first).await?;
@@ -233,7 +260,7 @@ impl FileServer {
 
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Attributes, Error> {
         let &Allocate { ref who, file, offset, length, keep_size, .. } = request;
-        let before = self.attributes(file).await?;
+        let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         let end = offset + length;
@@ -257,7 +284,7 @@ impl FileServer {
     /// Lengthens the file to the end of what was allocated, unless it is as long by now.
     async fn lengthen_alone(&self, request: &Allocate) -> Result<Attributes, Error> {
         let &Allocate { ref who, file, offset, length, durable, .. } = request;
-        let before = self.attributes(file).await?;
+        let before = self.base.attributes(file).await?;
         let end = offset + length;
         if end <= before.size {
             return Ok(before);
@@ -267,21 +294,21 @@ impl FileServer {
             let Handle { ino, generation } = file;
             let change = InodeChange { mode: Some(mode), ..InodeChange::default() };
             let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
-            self.meta_here(call).await?;
+            self.base.meta_here(call).await?;
         }
-        self.set_size_alone(file, end, self.now(), durable).await
+        self.set_size_alone(file, end, self.base.now(), durable).await
     }
 
     pub(super) async fn seek(&self, request: &Seek) -> Result<Option<u64>, Error> {
         let &Seek { ref who, file, offset, target } = request;
-        let _reading = self.files.shared(file.ino).await;
-        let before = self.attributes(file).await?;
+        let _reading = self.content.files.shared(file.ino).await;
+        let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::READ)?;
         let size = before.size;
         if offset >= size {
             return Ok(None);
         }
-        // So far there is only the other kind.
+        // Up to here there is only the other kind.
         let mut at = offset;
         let found = self.look_at_data(file, offset..size, |data| {
             if data.end <= at {
@@ -324,8 +351,8 @@ struct Hole {
 }
 
 impl Hole {
-    /// Bytes `from..to` of a file of `size` bytes, which begins after `from`. Its last block is whole
-    /// if all of its bytes are in the range.
+    /// Bytes `from..to` of a file of `size` bytes, which begins after `from`. Its last block is
+    /// whole if all of its bytes are in the range.
     fn new(from: u64, to: u64, size: u64) -> Self {
         let to = if to < size { to } else { size.next_multiple_of(BLOCK) };
         let (first, end) = (from.div_ceil(BLOCK), to / BLOCK);

@@ -3,22 +3,18 @@
 use futures::future::try_join;
 use meta::protocol::SyncNames;
 
-use super::FileServer;
-use crate::protocol::{Error, Handle, Kind, SyncDirectory};
+use super::commit::FileCommits;
+use crate::protocol::{Error, Handle, Kind};
 
-runtime::handlers! { FileServer;
-    SyncDirectory => |server, _, request| server.sync_directory(request.directory).await;
-}
-
-impl FileServer {
+impl FileCommits {
     /// Names are at many nodes: those that may have changed some are asked. What a name leans on at
     /// other nodes becomes durable with it (ADR 17).
     pub(super) async fn sync_directory(&self, directory: Handle) -> Result<(), Error> {
-        if self.inode(directory).await?.attributes.kind != (Kind::Directory {}) {
+        if self.base.inode(directory).await?.attributes.kind != (Kind::Directory {}) {
             return Err(Error::NotDirectory {});
         }
         let Handle { ino, generation } = directory;
-        let names = self.meta_here(SyncNames { directory: ino, generation });
+        let names = self.base.meta_here(SyncNames { directory: ino, generation });
         // The time of the last change is a change of its own.
         let times = async { self.commit(&directory).await };
         try_join(names, times).await?;

@@ -1,5 +1,5 @@
 //! Writing: whole blocks with known checksums go to the cache (ADR 5), then the map is changed.
-//! Blocks that a record names are never rewritten; those that none names yet are.
+//! Blocks that a record names are never rewritten; others are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,11 +11,12 @@ use bytes::Bytes;
 use futures::future::join_all;
 use meta::attributes::access;
 use meta::chunks::BlockSlot;
-use meta::protocol::{
-    Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Near, Release, Run, Unsynced,
-};
+use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced};
 
-use super::FileServer;
+use super::base::MetadataAccess;
+use super::commit::{FileCommits, Shared};
+use super::content::ContentAccess;
+use super::partial_block_cache::PartialBlockCache;
 use crate::pieces::ByteRope;
 use crate::protocol::{
     Attributes, Credentials, Error, Handle, TRANSFER_MAX, WccAttr, Write, WriteResult,
@@ -41,9 +42,9 @@ impl BlockSpan {
 pub(super) struct ChunkWrite {
     update: ChunkUpdate,
     reserved: Vec<Run>,
-    /// Bytes that the file has at least, with this.
+    /// The size of the file is at least this.
     end: u64,
-    /// Blocks that a map names already have new content: their checksums there are out of date.
+    /// Blocks that a map names have new content: their checksums in the map are out of date.
     in_place: bool,
 }
 
@@ -58,21 +59,21 @@ pub(super) struct ChunkDraft {
     reserved: Vec<Run>,
     in_place: bool,
     spans: Vec<BlockSpan>,
-    /// Bytes that the file has at least, with this.
+    /// The size of the file is at least this.
     end: u64,
 }
 
-/// What goes into stripes: parts, each with where it begins there.
+/// For each stripe the parts to write, with their offsets.
 type StripeWrites = Vec<(u64, Vec<(u32, ByteRope)>)>;
 
-/// What is written for.
+/// Why something is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WritePurpose {
     /// Data of a client: a part of a chunk, of which the rest may follow.
     Data,
-    /// Parts of many chunks: of several chunks they share a stripe, which is asked once.
+    /// Parts of many chunks. Those of several chunks share a stripe, which gets one request.
     Parts,
-    /// Zeros at the edge of a hole: on a full volume the reserve helps.
+    /// Zeros at the edge of a hole: on a full volume they come from the reserve.
     Relief,
 }
 
@@ -82,44 +83,37 @@ impl WritePurpose {
     }
 }
 
-runtime::handlers! { FileServer;
-    Write => |server, _, request| server.write(request).await;
+/// Writes into the files of one node.
+pub(super) struct FileWriter {
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    commits: Rc<FileCommits>,
+    partial_blocks: PartialBlockCache,
 }
 
-impl FileServer {
-    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<WriteResult, Error> {
-        let Write { file, durable, .. } = request;
-        let mut written = self.write_once(&request).await;
-        // Boxed: what is rare would be moved with each write.
-        if written == Err(Error::Damaged {}) {
-            Box::pin(self.recover_lost_writes(file)).await;
-            written = Box::pin(self.write_once(&request)).await;
-        }
-        if durable { Box::pin(self.make_durable(file, written?, true)).await } else { written }
+impl FileWriter {
+    pub(super) fn new((base, content, commits): Shared) -> Self {
+        Self { base, content, commits, partial_blocks: PartialBlockCache::default() }
     }
 
-    /// Commits what was `written`, if it shall be.
-    pub(super) async fn make_durable(
-        &self,
-        file: Handle,
-        written: WriteResult,
-        durable: bool,
-    ) -> Result<WriteResult, Error> {
-        if !durable {
-            return Ok(written);
+    pub(super) async fn write(&self, request: Write) -> Result<WriteResult, Error> {
+        let Write { file, durable, .. } = request;
+        let mut written = self.write_once(&request).await;
+        // Boxed, to keep the future of the usual case small.
+        if written == Err(Error::Damaged {}) {
+            Box::pin(self.commits.recover_lost_writes(file)).await;
+            written = Box::pin(self.write_once(&request)).await;
         }
-        let committed = self.commit(&file).await?;
-        if committed.write_verifier != written.write_verifier {
-            return Err(Error::LostWrites {});
+        if durable {
+            Box::pin(self.commits.make_durable(file, written?, true)).await
+        } else {
+            written
         }
-        // Others may have written meanwhile.
-        let is_as_written = WccAttr::of(&committed.attributes) == WccAttr::of(&written.attributes);
-        Ok(WriteResult { before: written.before.filter(|_| is_as_written), ..committed })
     }
 
     /// A file to which nothing was written.
     pub(super) async fn unchanged(&self, attributes: Attributes) -> Result<WriteResult, Error> {
-        let write_verifier = self.meta_here(GetVerifier { ino: attributes.ino }).await?;
+        let write_verifier = self.base.meta_here(GetVerifier { ino: attributes.ino }).await?;
         Ok(WriteResult { attributes, write_verifier, before: Some(WccAttr::of(&attributes)) })
     }
 
@@ -129,8 +123,8 @@ impl FileServer {
         if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
         }
-        let _writing = self.files.shared(file.ino).await;
-        let before = self.attributes(file).await?;
+        let _writing = self.content.files.shared(file.ino).await;
+        let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         rules::check_range(offset, length as u64)?;
         if length == 0 {
@@ -139,7 +133,7 @@ impl FileServer {
         self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await
     }
 
-    /// Writes at least one byte. The caller holds the file.
+    /// Writes at least one byte. The caller has locked the file.
     pub(super) async fn write_locked(
         &self,
         who: &Credentials,
@@ -150,16 +144,16 @@ impl FileServer {
     ) -> Result<WriteResult, Error> {
         let data = ByteRope::new(data);
         let end = offset + data.length() as u64;
-        let chunk_size = u64::from(self.geometry.stripe_size);
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
         let handle = Handle { ino: file.ino, generation: file.generation };
 
         // In ascending order, so that two writers never wait for each other.
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
         let mut held = Vec::with_capacity((chunks.end - chunks.start) as usize);
         for index in chunks.clone() {
-            held.push(self.chunks.exclusive((file.ino, index)).await);
+            held.push(self.content.chunks.exclusive((file.ino, index)).await);
         }
-        let before = self.map(handle, chunks.clone()).await?;
+        let before = self.content.map(handle, chunks.clone()).await?;
         let mut parts = chunks.zip(before).map(|(index, old)| {
             let start = index * chunk_size;
             let (from, to) = (offset.max(start), end.min(start + chunk_size));
@@ -173,7 +167,7 @@ impl FileServer {
         self.install(who, file, parts).await
     }
 
-    /// Makes the map name what was written of some chunks, as far as that went well.
+    /// Installs in the map what was written of some chunks, as far as that succeeded.
     pub(super) async fn install(
         &self,
         who: &Credentials,
@@ -190,13 +184,13 @@ impl FileServer {
             ino: file.ino,
             size_min: written.iter().map(|written| written.end).max().unwrap_or(0),
             updates: written.into_iter().map(|written| written.update).collect(),
-            time: self.now(),
+            time: self.base.now(),
             drop_setid: rules::without_setid(who, file) != file.mode,
         };
-        match self.meta_here(call).await {
+        match self.base.meta_here(call).await {
             Ok(written) => failure.map_or(Ok(written), Err),
             Err(error) => {
-                self.give_back(reserved).await;
+                self.content.give_back(reserved).await;
                 Err(error)
             }
         }
@@ -222,17 +216,14 @@ impl FileServer {
         }
         let (kept, dropped): (Vec<_>, Vec<_>) =
             whole.into_iter().partition(|written| written.in_place);
-        self.give_back(dropped.into_iter().flat_map(|written| written.reserved).collect()).await;
+        self.content
+            .give_back(dropped.into_iter().flat_map(|written| written.reserved).collect())
+            .await;
         (kept, failure)
     }
 
-    pub(super) async fn give_back(&self, runs: Vec<Run>) {
-        if let Err(error) = self.meta_here(Release { runs }).await {
-            tracing::warn!(%error, "reserved blocks stay in use until the next start");
-        }
-    }
-
-    /// Writes `data` at byte `from` of the chunk `old` into the cache. The caller holds the chunk.
+    /// Writes `data` at byte `from` of the chunk `old` into the cache. The caller has locked the
+    /// chunk.
     async fn write_chunk(
         &self,
         (file, index): (Handle, u64),
@@ -253,8 +244,8 @@ impl FileServer {
         Ok(written)
     }
 
-    /// Puts blocks of the chunk `old` into the cache, which are in order; the file has the bytes of the
-    /// chunk before `to` then. The caller holds the chunk.
+    /// Puts blocks of the chunk `old`, in order, into the cache. The file then has the bytes of the
+    /// chunk before `to`. The caller has locked the chunk.
     async fn write_spans(
         &self,
         (file, index): (Handle, u64),
@@ -268,8 +259,8 @@ impl FileServer {
         self.conclude(file, draft, filled).await
     }
 
-    /// Reserves blocks for `spans` of the chunk `old`, as [`write_spans`](Self::write_spans) does, and
-    /// says where everything goes.
+    /// Reserves blocks for `spans` of the chunk `old`, as [`write_spans`](Self::write_spans) does,
+    /// and says where everything goes.
     pub(super) async fn draft(
         &self,
         index: u64,
@@ -278,7 +269,7 @@ impl FileServer {
         to: usize,
         purpose: WritePurpose,
     ) -> Result<ChunkDraft, Error> {
-        let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
+        let mut slots = old.slots(self.content.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
         let mut places =
@@ -290,7 +281,7 @@ impl FileServer {
                 let from_reserve = purpose.is_from_reserve();
                 let apart = purpose == WritePurpose::Data && index > 0;
                 let near = self.near(&old, first, blocks, apart);
-                self.meta_here(Allocate { blocks, from_reserve, near }).await?
+                self.base.meta_here(Allocate { blocks, from_reserve, near }).await?
             }
         };
         let mut fresh = reserved.iter().flat_map(Run::blocks);
@@ -308,25 +299,25 @@ impl FileServer {
                 *slot = Some(BlockSlot { block, checksum, sealed: false });
             }
         }
-        let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
-        let end = index * u64::from(self.geometry.stripe_size) + to as u64;
+        let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
+        let end = index * u64::from(self.content.geometry.stripe_size) + to as u64;
         Ok(ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end })
     }
 
-    /// Where `blocks` blocks of a chunk had best be, the first of them at place `first`: where they would be if the
-    /// chunk had been written in one go. A chunk that is written in pieces (records of several writers, a log that
-    /// grows) is in one stripe then, is asked for by one message, and takes one entry of the map.
-    /// With `apart` the first of them have a stripe for the chunk alone; not in the first chunk of a file, since small
-    /// files share stripes.
+    /// Where to allocate `blocks` blocks of a chunk, the first of them at place `first`: where they
+    /// would be if the chunk had been written at once. A chunk that is written in pieces (records
+    /// of several writers, a growing log) is then in one stripe, read by one message, and one entry
+    /// of the map. With `apart` the chunk gets a stripe of its own; not the first chunk of a file,
+    /// since small files share stripes.
     fn near(&self, chunk: &Chunk, first: usize, blocks: u32, apart: bool) -> Near {
         let before = chunk.runs.iter().rev().find(|run| run.end() as usize <= first);
         let Some(run) = before.or_else(|| chunk.runs.first()) else {
-            let is_part = blocks < self.geometry.blocks_per_stripe();
+            let is_part = blocks < self.content.geometry.blocks_per_stripe();
             let skip = first as u32;
             return if apart && is_part { Near::Apart { skip } } else { Near::Anywhere {} };
         };
         let at = (run.start + first as u64).checked_sub(u64::from(run.at));
-        let stripe_of = |block: u64| self.geometry.block(block).0;
+        let stripe_of = |block: u64| self.content.geometry.block(block).0;
         match at {
             Some(block) if stripe_of(block) == stripe_of(run.start) => {
                 Near::At { block, or_apart: apart }
@@ -335,7 +326,7 @@ impl FileServer {
         }
     }
 
-    /// What came of a draft, once the cache has it or does not.
+    /// Completes a draft, once the cache has it or has failed.
     async fn conclude(
         &self,
         file: Handle,
@@ -349,15 +340,15 @@ impl FileServer {
                 Ok(ChunkWrite { update, reserved, end, in_place })
             }
             Err(error) => {
-                self.give_back(reserved).await;
+                self.content.give_back(reserved).await;
                 self.learn_content(file, index, (&old, &slots), &spans).await;
                 Err(error)
             }
         }
     }
 
-    /// Puts drafts of several chunks into the cache together: chunks may share a stripe, which is asked
-    /// once. The caller holds the chunks.
+    /// Puts drafts of several chunks into the cache together: chunks may share a stripe, which
+    /// gets one request. The caller has locked the chunks.
     pub(super) async fn write_together(
         &self,
         file: Handle,
@@ -376,7 +367,7 @@ impl FileServer {
             let writing = self.put(stripe, parts);
             async move { (stripe, writing.await) }
         });
-        // All of them run to their ends: after a failure nothing may be on its way any more.
+        // All of them are awaited: after a failure no write may still be on its way.
         let boot_ids: BTreeMap<_, _> = join_all(writes).await.into_iter().collect();
         let unsynced = |stripe: u64| Ok(Unsynced { stripe, boot_id: boot_ids[&stripe]? });
         let mut written = Vec::with_capacity(drafts.len());
@@ -392,9 +383,9 @@ impl FileServer {
         written
     }
 
-    /// After a write that failed half-way: blocks that it rewrote in place may be old or new. The map
-    /// gets the checksums of those that are new; what is neither is lost, and stays damaged until
-    /// a commit finds that out.
+    /// After a write that failed half-way: blocks that it rewrote in place may be old or new. The
+    /// map gets the checksums of those that are new; what is neither is lost, and stays damaged
+    /// until a commit finds that out.
     async fn learn_content(
         &self,
         file: Handle,
@@ -402,32 +393,32 @@ impl FileServer {
         (old, new): (&Chunk, &[Option<BlockSlot>]),
         spans: &[BlockSpan],
     ) {
-        let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
+        let mut slots = old.slots(self.content.geometry.blocks_per_stripe() as usize);
         for block in spans.iter().flat_map(BlockSpan::blocks) {
             let (Some(slot), Some(new)) = (&mut slots[block], &new[block]) else { continue };
             if slot.sealed {
                 continue;
             }
-            let (stripe, offset) = self.geometry.block(slot.block);
-            match self.stripes.read(stripe, offset, BLOCK as u32, Vec::new()).await {
+            let (stripe, offset) = self.content.geometry.block(slot.block);
+            match self.content.stripes.read(stripe, offset, BLOCK as u32, Vec::new()).await {
                 Ok(content) if runtime::hash::crc32c(&content) == new.checksum => {
                     slot.checksum = new.checksum;
                 }
                 Ok(_) => {}
-                // Then the block stays damaged, and a reader is told so.
+                // Then the block stays damaged, and readers get an error.
                 Err(error) => tracing::warn!(%error, "a block is unknown after a failed write"),
             }
         }
-        let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
+        let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
         let call = Install {
             ino: file.ino,
-            // The lives in which its blocks were first written are known already.
+            // The boot ids under which its blocks were written are known already.
             updates: vec![ChunkUpdate { index, chunk, written: Vec::new() }],
             size_min: 0,
-            time: self.now(),
+            time: self.base.now(),
             drop_setid: false,
         };
-        if let Err(error) = self.meta_here(call).await {
+        if let Err(error) = self.base.meta_here(call).await {
             tracing::warn!(%error, "the map could not be mended after a failed write");
         }
     }
@@ -450,7 +441,7 @@ impl FileServer {
         Ok(ByteRope::join([ByteRope::new(before), data, ByteRope::new(after)]))
     }
 
-    /// Bytes of one block of the chunk `old`: as the last write left them here, or from the cache.
+    /// Bytes of one block of the chunk `old`, of the last write here or from the cache.
     async fn rest_of_block(
         &self,
         chunk: (u64, u64),
@@ -463,8 +454,9 @@ impl FileServer {
         if let Some(known) = self.partial_blocks.find(chunk, old, &range) {
             return Ok(vec![known]);
         }
-        let read = self.read_in_block(old, range).await?;
-        // Who holds a part of a line makes the cache copy all of it at the next write, which is this one.
+        let read = self.content.read_in_block(old, range).await?;
+        // Copied: a reference to a part of a line would make the cache copy all of it at the next
+        // write, which is this one.
         Ok(vec![Bytes::copy_from_slice(&read)])
     }
 
@@ -479,7 +471,7 @@ impl FileServer {
                 if lo >= hi {
                     continue;
                 }
-                let (stripe, offset) = self.geometry.block(run.start + (lo - start) as u64);
+                let (stripe, offset) = self.content.geometry.block(run.start + (lo - start) as u64);
                 let part = span.whole.slice((lo - span.first) * BLOCK, (hi - span.first) * BLOCK);
                 match by_stripe.iter_mut().find(|(known, _)| *known == stripe) {
                     Some((_, parts)) => parts.push((offset, part)),
@@ -496,7 +488,7 @@ impl FileServer {
             let writing = self.put(stripe, parts);
             async move { Ok(Unsynced { stripe, boot_id: writing.await? }) }
         });
-        // All of them run to their ends: after a failure nothing may be on its way any more.
+        // All of them are awaited: after a failure no write may still be on its way.
         match (writes.next(), writes.next()) {
             (Some(only), None) => Ok(vec![only.await?]),
             (first, second) => {
@@ -511,7 +503,7 @@ impl FileServer {
         if parts.len() == 1
             && let Some((offset, part)) = parts.pop()
         {
-            return self.stripes.write(stripe, offset, part.into_vec());
+            return self.content.stripes.write(stripe, offset, part.into_vec());
         }
         let mut placed = Vec::new();
         for (mut offset, part) in parts {
@@ -521,6 +513,6 @@ impl FileServer {
                 offset = next;
             }
         }
-        self.stripes.write_list(stripe, placed)
+        self.content.stripes.write_list(stripe, placed)
     }
 }

@@ -1,4 +1,4 @@
-//! Bringing the pieces of some chunks from the cache.
+//! Reading the pieces of some chunks from the cache.
 
 use std::ops::Range;
 
@@ -9,8 +9,9 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk};
 use runtime::protocol::Undelivered;
 
-use super::{ChunkPart, ChunkParts, FileServer, TOGETHER_MAX};
-use crate::protocol::Error;
+use super::super::content::ContentAccess;
+use super::{ChunkPart, ChunkParts, TOGETHER_MAX};
+use crate::protocol::{Error, Handle};
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
@@ -25,7 +26,7 @@ pub(super) enum PackedPart<'a> {
 /// What is wanted of one stripe.
 struct StripeRead<'a> {
     stripe: u64,
-    /// The runs of the chunk in it that are concerned, and where they begin in the stripe; in that order.
+    /// The runs of the chunk in it, with their offsets in the stripe, by offset.
     runs: Vec<(u32, &'a BlockRun)>,
     /// In order, without overlap.
     extents: Vec<Extent>,
@@ -108,8 +109,23 @@ impl<'a> StripeRead<'a> {
     }
 }
 
-impl FileServer {
-    /// Brings the pieces of `groups`, whose chunks are in the states `chunks`, and which the caller holds.
+impl ContentAccess {
+    /// The present maps of the chunks of `groups`, which the caller has locked.
+    pub(super) async fn maps(
+        &self,
+        file: Handle,
+        groups: &[ChunkParts],
+    ) -> Result<Vec<Chunk>, Error> {
+        let mut chunks = Vec::with_capacity(groups.len());
+        for run in groups.chunk_by(|one, next| one.index + 1 == next.index) {
+            let first = run[0].index;
+            chunks.extend(self.map(file, first..first + run.len() as u64).await?);
+        }
+        Ok(chunks)
+    }
+
+    /// Reads the pieces of `groups`, whose chunks have the maps `chunks` and are locked by the
+    /// caller.
     pub(super) async fn gather(
         &self,
         groups: &[ChunkParts],
@@ -144,8 +160,8 @@ impl FileServer {
         Ok(())
     }
 
-    /// What `pieces` want of each run of `chunk`: its stripe, where it begins there, and what of it. Holes
-    /// are handed on.
+    /// What `pieces` want of each run of `chunk`: its stripe, where it begins there, and what of
+    /// it. Holes are handed on.
     fn wanted(
         &self,
         pieces: &[ChunkPart],
@@ -185,7 +201,7 @@ impl FileServer {
         runs
     }
 
-    /// Takes what is on this thread, with all that lies between; asks for the parts otherwise.
+    /// Takes the bytes if they are on this thread, with all between them; else requests the parts.
     fn begin(&self, wanted: &StripeRead<'_>) -> StripeBytes {
         if let Some(hull) = wanted.hull() {
             let expect = wanted.checksums(std::slice::from_ref(&hull));
@@ -225,7 +241,7 @@ fn sort_by_stripe<'a>(
     }
 }
 
-/// Hands on each place of `wanted`; `find` tells in which bytes, and where in them, an extent begins.
+/// Hands on each place of `wanted`; `find` returns the bytes of an extent and its offset in them.
 fn hand_on<'b>(
     wanted: &StripeRead<'_>,
     find: impl Fn(usize) -> Option<(&'b Bytes, usize)>,

@@ -1,24 +1,23 @@
-//! Lists of regions: split here, where it is known which chunks and blocks they lie in. All that a
-//! request has of one chunk is done at once: one look at the map, one checksum for each block. Of a stripe the
-//! cache is asked once for some chunks together.
+//! Lists of regions, split into chunks and blocks. All parts of one chunk are handled together: one
+//! request for the map, one checksum for each block, and one request for each stripe.
 
 mod gather;
 mod read;
 mod write;
 
+pub(super) use self::read::ListReader;
+pub(super) use self::write::ListWriter;
+
 use std::ops::Range;
 
-use meta::protocol::Chunk;
-
-use super::FileServer;
-use crate::protocol::{Error, Handle, Regions, TRANSFER_MAX};
+use crate::protocol::{Error, Regions, TRANSFER_MAX};
 use crate::regions::{REGIONS_MAX, RegionWalk};
 
-/// Chunks that one request holds at a time: it goes on to the next ones when it is done with these.
+/// Chunks that one request locks at a time.
 const CHUNKS_MAX: usize = 256;
 
-/// Chunks whose parts of one stripe are asked for, or go to the cache, together: ranks that each have a
-/// part of each chunk fill stripes with parts of several.
+/// Chunks whose parts of one stripe are read or written together: ranks that each have a part of
+/// each chunk fill stripes with parts of several.
 const TOGETHER_MAX: usize = 16;
 
 /// A part of a region that lies in one chunk.
@@ -65,7 +64,7 @@ impl ChunkParts {
     }
 }
 
-/// The window that a request means, if it may.
+/// The window of a request, if it is valid.
 fn window(regions: &Regions, skip: u64, length: usize) -> Result<Range<u64>, Error> {
     let end = skip.checked_add(length as u64).filter(|&end| end <= regions.bytes());
     let window = skip..end.ok_or(Error::Invalid {})?;
@@ -115,18 +114,6 @@ fn merged(mut groups: Vec<ChunkParts>) -> Vec<ChunkParts> {
         }
     }
     merged
-}
-
-impl FileServer {
-    /// The present state of the chunks of `groups`. The caller holds them.
-    async fn maps(&self, file: Handle, groups: &[ChunkParts]) -> Result<Vec<Chunk>, Error> {
-        let mut chunks = Vec::with_capacity(groups.len());
-        for run in groups.chunk_by(|one, next| one.index + 1 == next.index) {
-            let first = run[0].index;
-            chunks.extend(self.map(file, first..first + run.len() as u64).await?);
-        }
-        Ok(chunks)
-    }
 }
 
 #[cfg(test)]

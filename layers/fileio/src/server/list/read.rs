@@ -7,15 +7,16 @@ use meta::attributes::access;
 use runtime::buffer::{Buffer, Pool};
 use runtime::protocol::Undelivered;
 
-use super::super::FileServer;
-use super::super::read::zeros;
+use super::super::base::MetadataAccess;
+use super::super::commit::{FileCommits, Shared};
+use super::super::content::{ContentAccess, zeros};
 use super::gather::PackedPart;
 use super::{CHUNKS_MAX, ChunkParts, split, window};
 use crate::protocol::{Error, Handle, ListData, ReadList};
 use crate::rules;
 
-/// Pieces that are shorter than this, in the middle, are packed by a copy: handing on a slice of the cache
-/// costs more.
+/// Pieces that are shorter than this, in the middle, are packed by a copy: handing on a slice of
+/// the cache costs more.
 const SLICE_MIN: usize = 1024;
 
 /// Zeros in one piece of an answer, at most.
@@ -65,30 +66,34 @@ impl PackedWindow {
     }
 }
 
-runtime::handlers! { FileServer;
-    ReadList => |server, _, request| server.read_list(request).await;
+/// Answers [`ReadList`].
+pub(in super::super) struct ListReader {
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    commits: Rc<FileCommits>,
 }
 
-impl FileServer {
-    pub(in super::super) async fn read_list(
-        self: &Rc<Self>,
-        request: ReadList,
-    ) -> Result<ListData, Error> {
+impl ListReader {
+    pub(in super::super) fn new((base, content, commits): Shared) -> Self {
+        Self { base, content, commits }
+    }
+
+    pub(in super::super) async fn read_list(&self, request: ReadList) -> Result<ListData, Error> {
         let outcome = self.read_list_once(&request).await;
         if outcome != Err(Error::Damaged {}) {
             return outcome;
         }
-        self.recover_lost_writes(request.file).await;
+        self.commits.recover_lost_writes(request.file).await;
         self.read_list_once(&request).await
     }
 
     async fn read_list_once(&self, request: &ReadList) -> Result<ListData, Error> {
         let &ReadList { ref who, file, ref regions, skip, length } = request;
         let window = window(regions, skip, length as usize)?;
-        let _reading = self.files.shared(file.ino).await;
-        let before = self.attributes(file).await?;
+        let _reading = self.content.files.shared(file.ino).await;
+        let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::READ)?;
-        let chunk_size = u64::from(self.geometry.stripe_size);
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
         let groups = split(regions.walk(window), skip, chunk_size, before.size);
         let ends = groups.iter().flat_map(|group| &group.pieces);
         let ends = ends.map(|piece| piece.position + piece.length);
@@ -96,10 +101,11 @@ impl FileServer {
             return Ok(ListData { data: Vec::new(), attributes: before });
         };
         let data = self.read_groups(file, &groups, end).await?;
-        Ok(ListData { data, attributes: self.note_access(&before).await? })
+        Ok(ListData { data, attributes: self.base.note_access(&before).await? })
     }
 
-    /// The packed bytes of `groups`, which are `end` with what lies past the file's end between them.
+    /// The packed bytes of `groups`, which are `end` with what lies past the file's end between
+    /// them.
     async fn read_groups(
         &self,
         file: Handle,
@@ -110,7 +116,7 @@ impl FileServer {
         let mut packed = if end >= SLICE_MIN * pieces().count() {
             PackedWindow::Slices(Vec::with_capacity(pieces().count()))
         } else {
-            let pool = self.context.pool().clone();
+            let pool = self.base.context.pool().clone();
             PackedWindow::Copied { buffer: pool.take(end).ok_or(Undelivered::Busy)?, pool }
         };
         let inside: usize = pieces().map(|piece| piece.length).sum();
@@ -120,15 +126,16 @@ impl FileServer {
         for step in groups.chunks(CHUNKS_MAX) {
             let mut held = Vec::with_capacity(step.len());
             for group in step {
-                held.push(self.chunks.shared((file.ino, group.index)).await);
+                held.push(self.content.chunks.shared((file.ino, group.index)).await);
             }
-            let chunks = self.maps(file, step).await?;
-            self.gather(step, &chunks, |part| packed.take(part)).await?;
+            let chunks = self.content.maps(file, step).await?;
+            self.content.gather(step, &chunks, |part| packed.take(part)).await?;
         }
         Ok(packed.finish())
     }
 
-    /// Zeros where no piece is packed: past the end of the file, before the last byte that is in it.
+    /// Zeros where no piece is packed: past the end of the file, before the last byte that is in
+    /// it.
     fn zeros_between(groups: &[ChunkParts], packed: &mut PackedWindow) {
         let pieces = groups.iter().flat_map(|group| &group.pieces);
         let mut known: Vec<(usize, usize)> =

@@ -8,8 +8,10 @@ use meta::attributes::access;
 use meta::protocol::Chunk;
 use runtime::protocol::Undelivered;
 
-use super::super::FileServer;
-use super::super::write::{BlockSpan, ChunkDraft, ChunkWrite, WritePurpose};
+use super::super::base::MetadataAccess;
+use super::super::commit::{FileCommits, Shared};
+use super::super::content::ContentAccess;
+use super::super::write::{BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePurpose};
 use super::gather::PackedPart;
 use super::{CHUNKS_MAX, ChunkPart, ChunkParts, TOGETHER_MAX, split, window};
 use crate::pieces::ByteRope;
@@ -24,38 +26,47 @@ enum BlockCoverage {
     Nothing,
     /// All of it, by the piece of this number and no other.
     Whole(usize),
-    /// It is put together, in the place of this number; with its old bytes round the new ones, or not.
+    /// It is put together, in the place of this number; with its old bytes round the new ones, or
+    /// not.
     Built {
         place: usize,
         needs_old: bool,
     },
 }
 
-runtime::handlers! { FileServer;
-    WriteList => |server, _, request| server.write_list(request).await;
+/// Answers [`WriteList`].
+pub(in super::super) struct ListWriter {
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    commits: Rc<FileCommits>,
+    writer: Rc<FileWriter>,
 }
 
-impl FileServer {
+impl ListWriter {
+    pub(in super::super) fn new((base, content, commits): Shared, writer: Rc<FileWriter>) -> Self {
+        Self { base, content, commits, writer }
+    }
+
     pub(in super::super) async fn write_list(
-        self: &Rc<Self>,
+        &self,
         request: WriteList,
     ) -> Result<WriteResult, Error> {
         let mut written = self.write_list_once(&request).await;
         if written == Err(Error::Damaged {}) {
-            self.recover_lost_writes(request.file).await;
+            self.commits.recover_lost_writes(request.file).await;
             written = self.write_list_once(&request).await;
         }
-        self.make_durable(request.file, written?, request.durable).await
+        self.commits.make_durable(request.file, written?, request.durable).await
     }
 
     async fn write_list_once(&self, request: &WriteList) -> Result<WriteResult, Error> {
         let &WriteList { ref who, file, ref regions, skip, ref data, durable: _ } = request;
         let window = window(regions, skip, data.len())?;
-        let _writing = self.files.shared(file.ino).await;
-        let before = self.attributes(file).await?;
+        let _writing = self.content.files.shared(file.ino).await;
+        let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         rules::check_range(regions.end(), 0)?;
-        let chunk_size = u64::from(self.geometry.stripe_size);
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
         let groups = split(regions.walk(window), skip, chunk_size, u64::MAX);
         let mut first: Option<WriteResult> = None;
         let mut last = None;
@@ -72,7 +83,7 @@ impl FileServer {
         }
         match last {
             Some(written) => Ok(written),
-            None => self.unchanged(before).await,
+            None => self.writer.unchanged(before).await,
         }
     }
 
@@ -87,16 +98,16 @@ impl FileServer {
         // In ascending order, so that two writers never wait for each other.
         let mut held = Vec::with_capacity(groups.len());
         for group in groups {
-            held.push(self.chunks.exclusive((file.ino, group.index)).await);
+            held.push(self.content.chunks.exclusive((file.ino, group.index)).await);
         }
-        let chunks = self.maps(file, groups).await?;
+        let chunks = self.content.maps(file, groups).await?;
         let mut chunks = chunks.into_iter();
         let lots = groups.chunks(TOGETHER_MAX).map(|lot| {
             let old = chunks.by_ref().take(lot.len()).collect();
             self.write_lot(file, lot, old, &request.data)
         });
         let parts = join_all(lots).await.into_iter().flatten().collect();
-        self.install(&request.who, before, parts).await
+        self.writer.install(&request.who, before, parts).await
     }
 
     /// Writes what `lot` has of the chunks `old`.
@@ -109,7 +120,7 @@ impl FileServer {
     ) -> Vec<Result<ChunkWrite, Error>> {
         let drafts = lot.iter().zip(old).map(|(group, old)| self.draft_group(group, old, data));
         let drafts = join_all(drafts).await;
-        self.write_together(file, drafts).await
+        self.writer.write_together(file, drafts).await
     }
 
     async fn draft_group(
@@ -120,21 +131,22 @@ impl FileServer {
     ) -> Result<ChunkDraft, Error> {
         let spans = self.spans(group, &old, data).await?;
         let to = group.pieces.iter().map(ChunkPart::end).max().unwrap_or(0);
-        self.draft(group.index, old, spans, to, WritePurpose::Parts).await
+        self.writer.draft(group.index, old, spans, to, WritePurpose::Parts).await
     }
 
-    /// The blocks that `group` touches, with all of their new content. What lies in one piece is not copied.
+    /// The blocks that `group` touches, with all of their new content. What lies in one piece is
+    /// not copied.
     async fn spans(
         &self,
         group: &ChunkParts,
         old: &Chunk,
         data: &Bytes,
     ) -> Result<Vec<BlockSpan>, Error> {
-        let blocks = self.geometry.blocks_per_stripe() as usize;
+        let blocks = self.content.geometry.blocks_per_stripe() as usize;
         let (covers, places) = covers(group, blocks);
         let mut built = Bytes::new();
         if places > 0 {
-            let pool = self.context.pool();
+            let pool = self.base.context.pool();
             let mut buffer = pool.take(places * BLOCK).ok_or(Undelivered::Busy)?;
             self.fetch_old(group.index, old, &covers, &mut buffer).await?;
             let mut copied = 0;
@@ -178,8 +190,8 @@ impl FileServer {
                 buffer[position..position + range.len()].copy_from_slice(&bytes[range]);
             }
         };
-        self.gather(std::slice::from_ref(&wanted), std::slice::from_ref(old), take).await?;
-        self.context.pool().count_copy(copied);
+        self.content.gather(std::slice::from_ref(&wanted), std::slice::from_ref(old), take).await?;
+        self.base.context.pool().count_copy(copied);
         Ok(())
     }
 }
@@ -233,8 +245,8 @@ fn overlay(piece: &ChunkPart, covers: &[BlockCoverage], data: &Bytes, buffer: &m
     copied
 }
 
-/// The touched blocks in rows, as slices of what was put together and of the packed bytes; neighbours in
-/// both become one slice.
+/// The touched blocks in rows, as slices of what was put together and of the packed bytes;
+/// neighbours in both become one slice.
 fn cut_spans(
     group: &ChunkParts,
     covers: &[BlockCoverage],

@@ -1,0 +1,89 @@
+//! What the components of one node are built on.
+
+use std::sync::Arc;
+
+use meta::hash::ino_node;
+use meta::protocol::{ChangeInode, GetInode, Inode, InodeChange};
+use meta::{FileInformation, SharedAttrCache};
+use runtime::protocol::Undelivered;
+use runtime::{Call, Context, NodeId, Spawn as _};
+
+use crate::protocol::{Attributes, Error, Handle, Time};
+use crate::rules;
+
+/// How a component reaches its node and the metadata. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct MetadataAccess {
+    pub(super) context: Context,
+    /// What the metadata server of this node has in memory.
+    pub(super) information: FileInformation,
+    /// What all nodes of this process publish.
+    shared_attrs: Option<Arc<SharedAttrCache>>,
+}
+
+impl MetadataAccess {
+    pub(super) fn new(context: Context, information: FileInformation) -> Self {
+        let shared_attrs = context.extension();
+        Self { context, information, shared_attrs }
+    }
+
+    /// Calls the metadata server of `node`.
+    pub(super) async fn meta<C>(&self, node: NodeId, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = meta::protocol::Meta> + Clone,
+    {
+        Ok(meta::client::ask(&self.context, node, call).await?)
+    }
+
+    /// Calls the metadata server of this node.
+    pub(super) async fn meta_here<C>(&self, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = meta::protocol::Meta> + Clone,
+    {
+        self.meta(self.context.node(), call).await
+    }
+
+    pub(super) fn node_of(&self, ino: u64) -> NodeId {
+        ino_node(ino, self.context.fs_nodes())
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::from_unix(self.context.unix_time())
+    }
+
+    /// The attributes of an inode of any node; without a message if it is of this node and in use.
+    pub(super) async fn attributes(&self, handle: Handle) -> Result<Attributes, Error> {
+        match self.information.attributes(handle.ino, handle.generation) {
+            Some(known) => Ok(known),
+            None => Ok(self.inode(handle).await?.attributes),
+        }
+    }
+
+    /// An inode of any node.
+    pub(super) async fn inode(&self, handle: Handle) -> Result<Inode, Error> {
+        let call = GetInode { ino: handle.ino, generation: handle.generation };
+        self.meta(self.node_of(handle.ino), call).await
+    }
+
+    /// The attributes that a node of this process publishes.
+    pub(super) fn shared_attributes(&self, file: Handle) -> Option<Attributes> {
+        self.shared_attrs.as_ref()?.attributes(file.ino, file.generation)
+    }
+
+    /// Notes that the content was read, as seldom as `relatime` does.
+    pub(super) async fn note_access(&self, file: &Attributes) -> Result<Attributes, Error> {
+        let now = self.now();
+        if !rules::notes_access(file, now) {
+            return Ok(*file);
+        }
+        let change = InodeChange { atime: Some(now), ..InodeChange::default() };
+        let Attributes { ino, generation, .. } = *file;
+        let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
+        self.meta(self.node_of(ino), call).await
+    }
+}
+
+/// Was it decided, or may it have been, though it could not be done to its end?
+pub(super) fn is_in_doubt(error: Error) -> bool {
+    matches!(error, Error::Undelivered { why: Undelivered::Lost })
+}

@@ -1,0 +1,188 @@
+//! The content of files: locks, maps of chunks, and bytes of the blocks that they name.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use blockio::{Geometry, Stripes};
+use bytes::Bytes;
+use futures::future::try_join_all;
+use meta::protocol::{BlockRun, Chunk, Map, Release, Run};
+use runtime::sync::KeyedLock;
+
+use super::base::MetadataAccess;
+use crate::protocol::{Error, Handle};
+
+const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
+
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+
+/// The content of the files of one node.
+pub(super) struct ContentAccess {
+    base: MetadataAccess,
+    pub(super) stripes: Rc<dyn Stripes>,
+    pub(super) geometry: Geometry,
+    /// Shared by reads and writes of a file; exclusive to cut, seal or free it.
+    pub(super) files: KeyedLock<u64>,
+    /// Shared by reads of a chunk, exclusive to write it.
+    pub(super) chunks: KeyedLock<(u64, u64)>,
+}
+
+impl ContentAccess {
+    pub(super) fn new(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Self {
+        let geometry = stripes.geometry();
+        Self { base, stripes, geometry, files: KeyedLock::default(), chunks: KeyedLock::default() }
+    }
+
+    /// Bytes `from..to` of the file, at least one: one request for the map, then all stripes at
+    /// once.
+    pub(super) async fn read_range(
+        &self,
+        file: Handle,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<Bytes>, Error> {
+        let chunk_size = u64::from(self.geometry.stripe_size);
+        let indices = from / chunk_size..to.div_ceil(chunk_size);
+        let mut held = Vec::with_capacity((indices.end - indices.start) as usize);
+        for index in indices.clone() {
+            held.push(self.chunks.shared((file.ino, index)).await);
+        }
+        let chunks = self.map(file, indices.clone()).await?;
+        let parts = indices.zip(&chunks).flat_map(|(index, chunk)| {
+            let start = index * chunk_size;
+            let (from, to) = (from.max(start), to.min(start + chunk_size));
+            block_sources(chunk, from - start, to - start)
+        });
+        self.take_all(parts).await
+    }
+
+    /// The present maps of chunks, which the caller has locked.
+    pub(super) async fn map(&self, file: Handle, indices: Range<u64>) -> Result<Vec<Chunk>, Error> {
+        let Handle { ino, generation } = file;
+        if let Some(known) = self.base.information.chunks(ino, generation, indices.clone()) {
+            return Ok(known);
+        }
+        let count = (indices.end - indices.start) as u32;
+        let call = Map { ino, generation, first: indices.start, count };
+        let chunks = self.base.meta_here(call).await?;
+        if chunks.len() == count as usize { Ok(chunks) } else { Err(Error::Damaged {}) }
+    }
+
+    /// Bytes of one block of a chunk, which the caller has locked; holes are zeros.
+    pub(super) async fn read_in_block(
+        &self,
+        chunk: &Chunk,
+        range: Range<usize>,
+    ) -> Result<Bytes, Error> {
+        let mut block_sources = block_sources(chunk, range.start as u64, range.end as u64);
+        // A block is in one place.
+        let place = block_sources.next().ok_or(Error::Damaged {})?;
+        match self.try_take_now(&place) {
+            Some(known) => Ok(known),
+            None => self.take(&place).await,
+        }
+    }
+
+    async fn take_all(
+        &self,
+        block_sources: impl Iterator<Item = BlockSource<'_>>,
+    ) -> Result<Vec<Bytes>, Error> {
+        try_join_all(block_sources.map(|place| self.take(&place))).await
+    }
+
+    /// The bytes, if they are in memory of this thread.
+    pub(super) fn try_take_now(&self, place: &BlockSource<'_>) -> Option<Bytes> {
+        match *place {
+            BlockSource::Hole { length } => Some(zeros(length)),
+            BlockSource::Stored { run, ref blocks, skip, keep } => {
+                let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
+                let length = blocks.len() as u32 * BLOCK as u32;
+                let expect = &run.checksums[blocks.clone()];
+                let read = self.stripes.try_read_now(stripe, offset, length, expect)?;
+                Some(read.slice(skip..skip + keep))
+            }
+        }
+    }
+
+    /// The bytes. The request is sent when this is called, not when the future is polled.
+    fn take(&self, place: &BlockSource<'_>) -> impl Future<Output = Result<Bytes, Error>> + use<> {
+        let part = match *place {
+            BlockSource::Hole { length } => ReadPart::Hole(length),
+            BlockSource::Stored { run, ref blocks, skip, keep } => {
+                let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
+                let length = blocks.len() as u32 * BLOCK as u32;
+                let expect = run.checksums[blocks.clone()].to_vec();
+                let reading = self.stripes.read(stripe, offset, length, expect);
+                ReadPart::Stored { reading, skip, keep }
+            }
+        };
+        part.fetch()
+    }
+
+    /// Releases reserved blocks that nothing names.
+    pub(super) async fn give_back(&self, runs: Vec<Run>) {
+        if let Err(error) = self.base.meta_here(Release { runs }).await {
+            tracing::warn!(%error, "reserved blocks stay in use until the next start");
+        }
+    }
+}
+
+/// Where some bytes of a chunk are.
+pub(super) enum BlockSource<'a> {
+    /// In no block: zeros.
+    Hole { length: usize },
+    /// In these blocks of a run: whole blocks, so that their checksums can be verified. The bytes
+    /// are the `keep` ones after the first `skip`.
+    Stored { run: &'a BlockRun, blocks: Range<usize>, skip: usize, keep: usize },
+}
+
+/// Where bytes `from..to` of a chunk are, in order.
+pub(super) fn block_sources(
+    chunk: &Chunk,
+    from: u64,
+    to: u64,
+) -> impl Iterator<Item = BlockSource<'_>> {
+    let bytes_of = |run: &BlockRun| u64::from(run.at) * BLOCK..u64::from(run.end()) * BLOCK;
+    let is_touched = move |run: &&BlockRun| {
+        let bytes = bytes_of(run);
+        bytes.start.max(from) < bytes.end.min(to)
+    };
+    let mut runs = chunk.runs.iter().filter(is_touched).peekable();
+    let mut at = from;
+    std::iter::from_fn(move || {
+        let next = runs.peek().map_or(to, |run| bytes_of(run).start.max(from));
+        if at < next {
+            let length = (next - at) as usize;
+            at = next;
+            return Some(BlockSource::Hole { length });
+        }
+        let run = runs.next()?;
+        let Range { start: run_start, end: run_end } = bytes_of(run);
+        let (lo, hi) = (from.max(run_start), to.min(run_end));
+        let first = ((lo - run_start) / BLOCK) as usize;
+        let end = (hi - run_start).div_ceil(BLOCK) as usize;
+        let skip = (lo - run_start) as usize - first * BLOCK as usize;
+        at = hi;
+        Some(BlockSource::Stored { run, blocks: first..end, skip, keep: (hi - lo) as usize })
+    })
+}
+
+/// `length` zeros, at most a stripe of them.
+pub(super) fn zeros(length: usize) -> Bytes {
+    Bytes::from_static(&ZEROS[..length])
+}
+
+/// A piece of an answer.
+enum ReadPart {
+    Hole(usize),
+    Stored { reading: blockio::Answer<Bytes>, skip: usize, keep: usize },
+}
+
+impl ReadPart {
+    async fn fetch(self) -> Result<Bytes, Error> {
+        match self {
+            Self::Hole(length) => Ok(zeros(length)),
+            Self::Stored { reading, skip, keep } => Ok(reading.await?.slice(skip..skip + keep)),
+        }
+    }
+}

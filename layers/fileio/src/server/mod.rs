@@ -1,0 +1,251 @@
+//! The file server of one node, and one `match` that passes each request to the component that
+//! answers it. A component owns its state, and knows only components below it:
+//!
+//! ```text
+//! calls
+//! append   attributes   create  link  remove  rename  open  directory
+//! space   list/   locks     lookup   occupancy
+//! write   read   open_files     names
+//! readahead   commit  sync     remote_locks
+//! content   leases   xattrs
+//! base
+//! ```
+
+mod append;
+mod attributes;
+mod base;
+mod calls;
+mod commit;
+mod content;
+mod create;
+mod directory;
+mod errors;
+mod hand_over;
+mod leases;
+mod link;
+mod list;
+mod locks;
+mod lookup;
+mod names;
+mod occupancy;
+mod open;
+mod open_files;
+mod partial_block_cache;
+mod read;
+mod readahead;
+mod remote_locks;
+mod remove;
+mod rename;
+mod space;
+mod sync;
+mod write;
+mod xattrs;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::Stripes;
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, ready};
+use meta::FileInformation;
+use meta::protocol::{GetDirty, ListUntrimmed};
+use runtime::{Caller, Context, RequestInfo as _, Senders, Server};
+
+pub use self::hand_over::{ClientHandover, FilesHandover};
+
+use self::append::Appends;
+use self::attributes::FileAttributes;
+use self::base::MetadataAccess;
+use self::calls::CallTable;
+use self::commit::FileCommits;
+use self::content::ContentAccess;
+use self::list::{ListReader, ListWriter};
+use self::names::Names;
+use self::open_files::OpenFiles;
+use self::read::FileReader;
+use self::remote_locks::RemoteLocks;
+use self::space::FileSpace;
+use self::write::FileWriter;
+use crate::protocol::{
+    Allocate, Append, CloseHandle, Commit, Create, Error, FileIo, Flush, GetAttributes, GetSpace,
+    GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
+    PunchHole, Read, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr,
+    Rename, Renew, Reply, Request, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim,
+    Unlock, WasDone, Write, WriteList,
+};
+
+/// How often a node looks for files to commit.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
+/// The age at which a change is made durable without a request, in milliseconds.
+const COMMIT_AGE_MS: u64 = 2_000;
+
+/// The files of one node. It knows the clients that have them open for a while only.
+pub struct FileServer {
+    base: MetadataAccess,
+    calls: CallTable,
+    names: Names,
+    remote_locks: Rc<RemoteLocks>,
+    attributes: FileAttributes,
+    reader: FileReader,
+    writer: Rc<FileWriter>,
+    list_reader: ListReader,
+    list_writer: ListWriter,
+    appends: Appends,
+    space: Rc<FileSpace>,
+    commits: Rc<FileCommits>,
+    open_files: Rc<OpenFiles>,
+}
+
+impl std::fmt::Debug for FileServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let node = self.base.context.node();
+        f.debug_struct("FileServer").field("node", &node).finish_non_exhaustive()
+    }
+}
+
+impl Server<FileIo> for FileServer {
+    fn try_now(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+        match request {
+            Request::Read(r) => self.reader.try_read_now(r).map(|read| Reply::Read(Ok(read))),
+            Request::GetAttributes(r) => {
+                let Handle { ino, generation } = r.file;
+                let known = self.base.information.attributes(ino, generation)?;
+                self.base.information.show(ino);
+                Some(Reply::GetAttributes(Ok(known)))
+            }
+            Request::Lookup(r) => self.names.try_look_up_now(r).map(Reply::Lookup),
+            _ => None,
+        }
+    }
+
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        if caller.is_client() && request.senders() == Senders::Servers {
+            return ready(request.refused(Error::NotPermitted {})).boxed_local();
+        }
+        request.dispatch(self, caller)
+    }
+}
+
+runtime::handlers! { FileServer;
+    Lookup => |server, _, request| server.names.lookup(request).await;
+    Open => |server, _, request| server.names.open(request).await;
+    ReadDirectory => |server, _, request| server.names.read_directory(request).await;
+    Create => |server, _, request| server.calls.execute(&request, &server.names).await;
+    OpenNew => |server, _, request| server.calls.execute(&request, &server.names).await;
+    MakeNode => |server, _, request| server.calls.execute(&request, &server.names).await;
+    Link => |server, _, request| server.calls.execute(&request, &server.names).await;
+    Rename => |server, _, request| server.calls.execute(&request, &server.names).await;
+    Remove => |server, _, request| server.calls.execute(&request, &server.names).await;
+    RemoveDirectory => |server, _, request| server.calls.execute(&request, &server.names).await;
+    SetXattr => |server, _, request| server.calls.execute(&request, &server.base).await;
+    RemoveXattr => |server, _, request| server.calls.execute(&request, &server.base).await;
+    GetXattr => |server, _, request| server.base.get_xattr(request).await;
+    ListXattrs => |server, _, request| server.base.list_xattrs(request).await;
+    WasDone => |server, _, request| server.calls.was_done(request.call).await;
+    GetAttributes => |server, _, request| server.base.attributes(request.file).await;
+    SetAttributes => |server, _, request| server.attributes.set_attributes(request).await;
+    Parent => |server, _, request| server.attributes.parent(request).await;
+    ReadLink => |server, _, request| server.attributes.read_link(&request).await;
+    Read => |server, _, request| server.reader.read(request).await;
+    ReadList => |server, _, request| server.list_reader.read_list(request).await;
+    Write => |server, _, request| server.writer.write(request).await;
+    WriteList => |server, _, request| server.list_writer.write_list(request).await;
+    Append => |server, _, request| server.appends.append(request).await;
+    Allocate => |server, _, request| server.space.allocate(&request).await;
+    PunchHole => |server, _, request| server.space.punch_hole(request).await;
+    Seek => |server, _, request| server.space.seek(&request).await;
+    GetSpace => |server, _, _request| server.space.get_space().await;
+    Commit => |server, _, request| server.commits.commit(&request.file).await;
+    Flush => |server, _, _request| server.commits.flush().await;
+    SyncDirectory => |server, _, request| server.commits.sync_directory(request.directory).await;
+    Trim => |server, _, request| {
+        server.commits.trim(request.ino).await;
+        Ok(())
+    };
+    OpenHandle => |server, _, request| server.open_files.open_handle(request).await;
+    CloseHandle => |server, _, request| server.open_files.close_handle(request).await;
+    Renew => |server, _, request| Ok(server.open_files.renew(&request));
+    Lock => |server, _, request| server.open_files.lock(&request);
+    TestLock => |server, _, request| server.open_files.test_lock(&request);
+    Unlock => |server, _, request| server.open_files.unlock(&request);
+}
+
+impl FileServer {
+    /// The files of the node of `context`; their content is on `stripes`, and what the metadata
+    /// server of the node has of them in memory is in `information`.
+    pub fn new(
+        context: Context,
+        stripes: Rc<dyn Stripes>,
+        information: FileInformation,
+    ) -> Rc<Self> {
+        let base = MetadataAccess::new(context, information);
+        let content = Rc::new(ContentAccess::new(base.clone(), stripes));
+        let commits = Rc::new(FileCommits::new(base.clone(), content.clone()));
+        let shared = || (base.clone(), content.clone(), commits.clone());
+        let writer = Rc::new(FileWriter::new(shared()));
+        let open_files = Rc::new(OpenFiles::new(base.clone(), commits.clone()));
+        let remote_locks = Rc::new(RemoteLocks::new(base.clone()));
+        let space = Rc::new(FileSpace::new(shared(), writer.clone()));
+        let server = Rc::new(Self {
+            calls: CallTable::new(base.clone(), remote_locks.clone()),
+            names: Names::new(base.clone(), remote_locks.clone(), commits.clone()),
+            attributes: FileAttributes::new(base.clone(), space.clone()),
+            reader: FileReader::new(shared()),
+            list_reader: ListReader::new(shared()),
+            list_writer: ListWriter::new(shared(), writer.clone()),
+            appends: Appends::new(shared(), writer.clone(), open_files.clone()),
+            base,
+            remote_locks,
+            writer,
+            space,
+            commits,
+            open_files,
+        });
+        server.start_tasks();
+        server
+    }
+
+    fn start_tasks(self: &Rc<Self>) {
+        let server = self.clone();
+        self.base.context.task(async move { server.commit_loop().await });
+        let open_files = self.open_files.clone();
+        self.base.context.task(async move { open_files.wait_for_grace_end().await });
+        let remote_locks = self.remote_locks.clone();
+        self.base.context.task(async move { remote_locks.release_orphaned_locks().await });
+    }
+
+    /// Commits old changes and frees the blocks of removed files, as long as the node runs.
+    async fn commit_loop(&self) {
+        loop {
+            self.base.context.sleep(COMMIT_INTERVAL).await;
+            for ino in self.base.meta_here(ListUntrimmed {}).await.unwrap_or_default() {
+                self.commits.trim(ino).await;
+            }
+            self.open_files.remove_unreferenced().await;
+            if let Err(error) = self.commits.commit_dirty(COMMIT_AGE_MS).await {
+                tracing::warn!(%error, "a commit in the background failed, it will be tried again");
+            }
+        }
+    }
+
+    /// Accepts no more requests, finishes those that run and commits what was written. After an
+    /// error it may be called again.
+    pub async fn hand_over(&self) -> Result<FilesHandover, Error> {
+        let context = &self.base.context;
+        context.close::<FileIo>(|_| false);
+        loop {
+            context.drained::<FileIo>().await;
+            self.commits.commit_dirty(0).await?;
+            let dirty = self.base.meta_here(GetDirty { age_ms: 0 }).await?;
+            if dirty.is_empty() && context.is_drained::<FileIo>() {
+                return Ok(self.open_files.hand_over());
+            }
+        }
+    }
+
+    /// Continues where the predecessor stopped. To be called before this server serves.
+    pub fn resume(&self, predecessor: FilesHandover) {
+        self.remote_locks.orphan_all();
+        self.open_files.resume(predecessor);
+    }
+}
