@@ -29,7 +29,7 @@
 //!   the sum.
 //! - A request that comes again with its [`CallId`] gets the first answer, if that was a success.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
