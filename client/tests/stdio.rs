@@ -234,7 +234,7 @@ fn switching_between_reading_and_writing_needs_no_seek() {
 }
 
 #[test]
-fn bytes_pushed_back_are_read_first_and_only_so_many_are_taken() {
+fn bytes_pushed_back_are_read_first_and_are_limited() {
     let volume = volume();
     let mut stream = volume.stream("/f", "w+".parse().unwrap()).unwrap();
     stream.write(b"end").unwrap();

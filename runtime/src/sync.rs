@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_open_unless_somebody_holds_it_alone_or_waits_for_that() {
+    fn a_key_is_open_unless_it_is_locked_exclusively_or_waited_for() {
         block_on(async {
             let locks = KeyedLock::default();
             assert!(locks.is_open(&1));

@@ -205,7 +205,7 @@ fn many_requests_are_in_flight_at_once() {
 }
 
 #[test]
-fn a_request_runs_to_its_end_and_keeps_its_memory_even_if_nobody_waits() {
+fn a_request_completes_and_keeps_its_memory_without_a_waiter() {
     on_each_way(async |context, disk| {
         let pool = context.pool().clone();
         let mut content = pool.take(256 << 10).unwrap();

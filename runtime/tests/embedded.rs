@@ -91,7 +91,7 @@ fn a_full_node_answers_busy_and_loses_nothing() {
 }
 
 #[test]
-fn a_request_runs_to_its_end_even_if_nobody_waits() {
+fn a_request_completes_without_a_waiter() {
     let machine = machine(1);
     let heard = block_on(machine.on_node(NodeId::fs(0), |context| async move {
         let mut direct = context.spawn(NodeId::fs(0), echo::Wait { micros: 100 });

@@ -1,5 +1,5 @@
-//! What others have written to try out file systems: `pjdfstest` (POSIX, case by case) and `fsx` (random
-//! operations on one file, content compared).
+//! What others have written to try out file systems: `pjdfstest` (POSIX, case by case) and `fsx`
+//! (random operations on one file, content compared).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -38,8 +38,8 @@ posix_fadvise = 1
 copy_file_range = 2
 ";
 
-/// The settings of `pjdfstest`. What a file system has only if it knows `fallocate` is tried out too
-/// if `allocates`; it is made read-only and writable again if `remounts`.
+/// The settings of `pjdfstest`. What a file system has only if it knows `fallocate` is tried out
+/// too if `allocates`; it is made read-only and writable again if `remounts`.
 pub fn pjdfstest_settings(allocates: bool, remounts: bool) -> String {
     let extra = if allocates { "posix_fallocate = {}" } else { "" };
     PJDFSTEST.replace("EXTRA", extra).replace("REMOUNT", &remounts.to_string())

@@ -1,5 +1,6 @@
-//! A guest: a Linux kernel as a process of this host (User-mode Linux), for the NFS client in it. Host
-//! kernels of containers seldom have one, and no test should need what only root of a host may do.
+//! A guest: a Linux kernel as a process of this host (User-mode Linux), for the NFS client in it.
+//! Host kernels of containers seldom have one, and no test should need what only root of a host may
+//! do.
 //!
 //! The guest's root is the host's, read-only, so every program of the host runs there. Its network
 //! is a user-space one: to the server all that it sends comes from this computer.
@@ -26,7 +27,8 @@ const MEMORY: &str = "256M";
 /// Where jobs mount. `pjdfstest` cannot make a path of the longest length below every path.
 pub const POINT: &str = "/mnt/volume-in-guest";
 
-/// The first process of a guest: it makes the machine ready, runs the job, and turns the machine off.
+/// The first process of a guest: it makes the machine ready, runs the job, and turns the machine
+/// off.
 const INIT: &str = include_str!("guest-init.sh");
 
 /// What a job has said.
@@ -80,8 +82,8 @@ fn build_helper(folder: &Path) -> PathBuf {
 }
 
 /// Runs `job`, lines for a shell, in a guest of its own for at most `seconds`. In the lines
-/// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what is served at `port`; a line that fails ends
-/// the job.
+/// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what is served at `port`; a line that fails
+/// ends the job.
 pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> Told {
     let folder = tempfile::TempDir::with_prefix_in("guest-", site.path(".")).unwrap();
     let init = folder.path().join("init");

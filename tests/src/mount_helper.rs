@@ -8,8 +8,8 @@ use std::process::Command;
 
 use crate::site::program;
 
-/// Makes `$1` the helpers of `mount(8)` in the folder where alone it looks, without a change that others
-/// see, and runs the rest. `$0` is an empty folder.
+/// Makes `$1` the helpers of `mount(8)` in the folder where alone it looks, without a change that
+/// others see, and runs the rest. `$0` is an empty folder.
 const WITH_HELPER: &str = r#"
 set -e
 mkdir "$0/real" "$0/sbin"
@@ -21,8 +21,8 @@ shift
 exec "$@"
 "#;
 
-/// A call of `program` in which `mount(8)` finds its helper. `folder` is made, and is the place for files that
-/// it takes.
+/// A call of `program` in which `mount(8)` finds its helper. `folder` is made, and is the place for
+/// files that it takes.
 pub fn with_mount_helper(folder: &Path, call: &Path) -> Command {
     std::fs::create_dir(folder).unwrap();
     let helper = folder.join("mdfs");

@@ -71,7 +71,8 @@ impl Mounted {
     /// The same at any mount point.
     pub fn start_at(site: &Site, at: &Path, more: &[&str]) -> Self {
         let point = site.path(at);
-        // A mount that was left there by a killed process is there already, and cannot be looked at.
+        // A mount that was left there by a killed process is there already, and cannot be looked
+        // at.
         let _ = fs::create_dir(&point);
         let log = site.path("mount.log");
         let mut command = site.command(&["mount", VOLUME]);

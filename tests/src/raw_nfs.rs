@@ -162,8 +162,8 @@ fn socket() -> TcpStream {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap().into()
 }
 
-/// The number of the first call: drawn, as clients do that come and go on one host, since a server knows a call
-/// that comes again by its number and its host.
+/// The number of the first call: drawn, as clients do that come and go on one host, since a server
+/// knows a call that comes again by its number and its host.
 fn first_number() -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.as_nanos() as u32

@@ -33,13 +33,14 @@ impl Served {
         Self::with(site, &["serve", volume, "--nfs", &format!("127.0.0.1:{port}")])
     }
 
-    /// Starts an emulated machine with these arguments, which serves its volume, and waits until it is
-    /// ready.
+    /// Starts an emulated machine with these arguments, which serves its volume, and waits until it
+    /// is ready.
     pub fn emulated(site: &Site, arguments: &[&str]) -> Self {
         Self::with(site, &[&["emulate", "--nfs", "127.0.0.1:0"], arguments].concat())
     }
 
-    /// Starts the program with these arguments, of which some make it serve NFS, and waits until it is ready.
+    /// Starts the program with these arguments, of which some make it serve NFS, and waits until it
+    /// is ready.
     pub fn with(site: &Site, arguments: &[&str]) -> Self {
         let log = site.path("server.log");
         let mut command = site.command(arguments);

@@ -91,7 +91,7 @@ fn a_record_that_claims_too_much_is_hung_up_on() {
 }
 
 #[test]
-fn half_a_record_and_silence_disturb_nobody() {
+fn half_a_record_and_silence_do_no_harm() {
     let (site, served) = site();
     let memory = served.memory_bytes();
     let mut open = Vec::new();

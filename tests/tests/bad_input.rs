@@ -135,8 +135,8 @@ fn a_disk_that_was_cut_off_is_told() {
     with_other_disk(&site, make, &["was cut off", "16777216 bytes", "bring the whole disk back"]);
 }
 
-/// With this number of files each of 64 nodes has several records, of which one that a crash may have cut short is not
-/// enough to call a disk old.
+/// With this number of files each of 64 nodes has several records, of which one that a crash may
+/// have cut short is not enough to call a disk old.
 const FILES: usize = 150;
 
 /// Makes files through the server of a volume, each durably.

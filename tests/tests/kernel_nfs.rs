@@ -35,9 +35,10 @@ const V3: Version = Version {
     cannot: &[
         // The client gives a file that is removed while it is open another name instead.
         "unlink::open_file_not_freed",
-        // Times end in 2106 (RFC 1813 section 2.5, nfstime3), so the client's kernel cuts a later one to the
-        // last that it can say, before it asks any server. The case is run because the settings here claim
-        // `utimensat`; with those that come with pjdfstest, without that, only the one above fails.
+        // Times end in 2106 (RFC 1813 section 2.5, nfstime3), so the client's kernel cuts a later
+        // one to the last that it can say, before it asks any server. The case is run because the
+        // settings here claim `utimensat`; with those that come with pjdfstest, without that, only
+        // the one above fails.
         "utimensat::y2038",
     ],
 };
@@ -57,8 +58,9 @@ const ROUNDS_LONG: u32 = 10_000;
 const KILLS: u32 = 3;
 const KILLS_LONG: u32 = 100;
 
-/// What each of two clients does: in its rounds it writes and closes the data, then says so; in the other's it
-/// waits until the other says so, and reads. An open after another's close sees what that wrote.
+/// What each of two clients does: in its rounds it writes and closes the data, then says so; in the
+/// other's it waits until the other says so, and reads. An open after another's close sees what
+/// that wrote.
 const CLOSE_TO_OPEN: &str = r#"
 round=1
 while [ $round -le ROUNDS ]; do
@@ -78,8 +80,8 @@ done
 echo "no stale byte in $((round - 1)) rounds"
 "#;
 
-/// What a client does while its server is killed: it holds a lock on a file that it has open, and that has lost its
-/// name; writes, makes and renames; and compares all in the end.
+/// What a client does while its server is killed: it holds a lock on a file that it has open, and
+/// that has lost its name; writes, makes and renames; and compares all in the end.
 const OUTLIVING: &str = r"
 dd if=/dev/urandom of=/run/reference bs=64k count=16 2>/dev/null
 echo first >held
@@ -280,8 +282,8 @@ fn outlive(version: &str, lock: &str, check: impl Fn(&Site)) -> String {
     })
 }
 
-/// The same over a version with locks: the kernel gets its lock again. Its sessions end with the server, but
-/// not what was done in them (ADR 51).
+/// The same over a version with locks: the kernel gets its lock again. Its sessions end with the
+/// server, but not what was done in them (ADR 51).
 fn outlive_with_lock(version: &str) {
     let told = outlive(version, "flock -n 9\nln held other", |site| {
         let volume = site.open();

@@ -21,7 +21,8 @@ use tests::{Site, long};
 /// may leave its file open, which keeps the file system from becoming so.
 const READ_ONLY: &str = "erofs";
 
-/// Cases that must have passed, of those and of all, so that a list that has become empty is noticed.
+/// Cases that must have passed, of those and of all, so that a list that has become empty is
+/// noticed.
 const READ_ONLY_MIN: usize = 12;
 const ALL_MIN: usize = 384;
 

@@ -1,5 +1,5 @@
-//! Files of a mounted volume, beyond reading and writing: without a name, with extended attributes, with
-//! holes.
+//! Files of a mounted volume, beyond reading and writing: without a name, with extended attributes,
+//! with holes.
 
 #![allow(
     clippy::disallowed_methods,

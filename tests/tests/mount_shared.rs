@@ -1,5 +1,5 @@
-//! A volume that is mounted twice, as on two hosts: what one has open the other may remove, and locks
-//! hold for both.
+//! A volume that is mounted twice, as on two hosts: what one has open the other may remove, and
+//! locks hold for both.
 
 #![allow(
     clippy::disallowed_methods,
@@ -68,7 +68,7 @@ fn soon(mut work: impl FnMut() -> Result<(), Errno>) {
 }
 
 #[test]
-fn a_file_that_is_open_outlives_its_name_whoever_removes_it() {
+fn an_open_file_outlives_its_name() {
     if !may_mount() {
         return;
     }

@@ -1,5 +1,6 @@
-//! Calls that must be done once, sent again and again: replies are dropped, and the server is killed in
-//! between. A client knows its calls by their numbers, and comes back from its port or from another one.
+//! Calls that must be done once, sent again and again: replies are dropped, and the server is
+//! killed in between. A client knows its calls by their numbers, and comes back from its port or
+//! from another one.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! rpcbind: the gateway registers there if it is asked to, and clients that are told no port find it.
+//! rpcbind: the gateway registers there if it is asked to, and clients that are told no port find
+//! it.
 
 #![allow(
     clippy::disallowed_methods,

@@ -57,7 +57,8 @@ fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
     served.stop();
 }
 
-/// What comes into the stripes of a file, from a client or a disk, is received where the cache keeps it.
+/// What comes into the stripes of a file, from a client or a disk, is received where the cache
+/// keeps it.
 #[test]
 fn large_writes_and_cold_reads_over_nfs_are_not_copied_on_their_way_into_the_cache() {
     const LENGTH: usize = 1 << 20;

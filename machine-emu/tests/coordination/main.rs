@@ -124,6 +124,6 @@ fn etcd_keeps_the_promises_to_those_it_knows_by_certificate() {
 
 #[test]
 #[ignore = "a measurement: cargo test -p machine-emu --test coordination -- --ignored --nocapture"]
-fn etcd_takes_so_long() {
+fn etcd_is_this_slow() {
     on_host(async { etcd::measure(&etcd::EtcdArm::new(None).await).await });
 }

@@ -78,7 +78,7 @@ impl runtime::net::Writer for Nowhere {
 }
 
 #[test]
-fn a_writer_waits_while_nobody_reads() {
+fn a_writer_waits_while_no_one_reads() {
     let world = world(1);
     let context = world.context(NodeId::fs(0));
     let mut listener = world.run(context.listen(&address())).unwrap();
@@ -97,7 +97,7 @@ fn a_writer_waits_while_nobody_reads() {
 }
 
 #[test]
-fn nobody_listening_means_refused_and_a_port_is_given_on_request() {
+fn without_a_listener_connections_are_refused_and_ports_are_assigned() {
     let world = world(1);
     let refused = world.connect(&address()).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);

@@ -136,7 +136,7 @@ fn a_call_about_two_exports_is_refused() {
 }
 
 #[test]
-fn root_of_a_workstation_is_nobody_unless_the_table_believes_it() {
+fn root_of_a_workstation_is_squashed_unless_the_table_trusts_it() {
     with_seed(|rng| {
         let stage = stage(rng);
         let mut admin = stage.client_at("10.0.0.1:700");

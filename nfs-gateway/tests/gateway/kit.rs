@@ -244,7 +244,7 @@ impl Client {
     }
 
     /// Does not say who asks from now on.
-    pub(crate) fn be_nobody(&mut self) {
+    pub(crate) fn be_anonymous(&mut self) {
         self.credential = opaque_auth::default();
     }
 

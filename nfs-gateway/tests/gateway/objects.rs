@@ -209,15 +209,15 @@ fn access_tells_what_the_mode_grants() {
 }
 
 #[test]
-fn who_does_not_say_who_asks_is_nobody() {
+fn requests_without_credentials_are_anonymous() {
     with_seed(|rng| {
         Stage::new(rng).run(async |mut client, root| {
-            client.be_nobody();
+            client.be_anonymous();
             let how = createhow3::GUARDED(mode(0o644));
             assert_eq!(status(&client.create(&root, b"x", how).await), NFS3ERR_ACCES);
             client.be(0, 0);
             client.setattr(&root, mode(0o777)).await.unwrap();
-            client.be_nobody();
+            client.be_anonymous();
             let file = client.file(&root, "x").await;
             let told = client.attributes(&file).await;
             assert_eq!((told.uid, told.gid), (65_534, 65_534));

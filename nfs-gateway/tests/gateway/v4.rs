@@ -604,7 +604,7 @@ fn above_the_exports_only_the_way_to_them_is_seen_and_nothing_can_be_changed() {
 }
 
 #[test]
-fn clients_that_never_make_a_session_keep_nobody_out() {
+fn clients_without_a_session_do_not_keep_others_out() {
     with_seed(|rng| {
         let stage = Stage::new(rng);
         let other = stage.client();

@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_is_adopted_as_a_whole_and_written_once_nobody_reads_it() {
+    fn a_lent_buffer_is_adopted_and_written_once_it_has_no_reader() {
         let pool = Pool::new(4 * ALIGNMENT);
         let mut buffer = pool.take(ALIGNMENT).unwrap();
         buffer.fill(1);

@@ -109,7 +109,7 @@ fn a_process_that_is_gone_is_unreachable_until_it_is_back_in_another_life() {
 }
 
 #[test]
-fn whoever_has_not_heard_of_an_epoch_is_fenced_until_it_has() {
+fn a_process_is_fenced_until_it_knows_the_epoch() {
     let [first, second, third] = three();
     let all = [&first.process, &second.process, &third.process];
     second.meet(2, &all);
@@ -190,7 +190,7 @@ fn a_process_that_falls_silent_is_given_up_and_asked_again_later() {
 }
 
 #[test]
-fn garbage_at_the_port_disturbs_nobody() {
+fn garbage_at_the_port_does_no_harm() {
     let members = three();
     for bytes in [&[0_u8; 200][..], &[0xFF; 200], b"GET / HTTP/1.1\r\n\r\n", b"MDFS\x01\x00\x04"] {
         let mut stranger = TcpStream::connect(&members[1].process.address).unwrap();

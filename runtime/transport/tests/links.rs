@@ -70,7 +70,7 @@ fn is_refused(member: &Member, node: u32, at: &Guard, why: Refusal) {
 }
 
 #[test]
-fn processes_of_one_authority_reach_each_other_and_nobody_else_is_answered() {
+fn only_processes_of_one_authority_are_answered() {
     let ours = Vouching::new();
     let [first, second, third] = ours.three();
     for node in 0..9 {
@@ -368,7 +368,7 @@ fn a_recorded_connection_played_again_is_refused() {
 }
 
 #[test]
-fn strangers_with_garbage_half_handshakes_and_open_connections_disturb_nobody() {
+fn garbage_half_handshakes_and_idle_connections_do_no_harm() {
     let ([first, second, third], handshake) = recorded();
     first.meet(2, &[&first.process, &second.process, &third.process]);
     for member in [&second, &third] {
@@ -431,7 +431,7 @@ fn strangers_with_garbage_half_handshakes_and_open_connections_disturb_nobody() 
 }
 
 #[test]
-fn a_storm_of_connections_that_end_at_once_disturbs_nobody() {
+fn a_storm_of_short_connections_does_no_harm() {
     let ours = Vouching::new();
     let [first, second, _third] = ours.three();
     let over = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,5 @@
-//! Hosts as network namespaces: each has an address of its own, and a switch between them that can be
-//! told to forget what they send.
+//! Hosts as network namespaces: each has an address of its own, and a switch between them that can
+//! be told to forget what they send.
 
 #![allow(
     clippy::disallowed_methods,
@@ -124,8 +124,8 @@ impl Hosts {
         run(&[&self.all[at].words()[..], &["nft", &rules]].concat())
     }
 
-    /// Forgets all that two hosts send each other, or no more. Only one pair can be parted at a time:
-    /// the switch keeps all *isolated* ports from each other.
+    /// Forgets all that two hosts send each other, or no more. Only one pair can be parted at a
+    /// time: the switch keeps all *isolated* ports from each other.
     pub fn part(&self, pair: [usize; 2], parted: bool) -> Result<(), String> {
         for at in pair {
             let (port, state) = (&self.all[at].port, if parted { "on" } else { "off" });

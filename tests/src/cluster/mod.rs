@@ -1,5 +1,5 @@
-//! A cluster of real processes, with an etcd of its own: all on this host, or each on a host of its own
-//! whose network can be cut.
+//! A cluster of real processes, with an etcd of its own: all on this host, or each on a host of its
+//! own whose network can be cut.
 
 #![allow(
     clippy::disallowed_methods,
@@ -33,7 +33,8 @@ const FENCED: i32 = 5;
 const NOT_STARTED: i32 = 1;
 /// The pause of a service manager before it restarts a service (`RestartSec` of systemd).
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// A process that is asked to stop does so within this; it waits for the others as long as they may be back.
+/// A process that is asked to stop does so within this; it waits for the others as long as they may
+/// be back.
 const STOPPED_WITHIN: Duration = Duration::from_mins(1);
 /// Where processes listen that have a host of their own.
 const PORT: u16 = 7400;
@@ -320,8 +321,8 @@ impl Cluster {
         self.signal(number, "-CONT");
     }
 
-    /// Starts processes again that ended because they lost their lease, or did not find etcd behind a cut, as
-    /// a service manager does. How many were started.
+    /// Starts processes again that ended because they lost their lease, or did not find etcd behind
+    /// a cut, as a service manager does. How many were started.
     pub fn restart_ended(&mut self) -> usize {
         let mut restarted = 0;
         for number in self.numbers() {

@@ -198,8 +198,8 @@ fn read(cluster: &Cluster, member: usize, path: &str, length: u64) -> Result<Vec
     Ok(bytes.concat())
 }
 
-/// NFS as a kernel mounts it, *hard*: what is not answered is asked again, by way of another gateway, until
-/// it is over.
+/// NFS as a kernel mounts it, *hard*: what is not answered is asked again, by way of another
+/// gateway, until it is over.
 struct HardMount<'a> {
     ways: &'a Ways,
     /// The gateway in use.
@@ -217,7 +217,8 @@ impl HardMount<'_> {
         let mut made = self.call(procedure::CREATE, &args)?;
         assert_eq!(made.word(), 1, "a handle comes with it");
         let file = made.opaque();
-        // Who has written under another verifier than that of the commit writes again (RFC 1813, 3.3.7).
+        // Who has written under another verifier than that of the commit writes again (RFC 1813,
+        // 3.3.7).
         while !self.write_once(&file, bytes)? {}
         Some(())
     }

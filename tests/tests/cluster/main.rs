@@ -44,7 +44,8 @@ fn they_do_so_over_shared_memory() {
     serve_and_have_it_again(&["shm"], false);
 }
 
-/// Each of two processes has moved at least this number of bytes over libfabric, and nothing was refused.
+/// Each of two processes has moved at least this number of bytes over libfabric, and nothing was
+/// refused.
 fn goes_over_libfabric(cluster: &Cluster, bytes: u64) {
     for member in cluster.numbers() {
         let moved = cluster.count(member, "mdfs_fabric_bytes_total");
@@ -145,13 +146,14 @@ impl Growing {
 
 /// The others go on without it, for it has no disks.
 #[test]
-fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
+fn a_process_stops_and_returns_without_a_lost_write() {
     restart_under_a_writer(without_disks(3), &[3, 3, 3]);
 }
 
-/// What its disks were given and not asked to flush is nowhere else: the caches that gave it have moved.
+/// What its disks were given and not asked to flush is nowhere else: the caches that gave it have
+/// moved.
 #[test]
-fn processes_with_disks_that_end_in_order_and_come_back_cost_nobody_a_write() {
+fn processes_with_disks_stop_and_return_without_a_lost_write() {
     restart_under_a_writer(Shape::default(), &[2, 3, 2, 3]);
 }
 
@@ -193,8 +195,8 @@ fn restart_under_a_writer(shape: Shape, victims: &[usize]) {
     });
 }
 
-/// A caller of a process that ends gets the error that the reply is lost: it ends when all know that it has
-/// no nodes any more. How often that was.
+/// A caller of a process that ends gets the error that the reply is lost: it ends when all know
+/// that it has no nodes any more. How often that was.
 fn ends_that_all_had_heard_of(cluster: &Cluster) -> usize {
     let log = cluster.log();
     let said = |line: &str, what: &str| -> Option<u64> {

@@ -90,8 +90,8 @@ fn cut(cluster: &mut Cluster, cut: Cut, pause: Duration) {
     cluster.cut(cut, false);
 }
 
-/// Waits until a file can be written by way of each process but `away`, and each gateway answers. A process that has
-/// ended is started again meanwhile.
+/// Waits until a file can be written by way of each process but `away`, and each gateway answers. A
+/// process that has ended is started again meanwhile.
 pub(super) fn wait_until_back(cluster: &mut Cluster, probe: &str, away: Option<usize>) -> Duration {
     let begin = Instant::now();
     let ways = Ways::into(cluster);

@@ -214,7 +214,7 @@ impl Member {
                 SupervisorEvent::AllKnow(epoch) => {
                     self.known = epoch;
                     self.take_up();
-                    self.end_if_nobody_asks();
+                    self.end_if_unused();
                 }
                 SupervisorEvent::Stop(node) => self.close_handle(node),
                 SupervisorEvent::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
@@ -239,7 +239,7 @@ impl Member {
                     }
                     // Nor does it wait any longer for those who do not hear of it.
                     self.left = false;
-                    self.end_if_nobody_asks();
+                    self.end_if_unused();
                 }
                 SupervisorEvent::Ready => {
                     if let Some(ready) = ready.take() {
@@ -253,7 +253,7 @@ impl Member {
                 SupervisorEvent::Settled(flushed) => {
                     // The others go on without this process, whatever came of it.
                     self.flushed = Some(flushed);
-                    self.end_if_nobody_asks();
+                    self.end_if_unused();
                 }
                 SupervisorEvent::MayEnd => self.command(SupervisorCommand::End),
                 SupervisorEvent::Ended => {
@@ -320,7 +320,7 @@ impl Member {
 
     /// A process that has settled goes on to its end, one whose nodes have gone to others only when all know
     /// that: another could have sent it a request, whose reply would be lost.
-    fn end_if_nobody_asks(&mut self) {
+    fn end_if_unused(&mut self) {
         if self.flushed.is_none() || self.ends {
             return;
         }

@@ -155,7 +155,7 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
 /// More clients than a node can know come and go within one lease. (Two kernels with one name made each other begin
 /// anew, over and over, and after a while no client could open a file.)
 #[test]
-fn clients_that_have_nothing_open_any_more_keep_nobody_out() {
+fn clients_without_open_files_do_not_keep_others_out() {
     const CLIENTS: u64 = 70_000;
     let cluster = Cluster::new(76);
     let world = cluster.world.clone();

@@ -18,7 +18,7 @@ async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
 /// The node that was offered them may have crashed before it received the offer, or not need them any
 /// more. They would have no owner. (`mdfs-lab sim` found it: full 2669246294 at commit 4207002.)
 #[test]
-fn groups_whose_offer_nobody_took_do_not_stay_away() {
+fn offered_groups_that_were_not_taken_return() {
     for crash in [false, true] {
         let cluster = Cluster::new(72);
         let world = cluster.world.clone();

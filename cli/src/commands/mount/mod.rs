@@ -136,7 +136,7 @@ impl MountCommand {
         for tries in 1.. {
             match transport::connect(&self.volume.join(SOCKET_NAME)) {
                 Ok(client_handle) => return Ok(MountSource::Server(client_handle)),
-                Err(error) if is_nobody(&error) => {}
+                Err(error) if is_no_user(&error) => {}
                 Err(error) => return Err(failed(OpenCause::Unusable(error))),
             }
             match volume::open(&self.volume, &RunOptions::default()) {
@@ -208,7 +208,7 @@ fn unmount_patiently(mount: &fuse_mount::FuseMount) -> Result<(), MountError> {
 }
 
 /// Never served, or left behind by a server that crashed.
-fn is_nobody(error: &io::Error) -> bool {
+fn is_no_user(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 

@@ -245,7 +245,7 @@ fn a_connection_whose_key_is_worn_out_ends() {
 }
 
 #[test]
-fn who_keeps_what_came_keeps_nobody_waiting() {
+fn a_kept_buffer_does_not_delay_other_requests() {
     on_each(|setup| {
         let mut two = Two::new(&TransportOptions { inbound: 4 << 20, ..setup.clone() });
         let mut kept = Vec::new();
@@ -423,7 +423,7 @@ fn bad(two: &Two) -> u64 {
 }
 
 #[test]
-fn garbage_of_a_stranger_is_counted_and_harms_nobody() {
+fn garbage_of_a_stranger_is_counted_and_does_no_harm() {
     on_each(|setup| {
         let mut two = Two::new(setup);
         let mut stranger = Unauthenticated::new(&two);
