@@ -5,12 +5,10 @@
 //! through the client API; *inside*: each is a task on a node of the machine, as a gateway is;
 //! *local*: each is a thread that does the same system calls. *Synced* is a file that is made,
 //! synced and closed, and then its directory is synced; a removal, and then its directory is
-//! synced. A name after `--bench` chooses the rows that contain it. The figures are also written as
-//! JSON; the last line says where.
+//! synced. A name after `--bench` chooses the rows that contain it.
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use benches::{BenchVolumeShape, Scratch, median, sized};
@@ -101,18 +99,13 @@ fn main() {
         "{:<48} {:>9} {:>9} {:>9}  {:>13} {:>12}",
         "operations per second", WAYS[0], WAYS[1], WAYS[2], "threads/local", "inside/local"
     );
-    let mut rows = Vec::new();
     for case in cases() {
         if case.steps().any(|step| is_wanted(&case.name(step))) {
             for row in bench.measure(&case) {
                 println!("{}", row.line());
-                rows.push(row);
             }
         }
     }
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("metadata.json");
-    std::fs::write(&path, json(&rows)).expect("the target directory takes files");
-    println!("{}", path.display());
 }
 
 struct MetadataBench {
@@ -278,22 +271,4 @@ impl MetadataBenchRow {
             self.to_local(1),
         )
     }
-}
-
-/// All rates of all rounds.
-fn json(rows: &[MetadataBenchRow]) -> String {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_whitespace().next().unwrap_or("null").to_owned();
-    let mut text = format!("{{\"load\": {load}, \"rows\": [");
-    for (number, row) in rows.iter().enumerate() {
-        let comma = if number == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}\n  {{\"name\": \"{}\"", row.name);
-        for (way, rates) in WAYS.iter().zip(&row.rates) {
-            let rates: Vec<String> = rates.iter().map(|rate| format!("{rate:.1}")).collect();
-            let _ = write!(text, ", \"{way}\": [{}]", rates.join(", "));
-        }
-        text.push('}');
-    }
-    text.push_str("\n]}\n");
-    text
 }

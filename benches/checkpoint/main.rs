@@ -2,11 +2,10 @@
 //! host's file system on the same disk (ext4, say) through its page cache and past it, and a file
 //! system in memory as the limit.
 //!
-//! `cargo bench -p benches --bench checkpoint` prints the table and writes it as JSON and as a
-//! chart (SVG) below `target/tmp`. Each round does all works on all sides; figures are medians of
-//! the rounds, ratios those of the rounds, so that what all sides suffer in a round cancels out. A
-//! word after it chooses the works with this word in their names (`-- restart`), a number the
-//! rounds (`-- restart 3`).
+//! `cargo bench -p benches --bench checkpoint` prints the table. Each round does all works on all
+//! sides; figures are medians of the rounds, ratios those of the rounds, so that what all sides
+//! suffer in a round cancels out. A word after it chooses the works with this word in their names
+//! (`-- restart`), a number the rounds (`-- restart 3`).
 //!
 //! Ours is a volume of 64 nodes in this process, asked by ordinary threads through the blocking
 //! client. Durable means: synced at the end, the time of that included. The side in memory is never
@@ -17,7 +16,7 @@
 //! | `sides.rs` | the sides, behind the same few calls |
 //! | `works.rs` | what is done, one function for each row |
 //! | `inside.rs` | the row that is done by programs inside the machine |
-//! | `report.rs` | table, JSON, chart |
+//! | `report.rs` | the table |
 
 mod inside;
 mod report;
@@ -71,5 +70,4 @@ fn main() {
         sides.iter_mut().for_each(CheckpointSide::clear);
     }
     report::print(&rows);
-    report::write(&rows, env!("CARGO_TARGET_TMPDIR"));
 }

@@ -2,10 +2,9 @@
 //! the seeds (Wu section 3.4): mpi-tile-io, block-column, BTIO class A. Four ranks, each a thread
 //! of this process; the volume's disks are files in memory.
 //!
-//! `cargo bench -p benches --bench lists` prints the table, beside what the seeds report, and
-//! writes it as JSON below `target/tmp`. Each round does all ways in turn; times are medians of the
-//! rounds, ratios medians of the rounds' ratios. `lists --bench tile` does the rows with `tile` in
-//! their names.
+//! `cargo bench -p benches --bench lists` prints the table, beside what the seeds report. Each round
+//! does all ways in turn; times are medians of the rounds, ratios medians of the rounds' ratios.
+//! `lists --bench tile` does the rows with `tile` in their names.
 //!
 //! One call: each rank asks for one region after the other. Sieving: each rank reads the span of
 //! its regions in pieces of 4 MiB; to write, it reads the piece, puts its regions in, and writes it
@@ -15,7 +14,7 @@
 //! | --- | --- |
 //! | `patterns.rs` | which regions each rank has |
 //! | `ways.rs` | the three ways |
-//! | `report.rs` | table and JSON |
+//! | `report.rs` | the table |
 
 mod patterns;
 mod report;
@@ -177,5 +176,4 @@ fn main() {
     let rounds = sized(ROUNDS, ROUNDS_IN_TEST);
     let rows: Vec<ListBenchRow> = chosen.into_iter().map(|pattern| run(pattern, rounds)).collect();
     report::print(&rows);
-    report::write(&rows, env!("CARGO_TARGET_TMPDIR"));
 }

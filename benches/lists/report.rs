@@ -1,6 +1,4 @@
-//! The table, and the same as JSON.
-
-use std::path::Path;
+//! The table.
 
 use benches::median;
 
@@ -133,37 +131,4 @@ pub(crate) fn print(rows: &[ListBenchRow]) {
             row.name
         );
     }
-}
-
-/// Writes `lists.json` into `folder`.
-pub(crate) fn write(rows: &[ListBenchRow], folder: impl AsRef<Path>) {
-    let path = folder.as_ref().join("lists.json");
-    std::fs::write(&path, json(rows)).expect("the target directory takes files");
-    println!("{}", path.display());
-}
-
-fn json(rows: &[ListBenchRow]) -> String {
-    let lines = rows.iter().flat_map(|row| {
-        STEPS.iter().enumerate().map(move |(step, name)| {
-            let [single, sieve, list] = ListMethod::ALL.map(|way| row.requests(way, step));
-            let times = ListMethod::ALL.map(|way| row.time_ms(way, step));
-            format!(
-                "  {{\"pattern\": \"{}\", \"step\": \"{name}\", \"regions\": {}, \"bytes\": {}, \
-                 \"requests\": [{single}, {sieve}, {list}], \"ms\": [{:.3}, {:.3}, {:.3}], \
-                 \"single_to_list\": {:.3}, \"sieve_to_list\": {:.3}, \
-                 \"cpu_single_to_list\": {:.3}, \"cpu_sieve_to_list\": {:.3}}}",
-                row.name,
-                row.regions,
-                row.bytes,
-                times[0],
-                times[1],
-                times[2],
-                row.ratio(ListMethod::Single, step),
-                row.ratio(ListMethod::Sieve, step),
-                row.processor_ratio(ListMethod::Single, step),
-                row.processor_ratio(ListMethod::Sieve, step),
-            )
-        })
-    });
-    format!("[\n{}\n]\n", lines.collect::<Vec<_>>().join(",\n"))
 }

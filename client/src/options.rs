@@ -24,6 +24,39 @@ impl Default for OpenOptions {
     }
 }
 
+/// Methods that set one option each.
+macro_rules! setters {
+    ($($(#[$documentation:meta])* $option:ident: $type:ty;)*) => {
+        impl OpenOptions {
+            $(
+                $(#[$documentation])*
+                #[must_use]
+                pub const fn $option(mut self, $option: $type) -> Self {
+                    self.$option = $option;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    /// For reading.
+    read: bool;
+    /// For writing at any offset.
+    write: bool;
+    /// For writing at the end only.
+    append: bool;
+    /// Throws the content away.
+    truncate: bool;
+    /// Makes the file if it does not exist.
+    create: bool;
+    /// Makes the file, which must not exist, not even as a symbolic link.
+    create_new: bool;
+    /// Permission bits, if the file is made.
+    mode: u32;
+}
+
 impl OpenOptions {
     /// Nothing is allowed yet.
     pub const fn new() -> Self {
@@ -36,55 +69,6 @@ impl OpenOptions {
             create_new: false,
             mode: FILE_MODE,
         }
-    }
-
-    /// For reading.
-    #[must_use]
-    pub const fn read(mut self, read: bool) -> Self {
-        self.read = read;
-        self
-    }
-
-    /// For writing at any offset.
-    #[must_use]
-    pub const fn write(mut self, write: bool) -> Self {
-        self.write = write;
-        self
-    }
-
-    /// For writing at the end only.
-    #[must_use]
-    pub const fn append(mut self, append: bool) -> Self {
-        self.append = append;
-        self
-    }
-
-    /// Throws the content away.
-    #[must_use]
-    pub const fn truncate(mut self, truncate: bool) -> Self {
-        self.truncate = truncate;
-        self
-    }
-
-    /// Makes the file if it does not exist.
-    #[must_use]
-    pub const fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
-    }
-
-    /// Makes the file, which must not exist, not even as a symbolic link.
-    #[must_use]
-    pub const fn create_new(mut self, create_new: bool) -> Self {
-        self.create_new = create_new;
-        self
-    }
-
-    /// Permission bits, if the file is made.
-    #[must_use]
-    pub const fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
-        self
     }
 
     pub(crate) fn writes(&self) -> bool {

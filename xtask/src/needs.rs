@@ -53,18 +53,11 @@ pub(crate) const SPACE: Need = Need {
 };
 
 /// Rust links with it, and some crates contain C.
-pub(crate) const C_COMPILER: Need = Need {
-    what: "a C compiler (cc)",
-    sign: Sign::OnPath("cc"),
-    source: NeedSource::Package("build-essential"),
-};
+pub(crate) const C_COMPILER: Need = Need::program("a C compiler (cc)", "cc", "build-essential");
 
 /// A real NFS client that needs no mount and no root: nfs-ls, nfs-cp and nfs-cat.
-pub(crate) const NFS_CLIENT: Need = Need {
-    what: "an NFS client (nfs-ls, nfs-cp and nfs-cat of libnfs)",
-    sign: Sign::OnPath("nfs-ls"),
-    source: NeedSource::Package("libnfs-utils"),
-};
+pub(crate) const NFS_CLIENT: Need =
+    Need::program("an NFS client (nfs-ls, nfs-cp and nfs-cat of libnfs)", "nfs-ls", "libnfs-utils");
 
 /// Runs the tests of the Python package.
 pub(crate) const PYTHON: Need = Need {
@@ -74,78 +67,40 @@ pub(crate) const PYTHON: Need = Need {
 };
 
 /// Builds and runs the MPI example.
-pub(crate) const MPI_COMPILER: Need = Need {
-    what: "MPI for C programs (mpicc of mpich)",
-    sign: Sign::OnPath("mpicc"),
-    source: NeedSource::Package("libmpich-dev"),
-};
+pub(crate) const MPI_COMPILER: Need =
+    Need::program("MPI for C programs (mpicc of mpich)", "mpicc", "libmpich-dev");
 
 /// Starts the ranks of the MPI example.
-pub(crate) const MPI: Need = Need {
-    what: "MPI (mpiexec of mpich)",
-    sign: Sign::OnPath("mpiexec"),
-    source: NeedSource::Package("mpich"),
-};
+pub(crate) const MPI: Need = Need::program("MPI (mpiexec of mpich)", "mpiexec", "mpich");
 
 /// A Linux kernel that is a program, with the kernel's own NFS client among its modules.
-pub(crate) const GUEST_KERNEL: Need = Need {
-    what: "User-mode Linux (linux.uml)",
-    sign: Sign::OnPath("linux.uml"),
-    source: NeedSource::Package("user-mode-linux"),
-};
+pub(crate) const GUEST_KERNEL: Need =
+    Need::program("User-mode Linux (linux.uml)", "linux.uml", "user-mode-linux");
 
 /// The network of such a kernel, for any user.
-pub(crate) const GUEST_NETWORK: Need = Need {
-    what: "slirp",
-    sign: Sign::OnPath("slirp-fullbolt"),
-    source: NeedSource::Package("slirp"),
-};
+pub(crate) const GUEST_NETWORK: Need = Need::program("slirp", "slirp-fullbolt", "slirp");
 
 /// What makes such a kernel ready for a job.
-pub(crate) const GUEST_SHELL: Need = Need {
-    what: "busybox, all in one file",
-    sign: Sign::OnPath("busybox"),
-    source: NeedSource::Package("busybox-static"),
-};
+pub(crate) const GUEST_SHELL: Need =
+    Need::program("busybox, all in one file", "busybox", "busybox-static");
 
 /// Where NFS clients ask for ports; `rpcinfo` comes with it.
-pub(crate) const RPCBIND: Need =
-    Need { what: "rpcbind", sign: Sign::OnPath("rpcbind"), source: NeedSource::Package("rpcbind") };
+pub(crate) const RPCBIND: Need = Need::program("rpcbind", "rpcbind", "rpcbind");
 
 /// Messages and remote memory between processes; `fi_info` comes with the library.
-pub(crate) const LIBFABRIC: Need = Need {
-    what: "libfabric (fi_info)",
-    sign: Sign::OnPath("fi_info"),
-    source: NeedSource::Package("libfabric-bin"),
-};
+pub(crate) const LIBFABRIC: Need = Need::program("libfabric (fi_info)", "fi_info", "libfabric-bin");
 
 /// Looks at the page of `mdfs-lab emulate --movie`.
-pub(crate) const BROWSER: Need = Need {
-    what: "a browser (chromium)",
-    sign: Sign::OnPath("chromium"),
-    source: NeedSource::Package("chromium"),
-};
+pub(crate) const BROWSER: Need = Need::program("a browser (chromium)", "chromium", "chromium");
 
 /// The coordination engine of a cluster; tests start one of their own.
-pub(crate) const ETCD: Need = Need {
-    what: "etcd (3.4 or later)",
-    sign: Sign::OnPath("etcd"),
-    source: NeedSource::Package("etcd-server"),
-};
+pub(crate) const ETCD: Need = Need::program("etcd (3.4 or later)", "etcd", "etcd-server");
 
 /// Makes hosts of network namespaces, for tests of clusters.
-pub(crate) const HOSTS: Need = Need {
-    what: "ip and bridge (iproute2)",
-    sign: Sign::OnPath("bridge"),
-    source: NeedSource::Package("iproute2"),
-};
+pub(crate) const HOSTS: Need = Need::program("ip and bridge (iproute2)", "bridge", "iproute2");
 
 /// Has such hosts lose packets.
-pub(crate) const PACKET_RULES: Need = Need {
-    what: "nft (nftables)",
-    sign: Sign::OnPath("nft"),
-    source: NeedSource::Package("nftables"),
-};
+pub(crate) const PACKET_RULES: Need = Need::program("nft (nftables)", "nft", "nftables");
 
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
@@ -182,6 +137,11 @@ pub(crate) const FSX: Need = Need {
 };
 
 impl Need {
+    /// A program on the PATH, and its package of Debian.
+    const fn program(what: &'static str, program: &'static str, package: &'static str) -> Self {
+        Self { what, sign: Sign::OnPath(program), source: NeedSource::Package(package) }
+    }
+
     fn is_met(&self) -> bool {
         match self.sign {
             Sign::Tool { name, version } => {

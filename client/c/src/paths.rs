@@ -126,10 +126,8 @@ pub unsafe extern "C" fn mdfs_readlink(
         // SAFETY: see `arguments`.
         let (path, out) = unsafe { (arguments::path(path)?, arguments::bytes_mut(buffer, size)?) };
         if out.is_empty() {
-            return Err(CApiFailure::new(
-                libc::EINVAL,
-                "a link needs a buffer of at least one byte",
-            ));
+            let text = "a link needs a buffer of at least one byte";
+            return Err(CApiFailure::new(libc::EINVAL, text));
         }
         let target = MountedVolume::at(mount)?.volume.read_link(path)?;
         let count = target.len().min(out.len());

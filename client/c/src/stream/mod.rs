@@ -63,6 +63,14 @@ impl OpenObject for FileStream {
 }
 
 impl FileStream {
+    /// The stream at `pointer`, which this process has opened.
+    unsafe fn at<'a>(pointer: *mut Self) -> Result<&'a Self, CApiFailure> {
+        // SAFETY: C vouches for an open stream; see `arguments`.
+        let stream = unsafe { arguments::reference(pointer, "the stream") }?;
+        fork::check(stream.generation())?;
+        Ok(stream)
+    }
+
     /// Works on the stream alone.
     fn with<T>(
         &self,
@@ -83,10 +91,7 @@ impl FileStream {
 
     fn close(&self) -> Result<(), CApiFailure> {
         let stream = self.with(|open| Ok(open.stream.take()))?;
-        match stream {
-            Some(stream) => Ok(stream.close()?),
-            None => Ok(()),
-        }
+        Ok(stream.map_or(Ok(()), Stream::close)?)
     }
 }
 
@@ -97,6 +102,16 @@ unsafe fn with<T>(
 ) -> Result<T, CApiFailure> {
     // SAFETY: C vouches for an open stream; see `arguments`.
     unsafe { arguments::reference(pointer, "the stream") }?.with(work)
+}
+
+/// The answer of `work` on the stream at `pointer`, alone; `failed` if that fails.
+unsafe fn answer_with<T>(
+    failed: T,
+    pointer: *mut FileStream,
+    work: impl FnOnce(&mut StreamState) -> Result<T, CApiFailure>,
+) -> T {
+    // SAFETY: see `with`.
+    answer(failed, || unsafe { with(pointer, work) })
 }
 
 /// The mode of `mdfs_fopen`. The letters of the C library that mean nothing here are left out.
@@ -207,8 +222,8 @@ pub unsafe extern "C" fn mdfs_fflush(stream: *mut FileStream) -> c_int {
 /// failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_fsync(stream: *mut FileStream) -> c_int {
-    // SAFETY: see `with`.
-    answer(EOF, || unsafe { with(stream, |open| Ok(open.stream()?.sync()?)) }.map(|()| 0))
+    // SAFETY: the same promises.
+    unsafe { answer_with(EOF, stream, |open| Ok(open.stream()?.sync().map(|()| 0)?)) }
 }
 
 /// Chooses how `stream` is buffered, as `setvbuf` does: _IOFBF, _IOLBF or _IONBF, and the size of
@@ -229,10 +244,8 @@ pub unsafe extern "C" fn mdfs_setvbuf(
                 (if size == 0 { BUFFER_SIZE } else { size }, mode == libc::_IOLBF)
             }
             _ => {
-                return Err(CApiFailure::new(
-                    libc::EINVAL,
-                    "the mode is not one of setvbuf's three",
-                ));
+                let text = "the mode is not one of setvbuf's three";
+                return Err(CApiFailure::new(libc::EINVAL, text));
             }
         };
         // SAFETY: see `with`.
@@ -257,38 +270,30 @@ pub unsafe extern "C" fn mdfs_setbuf(stream: *mut FileStream, buffer: *mut c_cha
 /// Did a read meet the end of the file?
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_feof(stream: *mut FileStream) -> c_int {
-    // SAFETY: see `with`.
-    answer(0, || unsafe { with(stream, |open| Ok(open.stream()?.is_at_end().into())) })
+    // SAFETY: the same promises.
+    unsafe { answer_with(0, stream, |open| Ok(open.stream()?.is_at_end().into())) }
 }
 
 /// Did a transfer fail?
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_ferror(stream: *mut FileStream) -> c_int {
-    // SAFETY: see `with`.
-    answer(0, || unsafe { with(stream, |open| Ok(open.stream()?.has_failed().into())) })
+    // SAFETY: the same promises.
+    unsafe { answer_with(0, stream, |open| Ok(open.stream()?.has_failed().into())) }
 }
 
 /// Clears the indicators of mdfs_feof and mdfs_ferror.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_clearerr(stream: *mut FileStream) {
-    answer((), || {
-        // SAFETY: see `with`.
-        unsafe {
-            with(stream, |open| {
-                open.stream()?.clear_error();
-                Ok(())
-            })
-        }
-    });
+    // SAFETY: the same promises.
+    unsafe { answer_with((), stream, |open| open.stream().map(Stream::clear_error)) };
 }
 
 /// Keeps other threads out of `stream` until mdfs_funlockfile. May be nested.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_flockfile(stream: *mut FileStream) {
     answer((), || {
-        // SAFETY: see `arguments`.
-        let stream = unsafe { arguments::reference(stream, "the stream") }?;
-        fork::check(stream.generation())?;
+        // SAFETY: the same promises.
+        let stream = unsafe { FileStream::at(stream) }?;
         mem::forget(stream.open.lock());
         Ok(())
     });
@@ -298,17 +303,11 @@ pub unsafe extern "C" fn mdfs_flockfile(stream: *mut FileStream) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_ftrylockfile(stream: *mut FileStream) -> c_int {
     answer(EOF, || {
-        // SAFETY: see `arguments`.
-        let stream = unsafe { arguments::reference(stream, "the stream") }?;
-        fork::check(stream.generation())?;
+        // SAFETY: the same promises.
+        let stream = unsafe { FileStream::at(stream) }?;
         let locked = stream.open.try_lock();
-        let Some(guard) = locked else {
-            return Err(CApiFailure::new(
-                libc::EBUSY,
-                "another thread has locked the stream; wait",
-            ));
-        };
-        mem::forget(guard);
+        let busy = || CApiFailure::new(libc::EBUSY, "another thread has locked the stream; wait");
+        mem::forget(locked.ok_or_else(busy)?);
         Ok(0)
     })
 }
@@ -317,9 +316,8 @@ pub unsafe extern "C" fn mdfs_ftrylockfile(stream: *mut FileStream) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_funlockfile(stream: *mut FileStream) {
     answer((), || {
-        // SAFETY: see `arguments`.
-        let stream = unsafe { arguments::reference(stream, "the stream") }?;
-        fork::check(stream.generation())?;
+        // SAFETY: the same promises.
+        let stream = unsafe { FileStream::at(stream) }?;
         if !stream.open.is_owned_by_current_thread() {
             return Err(CApiFailure::new(libc::EPERM, "this thread has not locked the stream"));
         }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long};
 
 use client::stream::Whence;
 
-use super::{EOF, FileStream, with};
+use super::{EOF, FileStream, StreamState, answer_with, with};
 use crate::arguments;
 use crate::failure::{CApiFailure, answer};
 
@@ -62,18 +62,14 @@ pub unsafe extern "C" fn mdfs_ftell(stream: *mut FileStream) -> c_long {
 /// Moves the position to the start and clears both indicators.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_rewind(stream: *mut FileStream) {
-    answer((), || {
-        // SAFETY: see `with`.
-        unsafe {
-            with(stream, |open| {
-                let stream = open.stream()?;
-                let moved = stream.seek(0, Whence::Set);
-                stream.clear_error();
-                moved?;
-                Ok(())
-            })
-        }
-    });
+    let rewind = |open: &mut StreamState| {
+        let stream = open.stream()?;
+        let moved = stream.seek(0, Whence::Set);
+        stream.clear_error();
+        Ok(moved.map(drop)?)
+    };
+    // SAFETY: the same promises.
+    unsafe { answer_with((), stream, rewind) };
 }
 
 /// A position, for mdfs_fsetpos.
@@ -103,11 +99,9 @@ pub unsafe extern "C" fn mdfs_fsetpos(
     position: *const mdfs_fpos_t,
 ) -> c_int {
     answer(EOF, || {
-        // SAFETY: see `arguments` and `with`.
-        unsafe {
-            let position = *arguments::reference(position, "the position")?;
-            with(stream, |open| Ok(open.stream()?.seek(position, Whence::Set)?))?;
-        }
-        Ok(0)
+        // SAFETY: see `arguments`.
+        let position = *unsafe { arguments::reference(position, "the position") }?;
+        // SAFETY: see `with`.
+        unsafe { with(stream, |open| Ok(open.stream()?.seek(position, Whence::Set).map(|_| 0)?)) }
     })
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::{EOF, FileStream, StreamState, with};
+use super::{EOF, FileStream, StreamState, answer_with, with};
 use crate::arguments;
 use crate::failure::{CApiFailure, answer, tell};
 
@@ -90,38 +90,33 @@ pub unsafe extern "C" fn mdfs_fwrite(
 /// The next byte, or EOF at the end of the file or on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_fgetc(stream: *mut FileStream) -> c_int {
-    answer(EOF, || {
+    let next = |open: &mut StreamState| {
         let mut byte = [0];
-        // SAFETY: see `with`.
-        let filled = unsafe { with(stream, |open| open.read(&mut byte)) }?;
-        Ok(if filled == 1 { c_int::from(byte[0]) } else { EOF })
-    })
+        Ok(if open.read(&mut byte)? == 1 { c_int::from(byte[0]) } else { EOF })
+    };
+    // SAFETY: the same promises.
+    unsafe { answer_with(EOF, stream, next) }
 }
 
 /// Writes `character` as one byte. Returns it, or EOF on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_fputc(character: c_int, stream: *mut FileStream) -> c_int {
-    answer(EOF, || {
-        let byte = byte_of(character);
-        // SAFETY: see `with`.
-        unsafe { with(stream, |open| open.write(&[byte])) }?;
-        Ok(c_int::from(byte))
-    })
+    let byte = byte_of(character);
+    // SAFETY: the same promises.
+    unsafe { answer_with(EOF, stream, |open| open.write(&[byte]).map(|()| c_int::from(byte))) }
 }
 
 /// Pushes `character` back: it is the next to be read, until the next seek or write. At least 64
 /// can be pushed back. Returns it, or EOF on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_ungetc(character: c_int, stream: *mut FileStream) -> c_int {
-    answer(EOF, || {
-        if character == EOF {
-            return Ok(EOF);
-        }
-        let byte = byte_of(character);
-        // SAFETY: see `with`.
-        unsafe { with(stream, |open| Ok(open.stream()?.unread(byte)?)) }?;
-        Ok(c_int::from(byte))
-    })
+    if character == EOF {
+        return EOF;
+    }
+    let byte = byte_of(character);
+    let unread = |open: &mut StreamState| Ok(open.stream()?.unread(byte).map(|()| byte.into())?);
+    // SAFETY: the same promises.
+    unsafe { answer_with(EOF, stream, unread) }
 }
 
 /// Reads up to the end of the line, which is kept, but at most `size` - 1 bytes, and puts a zero
@@ -198,10 +193,8 @@ pub unsafe extern "C" fn mdfs_getdelim(
                 // SAFETY: `*line` is null or came from `malloc`, as C vouches.
                 let moved = unsafe { libc::realloc((*line).cast(), larger) };
                 if moved.is_null() {
-                    return Err(CApiFailure::new(
-                        libc::ENOMEM,
-                        "no memory for a line of this length",
-                    ));
+                    let text = "no memory for a line of this length";
+                    return Err(CApiFailure::new(libc::ENOMEM, text));
                 }
                 (*line, *size) = (moved.cast(), larger);
             }
