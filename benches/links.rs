@@ -61,13 +61,13 @@ fn main() {
     }
     fs::create_dir_all(costs_folder()).expect("there is room");
     let (sizes, rounds, repetitions) = sized((&[2, 4][..], 8, 3), (&[2][..], 1, 1));
-    let ways = sized(&WAYS[..], &[WAYS[2]]);
+    let methods = sized(&WAYS[..], &[WAYS[2]]);
     for processes in sizes {
         let mut figures: Vec<Vec<LinkFigures>> =
-            vec![vec![LinkFigures::default(); MOST]; ways.len()];
+            vec![vec![LinkFigures::default(); MOST]; methods.len()];
         for _ in 0..repetitions {
-            for (way, figures) in ways.iter().zip(&mut figures) {
-                let site = LinkSite::start(*processes, way.1, way.2);
+            for (method, figures) in methods.iter().zip(&mut figures) {
+                let site = LinkSite::start(*processes, method.1, method.2);
                 for (clients, figures) in (1..).zip(figures.iter_mut()) {
                     measure(&site, clients, rounds, figures);
                 }
@@ -76,14 +76,14 @@ fn main() {
         println!(
             "\n{processes} processes, MB/s: writes of 1 to {MOST} clients, reads, CPU s per GB"
         );
-        for (way, figures) in ways.iter().zip(&figures) {
+        for (method, figures) in methods.iter().zip(&figures) {
             let row = |of: fn(&LinkFigures) -> &Vec<f64>| {
                 let values = figures.iter().map(|one| median(of(one).iter().copied()));
                 values.map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
             };
             let [writes, reads, cpu] =
                 [row(|it| &it.writes), row(|it| &it.reads), row(|it| &it.cpu)];
-            println!("{:14} | {writes} | {reads} | {cpu}", way.0);
+            println!("{:14} | {writes} | {reads} | {cpu}", method.0);
         }
     }
     println!("\nload of the last minutes: {}", load());

@@ -219,15 +219,15 @@ fn check(operation: &str, way: &str, cost: &OperationCost) {
 fn instructions(operation: &str) -> Option<f64> {
     let traced = if operation.starts_with("read") { "read" } else { "write" };
     let program = std::env::current_exe().ok()?;
-    let told = Command::new("valgrind")
+    let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
         .arg(format!("--toggle-collect=operations::{traced}::*"))
         .arg(program)
         .args([operation, "inside", &TRACED.to_string()])
         .output()
         .ok()?;
-    let told = String::from_utf8_lossy(&told.stderr);
-    let collected = told.lines().find_map(|line| line.split_once("Collected :"))?.1;
+    let output = String::from_utf8_lossy(&output.stderr);
+    let collected = output.lines().find_map(|line| line.split_once("Collected :"))?.1;
     collected.trim().parse().ok().map(|count: f64| count / TRACED as f64)
 }
 

@@ -50,7 +50,7 @@ fn content(regions: &Regions) -> Bytes {
 }
 
 /// What one way took: to write, and to read; and the requests of one rank.
-struct Taken {
+struct MethodTimes {
     times: [Duration; 2],
     /// Of all processors, in this process.
     processor: [Duration; 2],
@@ -72,7 +72,7 @@ struct Rank {
 
 /// Writes and reads a new file in one way, by all ranks at once.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock, with threads")]
-fn measure(scratch: &Scratch, way: ListMethod, ranks: &[Rank]) -> Taken {
+fn measure(scratch: &Scratch, method: ListMethod, ranks: &[Rank]) -> MethodTimes {
     let counted = CountedResult::new(scratch.running().client_handle());
     let system =
         FileSystem::new(counted.clone(), Credentials::root(), client::blocking::random_client());
@@ -90,18 +90,18 @@ fn measure(scratch: &Scratch, way: ListMethod, ranks: &[Rank]) -> Taken {
                 let mut out = vec![0; longest as usize];
                 begin.wait();
                 for (regions, data) in rank.lists.iter().zip(&rank.data) {
-                    way.write(&file, regions, data, turns);
+                    method.write(&file, regions, data, turns);
                 }
                 end.wait();
                 begin.wait();
                 for regions in rank.lists.iter() {
-                    block_on(way.read(&file, regions, &mut out));
+                    block_on(method.read(&file, regions, &mut out));
                 }
                 end.wait();
                 // The last dump tells whether it was read well; the others were read into the same
                 // place.
                 let last = rank.data.last().map_or(&[][..], |data| data);
-                assert!(out[..last.len()] == *last, "{way:?} read something else");
+                assert!(out[..last.len()] == *last, "{method:?} read something else");
             });
         }
         for step in 0..2 {
@@ -117,7 +117,7 @@ fn measure(scratch: &Scratch, way: ListMethod, ranks: &[Rank]) -> Taken {
     });
     check(&system, ranks);
     block_on(system.remove_file("/list")).expect("it was made");
-    Taken { times, processor, requests }
+    MethodTimes { times, processor, requests }
 }
 
 /// Every byte that was written is there.
@@ -149,8 +149,8 @@ fn run(pattern: &ListPattern, rounds: usize) -> ListBenchRow {
         .collect();
     let mut row = ListBenchRow::new(pattern);
     for _ in 0..rounds {
-        for way in ListMethod::ALL {
-            row.note(way, measure(&scratch, way, &ranks));
+        for method in ListMethod::ALL {
+            row.note(method, measure(&scratch, method, &ranks));
         }
     }
     row

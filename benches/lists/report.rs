@@ -2,7 +2,7 @@
 
 use benches::median;
 
-use crate::Taken;
+use crate::MethodTimes;
 use crate::patterns::ListPattern;
 use crate::ways::ListMethod;
 
@@ -16,7 +16,7 @@ pub(crate) struct ListBenchRow {
     regions: u64,
     bytes: u64,
     /// Each way's, in the order of [`ListMethod::ALL`].
-    taken: [Vec<Taken>; 3],
+    method_times: [Vec<MethodTimes>; 3],
 }
 
 impl ListBenchRow {
@@ -24,40 +24,51 @@ impl ListBenchRow {
         let lists = (pattern.lists)(0);
         let regions = lists.iter().map(client::Regions::count).sum();
         let bytes = lists.iter().map(client::Regions::bytes).sum();
-        Self { name: pattern.name, seed: pattern.seed, regions, bytes, taken: Default::default() }
+        Self {
+            name: pattern.name,
+            seed: pattern.seed,
+            regions,
+            bytes,
+            method_times: Default::default(),
+        }
     }
 
-    pub(crate) fn note(&mut self, way: ListMethod, taken: Taken) {
-        self.taken[way as usize].push(taken);
+    pub(crate) fn note(&mut self, method: ListMethod, method_times: MethodTimes) {
+        self.method_times[method as usize].push(method_times);
     }
 
     /// Milliseconds, in the middle.
-    fn time_ms(&self, way: ListMethod, step: usize) -> f64 {
-        median(self.taken[way as usize].iter().map(|taken| taken.times[step].as_secs_f64() * 1e3))
-    }
-
-    /// How many times as long as with lists.
-    fn ratio(&self, way: ListMethod, step: usize) -> f64 {
-        let lists = &self.taken[ListMethod::List as usize];
-        let rounds = self.taken[way as usize].iter().zip(lists);
+    fn time_ms(&self, method: ListMethod, step: usize) -> f64 {
         median(
-            rounds
-                .map(|(way, list)| way.times[step].as_secs_f64() / list.times[step].as_secs_f64()),
+            self.method_times[method as usize]
+                .iter()
+                .map(|method_times| method_times.times[step].as_secs_f64() * 1e3),
         )
     }
 
+    /// How many times as long as with lists.
+    fn ratio(&self, method: ListMethod, step: usize) -> f64 {
+        let lists = &self.method_times[ListMethod::List as usize];
+        let rounds = self.method_times[method as usize].iter().zip(lists);
+        median(rounds.map(|(method, list)| {
+            method.times[step].as_secs_f64() / list.times[step].as_secs_f64()
+        }))
+    }
+
     /// The same of the time of the processors.
-    fn processor_ratio(&self, way: ListMethod, step: usize) -> f64 {
-        let lists = &self.taken[ListMethod::List as usize];
-        let rounds = self.taken[way as usize].iter().zip(lists);
-        median(rounds.map(|(way, list)| {
-            way.processor[step].as_secs_f64() / list.processor[step].as_secs_f64()
+    fn processor_ratio(&self, method: ListMethod, step: usize) -> f64 {
+        let lists = &self.method_times[ListMethod::List as usize];
+        let rounds = self.method_times[method as usize].iter().zip(lists);
+        median(rounds.map(|(method, list)| {
+            method.processor[step].as_secs_f64() / list.processor[step].as_secs_f64()
         }))
     }
 
     /// Of one rank.
-    fn requests(&self, way: ListMethod, step: usize) -> u64 {
-        self.taken[way as usize].first().map_or(0, |taken| taken.requests[step])
+    fn requests(&self, method: ListMethod, step: usize) -> u64 {
+        self.method_times[method as usize]
+            .first()
+            .map_or(0, |method_times| method_times.requests[step])
     }
 }
 
@@ -103,8 +114,8 @@ pub(crate) fn print(rows: &[ListBenchRow]) {
     );
     for row in rows {
         for (step, name) in STEPS.iter().enumerate() {
-            let [single, sieve, list] = ListMethod::ALL.map(|way| row.requests(way, step));
-            let times = ListMethod::ALL.map(|way| row.time_ms(way, step));
+            let [single, sieve, list] = ListMethod::ALL.map(|method| row.requests(method, step));
+            let times = ListMethod::ALL.map(|method| row.time_ms(method, step));
             println!(
                 "{:<13} {name:<5} {:>8} {:>7} | {single:>8} {sieve:>7} {list:>6} | {:>9.2} {:>9.2} \
                  {:>8.2} | {:>8.1} {:>8.2} | {:>8.1} {:>8.2} | {:<13}",
@@ -123,7 +134,7 @@ pub(crate) fn print(rows: &[ListBenchRow]) {
         }
     }
     for row in rows.iter().filter(|row| row.name.starts_with("BTIO")) {
-        let both = |way| row.requests(way, 0) + row.requests(way, 1);
+        let both = |method| row.requests(method, 0) + row.requests(method, 1);
         let [single, sieve, list] = ListMethod::ALL.map(both);
         println!(
             "{}, requests of one rank to write and read: {single}, {sieve}, {list} \

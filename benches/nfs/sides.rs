@@ -41,8 +41,8 @@ impl NfsServerSide {
     pub(crate) fn cpu(&self) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.child.id()));
         let nanos = tasks.into_iter().flatten().flatten().filter_map(|task| {
-            let told = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            told.split(' ').next()?.parse::<u64>().ok()
+            let schedstat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            schedstat.split(' ').next()?.parse::<u64>().ok()
         });
         Duration::from_nanos(nanos.sum())
     }

@@ -28,7 +28,7 @@ pub(crate) fn print(
     line("row", sides.iter().map(|side| side.name.to_owned()).collect());
     line("---", sides.iter().map(|_| "---".to_owned()).collect());
     for (row, cells) in rows.iter().zip(cells) {
-        line(&row.name(), cells.iter().map(told).collect());
+        line(&row.name(), cells.iter().map(shown).collect());
     }
     line("durability", sides.iter().map(|side| side.durability.to_owned()).collect());
     println!(
@@ -51,7 +51,7 @@ pub(crate) fn print(
     bound(rows, cells, streams);
 }
 
-fn told(cell: &NfsBenchCell) -> String {
+fn shown(cell: &NfsBenchCell) -> String {
     if let Some(failure) = &cell.failure {
         return format!("fails: {failure}");
     }

@@ -131,7 +131,7 @@ impl BenchConnection {
         results.opaque()?;
         match (kind, denied, results.word()?) {
             (1, 0, 0) => Ok((xid, results)),
-            told => Err(wrong(format!("refused: {told:?}"))),
+            status => Err(wrong(format!("refused: {status:?}"))),
         }
     }
 

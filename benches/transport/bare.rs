@@ -22,7 +22,7 @@ const SINK: u64 = 2 << 32;
 const ACKNOWLEDGE: u64 = 3 << 32;
 const KIND: u64 = 0xf << 32;
 
-pub(crate) struct Bare {
+pub(crate) struct BareFabric {
     link: Fabric,
     peer: PeerAddress,
     arena: Arena,
@@ -52,7 +52,7 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-impl Bare {
+impl BareFabric {
     fn open(provider: Provider, by_rma: bool) -> (Self, Vec<u8>) {
         let mut link = Fabric::open(&EndpointOptions::new(provider)).unwrap();
         let arena = Arena::new(1 << 30);
@@ -211,7 +211,7 @@ impl Bare {
     }
 }
 
-impl TransportMethod for Bare {
+impl TransportMethod for BareFabric {
     fn round_trip(&mut self, content: &[u8]) {
         if self.by_rma {
             self.write(ECHO, content.len());
@@ -246,18 +246,18 @@ impl TransportMethod for Bare {
     }
 }
 
-pub(crate) fn serve(provider: Provider, tell: impl FnOnce(&str), is_over: &dyn Fn() -> bool) {
-    let (mut bare, address) = Bare::open(provider, false);
-    tell(&hex(&bare.introduction(&address)));
+pub(crate) fn serve(provider: Provider, announce: impl FnOnce(&str), is_over: &dyn Fn() -> bool) {
+    let (mut bare, address) = BareFabric::open(provider, false);
+    announce(&hex(&bare.introduction(&address)));
     bare.serves = true;
     bare.serve(is_over);
     drop((bare.exposure.take(), bare.inbox));
 }
 
-pub(crate) fn connect(provider: Provider, by_rma: bool, told: &str) -> Box<dyn TransportMethod> {
-    let (mut bare, address) = Bare::open(provider, by_rma);
-    bare.meet(&unhex(told));
-    let introduction = bare.introduction(&address);
+pub(crate) fn connect(provider: Provider, by_rma: bool, address: &str) -> Box<dyn TransportMethod> {
+    let (mut bare, own_address) = BareFabric::open(provider, by_rma);
+    bare.meet(&unhex(address));
+    let introduction = bare.introduction(&own_address);
     // As it is, without a command before it.
     let mut buffer = bare.buffer();
     buffer.set_len(introduction.len());

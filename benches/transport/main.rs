@@ -1,7 +1,7 @@
 //! Bytes between two processes, side by side: plain sockets, libfabric itself, and our transport
 //! over it; then our policy against each single mechanism, and lists of segments.
 //!
-//! `cargo bench -p benches --bench transport` prints all; `-- ways`, `-- policy` or `-- lists` one
+//! `cargo bench -p benches --bench transport` prints all; `-- methods`, `-- policy` or `-- lists` one
 //! part. Rounds are interleaved: every way once, then every way again; medians count. The other
 //! process is this program, started anew for each turn, so that no other process polls beside the
 //! one that is measured.
@@ -25,7 +25,7 @@ use bytes::Bytes;
 use fabric::link::{EndpointOptions, Fabric, Provider};
 use fabric::policy::{Calibration, Mechanism, PolicyOverride, SegmentLayout, calibrate};
 use method::{SIZE_MAX, TransportMethod, now};
-use ours::{MdfsTransport, Rest};
+use ours::{IdleMode, MdfsTransport};
 
 /// Bytes of a message.
 const SIZES: [usize; 9] =
@@ -51,8 +51,8 @@ const WAYS: [&str; 10] = [
 /// The way that ours is to be compared with.
 const PAIRS: [(&str, &str); 2] = [("rxm ours", "rxm bare"), ("shm ours", "shm bare")];
 
-fn provider_of(way: &str) -> Provider {
-    match &way[..3] {
+fn provider_of(method: &str) -> Provider {
+    match &method[..3] {
         "shm" => Provider::Shm,
         "net" => Provider::Net,
         _ => Provider::Tcp,
@@ -61,8 +61,8 @@ fn provider_of(way: &str) -> Provider {
 
 /// The part of the other process.
 #[allow(clippy::disallowed_methods, reason = "a benchmark ends with its parent")]
-fn serve(way: &str, costs: Option<&Path>) {
-    let tell = |text: &str| {
+fn serve(method: &str, costs: Option<&Path>) {
+    let announce = |text: &str| {
         println!("ready {text}");
         std::io::stdout().flush().unwrap();
     };
@@ -73,31 +73,33 @@ fn serve(way: &str, costs: Option<&Path>) {
         tells.store(true, Ordering::Release);
     });
     let is_over = || over.load(Ordering::Acquire);
-    let provider = provider_of(way);
-    match way {
-        "tcp tokio" => sockets::serve_tokio(tell),
-        "tcp polled" => sockets::serve_polled(tell),
-        "unix socket" => sockets::serve_unix(tell),
-        "rxm ours waits" => ours::serve(provider, Rest::Sleeps, costs, tell, &is_over),
-        ours if ours.ends_with("ours") => ours::serve(provider, Rest::Polls, costs, tell, &is_over),
-        _ => bare::serve(provider, tell, &is_over),
+    let provider = provider_of(method);
+    match method {
+        "tcp tokio" => sockets::serve_tokio(announce),
+        "tcp polled" => sockets::serve_polled(announce),
+        "unix socket" => sockets::serve_unix(announce),
+        "rxm ours waits" => ours::serve(provider, IdleMode::Sleeps, costs, announce, &is_over),
+        ours if ours.ends_with("ours") => {
+            ours::serve(provider, IdleMode::Polls, costs, announce, &is_over)
+        }
+        _ => bare::serve(provider, announce, &is_over),
     }
 }
 
 /// The other process, and what it told.
-struct Other {
+struct PeerProcess {
     process: Child,
     _output: BufReader<ChildStdout>,
-    told: String,
+    address: String,
 }
 
-impl Other {
-    fn start(way: &str, costs: Option<&Path>) -> Self {
+impl PeerProcess {
+    fn start(method: &str, costs: Option<&Path>) -> Self {
         // On a core of its own: two that poll on one core wait for each other.
         let mut process = Process::new("taskset")
             .args(["--cpu-list", "1"])
             .arg(std::env::current_exe().unwrap())
-            .args(["serve", way])
+            .args(["serve", method])
             .args(costs)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -106,12 +108,12 @@ impl Other {
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        let told = line.trim().strip_prefix("ready ").expect("the other process starts").into();
-        Self { process, _output: output, told }
+        let address = line.trim().strip_prefix("ready ").expect("the other process starts").into();
+        Self { process, _output: output, address }
     }
 }
 
-impl Drop for Other {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let start = now();
@@ -125,17 +127,19 @@ impl Drop for Other {
     }
 }
 
-fn connect(way: &str, costs: Option<&Path>, told: &str) -> Box<dyn TransportMethod> {
-    let provider = provider_of(way);
-    match way {
-        "tcp tokio" => sockets::tokio(told),
-        "tcp polled" => sockets::polled(told),
-        "unix socket" => sockets::unix(told),
-        "rxm ours waits" => Box::new(MdfsTransport::connect(provider, Rest::Sleeps, costs, told)),
-        ours if ours.ends_with("ours") => {
-            Box::new(MdfsTransport::connect(provider, Rest::Polls, costs, told))
+fn connect(method: &str, costs: Option<&Path>, address: &str) -> Box<dyn TransportMethod> {
+    let provider = provider_of(method);
+    match method {
+        "tcp tokio" => sockets::tokio(address),
+        "tcp polled" => sockets::polled(address),
+        "unix socket" => sockets::unix(address),
+        "rxm ours waits" => {
+            Box::new(MdfsTransport::connect(provider, IdleMode::Sleeps, costs, address))
         }
-        _ => bare::connect(provider, way.ends_with("rma"), told),
+        ours if ours.ends_with("ours") => {
+            Box::new(MdfsTransport::connect(provider, IdleMode::Polls, costs, address))
+        }
+        _ => bare::connect(provider, method.ends_with("rma"), address),
     }
 }
 
@@ -153,28 +157,28 @@ struct TransportFigures {
     cpu: Vec<Vec<f64>>,
 }
 
-fn ways(tables: &PolicyTables) {
-    let ways: Vec<&str> = WAYS.into_iter().filter(|way| tables.can(way)).collect();
+fn methods(tables: &PolicyTables) {
+    let methods: Vec<&str> = WAYS.into_iter().filter(|method| tables.can(method)).collect();
     let sizes = sized(&SIZES[..], &[64, 64 << 10]);
     let rounds = sized(5, 1);
     let mut figures: Vec<TransportFigures> =
-        ways.iter().map(|_| TransportFigures::default()).collect();
+        methods.iter().map(|_| TransportFigures::default()).collect();
     for figure in &mut figures {
         for values in [&mut figure.round_trip, &mut figure.rate, &mut figure.cpu] {
             values.resize(sizes.len(), Vec::new());
         }
     }
     for _ in 0..rounds {
-        for (way, figure) in ways.iter().zip(&mut figures) {
-            measure(way, tables.of(way), sizes, figure);
+        for (method, figure) in methods.iter().zip(&mut figures) {
+            measure(method, tables.of(method), sizes, figure);
         }
     }
     let print = |title: &str, unit: &str, of: &dyn Fn(&TransportFigures) -> &Vec<Vec<f64>>| {
         println!("\n{title} ({unit}; medians of {rounds} interleaved rounds)");
         print_row("bytes", &sizes.iter().map(|size| format!("{size}")).collect::<Vec<_>>());
-        for (way, figure) in ways.iter().zip(&figures) {
+        for (method, figure) in methods.iter().zip(&figures) {
             let medians = of(figure).iter().map(|values| median(values.iter().copied()));
-            print_row(way, &medians.map(short).collect::<Vec<_>>());
+            print_row(method, &medians.map(short).collect::<Vec<_>>());
         }
     };
     print("round trip", "us", &|figure| &figure.round_trip);
@@ -185,16 +189,16 @@ fn ways(tables: &PolicyTables) {
         sizes[0]
     );
     for (ours, bare) in PAIRS {
-        let at = |name| ways.iter().position(|way| *way == name);
+        let at = |name| methods.iter().position(|method| *method == name);
         let (Some(ours_at), Some(bare_at)) = (at(ours), at(bare)) else { continue };
         let pairs = figures[ours_at].round_trip[0].iter().zip(&figures[bare_at].round_trip[0]);
         println!("  {ours} - {bare}: {:.2} us", median(pairs.map(|(ours, bare)| ours - bare)));
     }
 }
 
-fn measure(way: &str, costs: Option<&Path>, sizes: &[usize], figures: &mut TransportFigures) {
-    let other = Other::start(way, costs);
-    let mut connected = connect(way, costs, &other.told);
+fn measure(method: &str, costs: Option<&Path>, sizes: &[usize], figures: &mut TransportFigures) {
+    let other = PeerProcess::start(method, costs);
+    let mut connected = connect(method, costs, &other.address);
     let content = vec![7; SIZE_MAX];
     for (index, size) in sizes.iter().enumerate() {
         let content = &content[..*size];
@@ -246,10 +250,11 @@ impl PolicyTables {
                 println!("left out: {error}");
                 continue;
             }
-            let way =
-                WAYS.into_iter().find(|way| way.ends_with("ours") && provider_of(way) == provider);
-            let other = Other::start(way.unwrap(), None);
-            let mut ours = MdfsTransport::connect(provider, Rest::Polls, None, &other.told);
+            let method = WAYS
+                .into_iter()
+                .find(|method| method.ends_with("ours") && provider_of(method) == provider);
+            let other = PeerProcess::start(method.unwrap(), None);
+            let mut ours = MdfsTransport::connect(provider, IdleMode::Polls, None, &other.address);
             let how = sized(
                 Calibration { rounds: 41, ..Calibration::default() },
                 Calibration { rounds: 1, largest: 64 << 10 },
@@ -265,14 +270,15 @@ impl PolicyTables {
         Self(tables, folder)
     }
 
-    fn of(&self, way: &str) -> Option<&Path> {
-        let is_fabric = !way.starts_with("tcp") && !way.starts_with("unix");
-        let found = self.0.iter().find(|(provider, _)| is_fabric && *provider == provider_of(way));
+    fn of(&self, method: &str) -> Option<&Path> {
+        let is_fabric = !method.starts_with("tcp") && !method.starts_with("unix");
+        let found =
+            self.0.iter().find(|(provider, _)| is_fabric && *provider == provider_of(method));
         found.map(|(_, path)| path.as_path())
     }
 
-    fn can(&self, way: &str) -> bool {
-        way.starts_with("tcp") || way.starts_with("unix") || self.of(way).is_some()
+    fn can(&self, method: &str) -> bool {
+        method.starts_with("tcp") || method.starts_with("unix") || self.of(method).is_some()
     }
 }
 
@@ -308,12 +314,13 @@ fn in_turn(
 }
 
 fn policy(tables: &PolicyTables) {
-    for way in ["rxm ours", "shm ours"].into_iter().filter(|way| tables.can(way)) {
-        let costs = tables.of(way);
-        let other = Other::start(way, costs);
-        let mut ours = MdfsTransport::connect(provider_of(way), Rest::Polls, costs, &other.told);
+    for method in ["rxm ours", "shm ours"].into_iter().filter(|method| tables.can(method)) {
+        let costs = tables.of(method);
+        let other = PeerProcess::start(method, costs);
+        let mut ours =
+            MdfsTransport::connect(provider_of(method), IdleMode::Polls, costs, &other.address);
         println!(
-            "\n{way}: a message and its short answer, us; [frames/copies/registrations of the sender]"
+            "\n{method}: a message and its short answer, us; [frames/copies/registrations of the sender]"
         );
         let names = Mechanism::ALL.map(|mechanism| mechanism.name().to_owned());
         print_row("bytes", &[&["auto".to_owned()][..], &names, &["auto/best".into()]].concat());
@@ -337,11 +344,14 @@ fn policy(tables: &PolicyTables) {
 }
 
 fn lists(tables: &PolicyTables) {
-    for way in ["rxm ours", "shm ours"].into_iter().filter(|way| tables.can(way)) {
-        let costs = tables.of(way);
-        let other = Other::start(way, costs);
-        let mut ours = MdfsTransport::connect(provider_of(way), Rest::Polls, costs, &other.told);
-        println!("\n{way}: {SEGMENTS} segments, MB/s [frames/copies/registrations of the sender]");
+    for method in ["rxm ours", "shm ours"].into_iter().filter(|method| tables.can(method)) {
+        let costs = tables.of(method);
+        let other = PeerProcess::start(method, costs);
+        let mut ours =
+            MdfsTransport::connect(provider_of(method), IdleMode::Polls, costs, &other.address);
+        println!(
+            "\n{method}: {SEGMENTS} segments, MB/s [frames/copies/registrations of the sender]"
+        );
         let names = ["pack", "gather", "hybrid", "hybrid/best"].map(str::to_owned);
         print_row("segment", &names);
         for size in sized(&SEGMENT_SIZES[..], &[128]) {
@@ -365,10 +375,10 @@ fn lists(tables: &PolicyTables) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, way, rest @ ..] = &arguments[..]
+    if let [first, method, rest @ ..] = &arguments[..]
         && first == "serve"
     {
-        return serve(way, rest.first().map(Path::new));
+        return serve(method, rest.first().map(Path::new));
     }
     let own = std::process::id().to_string();
     let pinned = Process::new("taskset").args(["--cpu-list", "--pid", "0", &own]).output();
@@ -382,7 +392,7 @@ fn main() {
         !chosen || arguments.iter().any(|argument| argument == part)
     };
     if wanted("ways") {
-        ways(&tables);
+        methods(&tables);
     }
     if wanted("policy") {
         policy(&tables);

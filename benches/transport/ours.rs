@@ -21,7 +21,7 @@ const POLLS: u32 = 20;
 
 /// Whether the process polls or sleeps until something comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum IdleMode {
     Polls,
     Sleeps,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Rest {
 pub(crate) struct MdfsTransport {
     pub(crate) transport: Transport,
     pub(crate) connection: ConnectionId,
-    rest: Rest,
+    rest: IdleMode,
     content: Bytes,
 }
 
@@ -42,7 +42,11 @@ fn open(provider: Provider, costs: Option<&Path>) -> Transport {
 }
 
 /// The next event.
-fn next(transport: &mut Transport, rest: Rest, is_over: &dyn Fn() -> bool) -> Option<FabricEvent> {
+fn next(
+    transport: &mut Transport,
+    rest: IdleMode,
+    is_over: &dyn Fn() -> bool,
+) -> Option<FabricEvent> {
     let mut idle = 0u32;
     loop {
         if let Some(event) = transport.next_event() {
@@ -50,7 +54,7 @@ fn next(transport: &mut Transport, rest: Rest, is_over: &dyn Fn() -> bool) -> Op
         }
         transport.poll().unwrap();
         idle += 1;
-        if rest == Rest::Sleeps && idle > POLLS {
+        if rest == IdleMode::Sleeps && idle > POLLS {
             transport.wait(idle, Duration::from_millis(10));
         }
         if idle.is_multiple_of(1024) && is_over() {
@@ -62,14 +66,14 @@ fn next(transport: &mut Transport, rest: Rest, is_over: &dyn Fn() -> bool) -> Op
 /// What the other process does: a head tells what to answer.
 pub(crate) fn serve(
     provider: Provider,
-    rest: Rest,
+    rest: IdleMode,
     costs: Option<&Path>,
-    tell: impl FnOnce(&str),
+    announce: impl FnOnce(&str),
     is_over: &dyn Fn() -> bool,
 ) {
     let mut transport = open(provider, costs);
     transport.admit(TICKET, None).unwrap();
-    tell(&hex(transport.address()));
+    announce(&hex(transport.address()));
     while let Some(event) = next(&mut transport, rest, is_over) {
         match event {
             FabricEvent::Received { connection, head, .. } if head.starts_with(CALIBRATES) => {
@@ -92,12 +96,12 @@ pub(crate) fn serve(
 impl MdfsTransport {
     pub(crate) fn connect(
         provider: Provider,
-        rest: Rest,
+        rest: IdleMode,
         costs: Option<&Path>,
-        told: &str,
+        address: &str,
     ) -> Self {
         let mut transport = open(provider, costs);
-        let connection = transport.connect(&unhex(told), TICKET, None).unwrap();
+        let connection = transport.connect(&unhex(address), TICKET, None).unwrap();
         let opened = next(&mut transport, rest, &|| false);
         assert!(matches!(opened, Some(FabricEvent::Opened { .. })), "{opened:?}");
         Self { transport, connection, rest, content: Bytes::new() }

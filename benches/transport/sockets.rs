@@ -33,9 +33,9 @@ fn decode(bytes: [u8; COMMAND_SIZE]) -> TransportCommand {
 }
 
 /// Polls a stream that does not block.
-pub(crate) struct Polled<S>(S);
+pub(crate) struct PolledStream<S>(S);
 
-impl<S: Read> Read for Polled<S> {
+impl<S: Read> Read for PolledStream<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buffer) {
@@ -46,7 +46,7 @@ impl<S: Read> Read for Polled<S> {
     }
 }
 
-impl<S: Write> Write for Polled<S> {
+impl<S: Write> Write for PolledStream<S> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(buffer) {
@@ -62,13 +62,13 @@ impl<S: Write> Write for Polled<S> {
 }
 
 /// A stream that blocks, or seems to.
-pub(crate) struct Blocking<S> {
+pub(crate) struct BlockingMethod<S> {
     stream: S,
     out: Vec<u8>,
     back: Vec<u8>,
 }
 
-impl<S: Read + Write> Blocking<S> {
+impl<S: Read + Write> BlockingMethod<S> {
     fn new(stream: S) -> Self {
         Self { stream, out: Vec::new(), back: Vec::new() }
     }
@@ -94,7 +94,7 @@ impl<S: Read + Write> Blocking<S> {
     }
 }
 
-impl<S: Read + Write> TransportMethod for Blocking<S> {
+impl<S: Read + Write> TransportMethod for BlockingMethod<S> {
     fn round_trip(&mut self, content: &[u8]) {
         self.out.clear();
         self.out.extend(encode(TransportCommand::Echo(content.len())));
@@ -129,44 +129,44 @@ fn connect(port: &str) -> TcpStream {
     stream
 }
 
-pub(crate) fn serve_polled(tell: impl FnOnce(&str)) {
+pub(crate) fn serve_polled(announce: impl FnOnce(&str)) {
     let (listener, port) = listen();
-    tell(&port);
+    announce(&port);
     let (stream, _) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_nonblocking(true).unwrap();
-    Blocking::new(Polled(stream)).serve().unwrap();
+    BlockingMethod::new(PolledStream(stream)).serve().unwrap();
 }
 
 pub(crate) fn polled(port: &str) -> Box<dyn TransportMethod> {
     let stream = connect(port);
     stream.set_nonblocking(true).unwrap();
-    Box::new(Blocking::new(Polled(stream)))
+    Box::new(BlockingMethod::new(PolledStream(stream)))
 }
 
 #[allow(clippy::disallowed_methods, reason = "the benchmark opens its own sockets")]
-pub(crate) fn serve_unix(tell: impl FnOnce(&str)) {
+pub(crate) fn serve_unix(announce: impl FnOnce(&str)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    tell(path.to_str().unwrap());
-    Blocking::new(listener.accept().unwrap().0).serve().unwrap();
+    announce(path.to_str().unwrap());
+    BlockingMethod::new(listener.accept().unwrap().0).serve().unwrap();
 }
 
 #[allow(clippy::disallowed_methods, reason = "the benchmark opens its own sockets")]
 pub(crate) fn unix(path: &str) -> Box<dyn TransportMethod> {
-    Box::new(Blocking::new(UnixStream::connect(path).unwrap()))
+    Box::new(BlockingMethod::new(UnixStream::connect(path).unwrap()))
 }
 
 /// TCP as the plain transport of MDFS has it: tokio on one thread.
-struct Tokio {
+struct TokioMethod {
     runtime: Runtime,
     stream: tokio::net::TcpStream,
     out: Vec<u8>,
     back: Vec<u8>,
 }
 
-impl Tokio {
+impl TokioMethod {
     fn new(stream: TcpStream) -> Self {
         let runtime = Builder::new_current_thread().enable_io().build().unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -200,7 +200,7 @@ impl Tokio {
     }
 }
 
-impl TransportMethod for Tokio {
+impl TransportMethod for TokioMethod {
     fn round_trip(&mut self, content: &[u8]) {
         let Self { runtime, stream, out, back } = self;
         out.clear();
@@ -226,12 +226,12 @@ impl TransportMethod for Tokio {
     }
 }
 
-pub(crate) fn serve_tokio(tell: impl FnOnce(&str)) {
+pub(crate) fn serve_tokio(announce: impl FnOnce(&str)) {
     let (listener, port) = listen();
-    tell(&port);
-    Tokio::new(listener.accept().unwrap().0).serve();
+    announce(&port);
+    TokioMethod::new(listener.accept().unwrap().0).serve();
 }
 
 pub(crate) fn tokio(port: &str) -> Box<dyn TransportMethod> {
-    Box::new(Tokio::new(connect(port)))
+    Box::new(TokioMethod::new(connect(port)))
 }

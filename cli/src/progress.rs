@@ -65,7 +65,7 @@ impl Progress {
     }
 
     /// Prints a line without disturbing the bar.
-    pub fn tell(&self, line: &str) {
+    pub fn print_above(&self, line: &str) {
         self.bar.suspend(|| eprintln!("{line}"));
     }
 

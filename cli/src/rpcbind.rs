@@ -140,11 +140,11 @@ fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Error> {
 
 /// The result of one call.
 fn ask(procedure: u32, program: (u32, u32), at: SocketAddr) -> Result<Vec<u8>, Error> {
-    let told = exchange(&call(procedure, program, at)).map_err(Error::Silent)?;
+    let record = exchange(&call(procedure, program, at)).map_err(Error::Silent)?;
     // Number, reply, accepted, verifier of no bytes, done.
     let head: Vec<u8> =
         [1, 1, 0, 0, 0, 0].iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
-    told.strip_prefix(&head[..]).map(<[u8]>::to_vec).ok_or(Error::ProtocolMismatch)
+    record.strip_prefix(&head[..]).map(<[u8]>::to_vec).ok_or(Error::ProtocolMismatch)
 }
 
 #[allow(clippy::disallowed_methods, reason = "the program is a tool of this computer")]
@@ -154,20 +154,20 @@ fn exchange(call: &[u8]) -> io::Result<Vec<u8>> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(&(call.len() as u32 | LAST).to_be_bytes())?;
     stream.write_all(call)?;
-    let mut told = Vec::new();
+    let mut record = Vec::new();
     loop {
         let mut mark = [0; 4];
         stream.read_exact(&mut mark)?;
         let mark = u32::from_be_bytes(mark);
-        let end = told.len() + (mark & !LAST) as usize;
+        let end = record.len() + (mark & !LAST) as usize;
         if end > REPLY_MAX {
             return Err(io::Error::other("the answer is too long"));
         }
-        let start = told.len();
-        told.resize(end, 0);
-        stream.read_exact(&mut told[start..])?;
+        let start = record.len();
+        record.resize(end, 0);
+        stream.read_exact(&mut record[start..])?;
         if mark & LAST != 0 {
-            return Ok(told);
+            return Ok(record);
         }
     }
 }

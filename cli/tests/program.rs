@@ -217,7 +217,7 @@ fn a_table_of_exports_is_read_again_and_one_that_makes_no_sense_does_not_count()
             std::thread::sleep(std::time::Duration::from_millis(50));
             exported(&address)
         });
-        assert!(looks.any(|told| told.contains(wanted)), "{wanted} never came");
+        assert!(looks.any(|output| output.contains(wanted)), "{wanted} never came");
     };
     assert!(exported(&address).contains("/first"), "{ready}");
     table("/second-by-itself");
@@ -232,8 +232,8 @@ fn a_table_of_exports_is_read_again_and_one_that_makes_no_sense_does_not_count()
     table("broken");
     hang_up();
     let rotate = || -> u32 {
-        let told = ok(here, &["rotate-keys", "VOL"]);
-        told.strip_prefix("key ").unwrap().strip_suffix(" counts now\n").unwrap().parse().unwrap()
+        let output = ok(here, &["rotate-keys", "VOL"]);
+        output.strip_prefix("key ").unwrap().strip_suffix(" counts now\n").unwrap().parse().unwrap()
     };
     // The gateway has made one if it needed one.
     let first = rotate();
@@ -310,9 +310,9 @@ fn a_copy_that_is_killed_leaves_no_half_file_and_goes_on_where_it_was() {
         most = whole;
     }
     assert!(ended_by_signal > 0, "no copy was interrupted");
-    let told = ok(here, &["cp", "-rT", "--verify", "VOL:/stored/tree", "back"]);
+    let output = ok(here, &["cp", "-rT", "--verify", "VOL:/stored/tree", "back"]);
     let there = format!("; {most} {} there already", if most == 1 { "was" } else { "were" });
-    assert!(most == 0 || told.contains(&there), "{told}");
+    assert!(most == 0 || output.contains(&there), "{output}");
     assert_eq!(whole_ones(&here.join("tree"), &here.join("back")), 61);
     let parts =
         |names: Vec<String>| names.iter().filter(|name| name.contains(".mdfs-part")).count();
@@ -351,10 +351,10 @@ fn bash_completes_commands_options_and_files() {
         complete -p mdfs
     "#;
     let output = Command::new("bash").args(["-c", script]).current_dir(here).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines[..3], ["completion", "--checksum", "bash"], "{told}");
-    assert!(lines[3].contains("_mdfs"), "{told}");
+    let output = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[..3], ["completion", "--checksum", "bash"], "{output}");
+    assert!(lines[3].contains("_mdfs"), "{output}");
     for shell in ["zsh", "fish"] {
         assert!(ok(here, &["completion", shell]).contains("rotate-keys"), "{shell}");
     }

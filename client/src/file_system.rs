@@ -90,7 +90,7 @@ impl<S: Spawn> FileSystem<S> {
         }
         let place = self.session.walk(path, FinalSymlink::Open).await?;
         match place.found {
-            Some(found) => self.open_existing(found, place.held, options).await,
+            Some(found) => self.open_existing(found, place.lease, options).await,
             None if options.creates() => self.open_new_place(place, options).await,
             None => Err(FileIoError::NotFound {}.into()),
         }
@@ -99,7 +99,7 @@ impl<S: Spawn> FileSystem<S> {
     async fn open_existing(
         &self,
         found: Attributes,
-        held: Option<LeaseReply>,
+        lease: Option<LeaseReply>,
         options: OpenOptions,
     ) -> Result<OpenFileGuard<S>, Cause> {
         match found.kind {
@@ -107,9 +107,9 @@ impl<S: Spawn> FileSystem<S> {
             Kind::Directory {} => return Err(FileIoError::IsDirectory {}.into()),
             _ => return Err(Cause::NotRegular),
         }
-        let held = held.ok_or(Cause::NotRegular)?;
+        let lease = lease.ok_or(Cause::NotRegular)?;
         let holding =
-            self.session.leases().held(self.session.machine(), handle_of(&found), held).await?;
+            self.session.leases().opened(self.session.machine(), handle_of(&found), lease).await?;
         self.permit_open(&found, options).await?;
         Ok(holding)
     }
@@ -152,8 +152,11 @@ impl<S: Spawn> FileSystem<S> {
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
         let OpenedNewFile { created, lease } = self.session.ask(create).await?;
         let (file, answered) = (created.attributes, LeaseReply { call, lease });
-        let holding =
-            self.session.leases().held(self.session.machine(), handle_of(&file), answered).await?;
+        let holding = self
+            .session
+            .leases()
+            .opened(self.session.machine(), handle_of(&file), answered)
+            .await?;
         if !created.new {
             self.permit_open(&file, options).await?;
         }

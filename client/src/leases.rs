@@ -9,7 +9,7 @@
 //!
 //! 1. [`Leases::opening`] before the request that holds the file ([`fileio::protocol::OpenHandle`],
 //!    `Open` or `OpenNew`, with a number of [`Leases::call`]),
-//! 2. [`Leases::held`] with the answer,
+//! 2. [`Leases::opened`] with the answer,
 //! 3. drop the [`OpenFileGuard`], or [`keep`](OpenFileGuard::keep) the file held and
 //!    [`Leases::close`] it.
 
@@ -166,16 +166,15 @@ impl Leases {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be called before a request that holds a file, and kept until it was
-    /// [answered](Self::held).
+    /// To be called before a request that opens a file, and kept until the [reply](Self::opened).
     pub fn opening(&self) -> PendingOpen<'_> {
         let number = self.call().number;
         self.open().opening.insert(number);
         PendingOpen { leases: self, number }
     }
 
-    /// A node holds a file, which is open once more now.
-    pub async fn held<S: Spawn>(
+    /// A node has opened a file: records that.
+    pub async fn opened<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         file: Handle,
@@ -185,7 +184,7 @@ impl Leases {
         let holding =
             OpenFileGuard { machine: machine.clone(), leases: self.clone(), file, kept: false };
         if overtaken {
-            // Another opening of the same file was closed meanwhile, and its word came later.
+            // Another opening of the same file was closed meanwhile, and its request came later.
             ask(machine, OpenHandle { call: self.call(), file }).await?;
         }
         Ok(holding)
@@ -208,11 +207,11 @@ impl Leases {
     /// Counts one close of a file. The last one is sent in the background.
     pub fn close<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle) {
         let Some(call) = self.note_closed(file, machine) else { return };
-        let word = PendingClose(self.clone());
+        let pending = PendingClose(self.clone());
         machine.task(move |machine| async move {
-            // If this is in vain the node keeps the file until the lease ends.
+            // If this fails the node keeps the file until the lease ends.
             let _ = ask(&machine, CloseHandle { call, file }).await;
-            drop(word);
+            drop(pending);
         });
     }
 
@@ -261,13 +260,13 @@ impl Leases {
     /// Renews the lease at one node. Returns whether the node knows all now.
     async fn renew_at<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId, lease: u64) -> bool {
         if !self.open().behind.contains(&node) {
-            match self.say_renew(machine, node, lease).await {
+            match self.send_renew(machine, node, lease).await {
                 Ok(true) => return true,
                 Ok(false) => self.open().behind.insert(node),
                 Err(_) => return false,
             };
         }
-        let Some(lease) = self.hold_again(machine, node).await else { return false };
+        let Some(lease) = self.reopen_all(machine, node).await else { return false };
         if let Some(known) = self.open().leases.get_mut(&node) {
             *known = lease;
         }
@@ -276,10 +275,10 @@ impl Leases {
         }
         self.open().behind.remove(&node);
         // Only with this the node knows that it has heard everything.
-        self.say_renew(machine, node, lease).await == Ok(true)
+        self.send_renew(machine, node, lease).await == Ok(true)
     }
 
-    async fn say_renew<S: Spawn>(
+    async fn send_renew<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         node: NodeId,
@@ -293,18 +292,18 @@ impl Leases {
         Ok(is_known)
     }
 
-    /// Holds all files at `node` again; the one lease under which this was done.
-    async fn hold_again<S: Spawn>(&self, machine: &S, node: NodeId) -> Option<u64> {
+    /// Opens all files at `node` again; returns the one lease under which the node did so.
+    async fn reopen_all<S: Spawn>(&self, machine: &S, node: NodeId) -> Option<u64> {
         let files = self.files_at(node, machine.fs_nodes());
-        let held =
+        let opens =
             files.into_iter().map(|file| ask(machine, OpenHandle { call: self.call(), file }));
-        let mut held = stream::iter(held).buffer_unordered(REQUESTS_CONCURRENCY_MAX);
+        let mut replies = stream::iter(opens).buffer_unordered(REQUESTS_CONCURRENCY_MAX);
         let mut leases = BTreeSet::new();
         let mut complete = true;
-        while let Some(answer) = held.next().await {
-            match answer {
-                Ok(held) => {
-                    leases.insert(held.lease);
+        while let Some(reply) = replies.next().await {
+            match reply {
+                Ok(opened) => {
+                    leases.insert(opened.lease);
                 }
                 // Removed: requests on the open file fail.
                 Err(FileIoError::Stale {}) => {}

@@ -36,7 +36,7 @@ pub(crate) struct PathTarget {
     /// What is there.
     pub(crate) found: Option<Attributes>,
     /// That it is held, if that was asked for.
-    pub(crate) held: Option<LeaseReply>,
+    pub(crate) lease: Option<LeaseReply>,
     /// The path ends in a `/`.
     pub(crate) directory_meant: bool,
 }
@@ -125,10 +125,10 @@ impl<S: Spawn> ClientSession<S> {
         if path.is_empty() {
             return Err(Cause::EmptyPath);
         }
-        let mut way = PathWalk::new(path);
+        let mut path_walk = PathWalk::new(path);
         let mut here = ROOT;
-        while let Some(part) = way.parts.pop_front() {
-            let at_end = way.parts.is_empty();
+        while let Some(part) = path_walk.parts.pop_front() {
+            let at_end = path_walk.parts.is_empty();
             let found = match &part[..] {
                 b"." if !at_end => continue,
                 b"." => return self.nameless(here).await,
@@ -143,17 +143,18 @@ impl<S: Spawn> ClientSession<S> {
                 }
                 _ => {
                     let name = Name::new(part)?;
-                    let (found, held) =
-                        if at_end && last == FinalSymlink::Open && !way.directory_meant {
+                    let (found, lease) =
+                        if at_end && last == FinalSymlink::Open && !path_walk.directory_meant {
                             self.open_name(here, &name).await?
                         } else {
                             (self.lookup(here, &name).await?, None)
                         };
                     let is_link = found.is_some_and(|found| found.kind == Kind::Symlink {});
-                    let stops = !is_link || (last == FinalSymlink::Keep && !way.directory_meant);
+                    let stops =
+                        !is_link || (last == FinalSymlink::Keep && !path_walk.directory_meant);
                     if at_end && stops {
-                        let place = ended(here, name, found, way.directory_meant)?;
-                        return Ok(PathTarget { held, ..place });
+                        let place = ended(here, name, found, path_walk.directory_meant)?;
+                        return Ok(PathTarget { lease, ..place });
                     }
                     found.ok_or(FileIoError::NotFound {})?
                 }
@@ -162,7 +163,7 @@ impl<S: Spawn> ClientSession<S> {
                 Kind::Directory {} => here = handle_of(&found),
                 Kind::Symlink {} => {
                     let target = self.ask(ReadLink { file: handle_of(&found) }).await?;
-                    way.follow(&target)?;
+                    path_walk.follow(&target)?;
                     if target.starts_with(b"/") {
                         here = ROOT;
                     }
@@ -201,7 +202,7 @@ impl<S: Spawn> ClientSession<S> {
 
     async fn nameless(&self, directory: Handle) -> Result<PathTarget, Cause> {
         let found = Some(self.ask(GetAttributes { file: directory }).await?);
-        Ok(PathTarget { directory, name: None, found, held: None, directory_meant: true })
+        Ok(PathTarget { directory, name: None, found, lease: None, directory_meant: true })
     }
 }
 
@@ -214,5 +215,5 @@ fn ended(
     if directory_meant && found.is_some_and(|found| found.kind != Kind::Directory {}) {
         return Err(FileIoError::NotDirectory {}.into());
     }
-    Ok(PathTarget { directory, name: Some(name), found, held: None, directory_meant })
+    Ok(PathTarget { directory, name: Some(name), found, lease: None, directory_meant })
 }

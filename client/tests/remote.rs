@@ -20,11 +20,11 @@ fn a_served_volume_is_opened_and_others_are_told_apart() {
 
     let socket = directory.path().join(SOCKET_NAME);
     let machine = machine::start().unwrap();
-    let (told, bound) = std::sync::mpsc::channel();
+    let (stderr, bound) = std::sync::mpsc::channel();
     let address = Address::Unix(socket.clone());
     drop(machine.on_node(machine.application(), move |context| async move {
         let listener = context.listen(&address).await.unwrap();
-        told.send(()).unwrap();
+        stderr.send(()).unwrap();
         transport::serve(context, listener).await.map_err(|error| error.to_string())
     }));
     bound.recv().unwrap();

@@ -78,7 +78,7 @@ impl<S: Spawn> VolumeClient<S> {
         match file.kind {
             Kind::File {} => {
                 let answered = LeaseReply { call, lease };
-                Ok(self.leases.held(&self.machine, handle_of(file), answered).await?)
+                Ok(self.leases.opened(&self.machine, handle_of(file), answered).await?)
             }
             Kind::Directory {} => Err(KernelError(libc::EISDIR)),
             // The kernel opens all others itself.

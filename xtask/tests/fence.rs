@@ -50,15 +50,16 @@ fn a_layer_that_asks_the_world_does_not_build() {
         .env("CARGO_TARGET_DIR", planted.join("target"))
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&clippy.stderr);
-    assert!(!clippy.status.success(), "the planted layer builds: {told}");
+    let stderr = String::from_utf8_lossy(&clippy.stderr);
+    assert!(!clippy.status.success(), "the planted layer builds: {stderr}");
     let is_refused = |line: usize| {
         let place = format!("src/lib.rs:{line}:");
-        told.lines()
+        stderr
+            .lines()
             .any(|text| text.contains(&place) && text.contains("error: use of a disallowed"))
     };
     for (line, planted) in (1..).zip(PLANTED) {
-        assert!(is_refused(line), "not refused: {planted}\n{told}");
+        assert!(is_refused(line), "not refused: {planted}\n{stderr}");
     }
-    assert!(!is_refused(PLANTED.len() + 1), "{told}");
+    assert!(!is_refused(PLANTED.len() + 1), "{stderr}");
 }

@@ -74,7 +74,7 @@ impl Cp {
         let (jobs, sync, exact) = (self.jobs.into(), !self.no_sync, self.no_target_directory);
         let owner = self.owner;
         let wish = CopyOptions { recursive, jobs, checksum, verify, all, sync, exact, owner };
-        let told = command::run(session, sources, destination, wish)?;
-        if recursive { session.print(told) } else { Ok(()) }
+        let summary = command::run(session, sources, destination, wish)?;
+        if recursive { session.print(summary) } else { Ok(()) }
     }
 }

@@ -157,8 +157,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Time of the last change and size of `file`, if it can be read.
 fn changed_at(file: &Path) -> Option<(SystemTime, u64)> {
-    let told = std::fs::metadata(file).ok()?;
-    Some((told.modified().ok()?, told.len()))
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
 }
 
 pub(super) fn read_settings(file: &Path) -> Result<Settings, CommandFailure> {
@@ -201,7 +201,7 @@ impl VolumeServer {
             None => config,
         };
         let wanted = Address::Tcp(address.to_string());
-        let (exports, mut told) = mpsc::unbounded();
+        let (exports, mut metadata) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();
         let stopped = running
             .on_application(move |context| async move {
@@ -213,7 +213,7 @@ impl VolumeServer {
                 };
                 // The parent process waits for exactly this line.
                 let _ = started.send((gateway.address().clone(), watched));
-                while let Some(exports) = told.next().await {
+                while let Some(exports) = metadata.next().await {
                     gateway.export(exports);
                 }
                 gateway.stop().await;

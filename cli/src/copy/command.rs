@@ -109,14 +109,14 @@ pub(crate) fn run(
         }
     });
     progress.finish();
-    let told = totals.summary();
+    let summary = totals.summary();
     if stopped? {
         let again =
             if other_again { "`mdfs cp -rT` with the same names" } else { "the same command" };
         return Err(CommandFailure::Stopped { again });
     }
     totals.outcome()?;
-    Ok(told)
+    Ok(summary)
 }
 
 /// What is to be copied: its path without links, and what is there.

@@ -242,7 +242,7 @@ impl TreeCopy<'_> {
         if item.fresh {
             return Ok(None);
         }
-        let there = self.to.look(&item.to)?;
+        let there = self.to.lookup(&item.to)?;
         let refuse = |why| Err(self.to.refuse("replace", &item.to, why));
         match there {
             Some(there) if self.one_tree && there.id == item.node.id => {
@@ -318,7 +318,7 @@ mod tests {
         let path = |name: &str| directory.path().join(name).into_os_string().into_encoded_bytes();
         let (from, to, part) = (path("from"), path("to"), path("part"));
         std::fs::write(directory.path().join("from"), vec![9; 10_000]).unwrap();
-        let node = HostTree.look(&from).unwrap().unwrap();
+        let node = HostTree.lookup(&from).unwrap().unwrap();
         let transfer = |node, wrong| {
             let (target, _) = HostTree.part(&part).unwrap();
             FileCopy {

@@ -200,7 +200,7 @@ impl TreeCopy<'_> {
             self.try_to(|| {
                 let fresh = self.to.make_directory(&directory.to)?;
                 if top.is_none() {
-                    top = self.to.look(&directory.to)?.map(|node| node.id);
+                    top = self.to.lookup(&directory.to)?.map(|node| node.id);
                 }
                 later.directories.push(directory.clone());
                 self.from.list(&directory.from, &mut |name, node| {
@@ -267,7 +267,7 @@ impl TreeCopy<'_> {
         workers: &CopyWorkers,
     ) -> Result<(), CommandFailure> {
         let there = self.find(&item)?;
-        let original = self.to.look(first)?;
+        let original = self.to.lookup(first)?;
         if there.is_some() && there.map(|there| there.id) == original.map(|node| node.id) {
             self.totals.kept();
             self.progress.moved(item.node.data());
@@ -293,7 +293,7 @@ impl TreeCopy<'_> {
         // Links are as quickly made anew as taken up, but several are made at once.
         let own = runtime::hash::xxh3(split(&item.to).1);
         let part = beside(&item.to, &[&name[..], format!("-{own:016x}").as_bytes()].concat());
-        if !item.fresh && self.to.look(&part)?.is_some() {
+        if !item.fresh && self.to.lookup(&part)?.is_some() {
             self.to.remove(&part)?;
         }
         make(&part)?;
@@ -337,7 +337,7 @@ impl CopyTotals {
         let mut failures = self.failures.lock();
         failures.count += 1;
         if others || failures.only.is_some() {
-            progress.tell(&format!("mdfs: {failure}"));
+            progress.print_above(&format!("mdfs: {failure}"));
         } else {
             failures.only = Some(failure);
         }

@@ -79,10 +79,10 @@ fn a_tree_with_everything_goes_both_ways_and_a_second_time_nothing_is_copied() {
     let mdfs = TestProgram::new();
     let [there, back, host] = ["tree", "back", "host"].map(|name| mdfs.local(name));
     tree(Path::new(&there));
-    let told = mdfs.ok(&["cp", "-r", "--verify", &there, "VOL:/"]);
-    assert_eq!(told, "205 files copied, 66 MiB\n");
-    let told = mdfs.ok(&["cp", "-r", "--verify", "-j", "3", "VOL:/tree", &back]);
-    assert!(told.starts_with("205 files copied"), "{told}");
+    let summary = mdfs.ok(&["cp", "-r", "--verify", &there, "VOL:/"]);
+    assert_eq!(summary, "205 files copied, 66 MiB\n");
+    let summary = mdfs.ok(&["cp", "-r", "--verify", "-j", "3", "VOL:/tree", &back]);
+    assert!(summary.starts_with("205 files copied"), "{summary}");
     // Before anything reads it.
     assert_eq!(fs::metadata(Path::new(&back).join("f2")).unwrap().atime(), 1_100_000_000);
     assert_same(Path::new(&there), Path::new(&back));
@@ -132,8 +132,8 @@ fn what_differs_is_copied_again_and_a_changed_byte_is_found() {
     let single = [&mdfs.local("tree/b"), &mdfs.local("back/b")];
     let refused = mdfs.run(&["cp", "--verify", single[0], single[1]]).unwrap_err();
     assert!(refused.contains("back/b: it differs from the original"), "{refused}");
-    let told = mdfs.ok(&["cp", "--checksum", "-rT", "--verify", &there, &back]);
-    assert_eq!(told, "1 file copied, 4.9 KiB; 2 were there already\n");
+    let summary = mdfs.ok(&["cp", "--checksum", "-rT", "--verify", &there, &back]);
+    assert_eq!(summary, "1 file copied, 4.9 KiB; 2 were there already\n");
     assert_same(Path::new(&there), Path::new(&back));
     // Another time, the same bytes: --checksum copies nothing and sets the time right.
     let file = fs::File::options().write(true).open(Path::new(&there).join("c")).unwrap();
@@ -206,8 +206,8 @@ fn owners_are_kept_if_they_shall_be() {
     let inside = |name: &str| mdfs.volume.symlink_metadata(format!("/tree/{name}")).unwrap();
     assert!(names.iter().all(|name| inside(name).uid == 0));
     // Also of what is there already.
-    let told = mdfs.ok(&["cp", "-rT", "--owner", &there, "VOL:/tree"]);
-    assert_eq!(told, "0 files copied, 0 B; 2 were there already\n");
+    let summary = mdfs.ok(&["cp", "-rT", "--owner", &there, "VOL:/tree"]);
+    assert_eq!(summary, "0 files copied, 0 B; 2 were there already\n");
     assert_eq!(names.map(|name| inside(name).uid), [1001, 1002, 1003]);
     mdfs.ok(&["cp", "-rT", "-o", "VOL:/tree", &back]);
     assert_eq!(owners(from), owners(to));

@@ -72,7 +72,7 @@ impl FileTree for HostTree {
         None
     }
 
-    fn look(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure> {
+    fn lookup(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure> {
         match fs::symlink_metadata(path_of(path)) {
             Ok(metadata) => Ok(Some(node(&metadata))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -86,7 +86,7 @@ impl FileTree for HostTree {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             // What was removed meanwhile is not there.
-            if let Some(node) = self.look(&into(path, name.as_bytes()))? {
+            if let Some(node) = self.lookup(&into(path, name.as_bytes()))? {
                 each(name.as_bytes(), node)?;
             }
         }

@@ -74,7 +74,7 @@ pub(crate) trait FileTree: Sync {
     fn volume(&self) -> Option<&Path>;
 
     /// What is at `path`, of a symbolic link itself; none if nothing is.
-    fn look(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure>;
+    fn lookup(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure>;
 
     /// Visits the entries of a directory, in any order.
     fn list(&self, path: &[u8], each: EntryVisitor<'_>) -> Result<(), CommandFailure>;
@@ -178,7 +178,7 @@ pub(crate) fn resolve(
     mut path: Vec<u8>,
 ) -> Result<(Vec<u8>, Option<FileInfo>), CommandFailure> {
     for _ in 0..LINKS_MAX {
-        match tree.look(&path)? {
+        match tree.lookup(&path)? {
             Some(node) if node.kind == (Kind::Symlink {}) => {
                 let target = tree.read_link(&path)?;
                 path = if target.starts_with(b"/") { target } else { beside(&path, &target) };

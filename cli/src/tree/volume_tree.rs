@@ -81,7 +81,7 @@ impl FileTree for VolumeFileTree {
         Some(&self.directory)
     }
 
-    fn look(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure> {
+    fn lookup(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure> {
         self.found(self.volume.symlink_metadata(path))
     }
 
@@ -112,7 +112,7 @@ impl FileTree for VolumeFileTree {
         let options = OpenOptions::new().read(true).write(true).mode(PART_MODE);
         match self.volume.open(path, options.create_new(true)) {
             Err(error) if error.cause.is_exists() => {
-                let ours = self.look(path)?;
+                let ours = self.lookup(path)?;
                 match ours {
                     Some(node) if node.kind == (Kind::File {}) && node.links == 1 => {}
                     _ => return Err(self.failed(error)),

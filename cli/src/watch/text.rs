@@ -145,7 +145,7 @@ mod tests {
             "mdfs_disk_healthy{node=\"1\",disk=\"1\"} 0",
             "mdfs_disk_queued{node=\"1\",disk=\"1\"} 5",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
     }
 }

@@ -41,17 +41,17 @@ pub(crate) fn fill(out: &mut libc::stat, of: &Attributes) -> Result<(), CApiFail
     Ok(())
 }
 
-/// Puts what `look` finds of `path` into `out`.
+/// Puts what `lookup` finds of `path` into `out`.
 unsafe fn stat(
     mount: *mut MountedVolume,
     path: *const c_char,
     out: *mut libc::stat,
-    look: impl FnOnce(&Volume, &[u8]) -> Result<Attributes, Error>,
+    lookup: impl FnOnce(&Volume, &[u8]) -> Result<Attributes, Error>,
 ) -> c_int {
     answer(-1, || {
         // SAFETY: see `arguments`.
         let (path, out) = unsafe { (arguments::path(path)?, arguments::place(out, "the result")?) };
-        fill(out, &look(&MountedVolume::at(mount)?.volume, path)?)?;
+        fill(out, &lookup(&MountedVolume::at(mount)?.volume, path)?)?;
         Ok(0)
     })
 }

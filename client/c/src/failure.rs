@@ -39,7 +39,7 @@ pub(crate) fn answer<T>(failed: T, work: impl FnOnce() -> Result<T, CApiFailure>
         ))
     });
     outcome.unwrap_or_else(|failure| {
-        tell(&failure);
+        record(&failure);
         failed
     })
 }
@@ -52,7 +52,7 @@ pub(crate) fn number_of(work: impl FnOnce() -> Result<(), CApiFailure>) -> c_int
 }
 
 /// Sets `errno` and the words of [`mdfs_error`].
-pub(crate) fn tell(failure: &CApiFailure) {
+pub(crate) fn record(failure: &CApiFailure) {
     // A text with a zero byte in it is cut there by C anyway.
     let text = failure.text.split('\0').next().unwrap_or_default();
     LAST.with_borrow_mut(|last| *last = CString::new(text).unwrap_or_default());

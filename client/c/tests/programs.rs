@@ -165,8 +165,8 @@ fn kill_all(program: &Path) -> usize {
         // What has ended meanwhile, or is no process, has none.
         if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program) {
             let id = entry.file_name();
-            let told = Command::new("kill").arg("-KILL").arg(&id).status().unwrap();
-            killed += usize::from(told.success());
+            let stderr = Command::new("kill").arg("-KILL").arg(&id).status().unwrap();
+            killed += usize::from(stderr.success());
         }
     }
     killed

@@ -129,8 +129,8 @@ impl PyFile {
         let (py, list, room) = (out.py(), &regions.0, out.len()?);
         let length = length_in_memory(list)?;
         if room < length {
-            let told = format!("the buffer has {room} bytes, the list {length}");
-            return Err(PyValueError::new_err(told));
+            let text = format!("the buffer has {room} bytes, the list {length}");
+            return Err(PyValueError::new_err(text));
         }
         // Python may use the buffer meanwhile: so it gets a copy.
         let mut packed = vec![0; length];
@@ -149,8 +149,8 @@ impl PyFile {
         let (list, data) = (&regions.0, copy_of(py, &data)?);
         let length = data.len();
         if length as u64 != list.bytes() {
-            let told = format!("there are {length} bytes for a list of {}", list.bytes());
-            return Err(PyValueError::new_err(told));
+            let text = format!("there are {length} bytes for a list of {}", list.bytes());
+            return Err(PyValueError::new_err(text));
         }
         self.with(py, |file| file.write_list(list, data))?;
         Ok(length)

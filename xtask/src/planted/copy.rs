@@ -33,15 +33,15 @@ pub fn is_on(id: &str) -> bool {
 pub(super) fn with_all_bugs(
     tree: &SourceTree,
 ) -> Result<(Vec<Bug>, BTreeMap<String, String>), String> {
-    let told = |flaw: &list::ListFlaw| format!("{}:{}: {}", flaw.file, flaw.line, flaw.message);
+    let printed = |flaw: &list::ListFlaw| format!("{}:{}: {}", flaw.file, flaw.line, flaw.message);
     let mut bugs = Vec::new();
     for file in tree.of_kind(&["toml"]).filter(|file| file.path.starts_with(list::FOLDER)) {
-        bugs.extend(list::parse(&file.path, &file.text).map_err(|flaw| told(&flaw))?);
+        bugs.extend(list::parse(&file.path, &file.text).map_err(|flaw| printed(&flaw))?);
     }
     let text_of = |path: &str| tree.file(path).map(|file| file.text.as_str());
     let (mut texts, flaws) = list::apply(&bugs, text_of);
     if !flaws.is_empty() {
-        return Err(flaws.iter().map(told).collect::<Vec<_>>().join("\n"));
+        return Err(flaws.iter().map(printed).collect::<Vec<_>>().join("\n"));
     }
     let runtime = "runtime/src/lib.rs";
     let root = text_of(runtime).ok_or(format!("{runtime} is missing"))?;
@@ -82,15 +82,15 @@ pub(super) fn build_layer_tests() -> Result<Vec<PathBuf>, String> {
          --manifest-path {COPY}/Cargo.toml --target-dir {BUILD} {LAYERS}"
     );
     println!("{line}");
-    let told = ProgramCall::new(&line).output();
-    let told = told.ok_or("the layers' tests cannot be built in the copy with the bugs")?;
-    let programs = executables(&told);
+    let printed = ProgramCall::new(&line).output();
+    let printed = printed.ok_or("the layers' tests cannot be built in the copy with the bugs")?;
+    let programs = executables(&printed);
     if programs.is_empty() { Err("cargo names no test program".to_owned()) } else { Ok(programs) }
 }
 
 /// The programs that cargo says it built.
-fn executables(told: &str) -> Vec<PathBuf> {
-    let after = told.lines().filter_map(|line| line.split_once("\"executable\":\""));
+fn executables(printed: &str) -> Vec<PathBuf> {
+    let after = printed.lines().filter_map(|line| line.split_once("\"executable\":\""));
     after.filter_map(|(_, rest)| rest.split('"').next()).map(PathBuf::from).collect()
 }
 
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn test_programs_are_found_in_what_cargo_says() {
-        let told = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+        let printed = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
             {\"reason\":\"compiler-artifact\",\"executable\":\"/a/lives-1\",\"fresh\":true}\n";
-        assert_eq!(executables(told), [PathBuf::from("/a/lives-1")]);
+        assert_eq!(executables(printed), [PathBuf::from("/a/lives-1")]);
     }
 }

@@ -44,11 +44,11 @@ struct HuntOptions {
 
 /// Runs the command; `arguments` are as [`HELP`] has it.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
-    let Some(wishes) = wishes(arguments) else {
+    let Some(options) = options(arguments) else {
         eprintln!("{HELP}");
         return ExitCode::from(USAGE);
     };
-    match planted(&wishes) {
+    match planted(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
@@ -58,43 +58,45 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn wishes(arguments: &[String]) -> Option<HuntOptions> {
-    let mut wishes = HuntOptions { list: false, only: Vec::new(), seconds: SECONDS };
+fn options(arguments: &[String]) -> Option<HuntOptions> {
+    let mut options = HuntOptions { list: false, only: Vec::new(), seconds: SECONDS };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--list" => wishes.list = true,
-            "--only" => wishes.only.push(arguments.next()?.clone()),
-            "--seconds" => wishes.seconds = arguments.next()?.parse().ok()?,
+            "--list" => options.list = true,
+            "--only" => options.only.push(arguments.next()?.clone()),
+            "--seconds" => options.seconds = arguments.next()?.parse().ok()?,
             _ => return None,
         }
     }
-    Some(wishes)
+    Some(options)
 }
 
 /// True if the simulator is as good as it must be.
-fn planted(wishes: &HuntOptions) -> Result<bool, String> {
+fn planted(options: &HuntOptions) -> Result<bool, String> {
     let tree =
         SourceTree::read(".".as_ref()).map_err(|error| format!("cannot read the tree: {error}"))?;
     let (bugs, texts) = copy::with_all_bugs(&tree)?;
-    if wishes.list {
+    if options.list {
         for bug in &bugs {
             println!("{:<44} {}", bug.id, bug.what);
         }
         println!("{} bugs", bugs.len());
         return Ok(true);
     }
-    if let Some(id) = wishes.only.iter().find(|id| bugs.iter().all(|bug| bug.id != **id)) {
+    if let Some(id) = options.only.iter().find(|id| bugs.iter().all(|bug| bug.id != **id)) {
         return Err(format!("there is no bug `{id}`: see `cargo xtask planted --list`"));
     }
     let program = copy::build(&tree, &texts)?;
-    let chosen: Vec<&Bug> =
-        bugs.iter().filter(|bug| wishes.only.is_empty() || wishes.only.contains(&bug.id)).collect();
+    let chosen: Vec<&Bug> = bugs
+        .iter()
+        .filter(|bug| options.only.is_empty() || options.only.contains(&bug.id))
+        .collect();
     let layer_tests = copy::build_layer_tests()?;
-    let budget = Duration::from_secs(wishes.seconds);
+    let budget = Duration::from_secs(options.seconds);
     let hunt = Hunt { program: &program, tests: &layer_tests, logs: copy::LOGS.as_ref(), budget };
     let outcomes = hunt_all(&hunt, &chosen)?;
-    Ok(tell(&chosen, &outcomes))
+    Ok(print_totals(&chosen, &outcomes))
 }
 
 /// The outcome for no bug, and for each of `bugs`.
@@ -129,7 +131,7 @@ fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<HuntOutcome>, String> {
 }
 
 /// Prints the sum; true if it is good.
-fn tell(bugs: &[&Bug], outcomes: &[HuntOutcome]) -> bool {
+fn print_totals(bugs: &[&Bug], outcomes: &[HuntOutcome]) -> bool {
     let (control, outcomes) = outcomes.split_at(1);
     let missed = |bug: &Bug, outcome: &HuntOutcome| {
         if let HuntOutcome::Nothing { .. } = outcome { Some(bug.id.clone()) } else { None }
@@ -138,7 +140,7 @@ fn tell(bugs: &[&Bug], outcomes: &[HuntOutcome]) -> bool {
     let missed_ids: Vec<String> = pairs().filter_map(|(bug, o)| missed(bug, o)).collect();
     let caught = bugs.len() - missed_ids.len();
     let tenths = caught * 1000 / bugs.len().max(1);
-    tell_by_hunter(outcomes);
+    print_by_hunter(outcomes);
     println!("\ncaught: {caught} of {} bugs ({}.{} %)", bugs.len(), tenths / 10, tenths % 10);
     for id in &missed_ids {
         println!("NOT CAUGHT: {id}");
@@ -159,7 +161,7 @@ fn tell(bugs: &[&Bug], outcomes: &[HuntOutcome]) -> bool {
 }
 
 /// Prints how many bugs each hunter has caught.
-fn tell_by_hunter(outcomes: &[HuntOutcome]) {
+fn print_by_hunter(outcomes: &[HuntOutcome]) {
     let mut caught: BTreeMap<&str, usize> = BTreeMap::new();
     for outcome in outcomes {
         if let HuntOutcome::Caught { by, .. } = outcome {

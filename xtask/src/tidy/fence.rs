@@ -169,7 +169,7 @@ mod tests {
     const LAYER: &str = "layers/cache/src/server.rs";
 
     /// The lines of the breaches in `text`, if it is the file `path`.
-    fn told(path: &str, text: &str) -> Vec<usize> {
+    fn breach_lines(path: &str, text: &str) -> Vec<usize> {
         let tree = SourceTree::of(&[(path, text)]);
         layers_ask_the_context(&tree).iter().map(|breach| breach.line).collect()
     }
@@ -191,19 +191,19 @@ mod tests {
             "let seed = std::env::var(name);",
         ] {
             let text = format!("//! Doc.\n{planted}\n");
-            assert_eq!(told(LAYER, &text), [2], "{planted}");
-            assert_eq!(told("client/src/stream/mod.rs", &text), [2], "{planted}");
-            assert_eq!(told("runtime/src/embedded/thread.rs", &text), [], "{planted}");
+            assert_eq!(breach_lines(LAYER, &text), [2], "{planted}");
+            assert_eq!(breach_lines("client/src/stream/mod.rs", &text), [2], "{planted}");
+            assert_eq!(breach_lines("runtime/src/embedded/thread.rs", &text), [], "{planted}");
         }
     }
 
     #[test]
     fn what_is_no_product_code_may_ask_the_world() {
         let planted = "use std::thread;\n";
-        assert_eq!(told("layers/cache/tests/stress.rs", planted), []);
-        assert_eq!(told("layers/cache/benches/cached.rs", planted), []);
-        assert_eq!(told(LAYER, "// std::thread\nlet x = \"Instant\"; // Instant\n"), []);
-        assert_eq!(told(LAYER, "use std::time::Duration;\nlet instants = Instants;\n"), []);
+        assert_eq!(breach_lines("layers/cache/tests/stress.rs", planted), []);
+        assert_eq!(breach_lines("layers/cache/benches/cached.rs", planted), []);
+        assert_eq!(breach_lines(LAYER, "// std::thread\nlet x = \"Instant\"; // Instant\n"), []);
+        assert_eq!(breach_lines(LAYER, "use std::time::Duration;\nlet instants = Instants;\n"), []);
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
             "#![allow(clippy::all)]",
             "#[allow(\n    clippy::style,\n)]",
         ] {
-            assert_eq!(told(LAYER, planted).len(), 1, "{planted}");
+            assert_eq!(breach_lines(LAYER, planted).len(), 1, "{planted}");
         }
     }
 
@@ -223,8 +223,8 @@ mod tests {
     fn a_gate_lets_through_only_what_it_names() {
         let (path, words, _) = GATES[0];
         let planted = words.join("\n");
-        assert_eq!(told(path, &planted), []);
-        assert_eq!(told(path, "Instant\n"), [1]);
+        assert_eq!(breach_lines(path, &planted), []);
+        assert_eq!(breach_lines(path, "Instant\n"), [1]);
     }
 
     #[test]

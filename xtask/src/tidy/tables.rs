@@ -36,12 +36,12 @@ pub(super) fn read(text: &str) -> Result<Tables, usize> {
     let mut tables = Tables::default();
     for (at, start) in tokens.windows(3).enumerate() {
         let read = match [start[0].text, start[1].text, start[2].text] {
-            ["protocol", "!", "{"] => Reader::protocol,
-            ["record", "!", "{"] => Reader::record,
-            ["choice", "!", "{"] => Reader::choice,
+            ["protocol", "!", "{"] => TableReader::protocol,
+            ["record", "!", "{"] => TableReader::record,
+            ["choice", "!", "{"] => TableReader::choice,
             _ => continue,
         };
-        let mut reader = Reader { lines: &lines, tokens: &tokens, at: at + 3 };
+        let mut reader = TableReader { lines: &lines, tokens: &tokens, at: at + 3 };
         read(&mut reader, &mut tables).ok_or_else(|| reader.line())?;
     }
     Ok(tables)
@@ -96,13 +96,13 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-struct Reader<'a> {
+struct TableReader<'a> {
     lines: &'a [&'a str],
     tokens: &'a [Token<'a>],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TableReader<'a> {
     /// `Name id 1 version 1;` and its rows. Each is `1 Bulk Name { fields } -> Reply, by route,
     /// retry class, from senders, phase recovery;`.
     fn protocol(&mut self, tables: &mut Tables) -> Option<()> {

@@ -108,7 +108,7 @@ impl Mdtest {
                 b"dir",
                 &[
                     ("directory create", false, &|tree, path| tree.make_directory(path).map(drop)),
-                    ("directory stat", false, &look),
+                    ("directory stat", false, &lookup),
                     ("directory remove", false, &|tree, path| tree.remove_directory(path)),
                 ],
             )?;
@@ -122,7 +122,7 @@ impl Mdtest {
                 b"file",
                 &[
                     ("file create", true, &|tree, path| self.make(tree, path, &bytes)),
-                    ("file stat", false, &look),
+                    ("file stat", false, &lookup),
                     ("file read", true, &|tree, path| read(tree, path, &bytes)),
                     ("file remove", false, &|tree, path| tree.remove(path)),
                 ],
@@ -190,9 +190,9 @@ impl Mdtest {
     }
 }
 
-fn look(tree: &dyn FileTree, path: &[u8]) -> Result<(), CommandFailure> {
+fn lookup(tree: &dyn FileTree, path: &[u8]) -> Result<(), CommandFailure> {
     let missing = || tree.refuse("look up", path, "it has just been made and is not there");
-    tree.look(path)?.map(drop).ok_or_else(missing)
+    tree.lookup(path)?.map(drop).ok_or_else(missing)
 }
 
 fn read(tree: &dyn FileTree, path: &[u8], bytes: &[u8]) -> Result<(), CommandFailure> {

@@ -85,12 +85,12 @@ impl BenchReport {
         let heads =
             ["operation", "on", "MiB/s min", "median", "max", "ops/s min", "median", "max", "s"];
         let mut lines = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
-        let mut told: Vec<&str> = Vec::new();
+        let mut printed: Vec<&str> = Vec::new();
         for BenchRow { operation, .. } in &self.rows {
-            if told.contains(operation) {
+            if printed.contains(operation) {
                 continue;
             }
-            told.push(operation);
+            printed.push(operation);
             let same = self.rows.iter().filter(|row| row.operation == *operation);
             lines.extend(same.map(|row| row.cells().into_iter().map(String::into_bytes).collect()));
         }

@@ -23,13 +23,17 @@ fn each_pattern_of_ior_moves_its_bytes_on_both_sides_and_leaves_nothing() {
         let shape: &[&str] = if pattern.contains(&"-N") { &[] } else { &["-N", "3", "-s", "2"] };
         let shape = [&["ior", "-b", "64KiB", "-t", "16KiB", "-i", "2"], shape, pattern].concat();
         let rows = rows(&mdfs, &shape);
-        let told = |row: &serde_json::Value| {
+        let operation_and_bytes = |row: &serde_json::Value| {
             (row["operation"].as_str().unwrap().to_owned(), row["bytes"].as_u64().unwrap())
         };
         let bytes = if pattern.contains(&"-N") { 64 << 10 } else { (3 * 2 * 64) << 10 };
         let each = |operation: &str| (operation.to_owned(), bytes);
         let expected = [each("write"), each("read"), each("write"), each("read")];
-        assert_eq!(rows.iter().map(told).collect::<Vec<_>>(), expected, "{pattern:?}");
+        assert_eq!(
+            rows.iter().map(operation_and_bytes).collect::<Vec<_>>(),
+            expected,
+            "{pattern:?}"
+        );
         assert!(rows.iter().all(|row| row["seconds"].as_array().unwrap().len() == 2));
         assert_eq!(rows[0]["operations"], bytes / (16 << 10));
     }

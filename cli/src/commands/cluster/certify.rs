@@ -45,7 +45,7 @@ impl Certify {
             file.process(*number)?;
         }
         let keys = file.keys();
-        let told = keys.certify(&numbers, self.days, self.renew)?;
+        let outcome = keys.certify(&numbers, self.days, self.renew)?;
         let list = |numbers: &[u32]| {
             let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
             if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
@@ -53,8 +53,8 @@ impl Certify {
         session.print(format!(
             "keys in {}: made for {}; kept for {}\n",
             keys.0.display(),
-            list(&told.made),
-            list(&told.kept)
+            list(&outcome.made),
+            list(&outcome.kept)
         ))
     }
 }

@@ -178,9 +178,9 @@ impl MachineFile {
             (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
             (None, None) => None,
             _ => {
-                let told = "[coordination] names a certificate without its key, or a key without its \
+                let text = "[coordination] names a certificate without its key, or a key without its \
                             certificate; name both or none";
-                return Err(CommandFailure::Wrong(told.to_owned()));
+                return Err(CommandFailure::Wrong(text.to_owned()));
             }
         };
         let authorities_pem = authority.as_ref().map(read).transpose()?;
@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(options.providers, [Provider::Shm, Provider::Verbs, Provider::Tcp]);
         assert_eq!(options.source.unwrap().to_string(), "127.0.0.1");
         let odd = asked.replace("shm", "carrier-pigeon");
-        let told = MachineFile::parse(&odd).unwrap().fabric(1).unwrap_err().to_string();
-        assert!(told.contains("carrier-pigeon") && told.contains("tcp;ofi_rxm"), "{told}");
+        let text = MachineFile::parse(&odd).unwrap().fabric(1).unwrap_err().to_string();
+        assert!(text.contains("carrier-pigeon") && text.contains("tcp;ofi_rxm"), "{text}");
     }
 
     #[test]

@@ -53,19 +53,19 @@ impl KeyFolder {
         renew: bool,
     ) -> Result<IssuedCertificates, CommandFailure> {
         let authority = self.authority()?;
-        let mut told = IssuedCertificates::default();
+        let mut issued = IssuedCertificates::default();
         for number in numbers {
             let path = self.of_process(*number);
             if path.exists() && !renew {
-                told.kept.push(*number);
+                issued.kept.push(*number);
                 continue;
             }
             let length = Duration::from_hours(24) * days;
             let identity = authority.certify(*number, since_1970(), length).map_err(wrong)?;
             write(&path, &format!("{}{}", identity.certificate, identity.key))?;
-            told.made.push(*number);
+            issued.made.push(*number);
         }
-        Ok(told)
+        Ok(issued)
     }
 
     /// The authority; a new one if there never was one.
@@ -201,10 +201,10 @@ mod tests {
         assert!(other.contains("not that of process 2") && other.contains("--renew"), "{other}");
         let open = std::fs::Permissions::from_mode(0o640);
         std::fs::set_permissions(keys.of_process(1), open).unwrap();
-        let told = keys.keys(1).unwrap_err().to_string();
-        assert!(told.contains("640") && told.contains("chmod 600"), "{told}");
+        let issued = keys.keys(1).unwrap_err().to_string();
+        assert!(issued.contains("640") && issued.contains("chmod 600"), "{issued}");
         std::fs::remove_file(folder.path().join(AUTHORITY_KEY)).unwrap();
-        let told = keys.certify(&[3], 30, false).unwrap_err().to_string();
-        assert!(told.contains(AUTHORITY_KEY), "{told}");
+        let issued = keys.certify(&[3], 30, false).unwrap_err().to_string();
+        assert!(issued.contains(AUTHORITY_KEY), "{issued}");
     }
 }

@@ -76,24 +76,27 @@ impl Demo {
             SMALL_FILE_BYTES,
             SMALL_CHUNK_BYTES,
         );
-        tell(session, &format!("format  2 disk nodes x 2 disks in {}", volume.display()))?;
+        print_line(session, &format!("format  2 disk nodes x 2 disks in {}", volume.display()))?;
         self.format(&volume)?;
 
-        tell(session, "serve   with the NFS gateway")?;
+        print_line(session, "serve   with the NFS gateway")?;
         let server = Server::start(&volume)?;
-        tell(session, &format!("write   {WRITERS} writers, {} each, synced", human(self.size.0)))?;
+        print_line(
+            session,
+            &format!("write   {WRITERS} writers, {} each, synced", human(self.size.0)),
+        )?;
         report.add(timed("checkpoint, 8 writers, fwrite 1 MiB, sync", &large, || {
             large.write(&volume, WRITERS)
         })?);
-        tell(session, "write   eight 64 KiB files in 2 KiB pieces, 16 times, synced")?;
+        print_line(session, "write   eight 64 KiB files in 2 KiB pieces, 16 times, synced")?;
         report.add(timed("thesis: 64 KiB files, fwrite 2 KiB, sync", &small, || {
             small.write(&volume, WRITERS)
         })?);
 
-        tell(session, "restart the server")?;
+        print_line(session, "restart the server")?;
         server.stop()?;
         let server = Server::start(&volume)?;
-        tell(session, "read    everything back and compare the checksums")?;
+        print_line(session, "read    everything back and compare the checksums")?;
         report.add(timed("restart, 8 readers, fread 1 MiB", &large, || {
             large.verify(&volume, WRITERS)
         })?);
@@ -101,11 +104,11 @@ impl Demo {
             small.verify(&volume, WRITERS)
         })?);
 
-        tell(session, "NFS     list, copy out, copy back in, compare")?;
+        print_line(session, "NFS     list, copy out, copy back in, compare")?;
         self.over_nfs(&volume, server.nfs_port(), &large, &mut report)?;
         server.stop()?;
         session.print(report.table())?;
-        tell(session, "all checksums match; the server was stopped cleanly")
+        print_line(session, "all checksums match; the server was stopped cleanly")
     }
 
     fn format(&self, volume: &Path) -> Result<(), CommandFailure> {
@@ -154,7 +157,7 @@ impl Demo {
     }
 }
 
-fn tell(session: &mut CommandSession, line: &str) -> Result<(), CommandFailure> {
+fn print_line(session: &mut CommandSession, line: &str) -> Result<(), CommandFailure> {
     session.print(format!("{line}\n"))?;
     session.flush()
 }

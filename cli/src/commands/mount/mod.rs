@@ -256,10 +256,10 @@ fn own_workers(running: &RunningVolume) -> Vec<Worker<Context>> {
     let threads = cores.min(running.geometry().fs_nodes as usize);
     let mut workers: Vec<Option<Worker<Context>>> = (0..threads).map(|_| None).collect();
     for (worker, tasks) in fuse_mount::workers(threads, random_client()) {
-        let (told, at) = futures::channel::oneshot::channel();
+        let (sender, at) = futures::channel::oneshot::channel();
         // Resolves when the mount has ended; the result is not needed.
         drop(running.on_application(move |context| {
-            let _ = told.send(context.node());
+            let _ = sender.send(context.node());
             fuse_mount::serve(context, tasks)
         }));
         if let Ok(node) = block_on(at) {

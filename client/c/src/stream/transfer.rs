@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::{EOF, FileStream, StreamState, answer_with, with};
 use crate::arguments;
-use crate::failure::{CApiFailure, answer, tell};
+use crate::failure::{CApiFailure, answer, record};
 
 /// `count` items of `size` bytes, in bytes.
 fn total(size: usize, count: usize) -> Result<usize, CApiFailure> {
@@ -25,7 +25,10 @@ impl StreamState {
         let failed_before = stream.has_failed();
         let filled = stream.read(out)?;
         if stream.has_failed() && !failed_before {
-            tell(&CApiFailure::new(libc::EIO, "some bytes were read, and the next ones cannot be"));
+            record(&CApiFailure::new(
+                libc::EIO,
+                "some bytes were read, and the next ones cannot be",
+            ));
         }
         Ok(filled)
     }

@@ -225,7 +225,7 @@ impl Sim {
             RunOutcome::Differs { .. } => {}
         }
         // At once: the rest may take long, and shrinking takes minutes.
-        progress.tell(&format!("{name} failed: {}", first_line(&run.outcome.message())));
+        progress.print_above(&format!("{name} failed: {}", first_line(&run.outcome.message())));
         failures.add(run);
         Ok(())
     }

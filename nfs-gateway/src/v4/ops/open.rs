@@ -276,7 +276,7 @@ async fn record_open(
         _ => return Err(Status::WRONG_TYPE.into()),
     }
     let (leases, ctx) = (&compound.slot()?.leases, compound.context.ctx());
-    let held = leases.held(ctx, handle_of(attributes), answered).await;
+    let held = leases.opened(ctx, handle_of(attributes), answered).await;
     Ok(held.map_err(translate::status)?)
 }
 
