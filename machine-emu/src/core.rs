@@ -1,16 +1,13 @@
 //! The heart of the world: all state, and the loop. First everything that can run at this instant
 //! runs; when nothing can, time advances to the next event. There is no other time.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
-use runtime::extensions::Extensions;
 use runtime::seed::Rng;
-use runtime::{Epoch, NodeId, NodeKind};
+use runtime::{Epoch, NodeId, NodeKind, SharedServers};
 
 use crate::alarm::{Alarm, AlarmState};
 use crate::clock::Clock;
@@ -57,9 +54,8 @@ pub(crate) struct Core {
     pub(crate) pool_limit_bytes: Cell<usize>,
     /// See [`World::set_processes`](crate::World::set_processes).
     pub(crate) processes: Cell<u32>,
-    /// See [`World::share_memory`](crate::World::share_memory).
-    pub(crate) memories: Cell<u32>,
-    extensions: RefCell<BTreeMap<u32, Arc<Extensions>>>,
+    /// By memory; see [`World::share_memory`](crate::World::share_memory).
+    pub(crate) memories: OnceCell<Vec<SharedServers>>,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) events: RefCell<Events>,
     pub(crate) alarms: RefCell<KeyedSlab<AlarmState>>,
@@ -88,8 +84,7 @@ impl Core {
             epoch: Cell::new(Epoch(1)),
             pool_limit_bytes: Cell::new(POOL_LIMIT_BYTES),
             processes: Cell::new(0),
-            memories: Cell::new(0),
-            extensions: RefCell::default(),
+            memories: OnceCell::new(),
             rng: RefCell::new(rng_for(seed, "world", 0)),
             events: RefCell::default(),
             alarms: RefCell::default(),
@@ -135,12 +130,12 @@ impl Core {
         process(node).is_some() && process(node) == process(other)
     }
 
-    /// What a node has in common with those that share memory with it, if any do.
-    pub(crate) fn extensions_of(&self, node: NodeId) -> Option<Arc<Extensions>> {
+    /// The shared servers of the memory of a node, if it shares any.
+    pub(crate) fn shared_servers_of(&self, node: NodeId) -> Option<&SharedServers> {
         let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
             node.kind();
-        let memory = index.checked_rem(self.memories.get())?;
-        Some(self.extensions.borrow_mut().entry(memory).or_default().clone())
+        let memories = self.memories.get()?;
+        memories.get(index as usize % memories.len())
     }
 
     pub(crate) fn note(&self, node: u32, what: TraceTag, detail: u64) {

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,11 +11,10 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::buffer::Pool;
 use runtime::disk::Disk;
-use runtime::extensions::Extensions;
 use runtime::mail::Envelope;
 use runtime::net::{Address, Listener};
 use runtime::seed::Rng;
-use runtime::{Class, Epoch, Host, Machine, NodeId, NodeKind, Undelivered};
+use runtime::{Class, Epoch, Host, Machine, NodeId, NodeKind, SharedServers, Undelivered};
 
 use crate::clock::Clock;
 use crate::core::{Core, WorldShape, rng_for};
@@ -357,8 +355,8 @@ impl Machine for NodeMachine {
         matches!(other.kind(), NodeKind::Fs(_)) && self.core.is_one_process(self.id, other)
     }
 
-    fn extensions(&self) -> Option<Arc<Extensions>> {
-        self.core.extensions_of(self.id)
+    fn shared_servers(&self) -> Option<&SharedServers> {
+        self.core.shared_servers_of(self.id)
     }
 
     fn now(&self, _: NodeId) -> Duration {

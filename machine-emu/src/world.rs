@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use runtime::net::{Address, Stream};
-use runtime::{Context, Epoch, NodeId, NodeKind};
+use runtime::{Context, Epoch, NodeId, NodeKind, SharedServers};
 
 use crate::core::{Core, WorldShape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
@@ -167,11 +167,10 @@ impl World {
         self.core().processes.set(processes);
     }
 
-    /// From now on there are `memories` shared memories of nodes: those of one kind whose
-    /// indices leave the same rest share one, applications too. None of them ends with another for that. 0 if each
-    /// has its own.
-    pub fn share_memory(&self, memories: u32) {
-        self.core().memories.set(memories);
+    /// From now on the nodes, applications too, share memory in groups: node `i` of a kind that of
+    /// group `i % memories.len()`, with its shared servers. They do not end together for that.
+    pub fn share_memory(&self, memories: Vec<SharedServers>) {
+        assert!(self.core().memories.set(memories).is_ok(), "memory is shared once");
     }
 
     /// The nodes that end with `node`, itself among them.

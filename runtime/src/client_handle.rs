@@ -1,6 +1,5 @@
 //! The way in for ordinary threads and for other processes.
 
-use std::any::Any;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,11 +11,11 @@ use futures::future::{BoxFuture, LocalBoxFuture};
 use tokio::sync::oneshot;
 
 use crate::context::{Context, Spawn};
-use crate::extensions::Extensions;
 use crate::host::{Host, undelivered_bytes};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Envelope, Message, TypedRequest};
 use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
+use crate::shared_server::SharedServers;
 use crate::wire::{Decoder, Encoder};
 
 /// How a machine lets ordinary threads in.
@@ -33,8 +32,8 @@ pub trait Ingress: Send + Sync {
     fn is_here(&self, _node: NodeId) -> bool {
         false
     }
-    /// What the nodes of this process have in common, if the machine is in it.
-    fn extensions(&self) -> Option<&Extensions> {
+    /// The shared servers of this process, if the machine is in it.
+    fn shared_servers(&self) -> Option<&SharedServers> {
         None
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
@@ -106,8 +105,8 @@ impl Spawn for ClientHandle {
         self.fs_nodes()
     }
 
-    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.ingress.extensions()?.get()
+    fn try_shared<P: Protocol>(&self, request: &P::Request) -> Option<P::Reply> {
+        self.ingress.shared_servers()?.try_now::<P>(request)
     }
 
     fn task<F: Future<Output = ()> + 'static>(

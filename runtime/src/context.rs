@@ -1,6 +1,5 @@
 //! The node context: all that a layer may know and do.
 
-use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -15,8 +14,8 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
 use crate::client_handle::Ingress;
+use crate::deadline::ValidityToken;
 use crate::disk::Disk;
-use crate::extensions::ValidityToken;
 use crate::host::{CallStart, Host};
 use crate::ids::{Epoch, NodeId};
 use crate::machine::Machine;
@@ -43,8 +42,9 @@ pub trait Spawn: Clone + 'static {
     /// Adds to the machine's count of copied bytes (see
     /// [`Pool::count_copy`](crate::buffer::Pool::count_copy)), if there is a machine to count.
     fn count_copy(&self, _bytes: usize) {}
-    /// What the nodes of this process share with this caller, if anything.
-    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+    /// The reply of the [shared server](crate::SharedServer) of this process, if there is one and
+    /// it can answer.
+    fn try_shared<P: Protocol>(&self, _request: &P::Request) -> Option<P::Reply> {
         None
     }
     /// Runs `work` beside everything else, for as long as the machine lives.
@@ -161,24 +161,7 @@ impl Context {
         self.machine.host(self.node).is_none_or(|host| host.running_of::<P>() == 0)
     }
 
-    /// Lends `thing` to the layers above at this node: what they may look at without a message. It is
-    /// gone with the node.
-    pub fn lend<T: 'static>(&self, thing: Rc<T>) {
-        self.machine.host(self.node).expect("a node lends on its own thread").lend(thing);
-    }
-
-    /// What a layer below has [lent](Self::lend) at this node.
-    pub fn lent<T: 'static>(&self) -> Option<Rc<T>> {
-        self.machine.host(self.node)?.lent()
-    }
-
-    /// What the nodes of this process have in common, made by the first that needs it; `None` if they have no
-    /// memory in common.
-    pub fn extension_or<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
-        Some(self.machine.extensions()?.get_or_put(make))
-    }
-
-    /// Whether this life of the node stands by what it has put where others look without asking it.
+    /// Says whether the entries that this instance of the node publishes may still be used.
     pub fn validity(&self) -> Option<ValidityToken> {
         Some(self.machine.host(self.node)?.validity())
     }
@@ -285,8 +268,8 @@ impl Spawn for Context {
         self.pool().count_copy(bytes);
     }
 
-    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.machine.extensions()?.get()
+    fn try_shared<P: Protocol>(&self, request: &P::Request) -> Option<P::Reply> {
+        self.machine.shared_servers()?.try_now::<P>(request)
     }
 
     fn task<F: Future<Output = ()> + 'static>(

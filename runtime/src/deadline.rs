@@ -5,7 +5,11 @@
 //! be old. No timer and no task can be trusted to stop it in time, so each answer looks at the clock before it
 //! leaves (ADR 48).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -51,6 +55,28 @@ impl Deadline {
     }
 }
 
+/// Says whether the entries that one instance of a node has published may still be used.
+#[derive(Clone, Debug)]
+pub struct ValidityToken {
+    is_over: Arc<AtomicBool>,
+    deadline: Arc<Deadline>,
+}
+
+impl ValidityToken {
+    pub(crate) fn until(deadline: Arc<Deadline>) -> Self {
+        Self { is_over: Arc::default(), deadline }
+    }
+
+    /// True if an entry that was read before this call was valid (ADR 48).
+    pub fn holds(&self) -> bool {
+        !self.is_over.load(Acquire) && !self.deadline.is_over()
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Release);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +100,17 @@ mod tests {
         assert!(deadline.is_over());
         deadline.set(Deadline::now(), Duration::from_mins(1));
         assert!(deadline.is_over(), "another lease is for another process");
+    }
+
+    #[test]
+    fn published_entries_are_valid_until_the_node_or_the_lease_ends() {
+        let deadline = Arc::<Deadline>::default();
+        let (first, second) =
+            (ValidityToken::until(deadline.clone()), ValidityToken::until(deadline.clone()));
+        let seen = first.clone();
+        first.end();
+        assert!(!seen.holds() && second.holds());
+        deadline.set(Deadline::now(), Duration::ZERO);
+        assert!(!second.holds());
     }
 }

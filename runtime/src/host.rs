@@ -14,8 +14,7 @@ use futures::future::LocalBoxFuture;
 use tracing::Instrument as _;
 
 use crate::context::CLASSES;
-use crate::deadline::Deadline;
-use crate::extensions::ValidityToken;
+use crate::deadline::{Deadline, ValidityToken};
 use crate::ids::{Epoch, NodeId};
 use crate::protocol::{Caller, Class, PROTOCOLS, Protocol, RequestInfo as _, Undelivered};
 use crate::sync::Limit;
@@ -53,8 +52,6 @@ pub struct Host {
     node: NodeId,
     epoch: Cell<Epoch>,
     ports: RefCell<[Option<Rc<dyn AnyPort>>; PROTOCOLS]>,
-    /// One of each type at most.
-    lent: RefCell<Vec<Rc<dyn Any>>>,
     running: Cell<usize>,
     requests: Cell<u64>,
     life: NodeLifetime,
@@ -82,7 +79,6 @@ impl Host {
             node,
             epoch: Cell::new(epoch),
             ports: RefCell::default(),
-            lent: RefCell::default(),
             running: Cell::new(0),
             requests: Cell::new(0),
             life: NodeLifetime::default(),
@@ -129,7 +125,6 @@ impl Host {
         self.end_standing();
         // Servers hold contexts, which hold the machine.
         self.ports.take();
-        self.lent.take();
         self.life.end();
     }
 
@@ -156,18 +151,6 @@ impl Host {
     /// Requests that ever came to this node.
     pub fn requests(&self) -> u64 {
         self.requests.get()
-    }
-
-    /// Lends `thing` to the other layers of this node, in place of what was lent of its type.
-    pub fn lend<T: 'static>(&self, thing: Rc<T>) {
-        let mut lent = self.lent.borrow_mut();
-        lent.retain(|other| !other.is::<T>());
-        lent.push(thing);
-    }
-
-    /// What another layer of this node has [lent](Self::lend).
-    pub fn lent<T: 'static>(&self) -> Option<Rc<T>> {
-        self.lent.borrow().iter().find_map(|thing| thing.clone().downcast().ok())
     }
 
     /// Lets the server of `P` answer `request`, within the node's limits.

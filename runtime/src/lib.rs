@@ -23,7 +23,7 @@
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `remote_nodes.rs` | what the machine needs to know of other processes; the crate `transport` gives it |
 //! | `client_handle.rs` | calls from ordinary threads and from other processes |
-//! | `extensions.rs` | what all threads of a process may look at |
+//! | `shared_server.rs` | servers that all threads of a process call without a message |
 //! | `wait.rs` | how an ordinary thread waits for its answer |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
 
@@ -33,7 +33,6 @@ pub mod context;
 mod deadline;
 pub mod disk;
 pub mod embedded;
-pub mod extensions;
 pub mod hash;
 pub mod host;
 pub mod http;
@@ -45,18 +44,21 @@ pub mod net;
 pub mod protocol;
 pub mod remote_nodes;
 pub mod seed;
+pub mod shared_server;
 pub mod sync;
 mod wait;
 pub mod wire;
 
 pub use client_handle::ClientHandle;
 pub use context::{Context, Pending, Spawn};
+pub use deadline::ValidityToken;
 pub use host::{Host, Server};
 pub use ids::{Epoch, NodeId, NodeKind, VolumeId};
 pub use machine::Machine;
 pub use protocol::{
     Call, CallId, Caller, Class, Handler, Protocol, RequestInfo, Retry, Route, Senders, Undelivered,
 };
+pub use shared_server::{SharedServer, SharedServers};
 pub use wait::wait;
 
 /// A table in memory for look-ups only: fast, but its order means nothing, so it must not be

@@ -13,11 +13,11 @@ use futures::future::LocalBoxFuture;
 use crate::buffer::Pool;
 use crate::client_handle::Ingress;
 use crate::disk::Disk;
-use crate::extensions::Extensions;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId};
 use crate::mail::Envelope;
 use crate::net::{Address, Listener};
+use crate::shared_server::SharedServers;
 
 /// What a machine gives to the nodes that it hosts. One instance serves one thread.
 pub trait Machine: 'static {
@@ -59,8 +59,8 @@ pub trait Machine: 'static {
     fn shares_failure_domain(&self, _node: NodeId, _other: NodeId) -> bool {
         false
     }
-    /// What the nodes of this process have in common, if they share memory.
-    fn extensions(&self) -> Option<Arc<Extensions>> {
+    /// The shared servers of this process, if its nodes share memory.
+    fn shared_servers(&self) -> Option<&SharedServers> {
         None
     }
     /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines

@@ -4,14 +4,16 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use blockio::Geometry;
+use futures::StreamExt as _;
+use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::join_all;
-use meta::memory::MemoryBudget;
 use runtime::embedded::Embedded;
-use runtime::{Context, Epoch, NodeId};
+use runtime::{Context, Epoch, NodeId, Undelivered};
 
 use super::directory::VolumeDirectory;
-use super::{VolumeError, node};
+use super::error::VolumeError;
+use super::node::{self, ProcessMemory};
 
 /// Where the disks are, disk node by disk node.
 pub(super) fn disk_paths(directory: &VolumeDirectory, geometry: &Geometry) -> Vec<Vec<PathBuf>> {
@@ -49,8 +51,8 @@ pub(super) fn boot_disks(
 ) -> Result<(), VolumeError> {
     let geometry = *geometry;
     let running = (0..).zip(paths.to_vec()).map(|(index, paths)| {
-        let running = machine.on_node(NodeId::disk(index), move |context| {
-            node::serve_disks(context, geometry, served, paths)
+        let running = machine.on_node(NodeId::disk(index), move |context| async move {
+            node::serve_disks(context, geometry, served, paths).await.map(drop)
         });
         async move { running.await? }
     });
@@ -78,6 +80,18 @@ pub(super) fn final_checkpoint(machine: &Embedded, geometry: &Geometry) -> Resul
     on_each(machine, fs_nodes(geometry), node::final_checkpoint)
 }
 
+/// A phase in which all file-system nodes come up together.
+#[derive(Clone, Copy)]
+enum BootPhase {
+    Cache,
+    Metadata,
+    Intents,
+    Recovery,
+    Files,
+}
+
+type PhaseRequest = (BootPhase, oneshot::Sender<Result<(), VolumeError>>);
+
 /// Brings up cache, metadata and files of each node. `cache_bytes` is for the stripes of all nodes
 /// together; metadata take half as much again.
 pub(super) fn boot_nodes(
@@ -85,20 +99,55 @@ pub(super) fn boot_nodes(
     geometry: &Geometry,
     cache_bytes: usize,
 ) -> Result<(), VolumeError> {
-    let shape = *geometry;
-    on_each(machine, fs_nodes(geometry), move |context| async move {
-        node::serve_cache(&context, shape, cache_bytes);
-        Ok(())
-    })?;
-    let memory = MemoryBudget::beside_cache(cache_bytes);
-    on_each(machine, fs_nodes(geometry), move |context| {
-        let mounted = node::serve_metadata(context, shape, memory.clone());
-        async move { mounted.await.map(drop) }
-    })?;
-    on_each(machine, fs_nodes(geometry), node::finish_intents)?;
-    on_each(machine, fs_nodes(geometry), node::end_recovery)?;
-    on_each(machine, fs_nodes(geometry), move |context| async move {
-        node::serve_files(&context, shape);
-        Ok(())
-    })
+    use BootPhase::{Cache, Files, Intents, Metadata, Recovery};
+    let memory = ProcessMemory::of_machine(machine, geometry, cache_bytes);
+    let nodes = fs_nodes(geometry).map(|node| {
+        let (requests, phases) = mpsc::unbounded();
+        let (geometry, memory) = (*geometry, memory.clone());
+        drop(machine.on_node(node, move |context| {
+            boot_node(context, geometry, cache_bytes, memory, phases)
+        }));
+        requests
+    });
+    let nodes: Vec<mpsc::UnboundedSender<PhaseRequest>> = nodes.collect();
+    for phase in [Cache, Metadata, Intents, Recovery, Files] {
+        all_of(nodes.iter().map(|requests| {
+            let (reply, done) = oneshot::channel();
+            // A node that has ended drops the sender of the reply.
+            let _ = requests.unbounded_send((phase, reply));
+            async move { done.await.unwrap_or(Err(VolumeError::Node(Undelivered::Lost))) }
+        }))?;
+    }
+    Ok(())
+}
+
+/// Runs the phases of one node as they are requested.
+async fn boot_node(
+    context: Context,
+    geometry: Geometry,
+    cache_bytes: usize,
+    memory: ProcessMemory,
+    mut phases: mpsc::UnboundedReceiver<PhaseRequest>,
+) {
+    let mut meta = None;
+    while let Some((phase, reply)) = phases.next().await {
+        let done = match phase {
+            BootPhase::Cache => {
+                node::serve_cache(&context, geometry, cache_bytes);
+                Ok(())
+            }
+            BootPhase::Metadata => {
+                let mounted = node::serve_metadata(context.clone(), geometry, memory.clone());
+                mounted.await.map(|server| meta = Some(server))
+            }
+            BootPhase::Intents => node::finish_intents(context.clone()).await,
+            BootPhase::Recovery => node::end_recovery(context.clone()).await,
+            BootPhase::Files => {
+                let meta = meta.as_deref().expect("files follow metadata");
+                node::serve_files(&context, geometry, meta, memory.clone());
+                Ok(())
+            }
+        };
+        let _ = reply.send(done);
+    }
 }

@@ -6,13 +6,14 @@
 //! that nodes which move at the same time never wait for each other in a circle: files wait for any layer
 //! of others, metadata for metadata that still lets such requests in, caches for disk nodes only.
 
-use cache::HandedBootId;
-use meta::MetaHandover;
-use runtime::Context;
-use runtime::protocol::Undelivered;
+use std::rc::Rc;
 
+use cache::HandedBootId;
 use fileio::protocol::{Error, Flush};
 use fileio::{FileServer, FilesHandover};
+use meta::{MetaHandover, MetaServer};
+use runtime::Context;
+use runtime::protocol::Undelivered;
 
 runtime::record! {
     /// What the layers of a node tell those that take their place.
@@ -36,53 +37,66 @@ impl NodeHandover {
         let meta = MetaHandover { held: Vec::new(), grace_below: u64::MAX, ..self.meta.clone() };
         Self { files: FilesHandover::unknown(), meta, ..self.clone() }
     }
-}
 
-/// Ends the node of `context` in order, at that node. When it returns well the node lets nothing in any
-/// more, and has answered nothing that is not durable or told here. After an error it may be called again.
-pub async fn hand_over(context: &Context) -> Result<NodeHandover, Error> {
-    let gone = || Error::from(Undelivered::Unreachable);
-    // Most of the work, while requests are answered.
-    context.spawn(context.node(), Flush {}).await?;
-    tracing::debug!(node = %context.node(), "is settled");
-    let files = context.lent::<FileServer>().ok_or_else(gone)?.hand_over().await?;
-    tracing::debug!(node = %context.node(), "its files are handed over");
-    let meta = context.lent::<meta::MetaServer>().ok_or_else(gone)?.hand_over().await?;
-    tracing::debug!(node = %context.node(), "its metadata is handed over");
-    let cache = context.lent::<cache::Server>().ok_or_else(gone)?.hand_over().await?;
-    tracing::debug!(node = %context.node(), "its cache is handed over");
-    Ok(NodeHandover { files, meta, cache, disks: None })
-}
+    /// To be called right after the cache of the resumed node is served, before any await.
+    pub fn resume_cache(&self, cache: &cache::Server) {
+        cache.resume(&self.cache);
+    }
 
-/// As [`hand_over`], for a node that serves no files.
-pub async fn hand_over_cache(context: &Context) -> Result<NodeHandover, Error> {
-    let cache = context.lent::<cache::Server>().ok_or(Undelivered::Unreachable)?;
-    Ok(NodeHandover { cache: cache.hand_over().await?, ..NodeHandover::default() })
-}
+    /// The same for its metadata.
+    pub fn resume_metadata(&self, meta: &MetaServer) {
+        meta.resume(&self.meta);
+    }
 
-/// As [`hand_over`], for a disk node. After an error there is nothing to hand over.
-pub async fn hand_over_disks(context: &Context) -> Result<NodeHandover, Error> {
-    let disks = context.lent::<blockio::Server>().ok_or(Undelivered::Unreachable)?;
-    Ok(NodeHandover { disks: Some(disks.hand_over(context).await?), ..NodeHandover::default() })
-}
-
-/// To be called right after the cache of the node that goes on is served, before anything is awaited.
-pub fn resume_cache(context: &Context, handed: &NodeHandover) {
-    if let Some(cache) = context.lent::<cache::Server>() {
-        cache.resume(&handed.cache);
+    /// The same for its files.
+    pub fn resume_files(&self, files: &Rc<FileServer>) {
+        files.resume(self.files.clone());
     }
 }
 
-/// The same for its metadata.
-pub fn resume_metadata(context: &Context, handed: &NodeHandover) {
-    if let Some(meta) = context.lent::<meta::MetaServer>() {
-        meta.resume(&handed.meta);
-    }
+/// The servers of one node, as far as it has come up.
+#[derive(Clone, Default)]
+pub struct NodeServers {
+    /// Of a disk node.
+    pub disks: Option<Rc<blockio::Server>>,
+    /// Of a file-system node, as are all that follow.
+    pub cache: Option<Rc<cache::Server>>,
+    /// Metadata.
+    pub meta: Option<Rc<MetaServer>>,
+    /// Files.
+    pub files: Option<Rc<FileServer>>,
 }
 
-/// The same for its files.
-pub fn resume_files(context: &Context, handed: &NodeHandover) {
-    if let Some(files) = context.lent::<FileServer>() {
-        files.resume(handed.files.clone());
+impl NodeServers {
+    /// Ends the node of `context` in order, at that node. After success it accepts no request, and
+    /// all that it has answered is durable or in the hand-over. May be called again after an error.
+    pub async fn hand_over(&self, context: &Context) -> Result<NodeHandover, Error> {
+        // Most of the work, while requests are answered.
+        context.spawn(context.node(), Flush {}).await?;
+        tracing::debug!(node = %context.node(), "is settled");
+        let Self { files: Some(files), meta: Some(meta), cache: Some(cache), .. } = self else {
+            return Err(Undelivered::Unreachable.into());
+        };
+        let files = files.hand_over().await?;
+        tracing::debug!(node = %context.node(), "its files are handed over");
+        let meta = meta.hand_over().await?;
+        tracing::debug!(node = %context.node(), "its metadata is handed over");
+        let cache = cache.hand_over().await?;
+        tracing::debug!(node = %context.node(), "its cache is handed over");
+        Ok(NodeHandover { files, meta, cache, disks: None })
+    }
+
+    /// As [`hand_over`](Self::hand_over), for a node that serves no files.
+    pub async fn hand_over_cache(&self) -> Result<NodeHandover, Error> {
+        let cache = self.cache.as_ref().ok_or(Undelivered::Unreachable)?;
+        Ok(NodeHandover { cache: cache.hand_over().await?, ..NodeHandover::default() })
+    }
+
+    /// As [`hand_over`](Self::hand_over), for a disk node. After an error there is nothing to hand
+    /// over.
+    pub async fn hand_over_disks(&self, context: &Context) -> Result<NodeHandover, Error> {
+        let disks = self.disks.as_ref().ok_or(Undelivered::Unreachable)?;
+        let disks = Some(disks.hand_over(context).await?);
+        Ok(NodeHandover { disks, ..NodeHandover::default() })
     }
 }

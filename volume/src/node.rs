@@ -7,15 +7,44 @@ use std::sync::Arc;
 
 use blockio::{BlockClient, Geometry, OpenError, Stripes};
 use cache::CacheClient;
+use fileio::FileServer;
+use fileio::client::SharedFileServer;
+use fileio::protocol::FileIo;
 use futures::future::try_join_all;
-use meta::MetaServer;
 use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Rejoin};
+use meta::{MetaServer, SharedAttrCache};
 use runtime::disk::Disk;
+use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeKind};
 
-use super::{NodeHandover, VolumeError};
-use fileio::FileServer;
+use super::error::VolumeError;
+use super::hand_over::NodeHandover;
+pub use super::hand_over::NodeServers;
+
+/// The memory that the nodes of one process share.
+#[derive(Clone)]
+pub struct ProcessMemory {
+    /// For their metadata.
+    pub metadata: Arc<MemoryBudget>,
+    /// What they publish to all threads; `None` if the threads share no memory.
+    pub shared_attrs: Option<Arc<SharedAttrCache>>,
+}
+
+impl ProcessMemory {
+    /// Of nodes that share only a budget for metadata.
+    pub fn unshared(metadata: Arc<MemoryBudget>) -> Self {
+        Self { metadata, shared_attrs: None }
+    }
+
+    /// Of the nodes of `machine`: `cache_bytes` for stripes, half as much again for metadata.
+    pub(super) fn of_machine(machine: &Embedded, geometry: &Geometry, cache_bytes: usize) -> Self {
+        let shared_attrs = Arc::new(SharedAttrCache::new(geometry.fs_nodes));
+        machine.serve_shared::<FileIo>(Arc::new(SharedFileServer(shared_attrs.clone())));
+        let metadata = MemoryBudget::beside_cache(cache_bytes);
+        Self { metadata, shared_attrs: Some(shared_attrs) }
+    }
+}
 
 /// Opens one disk.
 pub(super) async fn open_disk(context: &Context, path: &Path) -> Result<Rc<dyn Disk>, VolumeError> {
@@ -82,7 +111,7 @@ pub async fn serve_disks(
     geometry: Geometry,
     last_served: Epoch,
     paths: Vec<PathBuf>,
-) -> Result<(), VolumeError> {
+) -> Result<Rc<blockio::Server>, VolumeError> {
     resume_disks(context, geometry, last_served, paths, None).await
 }
 
@@ -93,15 +122,14 @@ pub async fn resume_disks(
     last_served: Epoch,
     paths: Vec<PathBuf>,
     handed: Option<&NodeHandover>,
-) -> Result<(), VolumeError> {
+) -> Result<Rc<blockio::Server>, VolumeError> {
     let boot_id = handed.and_then(|handed| handed.disks);
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
     let config = blockio::Config { served: last_served, boot_id, ..blockio::Config::default() };
     let server = blockio::Server::open(&context, geometry, disks, config).await;
     let server = server.map_err(|error| with_path(error, paths))?;
-    context.lend(server.clone());
-    context.serve::<blockio::protocol::BlockIo>(server);
-    Ok(())
+    context.serve::<blockio::protocol::BlockIo>(server.clone());
+    Ok(server)
 }
 
 /// As [`serve_disks`], to examine a volume that is not being served: nothing is written. Returns the paths
@@ -153,24 +181,24 @@ pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), Vol
 
 /// Phase 2, at each file-system node: its part of the cache. `cache_bytes` is for all nodes
 /// together.
-pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
+pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) -> Rc<cache::Server> {
     let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let config = cache::Config::share(cache_bytes, geometry.fs_nodes);
     let server = cache::Server::new(context.clone(), geometry, config, below);
-    context.lend(server.clone());
-    context.serve::<cache::protocol::Cache>(server);
+    context.serve::<cache::protocol::Cache>(server.clone());
+    server
 }
 
-/// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes. It shares
-/// `memory` with the other nodes of its process. Returns the server, for checks.
+/// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes.
 pub async fn serve_metadata(
     context: Context,
     geometry: Geometry,
-    memory: Arc<MemoryBudget>,
+    memory: ProcessMemory,
 ) -> Result<Rc<MetaServer>, VolumeError> {
-    let mounted = MetaServer::mount(context.clone(), cached(&context, geometry), memory).await;
+    let ProcessMemory { metadata, shared_attrs } = memory;
+    let stripes = cached(&context, geometry);
+    let mounted = MetaServer::mount(context.clone(), stripes, metadata, shared_attrs).await;
     let meta = mounted.map_err(|error| VolumeError::Metadata { node: context.node(), error })?;
-    context.lend(meta.clone());
     context.serve::<meta::protocol::Meta>(meta.clone());
     Ok(meta)
 }
@@ -195,12 +223,16 @@ pub async fn rejoin(context: Context) -> Result<(), VolumeError> {
 }
 
 /// Phase 6, at each file-system node: serves files. No client has seen anything before.
-pub fn serve_files(context: &Context, geometry: Geometry) {
-    let stripes = cached(context, geometry);
-    let information = context.lent::<MetaServer>().map(|meta| meta.information());
-    let server = FileServer::new(context.clone(), stripes, information.unwrap_or_default());
-    context.lend(server.clone());
-    context.serve::<fileio::protocol::FileIo>(server);
+pub fn serve_files(
+    context: &Context,
+    geometry: Geometry,
+    meta: &MetaServer,
+    memory: ProcessMemory,
+) -> Rc<FileServer> {
+    let (stripes, information) = (cached(context, geometry), meta.information());
+    let server = FileServer::new(context.clone(), stripes, information, memory.shared_attrs);
+    context.serve::<FileIo>(server.clone());
+    server
 }
 
 /// At a clean stop, at each file-system node, after all of them have settled.

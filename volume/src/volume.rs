@@ -12,8 +12,10 @@ use runtime::{Epoch, NodeId};
 
 use super::boot::{boot_disks, boot_nodes, disk_paths, examine_nodes, format_nodes};
 use super::directory::{VolumeDirectory, new_volume_id};
+use super::error::VolumeError;
 use super::node::{format_disks, open_disk};
-use super::{FormatOptions, RunOptions, RunningVolume, VolumeError};
+use super::options::{FormatOptions, RunOptions};
+use super::running_volume::RunningVolume;
 
 /// The key of the volume's record in the coordination store.
 const VOLUME_KEY: &str = "volume";
@@ -25,7 +27,7 @@ const SERVED_KEY: &str = "served";
 pub(super) const TRANSFER_BYTES: usize = 256 << 20;
 
 /// Makes a volume in `directory`.
-pub(super) fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, VolumeError> {
+pub fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, VolumeError> {
     let FormatOptions { disk_nodes, disks_per_node, fs_nodes, stripe_size, .. } = *options;
     check_disks(options)?;
     // Before anything is made: can there be such a volume?
@@ -101,8 +103,8 @@ fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32,
     (0..disk_nodes).flat_map(move |node| (0..disks_per_node).map(move |disk| (node, disk)))
 }
 
-/// Opens the volume in `directory`.
-pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
+/// Opens the volume in `directory`, alone.
+pub fn open(directory: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
     let directory = VolumeDirectory::open(directory)?;
     let engine = directory.coordination()?;
     let (geometry, seen) = match recorded(&engine)? {

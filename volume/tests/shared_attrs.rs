@@ -16,8 +16,9 @@ use fileio::protocol::{
 use futures::executor::block_on;
 use meta::SharedAttrCache;
 use meta::hash::{ino_node, name_node};
+use meta::memory::MemoryBudget;
 use runtime::embedded::Embedded;
-use runtime::{ClientHandle, NodeId, Spawn as _};
+use runtime::{ClientHandle, NodeId};
 
 const NODES: u32 = 4;
 const STRIPES: u64 = 1024;
@@ -33,10 +34,10 @@ struct Volume {
 
 impl Volume {
     fn new() -> Self {
-        let machine = support::machine(NODES, STRIPES);
+        let memory = MemoryBudget::new(support::METADATA_BYTES);
+        let shared_attrs = Arc::new(SharedAttrCache::new(NODES));
+        let machine = support::machine_with(NODES, STRIPES, memory, &shared_attrs);
         let client_handle = machine.client_handle();
-        let shared_attrs =
-            client_handle.extension().expect("the nodes of a process have memory in common");
         Self { machine, client_handle, shared_attrs, calls: 0 }
     }
 

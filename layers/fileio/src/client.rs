@@ -1,11 +1,12 @@
 //! How the layer above sends requests: to the node that owns them, and again later if that node was
 //! busy or down, or if the reply to a request with a call id was lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use meta::SharedAttrCache;
 use runtime::protocol::Undelivered;
-use runtime::{Call, NodeId, Retry, Spawn};
+use runtime::{Call, NodeId, Retry, SharedServer, Spawn};
 
 use crate::hash;
 use crate::protocol::{Error, FileIo, GetAttributes, Lookup, Reply, Request};
@@ -76,7 +77,7 @@ where
     C: Call<Protocol = FileIo> + Clone,
 {
     let request: Request = call.clone().into();
-    if let Some(reply) = look(from, &request) {
+    if let Some(reply) = from.try_shared::<FileIo>(&request) {
         return C::answer(reply);
     }
     let to = hash::owner(call.route(), from.fs_nodes());
@@ -91,24 +92,28 @@ where
     }
 }
 
-/// The reply to a request that a look at the board of this process can answer.
-fn look<S: Spawn>(from: &S, request: &Request) -> Option<Reply> {
-    match request {
-        Request::GetAttributes(GetAttributes { file }) => {
-            let shown =
-                from.extension::<SharedAttrCache>()?.attributes(file.ino, file.generation)?;
-            Some(Reply::GetAttributes(Ok(shown)))
-        }
-        Request::Lookup(Lookup { who, directory, name }) => {
-            let shared_attrs = from.extension::<SharedAttrCache>()?;
-            let above = shared_attrs.attributes(directory.ino, directory.generation)?;
-            if let Err(refused) = rules::check_search(who, &above) {
-                return Some(Reply::Lookup(Err(refused)));
+/// Answers from the attribute cache of the process, without a message.
+#[derive(Debug)]
+pub struct SharedFileServer(pub Arc<SharedAttrCache>);
+
+impl SharedServer<FileIo> for SharedFileServer {
+    fn try_now(&self, request: &Request) -> Option<Reply> {
+        let Self(shared_attrs) = self;
+        match request {
+            Request::GetAttributes(GetAttributes { file }) => {
+                let shown = shared_attrs.attributes(file.ino, file.generation)?;
+                Some(Reply::GetAttributes(Ok(shown)))
             }
-            let found = shared_attrs.dentry(directory.ino, name)?;
-            Some(Reply::Lookup(Ok(shared_attrs.attributes(found.ino, found.generation)?)))
+            Request::Lookup(Lookup { who, directory, name }) => {
+                let above = shared_attrs.attributes(directory.ino, directory.generation)?;
+                if let Err(refused) = rules::check_search(who, &above) {
+                    return Some(Reply::Lookup(Err(refused)));
+                }
+                let found = shared_attrs.dentry(directory.ino, name)?;
+                Some(Reply::Lookup(Ok(shared_attrs.attributes(found.ino, found.generation)?)))
+            }
+            _ => None,
         }
-        _ => None,
     }
 }
 

@@ -69,6 +69,7 @@ use crate::protocol::{
     ScanNames, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
     UnlockName, UnlockRename, WaitForIntents,
 };
+use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError};
 
 /// The metadata of one node. State is borrowed for a statement, never across an await.
@@ -242,17 +243,18 @@ impl MetaServer {
     /// [`EndRecovery`](crate::protocol::EndRecovery)), or when it comes back to them
     /// ([`Rejoin`](crate::protocol::Rejoin)); until then it answers what is needed for that.
     ///
-    /// It shares `memory` with the other nodes of its process.
+    /// It shares `memory` with the other nodes of its process, and publishes to `shared_attrs`.
     pub async fn mount(
         context: Context,
         stripes: Rc<dyn Stripes>,
         memory: Arc<MemoryBudget>,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Result<Rc<Self>, StoreError> {
         let node = index(&context);
         let share = MemoryShare::new(memory);
         let store =
             Store::mount_within(context.clone(), stripes.clone(), node, share.clone()).await?;
-        let base = NodeBase::open(context, node, stripes, store, share).await?;
+        let base = NodeBase::open(context, node, stripes, store, share, shared_attrs).await?;
         let server = Rc::new(Self::assemble(base));
         let base = &server.base;
         base.store.set_flush_dependency(flush_dependency(&base.context));

@@ -15,8 +15,7 @@ pub(crate) mod publisher;
 
 use std::sync::{Arc, RwLock};
 
-use runtime::Table;
-use runtime::extensions::ValidityToken;
+use runtime::{Table, ValidityToken};
 
 use crate::attributes::{Attributes, Name};
 use crate::hash::{ino_node, name_key, name_node};
@@ -40,6 +39,11 @@ struct Shard {
 }
 
 impl SharedAttrCache {
+    /// An empty one, for the nodes of a volume.
+    pub fn new(nodes: u32) -> Self {
+        Self { shards: (0..nodes).map(|_| RwLock::default()).collect() }
+    }
+
     /// The present attributes of an inode, if they are shown.
     pub fn attributes(&self, ino: u64, generation: u64) -> Option<Attributes> {
         let node = ino_node(ino, self.shards.len() as u32).0;

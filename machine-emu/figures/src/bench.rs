@@ -1,5 +1,7 @@
 //! A machine with as many nodes and layers as an experiment needs.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +13,8 @@ use machine_emu::jmachine::{JMachine, Profile, Topology, TopologyError};
 use machine_emu::mesh::ForwardPolicy;
 use machine_emu::{LinkError, MeshSetup, World, WorldShape};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
-use volume::{MemoryBudget, VolumeError, node};
+use volume::node::{self, NodeServers, ProcessMemory};
+use volume::{MemoryBudget, VolumeError};
 
 use crate::Rig;
 
@@ -154,16 +157,27 @@ impl FigureBench {
         self.serve_disks().await?;
         self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
         self.serve_caches();
-        self.on_fs_nodes(move |context| async move {
-            let memory = MemoryBudget::new(METADATA_BYTES);
-            node::serve_metadata(context, geometry, memory).await.map(|_| ())
+        let memory = || ProcessMemory::unshared(MemoryBudget::new(METADATA_BYTES));
+        let mounted: Rc<RefCell<BTreeMap<NodeId, NodeServers>>> = Rc::default();
+        self.on_fs_nodes(|context| {
+            let mounted = mounted.clone();
+            async move {
+                let node = context.node();
+                let meta = Some(node::serve_metadata(context, geometry, memory()).await?);
+                mounted.borrow_mut().insert(node, NodeServers { meta, ..NodeServers::default() });
+                Ok(())
+            }
         })
         .await?;
         self.on_fs_nodes(node::finish_intents).await?;
         self.on_fs_nodes(node::end_recovery).await?;
-        self.on_fs_nodes(move |context| async move {
-            node::serve_files(&context, geometry);
-            Ok(())
+        self.on_fs_nodes(|context| {
+            let servers = mounted.borrow()[&context.node()].clone();
+            async move {
+                let meta = servers.meta.expect("it is mounted");
+                node::serve_files(&context, geometry, &meta, memory());
+                Ok(())
+            }
         })
         .await
     }

@@ -1,6 +1,6 @@
 //! A whole cluster on the emulated machine, brought up by the product's own code.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -10,15 +10,18 @@ use std::time::Duration;
 
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
+use fileio::client::SharedFileServer;
+use fileio::protocol::FileIo;
 use futures::future::try_join_all;
 use machine_emu::{World, WorldShape};
 use meta::memory::MemoryBudget;
 use meta::store::StoreError;
-use meta::{MetaServer, NodeAudit};
+use meta::{NodeAudit, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
-use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
-use volume::{NodeHandover, VolumeError, node};
+use runtime::{Context, Epoch, NodeId, NodeKind, SharedServers, VolumeId};
+use volume::node::{self, NodeServers, ProcessMemory};
+use volume::{NodeHandover, VolumeError};
 
 /// Application nodes.
 pub(super) const APPLICATIONS: u32 = 8;
@@ -81,11 +84,13 @@ pub(super) struct SimulatedCluster {
     world: World,
     geometry: Geometry,
     cache_bytes: usize,
-    /// Of the metadata of all nodes: little, so that what can leave memory does.
+    /// Of all nodes: little for metadata, so that what can leave memory does.
     memory: Arc<MemoryBudget>,
+    /// By shared memory.
+    shared_attrs: OnceCell<Vec<Arc<SharedAttrCache>>>,
     epoch: Cell<u64>,
-    /// The metadata of the nodes that are mounted, to check it.
-    mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
+    /// Of the nodes that have come up, to hand over and to check their metadata.
+    servers: Rc<RefCell<BTreeMap<NodeId, NodeServers>>>,
     /// The last epoch that was durable on all disks.
     served: Cell<u64>,
 }
@@ -118,7 +123,8 @@ impl SimulatedCluster {
             memory: MemoryBudget::beside_cache(cache_bytes),
             epoch: Cell::new(1),
             served: Cell::new(0),
-            mounted: Rc::default(),
+            shared_attrs: OnceCell::new(),
+            servers: Rc::default(),
         }
     }
 
@@ -131,12 +137,35 @@ impl SimulatedCluster {
 
     /// The metadata of all nodes together, read to its last byte.
     pub(super) async fn audit(&self) -> Result<NodeAudit, StoreError> {
-        let mounted = self.mounted.borrow().clone();
+        let servers = self.servers.borrow();
+        let mounted: Vec<_> = servers.values().filter_map(|node| node.meta.clone()).collect();
+        drop(servers);
         let mut all = NodeAudit::default();
-        for meta in mounted.values() {
+        for meta in mounted {
             all.join(meta.audit().await?);
         }
         Ok(all)
+    }
+
+    /// From now on the nodes share `count` memories.
+    pub(super) fn share_memory(&self, count: u32) {
+        let cache = |_| Arc::new(SharedAttrCache::new(self.geometry.fs_nodes));
+        let caches: Vec<Arc<SharedAttrCache>> = (0..count).map(cache).collect();
+        let memories = caches.iter().map(|cache| {
+            let servers = SharedServers::default();
+            servers.serve::<FileIo>(Arc::new(SharedFileServer(cache.clone())));
+            servers
+        });
+        self.world.share_memory(memories.collect());
+        assert!(self.shared_attrs.set(caches).is_ok(), "memory is shared once");
+    }
+
+    fn memory_of(&self, node: NodeId) -> ProcessMemory {
+        let shared_attrs = self.shared_attrs.get().and_then(|caches| {
+            let NodeKind::Fs(index) = node.kind() else { return None };
+            caches.get(index as usize % caches.len()).cloned()
+        });
+        ProcessMemory { metadata: self.memory.clone(), shared_attrs }
     }
 
     /// The paths of all disks, in the order in which they were created.
@@ -197,7 +226,7 @@ impl SimulatedCluster {
 
     /// Kills whatever lives and starts all nodes again, in a new epoch. Nothing is served yet.
     pub(super) fn restart(&self) {
-        self.mounted.borrow_mut().clear();
+        self.servers.borrow_mut().clear();
         self.epoch.set(self.epoch.get() + 1);
         let epoch = Epoch(self.epoch.get());
         self.world.set_epoch(epoch);
@@ -221,21 +250,21 @@ impl SimulatedCluster {
         self.world.set_epoch(epoch);
         for node in nodes {
             self.world.restart(*node);
-            self.mounted.borrow_mut().remove(node);
+            self.servers.borrow_mut().remove(node);
         }
         let applications = (0..APPLICATIONS).map(NodeId::application);
         for other in self.nodes().into_iter().chain(applications) {
             self.world.tell_epoch(other, epoch);
         }
-        let (geometry, served) = (self.geometry, Epoch(self.served.get()));
+        let served = Epoch(self.served.get());
         let disks = nodes.iter().filter_map(|node| match node.kind() {
             NodeKind::Disk(index) => Some(self.paths().swap_remove(index as usize)),
             _ => None,
         });
         let disk_nodes = nodes.iter().filter(|node| matches!(node.kind(), NodeKind::Disk(_)));
-        let serving = disk_nodes.zip(disks).map(|(node, paths)| {
-            self.on(*node, move |context| node::serve_disks(context, geometry, served, paths))
-        });
+        let serving = disk_nodes
+            .zip(disks)
+            .map(|(node, paths)| self.serve_disks_of(*node, paths, served, None));
         try_join_all(serving).await?;
         self.start_some(nodes, phases).await
     }
@@ -247,18 +276,19 @@ impl SimulatedCluster {
         phases: Phases,
     ) -> Result<NodeHandover, VolumeError> {
         let handed: Rc<RefCell<Option<NodeHandover>>> = Rc::default();
-        let told = handed.clone();
+        let result = handed.clone();
+        let servers = self.servers.borrow().get(&node).cloned().unwrap_or_default();
         self.on(node, move |context| async move {
             let handed = match (context.node().kind(), phases) {
-                (NodeKind::Disk(_), _) => volume::hand_over_disks(&context).await,
-                (_, Phases::All) => volume::hand_over(&context).await,
-                (_, Phases::Stripes) => volume::hand_over_cache(&context).await,
+                (NodeKind::Disk(_), _) => servers.hand_over_disks(&context).await,
+                (_, Phases::All) => servers.hand_over(&context).await,
+                (_, Phases::Stripes) => servers.hand_over_cache().await,
             };
-            told.replace(Some(handed.map_err(VolumeError::Flush)?));
+            result.replace(Some(handed.map_err(VolumeError::Flush)?));
             Ok(())
         })
         .await?;
-        self.mounted.borrow_mut().remove(&node);
+        self.servers.borrow_mut().remove(&node);
         // What a disk node has handed over is durable: its host may be turned off now.
         match node.kind() {
             NodeKind::Disk(_) => self.world.crash(node),
@@ -283,31 +313,29 @@ impl SimulatedCluster {
             self.world.tell_epoch(other, epoch);
         }
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
-        let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
+        let (servers, memory) = (self.servers.clone(), self.memory_of(node));
         if let NodeKind::Disk(index) = node.kind() {
             let (served, paths) =
                 (Epoch(self.served.get()), self.paths().swap_remove(index as usize));
-            return self
-                .on(node, move |context| async move {
-                    node::resume_disks(context, geometry, served, paths, Some(&handed)).await
-                })
-                .await;
+            return self.serve_disks_of(node, paths, served, Some(handed)).await;
         }
         self.on(node, move |context| async move {
-            node::serve_cache(&context, geometry, cache_bytes);
-            volume::resume_cache(&context, &handed);
+            let cache = node::serve_cache(&context, geometry, cache_bytes);
+            handed.resume_cache(&cache);
+            servers.borrow_mut().entry(node).or_default().cache = Some(cache);
             if phases == Phases::Stripes {
                 return Ok(());
             }
-            let meta = node::serve_metadata(context.clone(), geometry, memory).await?;
-            volume::resume_metadata(&context, &handed);
-            mounted.borrow_mut().insert(node, meta);
+            let meta = node::serve_metadata(context.clone(), geometry, memory.clone()).await?;
+            handed.resume_metadata(&meta);
+            servers.borrow_mut().entry(node).or_default().meta = Some(meta.clone());
             while let Err(error) = node::rejoin(context.clone()).await {
                 tracing::debug!(%error, "the others are waited for");
                 context.sleep(REJOIN_PAUSE).await;
             }
-            node::serve_files(&context, geometry);
-            volume::resume_files(&context, &handed);
+            let files = node::serve_files(&context, geometry, &meta, memory);
+            handed.resume_files(&files);
+            servers.borrow_mut().entry(node).or_default().files = Some(files);
             Ok(())
         })
         .await
@@ -315,31 +343,19 @@ impl SimulatedCluster {
 
     /// Brings up the file-system nodes among `nodes`, in the phases of the product.
     async fn start_some(&self, nodes: &[NodeId], phases: Phases) -> Result<(), VolumeError> {
-        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
         let nodes = || nodes.iter().copied().filter(|node| matches!(node.kind(), NodeKind::Fs(_)));
         for node in nodes() {
-            self.on(node, move |context| async move {
-                node::serve_cache(&context, geometry, cache_bytes);
-                Ok(())
-            })
-            .await?;
+            self.serve_cache(node).await?;
         }
         if phases == Phases::Stripes {
             return Ok(());
         }
-        let mounting = nodes().map(|node| {
-            let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
-            self.on(node, move |context| async move {
-                let meta = node::serve_metadata(context, geometry, memory).await?;
-                mounted.borrow_mut().insert(node, meta);
-                Ok(())
-            })
-        });
-        try_join_all(mounting).await?;
+        try_join_all(nodes().map(|node| self.serve_metadata(node))).await?;
         let joining = nodes().map(|node| {
+            let serving = self.serve_files(node);
             self.on(node, move |context| async move {
                 node::rejoin(context.clone()).await?;
-                node::serve_files(&context, geometry);
+                serving(context);
                 Ok(())
             })
         });
@@ -348,34 +364,24 @@ impl SimulatedCluster {
 
     /// Brings up the layers, in the phases of the product.
     pub(super) async fn mount(&self, phases: Phases) -> Result<(), VolumeError> {
-        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        let geometry = self.geometry;
         self.serve_disks().await?;
         if phases == Phases::All {
             self.on_fs_nodes(move |context| node::examine_metadata(context, geometry)).await?;
         }
         self.served.set(self.epoch.get());
-        self.on_fs_nodes(move |context| async move {
-            node::serve_cache(&context, geometry, cache_bytes);
-            Ok(())
-        })
-        .await?;
+        let nodes = || (0..geometry.fs_nodes).map(NodeId::fs);
+        try_join_all(nodes().map(|node| self.serve_cache(node))).await?;
         if phases == Phases::All {
-            let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
-            self.on_fs_nodes(move |context| {
-                let (mounted, memory) = (mounted.clone(), memory.clone());
-                async move {
-                    let node = context.node();
-                    let meta = node::serve_metadata(context, geometry, memory).await?;
-                    mounted.borrow_mut().insert(node, meta);
-                    Ok(())
-                }
-            })
-            .await?;
+            try_join_all(nodes().map(|node| self.serve_metadata(node))).await?;
             self.on_fs_nodes(node::finish_intents).await?;
             self.on_fs_nodes(node::end_recovery).await?;
-            self.on_fs_nodes(move |context| async move {
-                node::serve_files(&context, geometry);
-                Ok(())
+            self.on_fs_nodes(|context| {
+                let serving = self.serve_files(context.node());
+                async move {
+                    serving(context);
+                    Ok(())
+                }
             })
             .await?;
         }
@@ -391,11 +397,60 @@ impl SimulatedCluster {
     }
 
     async fn serve_disks(&self) -> Result<(), VolumeError> {
-        let (geometry, served) = (self.geometry, Epoch(self.served.get()));
-        let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
-            self.on(node, move |context| node::serve_disks(context, geometry, served, paths))
-        });
+        let served = Epoch(self.served.get());
+        let disks = (0..).map(NodeId::disk).zip(self.paths());
+        let serving = disks.map(|(node, paths)| self.serve_disks_of(node, paths, served, None));
         try_join_all(serving).await.map(drop)
+    }
+
+    async fn serve_disks_of(
+        &self,
+        node: NodeId,
+        paths: Vec<PathBuf>,
+        served: Epoch,
+        handed: Option<NodeHandover>,
+    ) -> Result<(), VolumeError> {
+        let (geometry, servers) = (self.geometry, self.servers.clone());
+        self.on(node, move |context| async move {
+            let disks = node::resume_disks(context, geometry, served, paths, handed.as_ref());
+            let disks = disks.await?;
+            servers.borrow_mut().entry(node).or_default().disks = Some(disks);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn serve_cache(&self, node: NodeId) -> Result<(), VolumeError> {
+        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        let servers = self.servers.clone();
+        self.on(node, move |context| async move {
+            let cache = node::serve_cache(&context, geometry, cache_bytes);
+            servers.borrow_mut().entry(node).or_default().cache = Some(cache);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn serve_metadata(&self, node: NodeId) -> Result<(), VolumeError> {
+        let (geometry, memory) = (self.geometry, self.memory_of(node));
+        let servers = self.servers.clone();
+        self.on(node, move |context| async move {
+            let meta = node::serve_metadata(context, geometry, memory).await?;
+            servers.borrow_mut().entry(node).or_default().meta = Some(meta);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Serves the files of `node`, whose metadata is served, when called at it.
+    fn serve_files(&self, node: NodeId) -> impl FnOnce(Context) + 'static {
+        let (geometry, memory) = (self.geometry, self.memory_of(node));
+        let servers = self.servers.clone();
+        move |context| {
+            let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
+            let files = node::serve_files(&context, geometry, &meta, memory);
+            servers.borrow_mut().entry(node).or_default().files = Some(files);
+        }
     }
 
     /// What the cluster knows of its disks besides their bytes: the last epoch that was durable on

@@ -300,7 +300,7 @@ impl Case {
         }
         let mut memory = Rng::new(seed ^ MEMORY_SALT);
         if memory.chance(1, 2) {
-            harness.cluster.world().share_memory(1 + memory.below(2) as u32);
+            harness.cluster.share_memory(1 + memory.below(2) as u32);
         }
         if self.planted == Some(Planted::LyingDisks) {
             plant_lying_disks(&harness);

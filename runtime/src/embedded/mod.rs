@@ -35,11 +35,11 @@ use crate::buffer::Pool;
 use crate::client_handle::{ClientHandle, Ingress, LocalTask};
 use crate::context::Context;
 use crate::deadline::Deadline;
-use crate::extensions::Extensions;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
-use crate::protocol::Undelivered;
+use crate::protocol::{Protocol, Undelivered};
 use crate::remote_nodes::RemoteNodes;
+use crate::shared_server::{SharedServer, SharedServers};
 
 /// Application nodes of one process, at most: the distance between the first numbers of two processes.
 const APPLICATIONS_MAX: u32 = 1 << 16;
@@ -92,7 +92,7 @@ struct MachineShared {
     stopping: AtomicBool,
     /// Until when its nodes may answer.
     deadline: Arc<Deadline>,
-    extensions: Arc<Extensions>,
+    shared_servers: SharedServers,
 }
 
 impl Embedded {
@@ -148,7 +148,7 @@ impl Embedded {
             timers,
             stopping: AtomicBool::new(false),
             deadline: Arc::default(),
-            extensions: Arc::default(),
+            shared_servers: SharedServers::default(),
         });
         let machine = Self {
             shared,
@@ -161,6 +161,11 @@ impl Embedded {
             arbiter.spawn_fn(move || thread::enter(shared, number));
         }
         Ok(machine)
+    }
+
+    /// Makes `server` answer requests of `P` on all threads of this process.
+    pub fn serve_shared<P: Protocol>(&self, server: Arc<dyn SharedServer<P>>) {
+        self.shared.shared_servers.serve(server);
     }
 
     /// Starts a node in this process; it serves nothing yet.
@@ -326,8 +331,8 @@ impl Ingress for MachineShared {
         self.place(node).is_some()
     }
 
-    fn extensions(&self) -> Option<&Extensions> {
-        Some(&self.extensions)
+    fn shared_servers(&self) -> Option<&SharedServers> {
+        Some(&self.shared_servers)
     }
 
     fn run(&self, work: LocalTask) {

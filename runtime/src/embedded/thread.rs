@@ -23,7 +23,6 @@ use crate::client_handle::Ingress;
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::disk::Disk;
-use crate::extensions::Extensions;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::machine::Machine;
@@ -32,6 +31,7 @@ use crate::net::{Address, Listener};
 use crate::protocol::Undelivered;
 use crate::remote_nodes::{Outbound, RemoteNodes};
 use crate::seed::{Rng, fresh_seed};
+use crate::shared_server::SharedServers;
 
 /// How often a node that waits for idleness looks again.
 const IDLE_PAUSE: Duration = Duration::from_micros(500);
@@ -296,8 +296,8 @@ impl Machine for MachineThread {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
     }
 
-    fn extensions(&self) -> Option<Arc<Extensions>> {
-        Some(self.shared.extensions.clone())
+    fn shared_servers(&self) -> Option<&SharedServers> {
+        Some(&self.shared.shared_servers)
     }
 
     fn answer_until(&self, _: NodeId, until: Duration) {

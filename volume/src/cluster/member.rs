@@ -1,8 +1,7 @@
 //! One process of a cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc as std_mpsc;
@@ -13,7 +12,6 @@ use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
-use meta::memory::MemoryBudget;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
@@ -24,11 +22,9 @@ use super::bootstrap::{ClusterStatus, status};
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
 use super::{ClusterError, Engine};
 use crate::directory::VolumeDirectory;
+use crate::node::{self, NodeServers, ProcessMemory};
 use crate::volume::{TRANSFER_BYTES, cores};
-use crate::{
-    NodeHandover, RunOptions, RunningVolume, VolumeError, hand_over, hand_over_disks, node,
-    resume_cache, resume_files, resume_metadata,
-};
+use crate::{NodeHandover, RunOptions, RunningVolume, VolumeError};
 use fileio::protocol::{Error, Flush, GetAttributes, ROOT};
 
 /// How often a process that has just started looks whether the volume answers.
@@ -78,13 +74,15 @@ pub struct Member {
     command: mpsc::UnboundedSender<SupervisorCommand>,
     /// Bytes of cached stripes of each node.
     cache_bytes: usize,
-    /// Of the metadata of all nodes here.
-    memory: Arc<MemoryBudget>,
+    /// Of all nodes here.
+    memory: ProcessMemory,
     map: Option<NodeMap>,
     /// All living processes know the map of this epoch.
     known: Epoch,
     /// To be served when all processes know the present map.
     pending: BTreeSet<NodeId>,
+    /// Starts the hand-over of each node that was begun here.
+    handing_over: BTreeMap<NodeId, oneshot::Sender<()>>,
     /// Its nodes are on their way to others.
     leaving: bool,
     /// They are with the others, who may not know it yet.
@@ -163,6 +161,7 @@ impl Member {
         let living = map.processes.len().max(1);
         // As if the nodes were spread evenly; a process that takes over has more.
         let cache_bytes = run.cache_bytes * living;
+        let memory = ProcessMemory::of_machine(&machine, &geometry, run.cache_bytes);
         let running = RunningVolume::of_cluster(machine, geometry, directory);
         Ok(Self {
             running,
@@ -173,7 +172,8 @@ impl Member {
             events,
             command,
             cache_bytes,
-            memory: MemoryBudget::beside_cache(run.cache_bytes),
+            memory,
+            handing_over: BTreeMap::new(),
             map: None,
             known: Epoch(0),
             pending: BTreeSet::new(),
@@ -361,7 +361,7 @@ impl Member {
         }
         for node in nodes {
             tracing::info!(%node, "begins here");
-            let coming = NodeStart {
+            let start = NodeStart {
                 geometry: self.running.geometry(),
                 cache_bytes: self.cache_bytes,
                 memory: self.memory.clone(),
@@ -369,12 +369,10 @@ impl Member {
                 command: self.command.clone(),
             };
             let events = self.events.clone();
-            let begun = machine.on_node(node, move |context| async move {
-                let begun = coming.come(context).await;
-                let _ = events.send(SupervisorEvent::Begun(node, begun));
-            });
-            // What comes of it is told.
-            drop(begun);
+            let (sender, hand_over) = oneshot::channel();
+            self.handing_over.insert(node, sender);
+            // It reports by events.
+            drop(machine.on_node(node, move |context| start.run(context, events, hand_over)));
         }
     }
 
@@ -382,25 +380,15 @@ impl Member {
     fn close_handle(&mut self, node: NodeId) {
         // One that waits for all to know the map has done nothing yet.
         let is_pending = self.pending.remove(&node);
+        let hand_over = self.handing_over.remove(&node);
         let is_disk_node = matches!(node.kind(), NodeKind::Disk(_));
         if is_pending || (self.flushed.is_some() && !is_disk_node) {
             self.running.machine().stop_node(node);
             return self.command(SupervisorCommand::Stopped(node));
         }
-        let events = self.events.clone();
-        let going = self.running.machine().on_node(node, move |context| async move {
-            let handed = if is_disk_node {
-                hand_over_disks(&context).await.unwrap_or_else(|error| {
-                    tracing::warn!(%node, %error, "what is not durable is lost");
-                    NodeHandover::default()
-                })
-            } else {
-                hand_over_at_last(&context).await
-            };
-            let by = context.lent::<ServerId>().map_or(0, |name| name.0);
-            let _ = events.send(SupervisorEvent::Let(node, by, Box::new(handed)));
-        });
-        drop(going);
+        if let Some(hand_over) = hand_over {
+            let _ = hand_over.send(());
+        }
     }
 
     fn tell_when_ready(&self) {
@@ -441,10 +429,10 @@ impl Member {
     }
 }
 
-/// One that still comes up does that first; one whose disks are away waits for them.
-async fn hand_over_at_last(context: &Context) -> NodeHandover {
+/// A node whose disks are away waits for them.
+async fn hand_over_with_retries(servers: &NodeServers, context: &Context) -> NodeHandover {
     loop {
-        match hand_over(context).await {
+        match servers.hand_over(context).await {
             Ok(handed) => return handed,
             Err(error) => {
                 tracing::info!(node = %context.node(), %error, "does not go elsewhere yet");
@@ -454,76 +442,107 @@ async fn hand_over_at_last(context: &Context) -> NodeHandover {
     }
 }
 
-/// By which a node has begun here: in the coordination engine it says who serves it.
-struct ServerId(u64);
-
 /// A node on its way up, while others live.
 struct NodeStart {
     geometry: Geometry,
     cache_bytes: usize,
-    memory: Arc<MemoryBudget>,
+    memory: ProcessMemory,
     /// Of its disks, if it is a disk node.
     paths: Vec<PathBuf>,
     command: mpsc::UnboundedSender<SupervisorCommand>,
 }
 
 impl NodeStart {
-    async fn come(self, context: Context) -> Result<(), VolumeError> {
-        match context.node().kind() {
-            NodeKind::Disk(index) => self.bring_disks(context, index).await,
-            NodeKind::Fs(index) => self.bring_files(context, index).await,
-            NodeKind::Application(_) => Ok(()),
+    /// Serves the node until `hand_over` is sent, then hands it over.
+    async fn run(
+        self,
+        context: Context,
+        events: std_mpsc::Sender<SupervisorEvent>,
+        hand_over: oneshot::Receiver<()>,
+    ) {
+        // In the coordination engine it says which instance of the node serves.
+        let (node, by) = (context.node(), context.random());
+        let begun = match node.kind() {
+            NodeKind::Disk(index) => self.bring_disks(&context, by, index).await,
+            NodeKind::Fs(index) => self.bring_files(&context, by, index).await,
+            NodeKind::Application(_) => return,
+        };
+        let (servers, begun) = match begun {
+            Ok(servers) => (servers, Ok(())),
+            Err(error) => (NodeServers::default(), Err(error)),
+        };
+        let _ = events.send(SupervisorEvent::Begun(node, begun));
+        if hand_over.await.is_err() {
+            return;
         }
+        let handed = if matches!(node.kind(), NodeKind::Disk(_)) {
+            servers.hand_over_disks(&context).await.unwrap_or_else(|error| {
+                tracing::warn!(%node, %error, "what is not durable is lost");
+                NodeHandover::default()
+            })
+        } else {
+            hand_over_with_retries(&servers, &context).await
+        };
+        let _ = events.send(SupervisorEvent::Let(node, by, Box::new(handed)));
     }
 
     /// The first time, makes the disks. One that is not as old as it should be is refused.
-    async fn bring_disks(self, context: Context, index: u32) -> Result<(), VolumeError> {
+    async fn bring_disks(
+        &self,
+        context: &Context,
+        by: u64,
+        index: u32,
+    ) -> Result<NodeServers, VolumeError> {
         let (key, geometry) = (format!("served/{index}"), self.geometry);
         let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
         if served.is_none() {
-            node::make_disks(&context, &geometry, index, &self.paths).await?;
+            node::make_disks(context, &geometry, index, &self.paths).await?;
         }
-        let handed = self.take(&context).await;
+        let handed = self.take(context.node(), by).await;
         let (last, now) = (served.unwrap_or_default(), context.epoch());
         let paths = self.paths.clone();
-        node::resume_disks(context, geometry, last, paths, handed.as_ref()).await?;
+        let disks = node::resume_disks(context.clone(), geometry, last, paths, handed.as_ref());
+        let disks = Some(disks.await?);
         self.put(&key, to_bytes(&now)).await;
-        Ok(())
+        Ok(NodeServers { disks, ..NodeServers::default() })
     }
 
     /// The first time, writes the first metadata of the node.
-    async fn bring_files(self, context: Context, index: u32) -> Result<(), VolumeError> {
+    async fn bring_files(
+        &self,
+        context: &Context,
+        by: u64,
+        index: u32,
+    ) -> Result<NodeServers, VolumeError> {
         let (key, geometry) = (format!("formatted/{index}"), self.geometry);
-        let handed = self.take(&context).await;
-        node::serve_cache(&context, geometry, self.cache_bytes);
+        let handed = self.take(context.node(), by).await;
+        let cache = node::serve_cache(context, geometry, self.cache_bytes);
         if let Some(handed) = &handed {
-            resume_cache(&context, handed);
+            handed.resume_cache(&cache);
         }
         if self.get(&key).await.is_none() {
             node::format_node(context.clone(), geometry).await?;
             self.put(&key, vec![1]).await;
         }
-        node::serve_metadata(context.clone(), geometry, self.memory.clone()).await?;
+        let meta = node::serve_metadata(context.clone(), geometry, self.memory.clone()).await?;
         if let Some(handed) = &handed {
-            resume_metadata(&context, handed);
+            handed.resume_metadata(&meta);
         }
         while let Err(error) = node::rejoin(context.clone()).await {
             tracing::info!(node = %context.node(), %error, "the others are waited for");
             context.sleep(REJOIN_PAUSE).await;
         }
-        node::serve_files(&context, geometry);
+        let files = node::serve_files(context, geometry, &meta, self.memory.clone());
         if let Some(handed) = &handed {
-            resume_files(&context, handed);
+            handed.resume_files(&files);
         }
-        Ok(())
+        Ok(NodeServers { cache: Some(cache), meta: Some(meta), files: Some(files), disks: None })
     }
 
     /// What the process has handed over that served the node before, if it did.
-    async fn take(&self, context: &Context) -> Option<NodeHandover> {
-        let by = context.random();
-        context.lend(Rc::new(ServerId(by)));
+    async fn take(&self, node: NodeId, by: u64) -> Option<NodeHandover> {
         let (answer, found) = oneshot::channel();
-        let _ = self.command.unbounded_send(SupervisorCommand::Take(context.node(), by, answer));
+        let _ = self.command.unbounded_send(SupervisorCommand::Take(node, by, answer));
         found.await.ok().flatten()
     }
 
@@ -570,20 +589,4 @@ fn listen(machine: &Embedded, address: &str, me: &Arc<LocalProcess>) -> Result<(
         Ok::<_, std::io::Error>(())
     });
     Ok(block_on(listening)??)
-}
-
-impl RunningVolume {
-    fn of_cluster(machine: Embedded, geometry: Geometry, directory: VolumeDirectory) -> Self {
-        Self { machine, geometry, directory }
-    }
-
-    fn machine(&self) -> &Embedded {
-        &self.machine
-    }
-
-    /// Where the disks of a disk node are; none for others.
-    fn disk_paths(&self, node: NodeId) -> Vec<PathBuf> {
-        let NodeKind::Disk(index) = node.kind() else { return Vec::new() };
-        (0..self.geometry.disks_per_node).map(|disk| self.directory.disk(index, disk)).collect()
-    }
 }

@@ -1,6 +1,7 @@
 //! A small volume on the emulated machine, brought up by the product's own code.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -11,7 +12,8 @@ use machine_emu::World;
 use meta::memory::MemoryBudget;
 use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
-use volume::{Geometry, VolumeError, node};
+use volume::node::{self, ProcessMemory};
+use volume::{Geometry, VolumeError};
 
 const DISK: &str = "disk";
 
@@ -21,8 +23,12 @@ pub(crate) struct Volume {
     geometry: Geometry,
     epoch: Cell<u64>,
     /// The metadata of all nodes, to check it.
-    mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
+    mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
     calls: Cell<u64>,
+}
+
+fn memory() -> ProcessMemory {
+    ProcessMemory::unshared(MemoryBudget::new(1 << 20))
 }
 
 impl Volume {
@@ -46,7 +52,7 @@ impl Volume {
         };
         let disk = move |context: Context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
-            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
+            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await.map(drop)
         };
         volume.on(NodeId::disk(0), disk).await;
         volume.on_all(move |context| node::format_node(context, geometry)).await;
@@ -65,7 +71,9 @@ impl Volume {
         let fs_nodes = 0..self.geometry.fs_nodes;
         fs_nodes.map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
         let geometry = self.geometry;
-        let disk = move |context| node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]);
+        let disk = move |context| async move {
+            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await.map(drop)
+        };
         self.on(NodeId::disk(0), disk).await;
         self.on_all(move |context| async move {
             node::serve_cache(&context, geometry, 4 << 20);
@@ -75,18 +83,21 @@ impl Volume {
         self.on_all(move |context| {
             let mounted = self.mounted.clone();
             async move {
-                let meta =
-                    node::serve_metadata(context, geometry, MemoryBudget::new(1 << 20)).await?;
-                mounted.borrow_mut().push(meta);
+                let node = context.node();
+                let meta = node::serve_metadata(context, geometry, memory()).await?;
+                mounted.borrow_mut().insert(node, meta);
                 Ok(())
             }
         })
         .await;
         self.on_all(node::finish_intents).await;
         self.on_all(node::end_recovery).await;
-        self.on_all(move |context| async move {
-            node::serve_files(&context, geometry);
-            Ok(())
+        self.on_all(|context| {
+            let meta = self.mounted.borrow()[&context.node()].clone();
+            async move {
+                node::serve_files(&context, geometry, &meta, memory());
+                Ok(())
+            }
         })
         .await;
     }
@@ -130,7 +141,7 @@ impl Volume {
     pub(crate) async fn audit(&self) -> NodeAudit {
         let mounted = self.mounted.borrow().clone();
         let mut all = NodeAudit::default();
-        for meta in mounted {
+        for meta in mounted.values() {
             all.join(meta.audit().await.unwrap());
         }
         all

@@ -1,17 +1,21 @@
 //! A small cluster on the emulated machine, whose nodes can die one by one.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::*;
 use machine_emu::{World, WorldShape};
+use meta::MetaServer;
 use meta::memory::MemoryBudget;
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
-use volume::{VolumeError, node};
+use volume::VolumeError;
+use volume::node::{self, ProcessMemory};
 
 pub(crate) const FS_NODES: u32 = 3;
 pub(crate) const DISK_NODES: u32 = 2;
@@ -30,6 +34,11 @@ pub(crate) struct Cluster {
     geometry: blockio::Geometry,
     cache_bytes: usize,
     epoch: Cell<u64>,
+    mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
+}
+
+fn memory() -> ProcessMemory {
+    ProcessMemory::unshared(MemoryBudget::new(1 << 20))
 }
 
 impl Cluster {
@@ -53,7 +62,8 @@ impl Cluster {
         let world = World::new(seed, WorldShape { fs_nodes: FS_NODES, disk_nodes: DISK_NODES });
         (0..DISK_NODES)
             .for_each(|node| world.create_used_disk(&path(node), geometry.disk_length()));
-        let cluster = Self { world, geometry, cache_bytes, epoch: Cell::new(1) };
+        let (epoch, mounted) = (Cell::new(1), Rc::default());
+        let cluster = Self { world, geometry, cache_bytes, epoch, mounted };
         let world = cluster.world.clone();
         world.run(cluster.format()).expect("an empty volume");
         cluster
@@ -89,8 +99,10 @@ impl Cluster {
         match node.kind() {
             NodeKind::Disk(index) => {
                 let paths = vec![path(index).into()];
-                self.on(node, move |context| node::serve_disks(context, geometry, Epoch(0), paths))
-                    .await
+                self.on(node, move |context| async move {
+                    node::serve_disks(context, geometry, Epoch(0), paths).await.map(drop)
+                })
+                .await
             }
             _ => {
                 self.on(node, move |context| async move {
@@ -103,17 +115,20 @@ impl Cluster {
     }
 
     async fn serve_metadata(&self, node: NodeId) -> Result<(), VolumeError> {
-        let geometry = self.geometry;
+        let (geometry, mounted) = (self.geometry, self.mounted.clone());
         self.on(node, move |context| async move {
-            node::serve_metadata(context, geometry, MemoryBudget::new(1 << 20)).await.map(drop)
+            let meta = node::serve_metadata(context, geometry, memory()).await?;
+            mounted.borrow_mut().insert(node, meta);
+            Ok(())
         })
         .await
     }
 
     async fn serve_files(&self, node: NodeId) -> Result<(), VolumeError> {
         let geometry = self.geometry;
+        let meta = self.mounted.borrow()[&node].clone();
         self.on(node, move |context| async move {
-            node::serve_files(&context, geometry);
+            node::serve_files(&context, geometry, &meta, memory());
             Ok(())
         })
         .await

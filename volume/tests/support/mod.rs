@@ -9,10 +9,11 @@ use blockio::protocol::{Error, Unsynced};
 use blockio::{Answer, BootId, Geometry, Stripes};
 use bytes::Bytes;
 use fileio::FileServer;
+use fileio::client::SharedFileServer;
 use futures::FutureExt as _;
 use futures::executor::block_on;
-use meta::MetaServer;
 use meta::memory::MemoryBudget;
+use meta::{MetaServer, SharedAttrCache};
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -97,7 +98,7 @@ impl Stripes for MemoryStripes {
 }
 
 /// Memory for the metadata of a small volume, never short.
-const METADATA_BYTES: usize = 16 << 20;
+pub(crate) const METADATA_BYTES: usize = 16 << 20;
 
 /// A machine of `fs_nodes` nodes on one thread, with an empty volume.
 #[allow(dead_code, reason = "not every test takes what there is usually")]
@@ -107,6 +108,16 @@ pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
 
 /// As [`machine`], with so much memory for metadata.
 pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<MemoryBudget>) -> Embedded {
+    machine_with(fs_nodes, stripes, memory, &Arc::new(SharedAttrCache::new(fs_nodes)))
+}
+
+/// As [`machine_within`], whose nodes publish to `shared_attrs`.
+pub(crate) fn machine_with(
+    fs_nodes: u32,
+    stripes: u64,
+    memory: Arc<MemoryBudget>,
+    shared_attrs: &Arc<SharedAttrCache>,
+) -> Embedded {
     let machine = Embedded::start(Config {
         threads: 1,
         fs_nodes,
@@ -124,17 +135,21 @@ pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<MemoryBudg
         disks_per_node: 1,
         stripes_per_disk: stripes / 2,
     };
+    machine.serve_shared(Arc::new(SharedFileServer(shared_attrs.clone())));
+    let shared_attrs = Some(shared_attrs.clone());
     let booted = machine.on_node(NodeId::fs(0), move |context| async move {
         let disk: Rc<dyn Stripes> = MemoryStripes::new(geometry);
         for node in 0..fs_nodes {
             let context: Context = context.beside(NodeId::fs(node));
             MetaServer::format(&context, &disk).await.expect("an empty volume");
-            let meta = MetaServer::mount(context.clone(), disk.clone(), memory.clone());
+            let (memory, shared_attrs) = (memory.clone(), shared_attrs.clone());
+            let meta =
+                MetaServer::mount(context.clone(), disk.clone(), memory, shared_attrs.clone());
             let meta = meta.await.expect("a volume");
             let information = meta.information();
             context.serve::<meta::protocol::Meta>(meta);
             volume::node::end_recovery(context.clone()).await.expect("nothing to recover");
-            let files = FileServer::new(context.clone(), disk.clone(), information);
+            let files = FileServer::new(context.clone(), disk.clone(), information, shared_attrs);
             context.serve::<fileio::protocol::FileIo>(files);
         }
     });

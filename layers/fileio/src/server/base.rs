@@ -6,7 +6,7 @@ use meta::hash::ino_node;
 use meta::protocol::{ChangeInode, GetInode, Inode, InodeChange};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
-use runtime::{Call, Context, NodeId, Spawn as _};
+use runtime::{Call, Context, NodeId};
 
 use crate::protocol::{Attributes, Error, Handle, Time};
 use crate::rules;
@@ -18,15 +18,10 @@ pub(super) struct MetadataAccess {
     /// What the metadata server of this node has in memory.
     pub(super) information: FileInformation,
     /// What all nodes of this process publish.
-    shared_attrs: Option<Arc<SharedAttrCache>>,
+    pub(super) shared_attrs: Option<Arc<SharedAttrCache>>,
 }
 
 impl MetadataAccess {
-    pub(super) fn new(context: Context, information: FileInformation) -> Self {
-        let shared_attrs = context.extension();
-        Self { context, information, shared_attrs }
-    }
-
     /// Calls the metadata server of `node`.
     pub(super) async fn meta<C>(&self, node: NodeId, call: C) -> Result<C::Reply, Error>
     where

@@ -42,13 +42,14 @@ mod write;
 mod xattrs;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::Stripes;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
-use meta::FileInformation;
 use meta::protocol::{GetDirty, ListUntrimmed};
+use meta::{FileInformation, SharedAttrCache};
 use runtime::{Caller, Context, RequestInfo as _, Senders, Server};
 
 pub use self::hand_over::{ClientHandover, FilesHandover};
@@ -172,13 +173,15 @@ runtime::handlers! { FileServer;
 
 impl FileServer {
     /// The files of the node of `context`; their content is on `stripes`, and what the metadata
-    /// server of the node has of them in memory is in `information`.
+    /// server of the node has of them in memory is in `information`. What other nodes of the
+    /// process publish is in `shared_attrs`, if they share memory.
     pub fn new(
         context: Context,
         stripes: Rc<dyn Stripes>,
         information: FileInformation,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Rc<Self> {
-        let base = MetadataAccess::new(context, information);
+        let base = MetadataAccess { context, information, shared_attrs };
         let content = Rc::new(ContentAccess::new(base.clone(), stripes));
         let commits = Rc::new(FileCommits::new(base.clone(), content.clone()));
         let shared = || (base.clone(), content.clone(), commits.clone());

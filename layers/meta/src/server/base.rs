@@ -1,6 +1,7 @@
 //! What the components of one node are built on.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use blockio::Stripes;
 use runtime::Context;
@@ -10,6 +11,7 @@ use super::open_file_table::OpenFileTable;
 use super::record_log::RecordLog;
 use super::replies::ReplyTable;
 use crate::memory::MemoryShare;
+use crate::shared_attrs::SharedAttrCache;
 use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
 
@@ -35,9 +37,10 @@ impl NodeBase {
         stripes: Rc<dyn Stripes>,
         store: Rc<Store>,
         share: Rc<MemoryShare>,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Result<Self, StoreError> {
         let open_files = Rc::<OpenFileTable>::default();
-        let publisher = Rc::new(Publisher::new(&context, node, share.clone()));
+        let publisher = Rc::new(Publisher::new(&context, node, shared_attrs, share.clone()));
         let records =
             Rc::new(RecordLog::new(context.clone(), node, store.clone(), publisher.clone()));
         let inodes = InodeCache::open(

@@ -2,10 +2,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
-use runtime::Context;
-use runtime::extensions::ValidityToken;
+use runtime::{Context, ValidityToken};
 
 use super::{Shard, SharedAttrCache};
 use crate::active::ActiveInode;
@@ -37,19 +36,15 @@ struct OwnShard {
     share: Rc<MemoryShare>,
 }
 
-impl SharedAttrCache {
-    /// An empty one, for the nodes of a volume.
-    fn new(nodes: u32) -> Self {
-        Self { shards: (0..nodes).map(|_| RwLock::default()).collect() }
-    }
-}
-
 impl Publisher {
     /// For the life of the node of `context` that has just begun. Shows nothing before
     /// [`begin`](Self::begin).
-    pub(crate) fn new(context: &Context, node: u32, share: Rc<MemoryShare>) -> Self {
-        let nodes = context.fs_nodes();
-        let shared_attrs = context.extension_or(|| SharedAttrCache::new(nodes));
+    pub(crate) fn new(
+        context: &Context,
+        node: u32,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
+        share: Rc<MemoryShare>,
+    ) -> Self {
         let own = shared_attrs.zip(context.validity()).map(|(shared_attrs, validity)| OwnShard {
             shared_attrs,
             node,

@@ -10,11 +10,9 @@
 
 mod locks;
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Attributes, Cause, Credentials, Error, FileSystem, OpenOptions};
@@ -22,7 +20,7 @@ use fileio::protocol::{Error as FileIoError, GetAttributes, Handle, LEASE, Link,
 use futures::FutureExt as _;
 use runtime::protocol::{ErrorOf, Undelivered};
 use runtime::seed::Rng;
-use runtime::{Call, Context, NodeId, Spawn};
+use runtime::{Call, Context, NodeId, Protocol, Spawn};
 
 use crate::cluster::OBSERVER;
 use crate::enumerate::volume::flaws;
@@ -74,8 +72,8 @@ impl Spawn for CrashableClient {
         self.context.fs_nodes()
     }
 
-    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.context.extension().filter(|_| self.alive.get())
+    fn try_shared<P: Protocol>(&self, request: &P::Request) -> Option<P::Reply> {
+        self.alive.get().then(|| self.context.try_shared::<P>(request))?
     }
 
     fn task<F: Future<Output = ()> + 'static>(

@@ -3,14 +3,13 @@
 use std::any::{Any, TypeId};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fileio::model::Model;
 use fileio::protocol::{Commit, Credentials, Reply, Request, Write};
 use futures::FutureExt as _;
 use runtime::protocol::ErrorOf;
-use runtime::{Call, Context, NodeId, Spawn};
+use runtime::{Call, Context, NodeId, Protocol, Spawn};
 
 use crate::planted::Planted;
 
@@ -75,8 +74,8 @@ impl Spawn for ClusterSpawn {
         self.context.fs_nodes()
     }
 
-    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.context.extension()
+    fn try_shared<P: Protocol>(&self, request: &P::Request) -> Option<P::Reply> {
+        self.context.try_shared::<P>(request)
     }
 
     fn task<F: Future<Output = ()> + 'static>(

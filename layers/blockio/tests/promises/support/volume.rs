@@ -1,5 +1,6 @@
 //! A formatted volume with its disk nodes.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,6 +38,7 @@ pub(crate) struct Volume {
     /// In order of disk nodes, then disks within the node.
     pub(crate) disks: Vec<MemoryDisk>,
     log: Log,
+    servers: RefCell<Vec<Rc<Server>>>,
 }
 
 impl Volume {
@@ -58,7 +60,7 @@ impl Volume {
                 })
                 .expect("the disk is good");
         }
-        Self { world, geometry, disks, log }
+        Self { world, geometry, disks, log, servers: RefCell::default() }
     }
 
     /// A volume with its servers running.
@@ -72,17 +74,19 @@ impl Volume {
     /// Starts the server of each disk node.
     pub(crate) fn serve(&self, config: Config) -> Result<(), OpenError> {
         let disks_per_node = self.geometry.disks_per_node as usize;
+        let mut servers = Vec::new();
         for (index, disks) in (0..).zip(self.disks.chunks(disks_per_node)) {
             let disks = disks.iter().map(|disk| Rc::new(disk.clone()) as Rc<dyn Disk>).collect();
             let context = self.world.context(NodeId::disk(index));
             let geometry = self.geometry;
-            self.world.run(async move {
+            let server = self.world.run(async move {
                 let server = Server::open(&context, geometry, disks, config).await?;
-                context.lend(server.clone());
-                context.serve::<BlockIo>(server);
-                Ok(())
+                context.serve::<BlockIo>(server.clone());
+                Ok::<_, OpenError>(server)
             })?;
+            servers.push(server);
         }
+        self.servers.replace(servers);
         Ok(())
     }
 
@@ -102,10 +106,8 @@ impl Volume {
     /// The first disk node ends in order; its life.
     pub(crate) fn hand_over(&self) -> BootId {
         let context = self.world.context(NodeId::disk(0));
-        self.world.run(async move {
-            let server = context.lent::<Server>().expect("it serves");
-            server.hand_over(&context).await.expect("the disks are good")
-        })
+        let server = self.servers.borrow()[0].clone();
+        self.world.run(async move { server.hand_over(&context).await.expect("the disks are good") })
     }
 
     /// An application node.

@@ -1,0 +1,57 @@
+//! How a volume is made and run.
+
+use std::path::PathBuf;
+
+use blockio::Geometry;
+use runtime::embedded::Embedded;
+
+/// The default number of nodes of a volume.
+pub const FS_NODES: u32 = 64;
+/// The default stripe size, in bytes (the thesis').
+pub const STRIPE_SIZE: u32 = 64 << 10;
+/// The default memory for cached stripes, in bytes.
+pub const CACHE_BYTES: usize = 512 << 20;
+
+/// The shape of a volume to be made.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Disk nodes.
+    pub disk_nodes: u32,
+    /// Disks per disk node.
+    pub disks_per_node: u32,
+    /// Bytes of each disk file that does not exist yet.
+    pub disk_bytes: u64,
+    /// Where the disks are, disk node by disk node; empty for files in the volume's directory.
+    pub disks: Vec<PathBuf>,
+    /// File-system nodes.
+    pub fs_nodes: u32,
+    /// Bytes per stripe.
+    pub stripe_size: u32,
+}
+
+/// How to run a volume.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Threads that host nodes; 0 for one per core.
+    pub threads: usize,
+    /// Bytes of cached stripes; metadata take half as much again, at most.
+    pub cache_bytes: usize,
+    /// The memory of the cache is found at the start, and not when it is first used: who reads or writes
+    /// first need not wait for it.
+    pub prefault: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { threads: 0, cache_bytes: CACHE_BYTES, prefault: false }
+    }
+}
+
+impl RunOptions {
+    /// What [`prefault`](Self::prefault) says.
+    pub(crate) fn find_memory(&self, machine: &Embedded, geometry: &Geometry) {
+        if self.prefault {
+            machine.pool().prefault(geometry.stripe_size as usize, self.cache_bytes);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A volume that is open in this process.
+
+use std::future::Future;
+
+use blockio::Geometry;
+use fileio::protocol::{Error, Flush};
+use futures::executor::block_on;
+use futures::future::join_all;
+use runtime::embedded::Embedded;
+use runtime::net::Address;
+use runtime::protocol::Undelivered;
+use runtime::{ClientHandle, Context, Epoch, NodeId};
+
+use crate::boot;
+use crate::directory::VolumeDirectory;
+use crate::error::VolumeError;
+
+/// A volume that is open in this process. Dropping it is like a crash; [`stop`](Self::stop) it.
+#[derive(Debug)]
+pub struct RunningVolume {
+    pub(crate) machine: Embedded,
+    pub(crate) geometry: Geometry,
+    // After the machine: the lock is given up last.
+    pub(crate) directory: VolumeDirectory,
+}
+
+impl RunningVolume {
+    /// A seat for an ordinary thread.
+    pub fn client_handle(&self) -> ClientHandle {
+        self.machine.client_handle()
+    }
+
+    /// The shape of the volume.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The epoch in which it lives: for a volume of one process, that in which it was opened.
+    pub fn epoch(&self) -> Epoch {
+        self.machine.epoch()
+    }
+
+    /// The buffers that network, cache and disks share.
+    pub fn pool(&self) -> &runtime::buffer::Pool {
+        self.machine.pool()
+    }
+
+    /// Runs `work` on a node of its own inside the machine: a gateway, say.
+    pub fn on_application<F: Future<Output: Send> + 'static>(
+        &self,
+        work: impl FnOnce(Context) -> F + Send + 'static,
+    ) -> impl Future<Output = Result<F::Output, Undelivered>> + Send + 'static {
+        self.machine.on_node(self.machine.application(), work)
+    }
+
+    /// Lets other processes of this host ask, at the socket in the volume's directory.
+    pub fn answer_socket(&self) -> Result<(), VolumeError> {
+        let address = Address::Unix(self.directory.socket());
+        let listening = self.on_application(|context| async move {
+            let listener = context.listen(&address).await?;
+            let serving = context.clone();
+            context.task(async move {
+                if let Err(error) = transport::serve(serving, listener).await {
+                    tracing::error!(%error, "the volume's socket does not answer any more");
+                }
+            });
+            Ok::<_, std::io::Error>(())
+        });
+        Ok(block_on(listening)??)
+    }
+
+    /// Makes everything durable, and the logs short.
+    pub fn flush(&self) -> Result<(), VolumeError> {
+        let client_handle = self.client_handle();
+        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let flushed = nodes.map(|node| client_handle.spawn(node, Flush {}));
+        let outcomes = block_on(join_all(flushed));
+        outcomes.into_iter().collect::<Result<Vec<()>, Error>>().map_err(VolumeError::Flush)?;
+        Ok(())
+    }
+
+    /// Makes everything durable and ends.
+    pub fn stop(self) -> Result<(), VolumeError> {
+        self.flush()?;
+        boot::final_checkpoint(&self.machine, &self.geometry)
+        // The machine ends when it is dropped.
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl RunningVolume {
+    pub(crate) fn of_cluster(
+        machine: Embedded,
+        geometry: Geometry,
+        directory: VolumeDirectory,
+    ) -> Self {
+        Self { machine, geometry, directory }
+    }
+
+    pub(crate) fn machine(&self) -> &Embedded {
+        &self.machine
+    }
+
+    /// Where the disks of a disk node are; none for others.
+    pub(crate) fn disk_paths(&self, node: NodeId) -> Vec<std::path::PathBuf> {
+        let runtime::NodeKind::Disk(index) = node.kind() else { return Vec::new() };
+        (0..self.geometry.disks_per_node).map(|disk| self.directory.disk(index, disk)).collect()
+    }
+}
