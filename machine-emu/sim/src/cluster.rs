@@ -137,11 +137,9 @@ impl SimulatedCluster {
 
     /// The metadata of all nodes together, read to its last byte.
     pub(super) async fn audit(&self) -> Result<NodeAudit, StoreError> {
-        let servers = self.servers.borrow();
-        let mounted: Vec<_> = servers.values().filter_map(|node| node.meta.clone()).collect();
-        drop(servers);
+        let servers = self.servers.borrow().clone();
         let mut all = NodeAudit::default();
-        for meta in mounted {
+        for meta in servers.values().filter_map(|node| node.meta.as_ref()) {
             all.join(meta.audit().await?);
         }
         Ok(all)
