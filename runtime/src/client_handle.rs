@@ -12,36 +12,11 @@ use tokio::sync::oneshot;
 
 use crate::context::{Context, Spawn};
 use crate::host::{Host, undelivered_bytes};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::NodeId;
+use crate::machine::Ingress;
 use crate::mail::{Envelope, Message, TypedRequest};
 use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
-use crate::shared_server::SharedServers;
 use crate::wire::{Decoder, Encoder};
-
-/// How a machine lets ordinary threads in.
-pub trait Ingress: Send + Sync {
-    /// Brings a request to a node; a full queue refuses it with `Busy`.
-    fn send(&self, envelope: Envelope);
-    /// Resolves after `duration`.
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
-    /// File-system nodes of the volume.
-    fn fs_nodes(&self) -> u32;
-    /// The epoch of the node map.
-    fn epoch(&self) -> Epoch;
-    /// Is the node in this process?
-    fn is_here(&self, _node: NodeId) -> bool {
-        false
-    }
-    /// The shared servers of this process, if the machine is in it.
-    fn shared_servers(&self) -> Option<&SharedServers> {
-        None
-    }
-    /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
-    fn run(&self, work: LocalTask);
-}
-
-/// What a thread of the machine shall run.
-pub type LocalTask = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
 /// Access to the machine for an ordinary thread: an application node that only sends requests.
 #[derive(Clone)]

@@ -13,15 +13,14 @@ use futures::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
-use crate::client_handle::Ingress;
 use crate::deadline::ValidityToken;
 use crate::disk::Disk;
 use crate::host::{CallStart, Host};
 use crate::ids::{Epoch, NodeId};
-use crate::machine::Machine;
+use crate::machine::{Ingress, Machine};
 use crate::mail::{Envelope, TypedRequest};
 use crate::net::{Address, Listener};
-use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
+use crate::protocol::{Call, Caller, ErrorOf, Protocol, RequestInfo as _, Undelivered};
 
 /// How often a node that lets nothing more in looks whether all is done.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
@@ -332,6 +331,3 @@ impl<C: Call> std::fmt::Debug for Pending<C> {
         f.debug_struct("Pending").finish_non_exhaustive()
     }
 }
-
-/// The classes in order of priority, for tables indexed by class.
-pub(crate) const CLASSES: [Class; 2] = [Class::Control, Class::Bulk];

@@ -13,10 +13,9 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use tracing::Instrument as _;
 
-use crate::context::CLASSES;
 use crate::deadline::{Deadline, ValidityToken};
 use crate::ids::{Epoch, NodeId};
-use crate::protocol::{Caller, Class, PROTOCOLS, Protocol, RequestInfo as _, Undelivered};
+use crate::protocol::{CLASSES, Caller, Class, PROTOCOLS, Protocol, RequestInfo as _, Undelivered};
 use crate::sync::Limit;
 use crate::wire::{Decoder, Encoder, Wire as _};
 

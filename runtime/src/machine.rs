@@ -8,10 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::LocalBoxFuture;
+use futures::future::{BoxFuture, LocalBoxFuture};
 
 use crate::buffer::Pool;
-use crate::client_handle::Ingress;
 use crate::disk::Disk;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId};
@@ -83,3 +82,28 @@ pub trait Machine: 'static {
         address: &Address,
     ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>>;
 }
+
+/// How a machine lets ordinary threads in.
+pub trait Ingress: Send + Sync {
+    /// Brings a request to a node; a full queue refuses it with `Busy`.
+    fn send(&self, envelope: Envelope);
+    /// Resolves after `duration`.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    /// File-system nodes of the volume.
+    fn fs_nodes(&self) -> u32;
+    /// The epoch of the node map.
+    fn epoch(&self) -> Epoch;
+    /// Is the node in this process?
+    fn is_here(&self, _node: NodeId) -> bool {
+        false
+    }
+    /// The shared servers of this process, if the machine is in it.
+    fn shared_servers(&self) -> Option<&SharedServers> {
+        None
+    }
+    /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
+    fn run(&self, work: LocalTask);
+}
+
+/// What a thread of the machine shall run.
+pub type LocalTask = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;

@@ -79,6 +79,9 @@ pub enum Class {
     Bulk,
 }
 
+/// The classes in order of priority, for tables indexed by class.
+pub(crate) const CLASSES: [Class; 2] = [Class::Control, Class::Bulk];
+
 /// Which node owns a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {

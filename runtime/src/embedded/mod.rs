@@ -11,6 +11,7 @@
 mod disk;
 mod inbox;
 mod net;
+mod shared;
 mod spin;
 mod thread;
 
@@ -30,12 +31,13 @@ use tokio::sync::oneshot;
 pub use self::disk::{DISK_ACCESS_VARIABLE, DiskAccess};
 use self::inbox::Inbox;
 pub use self::net::stream;
-use crate::Table;
+pub use self::shared::Config;
+use self::shared::MachineShared;
 use crate::buffer::Pool;
-use crate::client_handle::{ClientHandle, Ingress, LocalTask};
+use crate::client_handle::ClientHandle;
 use crate::context::Context;
-use crate::deadline::Deadline;
 use crate::ids::{Epoch, NodeId, NodeKind};
+use crate::machine::{Ingress, LocalTask};
 use crate::mail::Envelope;
 use crate::protocol::{Protocol, Undelivered};
 use crate::remote_nodes::RemoteNodes;
@@ -43,23 +45,6 @@ use crate::shared_server::{SharedServer, SharedServers};
 
 /// Application nodes of one process, at most: the distance between the first numbers of two processes.
 const APPLICATIONS_MAX: u32 = 1 << 16;
-
-/// The shape of an embedded machine.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Threads that host nodes.
-    pub threads: usize,
-    /// File-system nodes of the volume.
-    pub fs_nodes: u32,
-    /// Disk nodes of the volume.
-    pub disk_nodes: u32,
-    /// The epoch in which the volume was opened.
-    pub epoch: Epoch,
-    /// Bytes of buffers that may be in use at a time.
-    pub pool_bytes: usize,
-    /// How the disks are driven.
-    pub disk_access: DiskAccess,
-}
 
 /// A running machine. Dropping it stops the threads; what the layers hold is lost like in a crash,
 /// so settle them first.
@@ -70,29 +55,6 @@ pub struct Embedded {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     applications: AtomicU32,
-}
-
-/// What the threads of one machine share.
-#[derive(Debug)]
-struct MachineShared {
-    config: Config,
-    pool: Pool,
-    /// The threads.
-    arbiters: Vec<ArbiterHandle>,
-    /// What waits for each of them.
-    inboxes: Vec<Inbox>,
-    /// The nodes of this process, and the thread of each.
-    nodes: RwLock<Table<NodeId, usize>>,
-    /// Only grows.
-    epoch: AtomicU64,
-    /// The nodes of other processes; `None` if there are no others.
-    remote: Option<Arc<dyn RemoteNodes>>,
-    /// Drives the timers of ordinary threads.
-    timers: Handle,
-    stopping: AtomicBool,
-    /// Until when its nodes may answer.
-    deadline: Arc<Deadline>,
-    shared_servers: SharedServers,
 }
 
 impl Embedded {
@@ -290,11 +252,6 @@ impl Drop for Embedded {
 }
 
 impl MachineShared {
-    /// The thread of a node of this process.
-    fn place(&self, node: NodeId) -> Option<usize> {
-        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
-    }
-
     /// Gives the envelope to the node's thread; back if the node is not in this process.
     fn send_here(&self, envelope: Envelope) -> Result<(), Envelope> {
         let Some(thread) = self.place(envelope.to) else { return Err(envelope) };
@@ -337,7 +294,7 @@ impl Ingress for MachineShared {
 
     fn run(&self, work: LocalTask) {
         // All threads are alike, and a machine has one.
-        self.arbiters[0].spawn_fn(move || thread::spawn(work()));
+        self.arbiters[0].spawn_fn(move || shared::spawn(work()));
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the nodes of one thread see of the machine.
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,17 +14,17 @@ use tracing::Instrument as _;
 
 use super::disk::{self, Ring};
 use super::inbox::Inbox;
+use super::net;
+use super::shared::{MachineShared, bind, spawn};
 use super::spin::SpinState;
-use super::{MachineShared, net};
 use crate::Table;
 use crate::buffer::Pool;
-use crate::client_handle::Ingress;
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::disk::Disk;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
-use crate::machine::Machine;
+use crate::machine::{Ingress, Machine};
 use crate::mail::Envelope;
 use crate::net::{Address, Listener};
 use crate::protocol::Undelivered;
@@ -92,6 +91,7 @@ impl MachineThread {
 /// Makes the current thread part of the machine.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 pub(super) fn enter(shared: Arc<MachineShared>, number: usize) {
+    bind(shared.clone());
     let links = shared.remote.clone().map(RemoteNodes::links);
     let machine = MachineThread {
         shared,
@@ -198,21 +198,6 @@ pub(super) fn empty_inbox() -> bool {
 /// The thread is to be told from now on; false if something has come just now.
 pub(super) fn leave_inbox() -> bool {
     machine().inbox().sleep()
-}
-
-/// Runs `task` on the current thread. Dropped unfinished when the machine stops.
-#[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
-pub(super) fn spawn(task: impl Future<Output = ()> + 'static) {
-    // A task that is being dropped with its thread may try to start another.
-    let stopping = MACHINE
-        .try_with(|machine| {
-            let machine = machine.borrow();
-            machine.as_ref().is_none_or(|machine| machine.shared.stopping.load(Relaxed))
-        })
-        .unwrap_or(true);
-    if !stopping {
-        actix::spawn(task);
-    }
 }
 
 impl Machine for MachineThread {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 
-use super::check;
+use super::access::check;
 use crate::buffer::{Buffer, Pool};
 use crate::disk::Disk;
 

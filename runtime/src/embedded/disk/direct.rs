@@ -10,13 +10,13 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::check;
+use super::access::check;
 use super::growth::Growth;
 use super::ring::{IoReceiver, PIECES_MAX, Ring, RingFile};
 use super::writes::{WritePermit, Writes};
 use crate::buffer::{ALIGNMENT, Buffer, Pool};
 use crate::disk::{Disk, cut};
-use crate::embedded::thread;
+use crate::embedded::shared;
 
 const BLOCK: u64 = ALIGNMENT as u64;
 
@@ -102,7 +102,7 @@ impl Disk for DirectDisk {
             entered => {
                 // A task, so that it goes on if the caller drops the future.
                 let (done, answer) = tokio::sync::oneshot::channel();
-                thread::spawn(async move {
+                shared::spawn(async move {
                     let entered = match entered {
                         Some(entered) => entered,
                         None => inner.writes.entered(first..end, patches).await,

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use super::writes::WritePermit;
 use crate::buffer::{ALIGNMENT, Buffer};
-use crate::embedded::thread;
+use crate::embedded::shared;
 
 /// Requests that go to the kernel in one system call, at most.
 const ENTRIES: u32 = 256;
@@ -40,7 +40,7 @@ pub(super) const PIECES_MAX: usize = 1024;
 const CLOSE_SECONDS: u32 = 60;
 
 /// The ring of one thread.
-pub(in crate::embedded) struct Ring {
+pub(crate) struct Ring {
     io: RefCell<IoUring>,
     /// Signalled by the kernel when there are completions.
     event: AsyncFd<OwnedFd>,
@@ -113,7 +113,7 @@ enum OperationStep {
 
 impl Ring {
     /// The ring of the current thread. Errors: the kernel has no io_uring, or forbids it.
-    pub(in crate::embedded) fn new() -> io::Result<Rc<Self>> {
+    pub(crate) fn new() -> io::Result<Rc<Self>> {
         let io = new_io_uring()?;
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         io.submitter().register_eventfd(event.as_raw_fd())?;
@@ -132,7 +132,7 @@ impl Ring {
             refused: Cell::new(false),
         });
         let driven = Rc::downgrade(&ring);
-        thread::spawn(std::future::poll_fn(move |cx| drive(&driven, cx)));
+        shared::spawn(std::future::poll_fn(move |cx| drive(&driven, cx)));
         Ok(ring)
     }
 
@@ -146,7 +146,7 @@ impl Ring {
     }
 
     /// Refuses further requests and waits for those that the kernel works on.
-    pub(in crate::embedded) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.set(true);
         // The kernel has not seen them, so they may go.
         let unseen = std::mem::take(&mut self.operations.borrow_mut().ready);
