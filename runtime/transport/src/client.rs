@@ -16,7 +16,9 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::fast_path::FastPath;
-use super::frame::{FrameHeader, FrameReader, PeerHello, ServerHello, garbled, kind, pack};
+use super::frame::{
+    FrameHeader, FrameReader, PeerHello, ServerHello, garbled, kind, pack, request,
+};
 use super::guard::{Guard, Refusal};
 use runtime::client_handle::ClientHandle;
 use runtime::embedded::{sleep_on, stream};
@@ -24,7 +26,7 @@ use runtime::ids::{Epoch, NodeId};
 use runtime::machine::{Ingress, LocalTask};
 use runtime::mail::{Envelope, Message};
 use runtime::net::Stream;
-use runtime::protocol::{Class, Undelivered};
+use runtime::protocol::Undelivered;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 /// Requests waiting to be sent, at most; past it the answer is `Busy`.
@@ -251,28 +253,6 @@ impl OpenCalls {
         self.open.borrow_mut().insert(call_id, envelope.message);
         pack(header, body)
     }
-}
-
-/// A request as it travels.
-pub(super) fn request(envelope: &Envelope, call_id: u64) -> (FrameHeader, Encoder) {
-    let message = &envelope.message;
-    let mut body = Encoder::new();
-    message.encode(&mut body);
-    let header = FrameHeader {
-        kind: kind::REQUEST,
-        protocol: message.protocol(),
-        protocol_version: message.version(),
-        class: match envelope.class {
-            Class::Control => 1,
-            Class::Bulk => 2,
-        },
-        to: envelope.to.0,
-        from: envelope.caller.node.0,
-        call_id,
-        epoch: envelope.caller.epoch.0,
-        ..FrameHeader::default()
-    };
-    (header, body)
 }
 
 /// The other process, as a handle sees it.

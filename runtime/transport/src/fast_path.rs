@@ -39,7 +39,10 @@ impl FastPath {
         let _ = (guard, number, incarnation);
         Self {
             #[cfg(feature = "fabric")]
-            asking: Asking::new(guard, (number, incarnation)).map(RefCell::new),
+            asking: guard.fabrics().and_then(|fabrics| {
+                let asking = Asking::new(fabrics, guard.seals(), (number, incarnation));
+                asking.map(RefCell::new)
+            }),
         }
     }
 
@@ -118,8 +121,9 @@ impl Serving {
             self.granted = None;
             let incarnation = (self.hello.process, self.hello.incarnation);
             let offer = runtime::wire::from_bytes(&frame.head).ok();
-            let grant =
-                offer.and_then(|offer| Granted::of(&self.guard, context, incarnation, &offer));
+            let grant = offer.zip(self.guard.fabrics()).and_then(|(offer, fabrics)| {
+                Granted::of(fabrics, self.guard.seals(), context, incarnation, &offer)
+            });
             if let Some((granted, telling)) = grant {
                 self.granted = Some(granted);
                 context.task(telling.for_each(move |grant| {

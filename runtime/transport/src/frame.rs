@@ -5,6 +5,7 @@ use std::io;
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use runtime::ids::{Epoch, NodeId, VolumeId};
+use runtime::mail::Envelope;
 use runtime::net::Reader;
 use runtime::protocol::{Caller, Class};
 use runtime::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
@@ -170,6 +171,28 @@ pub(super) struct LinkFrame {
     pub(super) header: FrameHeader,
     pub(super) head: Bytes,
     pub(super) bulk: Bytes,
+}
+
+/// A request as it travels.
+pub(super) fn request(envelope: &Envelope, call_id: u64) -> (FrameHeader, Encoder) {
+    let message = &envelope.message;
+    let mut body = Encoder::new();
+    message.encode(&mut body);
+    let header = FrameHeader {
+        kind: kind::REQUEST,
+        protocol: message.protocol(),
+        protocol_version: message.version(),
+        class: match envelope.class {
+            Class::Control => 1,
+            Class::Bulk => 2,
+        },
+        to: envelope.to.0,
+        from: envelope.caller.node.0,
+        call_id,
+        epoch: envelope.caller.epoch.0,
+        ..FrameHeader::default()
+    };
+    (header, body)
 }
 
 /// Completes `header` for `message` and returns the pieces to send.

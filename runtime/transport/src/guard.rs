@@ -114,6 +114,12 @@ impl Guard {
         self.fabrics.as_ref()
     }
 
+    /// Whether what goes over libfabric is sealed.
+    #[cfg(feature = "fabric")]
+    pub(crate) fn seals(&self) -> bool {
+        !matches!(self.security, Security::None)
+    }
+
     /// How connections are protected.
     pub fn security(&self) -> &Security {
         &self.security

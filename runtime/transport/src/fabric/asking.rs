@@ -1,21 +1,17 @@
 //! The side of a link that offers, and asks.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::fabric::transport::{ConnectionId, KEY_SIZE, SealKey, TICKET_SIZE};
+use ::fabric::transport::{KEY_SIZE, SealKey, TICKET_SIZE};
 use bytes::Bytes;
 
-use super::pair::{FabricPair, PairCommand};
-use super::{CALLS_MAX, Fabrics, Incarnation, Peer, Provider, lock};
-use crate::client::request;
-use crate::frame::{FabricAnswer, FabricOffer, FrameHeader, LinkFrame, kind, pack, pack_apart};
-use crate::guard::{Guard, Security};
-use runtime::mail::{Envelope, Message};
-use runtime::protocol::Undelivered;
-use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
+use super::pair::PairCommand;
+use super::paths::{Over, RequestPath};
+use super::shared::{Incarnation, Peer};
+use super::{Fabrics, Provider};
+use crate::frame::{FabricAnswer, FabricOffer, FrameHeader, kind, pack};
+use runtime::wire::{Encoder, Wire as _, from_bytes};
 
 /// After a failure of libfabric, the link does without it this long.
 const REST: Duration = Duration::from_secs(5);
@@ -48,13 +44,21 @@ fn now() -> Instant {
 
 impl Asking {
     /// `None` if this process has no libfabric.
-    pub(in super::super) fn new(guard: &Guard, incarnation: Incarnation) -> Option<Self> {
-        let fabrics = guard.fabrics().filter(|fabrics| !fabrics.providers().is_empty())?.clone();
-        let seals = !matches!(guard.security(), Security::None);
-        Some(Self { fabrics, incarnation, seals, state: OfferState::Rests(Some(now())) })
+    pub(in super::super) fn new(
+        fabrics: &Arc<Fabrics>,
+        seals: bool,
+        incarnation: Incarnation,
+    ) -> Option<Self> {
+        let fabrics = fabrics.clone();
+        (!fabrics.providers().is_empty()).then(|| Self {
+            fabrics,
+            incarnation,
+            seals,
+            state: OfferState::Rests(Some(now())),
+        })
     }
 
-    /// What is to be told the other side now.
+    /// The frames to be sent to the other side now.
     pub(in super::super) fn offer(&mut self) -> Vec<Bytes> {
         let now = now();
         match &self.state {
@@ -82,8 +86,12 @@ impl Asking {
         self.state = OfferState::Offered(now);
         let providers = self.fabrics.providers().iter().map(|one| one.name().to_owned()).collect();
         let mut head = Encoder::new();
-        FabricOffer { host: self.fabrics.host.clone(), instance: self.fabrics.instance, providers }
-            .put(&mut head);
+        FabricOffer {
+            host: self.fabrics.host.clone(),
+            instance: self.fabrics.shared.instance,
+            providers,
+        }
+        .put(&mut head);
         pack(
             FrameHeader { kind: kind::OFFER, call_id: kind::NO_CALL, ..FrameHeader::default() },
             head,
@@ -134,13 +142,7 @@ impl Asking {
         }
         let peer = Peer { incarnation: self.incarnation, instance: grant.instance, provider };
         let pair = self.fabrics.pair(peer)?;
-        let way = Arc::new(RequestPath {
-            pair: pair.clone(),
-            ticket,
-            connection: OnceLock::new(),
-            next_id: AtomicU64::new(0),
-            calls: Mutex::new(Some(BTreeMap::new())),
-        });
+        let way = Arc::new(RequestPath::new(pair.clone(), ticket));
         pair.tell(PairCommand::Connect { address: grant.address, key, way: way.clone() });
         Some(way)
     }
@@ -163,83 +165,5 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         drop(self.end());
-    }
-}
-
-/// Calls without an answer. Dropping one tells its asker that the answer is lost.
-pub(in super::super) type Over = BTreeMap<u64, Box<dyn Message>>;
-
-/// Requests of one link over libfabric.
-pub(in super::super) struct RequestPath {
-    pair: Arc<FabricPair>,
-    pub(super) ticket: [u8; TICKET_SIZE],
-    /// Once it is open.
-    connection: OnceLock<ConnectionId>,
-    next_id: AtomicU64,
-    /// `None` when it is over.
-    calls: Mutex<Option<Over>>,
-}
-
-impl std::fmt::Debug for RequestPath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Way").field("connection", &self.connection).finish_non_exhaustive()
-    }
-}
-
-impl RequestPath {
-    fn is_open(&self) -> bool {
-        self.connection.get().is_some() && !self.is_over()
-    }
-
-    fn is_over(&self) -> bool {
-        lock(&self.calls).is_none()
-    }
-
-    /// Sends a request on its way; gives it back if there is none any more.
-    pub(in super::super) fn send(&self, envelope: Envelope) -> Option<Envelope> {
-        let Some(connection) = self.connection.get().copied() else { return Some(envelope) };
-        let call_id = self.next_id.fetch_add(1, Relaxed);
-        let (header, body) = request(&envelope, call_id);
-        let mut calls = lock(&self.calls);
-        let Some(open) = &mut *calls else {
-            drop(calls);
-            return Some(envelope);
-        };
-        if open.len() >= CALLS_MAX {
-            drop(calls);
-            envelope.message.refuse(Undelivered::Busy);
-            return None;
-        }
-        open.insert(call_id, envelope.message);
-        drop(calls);
-        let (head, bulk) = pack_apart(header, body);
-        self.pair.tell(PairCommand::Send { connection, head, bulk });
-        None
-    }
-
-    /// The endpoint lets requests through.
-    pub(super) fn opened(&self, connection: ConnectionId) {
-        // It is opened once.
-        let _ = self.connection.set(connection);
-    }
-
-    /// A reply has come.
-    pub(super) fn take(&self, frame: LinkFrame) {
-        let id = frame.header.call_id;
-        let call = lock(&self.calls).as_mut().and_then(|open| open.remove(&id));
-        if let Some(call) = call {
-            call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
-        }
-    }
-
-    /// Nothing more comes: gives the calls without an answer.
-    pub(super) fn lose(&self) -> Over {
-        lock(&self.calls).take().unwrap_or_default()
-    }
-
-    /// The link is over.
-    fn end(&self) -> Over {
-        self.pair.tell(PairCommand::Leave { ticket: self.ticket });
-        self.lose()
     }
 }

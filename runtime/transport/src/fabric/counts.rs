@@ -1,40 +1,17 @@
-//! What is counted of libfabric, for people and Prometheus.
+//! The metrics of libfabric.
 
 use std::collections::BTreeMap;
 
 use ::fabric::policy::Mechanism;
-use ::fabric::transport::FabricCounters;
 
-use super::pair::FabricPair;
-use super::{Fabrics, Provider, lock};
+use super::shared::{ProviderTotal, lock};
+use super::{Fabrics, Provider};
 use runtime::metrics::{MetricKind, MetricsPage};
 
-/// What pairs that have ended have left.
-#[derive(Debug, Default)]
-pub(super) struct ProviderTotals(BTreeMap<Provider, ProviderTotal>);
-
-/// Of one provider.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ProviderTotal {
-    counters: FabricCounters,
-    pub(super) fallbacks: u64,
-}
-
-impl ProviderTotals {
-    pub(super) fn of(&mut self, provider: Provider) -> &mut ProviderTotal {
-        self.0.entry(provider).or_default()
-    }
-}
-
 impl Fabrics {
-    /// A pair has ended: what it has counted stays.
-    pub(super) fn settle(&self, pair: &FabricPair) {
-        lock(&self.totals).of(pair.provider()).counters += pair.account().counters;
-    }
-
     fn total(&self, provider: Provider) -> ProviderTotal {
         let pairs = lock(&self.pairs);
-        let mut total = lock(&self.totals).0.get(&provider).copied().unwrap_or_default();
+        let mut total = lock(&self.shared.totals).0.get(&provider).copied().unwrap_or_default();
         let open = pairs.values().filter(|pair| pair.provider() == provider && !pair.is_over());
         open.for_each(|pair| total.counters += pair.account().counters);
         total
@@ -69,10 +46,10 @@ impl Fabrics {
         metric("links", MetricKind::Gauge, help, &links);
         let each = |what: &dyn Fn(&ProviderTotal) -> Vec<(&'static str, u64)>, label: &str| {
             let of = |(provider, total): &(&str, ProviderTotal)| {
-                let told = what(total).into_iter().map(|(value, count)| {
+                let samples = what(total).into_iter().map(|(value, count)| {
                     (format!("provider=\"{provider}\",{label}=\"{value}\""), count)
                 });
-                told.collect::<Vec<_>>()
+                samples.collect::<Vec<_>>()
             };
             totals.iter().flat_map(of).collect::<Vec<(String, u64)>>()
         };

@@ -11,82 +11,51 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | what a process has: providers, costs, its pairs, counts |
-//! | `pair.rs` | one endpoint to one life of a process, and its thread |
-//! | `asking.rs` | the side that offers, and asks |
+//! | `mod.rs`, `shared.rs` | what a process has: its pairs; providers, costs, totals |
+//! | `pair.rs`, `driver.rs` | one endpoint to one incarnation of a process: handle and thread |
+//! | `paths.rs` | the requests of one link over libfabric, at either side |
+//! | `asking.rs` | the side that offers, and sends requests |
 //! | `serving.rs` | the side that grants, and answers |
+//! | `counts.rs` | metrics |
 
 mod asking;
 mod counts;
+mod driver;
 mod pair;
+mod paths;
 mod serving;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ::fabric::link::{EndpointOptions, Fabric};
+use ::fabric::link::Fabric;
 use ::fabric::policy::{Calibration, Policy, calibrate_alone};
-use ::fabric::transport::TransportOptions;
 
 pub use ::fabric::link::Provider;
 
 pub(super) use self::asking::Asking;
-use self::counts::ProviderTotals;
-use self::pair::FabricPair;
+use self::driver::PairDriver;
+use self::pair::{FabricPair, thread};
 pub(super) use self::serving::Granted;
+pub use self::shared::FabricOptions;
+use self::shared::{FabricShared, Peer, link_options, lock};
 
 /// Pairs of a process, at most: each has a thread. Other processes are asked over links alone.
 const PAIRS_MAX: usize = 64;
-/// Calls of one link that are open over libfabric, at most; past it the answer is `Busy`. Both sides count.
-const CALLS_MAX: usize = 1000;
-/// A peer is lost for libfabric after this silence. Its link reports much sooner that it is dead.
-const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// Time limit for closing the regions of a peer whose life is over.
 const RETIRE_MAX: Duration = Duration::from_secs(1);
-
-/// A process in one of its lives: its number, and what was drawn when it joined.
-pub(super) type Incarnation = (u32, u64);
-
-/// The other side of a pair. A process that is killed and started anew goes by the map in which it still lives its
-/// last life, until it has joined: so the program counts, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Peer {
-    incarnation: Incarnation,
-    instance: u64,
-    provider: Provider,
-}
-
-/// How a process reaches others by libfabric.
-#[derive(Clone, Debug)]
-pub struct FabricOptions {
-    /// The providers, the preferred one first.
-    pub providers: Vec<Provider>,
-    /// The address of this host that providers over TCP bind to.
-    pub source: Option<IpAddr>,
-    /// A folder in which measured costs are kept, if they are to be measured.
-    pub costs: Option<PathBuf>,
-}
 
 /// What a process has of libfabric.
 #[derive(Debug)]
 pub struct Fabrics {
-    options: FabricOptions,
+    shared: Arc<FabricShared>,
     /// Names this host, as far as memory is shared on it.
     host: String,
-    /// Names this program, from its start to its end.
-    instance: u64,
     pairs: Mutex<BTreeMap<Peer, Arc<FabricPair>>>,
-    policies: Mutex<BTreeMap<Provider, Policy>>,
-    totals: Mutex<ProviderTotals>,
-    /// What was said already.
-    told: Mutex<BTreeSet<u32>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Processes for which a fall-back was logged.
+    logged: Mutex<BTreeSet<u32>>,
 }
 
 impl Fabrics {
@@ -102,55 +71,23 @@ impl Fabrics {
             }
         });
         let fabrics = Arc::new(Self {
-            options,
+            shared: Arc::new(FabricShared {
+                options,
+                instance: ::fabric::random_bytes().map_or(0, u64::from_ne_bytes),
+                policies: Mutex::default(),
+                totals: Mutex::default(),
+            }),
             host: host_name(),
-            instance: ::fabric::random_bytes().map_or(0, u64::from_ne_bytes),
             pairs: Mutex::default(),
-            policies: Mutex::default(),
-            totals: Mutex::default(),
-            told: Mutex::default(),
+            logged: Mutex::default(),
         });
-        fabrics.clone().measure();
+        measure(fabrics.shared.clone());
         fabrics
     }
 
     /// The providers of this process.
     pub fn providers(&self) -> &[Provider] {
-        &self.options.providers
-    }
-
-    /// Measures what mechanisms cost, or reads what was measured before. Until then all go by a guess.
-    fn measure(self: Arc<Self>) {
-        let Some(folder) = self.options.costs.clone() else { return };
-        let work = move || {
-            for provider in &self.options.providers {
-                let name: String =
-                    provider.name().chars().filter(char::is_ascii_alphanumeric).collect();
-                let path = folder.join(format!("fabric-{name}.costs"));
-                let how = Calibration { rounds: 7, largest: 1 << 20 };
-                let link = link_options(*provider, self.options.source);
-                match calibrate_alone(&link, Some(&path), how) {
-                    Ok(costs) => drop(lock(&self.policies).insert(*provider, Policy::new(costs))),
-                    Err(error) => tracing::warn!(provider = provider.name(), %error, "no costs"),
-                }
-            }
-        };
-        if let Err(error) = pair::thread("mdfs-measure", work) {
-            tracing::warn!(%error, "no costs are measured");
-        }
-    }
-
-    fn policy(&self, provider: Provider) -> Policy {
-        lock(&self.policies).get(&provider).cloned().unwrap_or_default()
-    }
-
-    /// How an endpoint is opened.
-    fn setup(&self, provider: Provider) -> TransportOptions {
-        let link = link_options(provider, self.options.source);
-        TransportOptions {
-            silence: SILENCE_MAX,
-            ..TransportOptions::new(link, self.policy(provider))
-        }
+        &self.shared.options.providers
     }
 
     /// The pair with a process, made if there is none; `None` if there are too many.
@@ -163,7 +100,7 @@ impl Fabrics {
         if pairs.len() >= PAIRS_MAX {
             return None;
         }
-        let pair = FabricPair::start(self.clone(), peer)
+        let pair = PairDriver::start(self.shared.clone(), peer)
             .inspect_err(|error| tracing::warn!(%error, "no thread for libfabric"))
             .ok()?;
         pairs.insert(peer, pair.clone());
@@ -198,18 +135,33 @@ impl Fabrics {
 
     /// Requests to a process go over its link from now on: said once for each.
     fn fall_back(&self, process: u32, provider: Provider, why: &str) {
-        lock(&self.totals).of(provider).fallbacks += 1;
-        if lock(&self.told).insert(process) {
+        lock(&self.shared.totals).of(provider).fallbacks += 1;
+        if lock(&self.logged).insert(process) {
             let provider = provider.name();
             tracing::warn!(process, provider, why, "links to it do without libfabric for a while");
         }
     }
 }
 
-fn link_options(provider: Provider, source: Option<IpAddr>) -> EndpointOptions {
-    let options = EndpointOptions::new(provider);
-    let source = source.map(|source| source.to_string()).or_else(|| options.source.clone());
-    EndpointOptions { source: options.source.and(source), ..options }
+/// Measures what mechanisms cost, or reads what was measured before. Until then all go by a guess.
+fn measure(shared: Arc<FabricShared>) {
+    let Some(folder) = shared.options.costs.clone() else { return };
+    let work = move || {
+        for provider in &shared.options.providers {
+            let name: String =
+                provider.name().chars().filter(char::is_ascii_alphanumeric).collect();
+            let path = folder.join(format!("fabric-{name}.costs"));
+            let how = Calibration { rounds: 7, largest: 1 << 20 };
+            let link = link_options(*provider, shared.options.source);
+            match calibrate_alone(&link, Some(&path), how) {
+                Ok(costs) => drop(lock(&shared.policies).insert(*provider, Policy::new(costs))),
+                Err(error) => tracing::warn!(provider = provider.name(), %error, "no costs"),
+            }
+        }
+    };
+    if let Err(error) = thread("mdfs-measure", work) {
+        tracing::warn!(%error, "no costs are measured");
+    }
 }
 
 /// Equal for processes that share memory: one kernel, one `/dev/shm`, one view of processes.
