@@ -18,10 +18,18 @@ pub(super) struct MetadataAccess {
     /// What the metadata server of this node has in memory.
     pub(super) information: FileInformation,
     /// What all nodes of this process publish.
-    pub(super) shared_attrs: Option<Arc<SharedAttrCache>>,
+    shared_attrs: Option<Arc<SharedAttrCache>>,
 }
 
 impl MetadataAccess {
+    pub(super) fn new(
+        context: Context,
+        information: FileInformation,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
+    ) -> Self {
+        Self { context, information, shared_attrs }
+    }
+
     /// Calls the metadata server of `node`.
     pub(super) async fn meta<C>(&self, node: NodeId, call: C) -> Result<C::Reply, Error>
     where

@@ -181,7 +181,7 @@ impl FileServer {
         information: FileInformation,
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Rc<Self> {
-        let base = MetadataAccess { context, information, shared_attrs };
+        let base = MetadataAccess::new(context, information, shared_attrs);
         let content = Rc::new(ContentAccess::new(base.clone(), stripes));
         let commits = Rc::new(FileCommits::new(base.clone(), content.clone()));
         let shared = || (base.clone(), content.clone(), commits.clone());
