@@ -74,7 +74,7 @@ use crate::store::{Batch, Store, StoreError};
 
 /// The metadata of one node. State is borrowed for a statement, never across an await.
 pub struct MetaServer {
-    base: NodeBase,
+    base: Rc<NodeBase>,
     inodes: InodeRequests,
     names: NameRequests,
     locks: LockManager,
@@ -255,7 +255,7 @@ impl MetaServer {
         let store =
             Store::mount_within(context.clone(), stripes.clone(), node, share.clone()).await?;
         let base = NodeBase::open(context, node, stripes, store, share, shared_attrs).await?;
-        let server = Rc::new(Self::assemble(base));
+        let server = Rc::new(Self::assemble(Rc::new(base)));
         let base = &server.base;
         base.store.set_flush_dependency(flush_dependency(&base.context));
         base.replies.load(&base.store, &base.context).await?;
@@ -272,7 +272,7 @@ impl MetaServer {
     }
 
     /// Puts the components on one another.
-    fn assemble(base: NodeBase) -> Self {
+    fn assemble(base: Rc<NodeBase>) -> Self {
         let verifiers = Rc::new(WriteVerifiers::new(base.context.clone()));
         let boot_id = base.context.random();
         let xattrs = Rc::new(Xattrs::new(&base));

@@ -10,19 +10,17 @@ use runtime::wire::to_bytes;
 
 use super::base::NodeBase;
 use super::content::commit::CommitLocks;
-use super::inode_cache::{InodeCache, Pinned};
+use super::inode_cache::Pinned;
 use super::inodes::apply;
 use super::locks::directories::DirectoryLocks;
 use super::locks::names::NameLocks;
-use super::open_file_table::OpenFileTable;
 use super::record_log::decode;
 use super::space::reclaim::Reclaim;
 use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::keys;
 use crate::protocol::{Dentry, Effect, Error, Inode};
-use crate::shared_attrs::publisher::Publisher;
-use crate::store::{Batch, Store};
+use crate::store::Batch;
 
 /// What effects find that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,34 +77,22 @@ impl StagedInodes {
 
 /// Stages effects on the names and inodes of one node.
 pub(super) struct Effects {
-    store: Rc<Store>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     name_locks: Rc<NameLocks>,
     directories: Rc<DirectoryLocks>,
-    open_files: Rc<OpenFileTable>,
     reclaim: Rc<Reclaim>,
     commits: CommitLocks,
-    publisher: Rc<Publisher>,
 }
 
 impl Effects {
     pub(super) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         name_locks: Rc<NameLocks>,
         directories: Rc<DirectoryLocks>,
         reclaim: Rc<Reclaim>,
         commits: CommitLocks,
     ) -> Self {
-        Self {
-            store: base.store.clone(),
-            inodes: base.inodes.clone(),
-            name_locks,
-            directories,
-            open_files: base.open_files.clone(),
-            reclaim,
-            commits,
-            publisher: base.publisher.clone(),
-        }
+        Self { base: base.clone(), name_locks, directories, reclaim, commits }
     }
 
     /// Locks the names and inodes of `effects`, all of this node. The names are `claimed` by the
@@ -141,13 +127,13 @@ impl Effects {
         let (mut names, mut found) = (Vec::new(), BTreeMap::new());
         for key in keys {
             names.push(self.name_locks.lock(&key, claimed).await?);
-            let value = self.store.get(&key).await?;
+            let value = self.base.store.get(&key).await?;
             found.insert(key, value.map(|value| decode(&value)).transpose()?);
         }
         let mut present = BTreeMap::new();
         for (ino, generation) in wanted {
-            let kept = self.inodes.keep(ino);
-            match self.inodes.load(ino, generation).await {
+            let kept = self.base.inodes.keep(ino);
+            match self.base.inodes.load(ino, generation).await {
                 Err(Error::Stale {}) => {}
                 loaded => {
                     loaded?;
@@ -175,7 +161,7 @@ impl Effects {
                 }
                 Effect::DropLink { ino, time, .. } => {
                     batch.take_from_reserve();
-                    let kept = self.open_files.outlives_name(*ino);
+                    let kept = self.base.open_files.outlives_name(*ino);
                     match self.with_staged(&mut staged, *ino, held, |after| {
                         Ok(drop_link(after, *time) || (kept && after.is_unlinked()))
                     }) {
@@ -226,7 +212,7 @@ impl Effects {
                 stored: active.stored.clone(),
             };
             // It may have been removed while this waited: the caller has to look again.
-            self.inodes.peek(ino, copy).ok_or(Undelivered::Busy)?
+            self.base.inodes.peek(ino, copy).ok_or(Undelivered::Busy)?
         };
         let stays = change(&mut after)?;
         staged.inodes.insert(ino, stays.then_some(after));
@@ -234,9 +220,9 @@ impl Effects {
     }
 
     pub(super) fn put_staged(&self, staged: &StagedInodes, batch: &mut Batch) {
-        let mut count = self.inodes.count();
+        let mut count = self.base.inodes.count();
         for (&ino, after) in &staged.inodes {
-            let has_mark = self.open_files.is_unlinked(ino);
+            let has_mark = self.base.open_files.is_unlinked(ino);
             if let Some(after) = after {
                 batch.put(keys::inode(ino), to_bytes(&after.stored));
                 if after.is_unlinked() && !has_mark {
@@ -251,7 +237,7 @@ impl Effects {
                 count = count.saturating_sub(1);
             }
         }
-        if count != self.inodes.count() {
+        if count != self.base.inodes.count() {
             batch.put(keys::inode_count(), to_bytes(&count));
         }
     }
@@ -264,10 +250,10 @@ impl Effects {
                 continue;
             };
             if after.is_unlinked() {
-                self.open_files.add_unlinked(ino);
+                self.base.open_files.add_unlinked(ino);
             }
             // If it is in use.
-            let _ = self.inodes.with(ino, |active| {
+            let _ = self.base.inodes.with(ino, |active| {
                 active.inode = after.seen;
                 active.stored = after.stored;
                 Ok(())
@@ -276,14 +262,14 @@ impl Effects {
     }
 
     fn forget_removed(&self, ino: u64) {
-        self.inodes.count_removed();
-        self.inodes.clear_dirty(ino);
-        self.publisher.invalidate(ino);
-        let gone = self.inodes.remove_active(ino);
+        self.base.inodes.count_removed();
+        self.base.inodes.clear_dirty(ino);
+        self.base.publisher.invalidate(ino);
+        let gone = self.base.inodes.remove_active(ino);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
         self.reclaim.forget_removed(ino, unnamed);
         self.directories.removed(ino);
-        self.open_files.removed(ino);
+        self.base.open_files.removed(ino);
     }
 }
 

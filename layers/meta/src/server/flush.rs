@@ -10,14 +10,12 @@ use futures::future::try_join_all;
 use runtime::{Context, NodeId};
 
 use super::base::NodeBase;
-use super::inode_cache::InodeCache;
 use super::locks::directories::DirectoryLocks;
 use super::open_files::OpenFileRequests;
-use super::record_log::RecordLog;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{CommitDependency, Error, FlushNames, FlushTo, SyncNames};
-use crate::store::{Batch, FlushDependency, Position, Store, StoreError};
+use crate::store::{Batch, FlushDependency, Position, StoreError};
 
 /// The pause before a node that does not answer is asked again to make its records durable.
 const FLUSH_PAUSE: Duration = Duration::from_millis(10);
@@ -46,63 +44,53 @@ pub(super) fn flush_dependency(context: &Context) -> FlushDependency {
 
 /// Makes the records of one node durable.
 pub(super) struct Flusher {
-    context: Context,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     directories: Rc<DirectoryLocks>,
     opens: Rc<OpenFileRequests>,
 }
 
 impl Flusher {
     pub(super) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         directories: Rc<DirectoryLocks>,
         opens: Rc<OpenFileRequests>,
     ) -> Self {
-        Self {
-            context: base.context.clone(),
-            store: base.store.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
-            directories,
-            opens,
-        }
+        Self { base: base.clone(), directories, opens }
     }
 
     pub(super) async fn flush(&self) -> Result<(), Error> {
         self.opens.mark_idle().await?;
-        Ok(self.store.checkpoint().await?)
+        Ok(self.base.store.checkpoint().await?)
     }
 
     pub(super) async fn final_checkpoint(&self) -> Result<(), Error> {
-        self.records.record(|| Ok((Batch::new(), ()))).await?;
-        Ok(self.store.checkpoint().await?)
+        self.base.records.record(|| Ok((Batch::new(), ()))).await?;
+        Ok(self.base.store.checkpoint().await?)
     }
 
     pub(super) async fn flush_to(&self, position: u64) -> Result<u64, Error> {
-        self.store.durable(Position::from_number(position)).await?;
-        Ok(self.store.durable_to().number())
+        self.base.store.durable(Position::from_number(position)).await?;
+        Ok(self.base.store.durable_to().number())
     }
 
     pub(super) async fn flush_names(&self, directory: u64) -> Result<(), Error> {
         let (from, end) = (keys::names_start(directory), keys::names_end(directory));
-        Ok(self.store.flushed(&from, &end).await?)
+        Ok(self.base.store.flushed(&from, &end).await?)
     }
 
     /// Only nodes where names have changed since they were made durable last are asked.
     pub(super) async fn sync_names(&self, request: SyncNames) -> Result<(), Error> {
         let SyncNames { directory, generation } = request;
-        self.inodes.load(directory, generation).await?;
+        self.base.inodes.load(directory, generation).await?;
         let unflushed = self.directories.unflushed(directory);
         let nodes: Vec<u32> = if unflushed.is_all {
             unflushed.changes.keys().copied().collect()
         } else {
-            (0..self.context.fs_nodes()).collect()
+            (0..self.base.context.fs_nodes()).collect()
         };
         let flushed = nodes
             .into_iter()
-            .map(|node| ask(&self.context, NodeId::fs(node), FlushNames { directory }));
+            .map(|node| ask(&self.base.context, NodeId::fs(node), FlushNames { directory }));
         try_join_all(flushed).await?;
         self.directories.flushed(directory, &unflushed);
         Ok(())

@@ -4,54 +4,35 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use runtime::Context;
-
 use super::base::NodeBase;
-use super::inode_cache::InodeCache;
 use super::locks::directories::DirectoryLocks;
-use super::replies::ReplyTable;
 use crate::active::ActiveInode;
-use crate::memory::{MemoryKind, MemoryShare};
-use crate::shared_attrs::publisher::Publisher;
-use crate::store::Store;
+use crate::memory::MemoryKind;
 
 /// Uncommitted chunks after which a file counts as dirty however young they are.
 const UNCOMMITTED_MAX: usize = 1024;
 
 /// Everything of one node that takes memory.
 pub(super) struct Housekeeping {
-    context: Context,
-    store: Rc<Store>,
-    share: Rc<MemoryShare>,
-    publisher: Rc<Publisher>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     directories: Rc<DirectoryLocks>,
-    replies: Rc<ReplyTable>,
 }
 
 impl Housekeeping {
-    pub(super) fn new(base: &NodeBase, directories: Rc<DirectoryLocks>) -> Self {
-        Self {
-            context: base.context.clone(),
-            store: base.store.clone(),
-            share: base.share.clone(),
-            publisher: base.publisher.clone(),
-            inodes: base.inodes.clone(),
-            directories,
-            replies: base.replies.clone(),
-        }
+    pub(super) fn new(base: &Rc<NodeBase>, directories: Rc<DirectoryLocks>) -> Self {
+        Self { base: base.clone(), directories }
     }
 
     /// Files with changes that have waited for a commit for `age_ms`, or with very many; with age 0
     /// also those whose commit is under way, since they are not in the log yet. Called regularly,
     /// so this is also when the node gives memory back.
     pub(super) fn dirty(&self, age_ms: u64) -> Vec<u64> {
-        let now = self.context.now();
+        let now = self.base.context.now();
         self.give_back();
         // What is not committed cannot be given back.
-        let age_ms = if self.share.is_short() { 0 } else { age_ms };
+        let age_ms = if self.base.share.is_short() { 0 } else { age_ms };
         let age = Duration::from_millis(age_ms);
-        self.inodes.dirty(|active: &ActiveInode| {
+        self.base.inodes.dirty(|active: &ActiveInode| {
             let old = active.dirty_since.is_some_and(|since| since + age <= now);
             let under_way = age_ms == 0 && active.is_being_committed;
             old || under_way || active.uncommitted() > UNCOMMITTED_MAX
@@ -60,11 +41,11 @@ impl Housekeeping {
 
     /// Gives back what is beyond the part of this node, as far as it is not needed.
     fn give_back(&self) {
-        self.share.age();
-        self.share.set(MemoryKind::Replies, self.replies.memory_bytes());
-        self.inodes.give_back();
-        self.directories.evict(&self.store, &self.share);
-        self.publisher.give_back();
-        self.store.give_back();
+        self.base.share.age();
+        self.base.share.set(MemoryKind::Replies, self.base.replies.memory_bytes());
+        self.base.inodes.give_back();
+        self.directories.evict(&self.base.store, &self.base.share);
+        self.base.publisher.give_back();
+        self.base.store.give_back();
     }
 }

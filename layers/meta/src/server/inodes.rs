@@ -6,13 +6,10 @@ use runtime::Context;
 use runtime::wire::to_bytes;
 
 use super::base::NodeBase;
-use super::inode_cache::InodeCache;
-use super::record_log::RecordLog;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{ChangeInode, Error, GetInode, Inode, InodeChange};
-use crate::shared_attrs::publisher::Publisher;
 use crate::store::Batch;
 
 /// The size of a directory in its attributes: names are in the store, not in blocks of its own.
@@ -38,48 +35,43 @@ pub(super) fn root_inode(context: &Context) -> Option<Inode> {
 
 /// The inodes of one node, as requests see them.
 pub(super) struct InodeRequests {
-    inodes: Rc<InodeCache>,
-    records: Rc<RecordLog>,
-    publisher: Rc<Publisher>,
+    base: Rc<NodeBase>,
 }
 
 impl InodeRequests {
-    pub(super) fn new(base: &NodeBase) -> Self {
-        Self {
-            inodes: base.inodes.clone(),
-            records: base.records.clone(),
-            publisher: base.publisher.clone(),
-        }
+    pub(super) fn new(base: &Rc<NodeBase>) -> Self {
+        Self { base: base.clone() }
     }
 
     /// Answers [`GetInode`], if the inode is in memory.
     pub(super) fn try_inode_now(&self, request: &GetInode) -> Option<Inode> {
         let &GetInode { ino, generation } = request;
-        self.inodes.peek(ino, |active| {
+        self.base.inodes.peek(ino, |active| {
             let inode = &active.inode;
             active.used.set(true);
             let is_meant = generation == 0 || inode.attributes.generation == generation;
             if is_meant {
                 // The request comes from another node, and perhaps from another thread.
-                self.publisher.show(active);
+                self.base.publisher.show(active);
             }
             is_meant.then(|| inode.clone())
         })?
     }
 
     pub(super) async fn get_inode(&self, request: GetInode) -> Result<Inode, Error> {
-        self.inodes.load(request.ino, request.generation).await?;
+        self.base.inodes.load(request.ino, request.generation).await?;
         self.try_inode_now(&request).ok_or(Error::Stale {})
     }
 
     pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {
         let ChangeInode { ino, generation, change, only_if_ctime, durable } = request;
-        let _kept = self.inodes.keep(ino);
-        self.inodes.load(ino, generation).await?;
+        let _kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, generation).await?;
         let (position, attributes) = self
+            .base
             .records
             .record(|| {
-                self.inodes.with(ino, |active| {
+                self.base.inodes.with(ino, |active| {
                     let ctime = active.inode.attributes.ctime;
                     if only_if_ctime.is_some_and(|expected| expected != ctime) {
                         return Err(Error::Changed {});
@@ -95,13 +87,13 @@ impl InodeRequests {
             })
             .await
             .and_then(|(position, (after, stored))| {
-                self.inodes.with(ino, |active| {
+                self.base.inodes.with(ino, |active| {
                     active.inode = after;
                     active.stored = stored;
                     Ok((position, active.inode.attributes))
                 })
             })?;
-        self.records.ensure_durable(position, durable).await?;
+        self.base.records.ensure_durable(position, durable).await?;
         Ok(attributes)
     }
 }

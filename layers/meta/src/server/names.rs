@@ -4,19 +4,17 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use runtime::{Context, NodeId};
+use runtime::NodeId;
 
 use super::base::NodeBase;
-use super::inode_cache::InodeCache;
 use super::locks::names::NameLocks;
-use super::record_log::{RecordLog, decode};
+use super::record_log::decode;
 use crate::attributes::{Attributes, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
     CommitDependency, Dentry, Error, FindName, HasNames, Inode, NameEntry, SCAN_MAX, ScanNames,
 };
-use crate::store::Store;
 
 /// Names of one position that are looked for beyond a full page.
 const SAME_POSITION_MAX: usize = 64;
@@ -26,28 +24,19 @@ const SCAN_NOW_MAX: usize = 1024;
 
 /// The names of one node.
 pub(super) struct NameRequests {
-    context: Context,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     name_locks: Rc<NameLocks>,
 }
 
 impl NameRequests {
-    pub(super) fn new(base: &NodeBase, name_locks: Rc<NameLocks>) -> Self {
-        Self {
-            context: base.context.clone(),
-            store: base.store.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
-            name_locks,
-        }
+    pub(super) fn new(base: &Rc<NodeBase>, name_locks: Rc<NameLocks>) -> Self {
+        Self { base: base.clone(), name_locks }
     }
 
     pub(super) async fn find_name(&self, request: FindName) -> Result<Option<Dentry>, Error> {
         let key = keys::name(request.directory, &request.name);
-        self.name_locks.wait_visible(&key, &self.context).await?;
-        let value = self.store.get(&key).await?;
+        self.name_locks.wait_visible(&key, &self.base.context).await?;
+        let value = self.base.store.get(&key).await?;
         value.map(|value| decode(&value)).transpose()
     }
 
@@ -60,7 +49,7 @@ impl NameRequests {
         if self.name_locks.is_hidden(&key) {
             return None;
         }
-        let value = self.store.try_get_now(&key)?.ok()?;
+        let value = self.base.store.try_get_now(&key)?.ok()?;
         Some(value.map(|value| decode(&value)).transpose())
     }
 
@@ -69,7 +58,7 @@ impl NameRequests {
         let wanted = count_max.clamp(1, SCAN_MAX) as usize;
         let (from, end) = (keys::names_after(directory, after), keys::names_end(directory));
         let from = Bound::Included(&from[..]);
-        let found = self.store.scan(from, &end, wanted + SAME_POSITION_MAX).await?;
+        let found = self.base.store.scan(from, &end, wanted + SAME_POSITION_MAX).await?;
         let mut entries = name_entries(found, wanted)?;
         if attributes {
             for entry in &mut entries {
@@ -90,7 +79,7 @@ impl NameRequests {
             return None;
         }
         let (from, end) = (keys::names_after(directory, after), keys::names_end(directory));
-        let found = self.store.try_scan_now(&from, &end, wanted + SAME_POSITION_MAX)?.ok()?;
+        let found = self.base.store.try_scan_now(&from, &end, wanted + SAME_POSITION_MAX)?.ok()?;
         let mut entries = match name_entries(found, wanted) {
             Ok(entries) => entries,
             Err(error) => return Some(Err(error)),
@@ -109,20 +98,20 @@ impl NameRequests {
         match self.try_attributes_now(dentry) {
             Some(known) => known,
             // A scan of a large directory must not push the inodes in use out of memory.
-            None => inode_of(self.store.get(&keys::inode(dentry.ino)).await?),
+            None => inode_of(self.base.store.get(&keys::inode(dentry.ino)).await?),
         }
     }
 
     /// The same, if nothing has to be read.
     fn try_attributes_now(&self, dentry: Dentry) -> Option<Result<Option<Attributes>, Error>> {
-        if ino_node(dentry.ino, self.context.fs_nodes()) != self.context.node() {
+        if ino_node(dentry.ino, self.base.context.fs_nodes()) != self.base.context.node() {
             return Some(Ok(None));
         }
-        let active = self.inodes.attributes(dentry.ino);
+        let active = self.base.inodes.attributes(dentry.ino);
         if active.is_some() {
             return Some(Ok(active));
         }
-        Some(inode_of(self.store.try_get_now(&keys::inode(dentry.ino))?.ok()?))
+        Some(inode_of(self.base.store.try_get_now(&keys::inode(dentry.ino))?.ok()?))
     }
 
     pub(super) async fn has_names(
@@ -132,12 +121,12 @@ impl NameRequests {
     ) -> Result<(bool, CommitDependency), Error> {
         let from = keys::names_after(request.directory, None);
         let end = keys::names_end(request.directory);
-        let found = self.store.scan(Bound::Included(&from), &end, 1).await?;
+        let found = self.base.store.scan(Bound::Included(&from), &end, 1).await?;
         let mut changed = CommitDependency::default();
         if found.is_empty() {
             // The directory may be removed now: what a crash brought back would be in no directory.
-            let last = self.store.last_change(&keys::names_start(request.directory), &end);
-            changed = self.records.dependency_for(caller, last).await?;
+            let last = self.base.store.last_change(&keys::names_start(request.directory), &end);
+            changed = self.base.records.dependency_for(caller, last).await?;
         }
         Ok((!found.is_empty(), changed))
     }

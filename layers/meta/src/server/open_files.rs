@@ -12,22 +12,16 @@ use runtime::sync::KeyedLock;
 use super::base::NodeBase;
 use super::content::commit::CommitLocks;
 use super::effects::{Effects, StagedInodes};
-use super::inode_cache::InodeCache;
-use super::open_file_table::OpenFileTable;
-use super::record_log::RecordLog;
 use crate::attributes::Kind;
 use crate::keys;
 use crate::protocol::{Error, Inode, OpenHandle};
-use crate::store::{Batch, Store, StoreError};
+use crate::store::{Batch, StoreError};
 
 /// Opening and closing files, and the grace period after a restart.
 pub(super) struct OpenFileRequests {
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     effects: Rc<Effects>,
     commits: CommitLocks,
-    open_files: Rc<OpenFileTable>,
     /// The store says, durably, that files may be open: the next mount finds it and waits.
     is_marked: Cell<bool>,
     /// One change of that at a time.
@@ -35,14 +29,11 @@ pub(super) struct OpenFileRequests {
 }
 
 impl OpenFileRequests {
-    pub(super) fn new(base: &NodeBase, effects: Rc<Effects>, commits: CommitLocks) -> Self {
+    pub(super) fn new(base: &Rc<NodeBase>, effects: Rc<Effects>, commits: CommitLocks) -> Self {
         Self {
-            store: base.store.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
+            base: base.clone(),
             effects,
             commits,
-            open_files: base.open_files.clone(),
             is_marked: Cell::default(),
             marking: KeyedLock::default(),
         }
@@ -52,17 +43,17 @@ impl OpenFileRequests {
     /// served.
     pub(super) async fn load_open_files(&self) -> Result<(), StoreError> {
         let (from, to) = keys::only(&keys::open_files());
-        let may_be_held = !self.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
+        let may_be_held = !self.base.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
         self.is_marked.set(may_be_held);
         if may_be_held {
-            self.open_files.set_grace_below(self.inodes.next_ino());
+            self.base.open_files.set_grace_below(self.base.inodes.next_ino());
         }
         let (from, to) = keys::all(keys::KeyTable::Unlinked);
         let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };
-        let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
+        let found = self.base.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
         let unlinked = found.iter().map(|(key, _)| keys::number(key, 1).ok_or_else(bad));
         let unlinked: BTreeSet<u64> = unlinked.collect::<Result<_, _>>()?;
-        self.open_files.set_unlinked(unlinked);
+        self.base.open_files.set_unlinked(unlinked);
         Ok(())
     }
 
@@ -70,15 +61,15 @@ impl OpenFileRequests {
         let OpenHandle { ino, generation } = request;
         loop {
             self.mark_open().await?;
-            self.inodes.load(ino, generation).await?;
+            self.base.inodes.load(ino, generation).await?;
             // A clean stop may have come between.
             if self.is_marked.get() {
                 break;
             }
         }
-        let inode = self.inodes.with(ino, |active| Ok(active.inode.clone()))?;
+        let inode = self.base.inodes.with(ino, |active| Ok(active.inode.clone()))?;
         if inode.attributes.kind == (Kind::File {}) {
-            self.open_files.open(ino);
+            self.base.open_files.open(ino);
         }
         Ok(inode)
     }
@@ -92,6 +83,7 @@ impl OpenFileRequests {
         let _alone = self.marking.exclusive(()).await;
         if !self.is_marked.get() {
             let (position, ()) = self
+                .base
                 .records
                 .record(|| {
                     let mut batch = Batch::new();
@@ -101,7 +93,7 @@ impl OpenFileRequests {
                     Ok((batch, ()))
                 })
                 .await?;
-            self.records.ensure_durable(position, true).await?;
+            self.base.records.ensure_durable(position, true).await?;
             self.is_marked.set(true);
         }
         Ok(())
@@ -110,10 +102,11 @@ impl OpenFileRequests {
     /// At a clean stop: if no file is open the next start need not wait.
     pub(super) async fn mark_idle(&self) -> Result<(), Error> {
         let _alone = self.marking.exclusive(()).await;
-        if self.is_marked.get() && self.open_files.is_idle() {
+        if self.is_marked.get() && self.base.open_files.is_idle() {
             // The next open marks it again.
             self.is_marked.set(false);
-            self.records
+            self.base
+                .records
                 .record(|| {
                     let mut batch = Batch::new();
                     batch.take_from_reserve();
@@ -126,21 +119,25 @@ impl OpenFileRequests {
     }
 
     pub(super) async fn close_handle(&self, ino: u64) -> Result<bool, Error> {
-        self.open_files.close(ino);
-        if self.open_files.is_unlinked(ino) { self.remove_unlinked(ino).await } else { Ok(false) }
+        self.base.open_files.close(ino);
+        if self.base.open_files.is_unlinked(ino) {
+            self.remove_unlinked(ino).await
+        } else {
+            Ok(false)
+        }
     }
 
     /// Files with numbers below this might be held by those whom the node knew before it started.
     pub(super) fn grace_below(&self) -> u64 {
-        self.open_files.grace_below()
+        self.base.open_files.grace_below()
     }
 
     /// From now on only open files outlive their names.
     pub(super) async fn end_grace(&self) -> Result<Vec<u64>, Error> {
-        self.open_files.set_grace_below(0);
-        let unlinked = self.open_files.all_unlinked();
+        self.base.open_files.set_grace_below(0);
+        let unlinked = self.base.open_files.all_unlinked();
         let mut gone = Vec::new();
-        for ino in unlinked.into_iter().filter(|&ino| !self.open_files.outlives_name(ino)) {
+        for ino in unlinked.into_iter().filter(|&ino| !self.base.open_files.outlives_name(ino)) {
             if self.remove_unlinked(ino).await? {
                 gone.push(ino);
             }
@@ -152,16 +149,18 @@ impl OpenFileRequests {
     async fn remove_unlinked(&self, ino: u64) -> Result<bool, Error> {
         // A commit under way would name blocks of a file that is gone.
         let _alone = self.commits.exclusive(ino).await;
-        let _kept = self.inodes.keep(ino);
+        let _kept = self.base.inodes.keep(ino);
         // A concurrent read of the inode from the store must not bring it back.
-        match self.inodes.load(ino, 0).await {
+        match self.base.inodes.load(ino, 0).await {
             Err(Error::Stale {}) => return Ok(false),
             loaded => loaded?,
         }
         let removed = self
+            .base
             .records
             .record(|| {
-                if self.open_files.outlives_name(ino) || !self.open_files.is_unlinked(ino) {
+                if self.base.open_files.outlives_name(ino) || !self.base.open_files.is_unlinked(ino)
+                {
                     return Err(Error::Changed {});
                 }
                 let mut batch = Batch::new();

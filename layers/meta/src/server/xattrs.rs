@@ -4,20 +4,16 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use runtime::Context;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
 use super::base::NodeBase;
-use super::inode_cache::InodeCache;
-use super::record_log::RecordLog;
-use super::replies::ReplyTable;
 use crate::attributes::{Attributes, XATTR_VALUE_MAX, XATTRS_BYTES_MAX};
 use crate::keys;
 use crate::protocol::{
     CallOutcome, ChangeXattr, Error, GetXattr, ListXattrs, XattrMode, XattrName,
 };
-use crate::store::{Batch, Store, VALUE_BYTES_MAX};
+use crate::store::{Batch, VALUE_BYTES_MAX};
 
 /// Pieces that one record deletes when an inode goes, at most: on a full volume it must fit the
 /// reserve.
@@ -32,35 +28,24 @@ struct XattrPiece {
 
 /// The extended attributes of the inodes of one node.
 pub(super) struct Xattrs {
-    context: Context,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
-    replies: Rc<ReplyTable>,
+    base: Rc<NodeBase>,
     /// Shared to read the extended attributes of an inode, exclusive to change them.
     locks: KeyedLock<u64>,
 }
 
 impl Xattrs {
-    pub(super) fn new(base: &NodeBase) -> Self {
-        Self {
-            context: base.context.clone(),
-            store: base.store.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
-            replies: base.replies.clone(),
-            locks: KeyedLock::default(),
-        }
+    pub(super) fn new(base: &Rc<NodeBase>) -> Self {
+        Self { base: base.clone(), locks: KeyedLock::default() }
     }
 
     pub(super) async fn get_xattr(&self, request: GetXattr) -> Result<Vec<u8>, Error> {
         let GetXattr { ino, generation, name } = request;
         let _unchanged = self.locks.shared(ino).await;
-        self.inodes.load(ino, generation).await?;
+        self.base.inodes.load(ino, generation).await?;
         let pieces = self.pieces(keys::xattr_pieces(ino, &name)).await?;
         if pieces.is_empty() {
             // Perhaps with the inode.
-            self.inodes.load(ino, generation).await?;
+            self.base.inodes.load(ino, generation).await?;
             return Err(Error::NoXattr {});
         }
         Ok(pieces.iter().flat_map(|piece| &piece.value).copied().collect())
@@ -69,15 +54,15 @@ impl Xattrs {
     pub(super) async fn list_xattrs(&self, request: ListXattrs) -> Result<Vec<XattrName>, Error> {
         let ListXattrs { ino, generation } = request;
         let _unchanged = self.locks.shared(ino).await;
-        self.inodes.load(ino, generation).await?;
+        self.base.inodes.load(ino, generation).await?;
         let pieces = self.pieces(keys::xattrs(ino)).await?;
-        self.inodes.load(ino, generation).await?;
+        self.base.inodes.load(ino, generation).await?;
         let first = pieces.into_iter().filter(|piece| piece.number == 0);
         Ok(first.map(|piece| piece.name).collect())
     }
 
     async fn pieces(&self, (from, to): (Vec<u8>, Vec<u8>)) -> Result<Vec<XattrPiece>, Error> {
-        let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
+        let found = self.base.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
         let pieces = found.into_iter().map(|(key, value)| {
             let (name, number) = keys::xattr_parts(&key)?;
             let name = XattrName::new(name.to_vec()).ok()?;
@@ -92,8 +77,8 @@ impl Xattrs {
             return Err(Error::TooLarge {});
         }
         let _alone = self.locks.exclusive(ino).await;
-        let _kept = self.inodes.keep(ino);
-        self.inodes.load(ino, generation).await?;
+        let _kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, generation).await?;
         let (old, others): (Vec<XattrPiece>, Vec<XattrPiece>) =
             self.pieces(keys::xattrs(ino)).await?.into_iter().partition(|piece| piece.name == name);
         match (mode, old.is_empty()) {
@@ -109,30 +94,31 @@ impl Xattrs {
         let keys = old.iter().map(|piece| keys::xattr(ino, &piece.name, piece.number));
         let old: Vec<Vec<u8>> = keys.collect();
         // Removed meanwhile, perhaps.
-        self.inodes.load(ino, generation).await?;
-        let (reply, now) = ((call, CallOutcome::Done {}), self.context.now());
+        self.base.inodes.load(ino, generation).await?;
+        let (reply, now) = ((call, CallOutcome::Done {}), self.base.context.now());
         let (position, (after, stored)) = self
+            .base
             .records
             .record(|| {
-                self.inodes.with(ino, |active| {
+                self.base.inodes.with(ino, |active| {
                     let (mut after, mut stored) = (active.inode.clone(), active.stored.clone());
                     after.attributes.ctime = time;
                     stored.attributes.ctime = time;
                     let mut batch = Batch::new();
                     put_value(&mut batch, (ino, &name), value.as_deref(), &old);
                     batch.put(keys::inode(ino), to_bytes(&stored));
-                    self.replies.put(reply, now, &mut batch);
+                    self.base.replies.put(reply, now, &mut batch);
                     Ok((batch, (after, stored)))
                 })
             })
             .await?;
-        self.replies.stored(reply, now, position, None);
-        let attributes = self.inodes.with(ino, |active| {
+        self.base.replies.stored(reply, now, position, None);
+        let attributes = self.base.inodes.with(ino, |active| {
             active.inode = after;
             active.stored = stored;
             Ok(active.inode.attributes)
         })?;
-        self.records.ensure_durable(position, durable).await?;
+        self.base.records.ensure_durable(position, durable).await?;
         Ok(attributes)
     }
 
@@ -140,11 +126,12 @@ impl Xattrs {
     pub(super) async fn trim_xattrs(&self, ino: u64) -> Result<(), Error> {
         let (from, to) = keys::xattrs(ino);
         loop {
-            let gone = self.store.scan(Bound::Included(&from), &to, GONE_MAX).await?;
+            let gone = self.base.store.scan(Bound::Included(&from), &to, GONE_MAX).await?;
             if gone.is_empty() {
                 return Ok(());
             }
-            self.records
+            self.base
+                .records
                 .record(|| {
                     let mut batch = Batch::new();
                     batch.take_from_reserve();

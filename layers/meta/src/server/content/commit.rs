@@ -16,21 +16,16 @@ use crate::attributes::WriteResult;
 use crate::keys;
 use crate::protocol::{Error, Inode};
 use crate::server::base::NodeBase;
-use crate::server::inode_cache::InodeCache;
-use crate::server::record_log::RecordLog;
 use crate::server::space::reclaim::{Reclaim, TrimCause};
 use crate::server::verifiers::WriteVerifiers;
-use crate::store::{Position, Store, StoreError};
+use crate::store::{Position, StoreError};
 
 /// One commit, truncation or removal per inode.
 pub(crate) type CommitLocks = Rc<KeyedLock<u64>>;
 
 /// Commits the content of the files of one node.
 pub(crate) struct Commits {
-    stripes: Rc<dyn Stripes>,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
     verifiers: Rc<WriteVerifiers>,
     one_at_a_time: CommitLocks,
@@ -38,29 +33,21 @@ pub(crate) struct Commits {
 
 impl Commits {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         reclaim: Rc<Reclaim>,
         verifiers: Rc<WriteVerifiers>,
         one_at_a_time: CommitLocks,
     ) -> Self {
-        Self {
-            stripes: base.stripes.clone(),
-            store: base.store.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
-            reclaim,
-            verifiers,
-            one_at_a_time,
-        }
+        Self { base: base.clone(), reclaim, verifiers, one_at_a_time }
     }
 
     pub(crate) async fn commit(&self, ino: u64) -> Result<WriteResult, Error> {
         let (position, verified) = {
             let _alone = self.one_at_a_time.exclusive(ino).await;
-            let _kept = self.inodes.keep(ino);
-            self.inodes.load(ino, 0).await?;
+            let _kept = self.base.inodes.keep(ino);
+            self.base.inodes.load(ino, 0).await?;
             let position =
-                if self.inodes.with(ino, |active| Ok(active.is_clean() && !active.lost))? {
+                if self.base.inodes.with(ino, |active| Ok(active.is_clean() && !active.lost))? {
                     // The log has it: only its own records are waited for, not what came after
                     // them.
                     self.last_record(ino)
@@ -69,11 +56,11 @@ impl Commits {
                 };
             // A later loss is of what was written later.
             let write_verifier = self.verifiers.get(ino);
-            let attributes = self.inodes.with(ino, |active| Ok(active.inode.attributes))?;
+            let attributes = self.base.inodes.with(ino, |active| Ok(active.inode.attributes))?;
             (position, WriteResult { attributes, write_verifier, before: None })
         };
         // The next commit of the same file may join this flush.
-        self.store.durable(position).await?;
+        self.base.store.durable(position).await?;
         Ok(verified)
     }
 
@@ -81,14 +68,14 @@ impl Commits {
     /// attributes) was recorded before that or with it. The start if that is durable.
     fn last_record(&self, ino: u64) -> Position {
         let (from, to) = keys::only(&keys::inode(ino));
-        self.store.last_change(&from, &to)
+        self.base.store.last_change(&from, &to)
     }
 
     pub(crate) async fn roll_back(&self, ino: u64) -> Result<(), Error> {
         let _alone = self.one_at_a_time.exclusive(ino).await;
-        let _kept = self.inodes.keep(ino);
-        self.inodes.load(ino, 0).await?;
-        let (is_past_end, end) = self.inodes.with(ino, |active| {
+        let _kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, 0).await?;
+        let (is_past_end, end) = self.base.inodes.with(ino, |active| {
             Ok((active.lost && active.is_past_end, active.stored.attributes.size))
         })?;
         if is_past_end {
@@ -96,16 +83,16 @@ impl Commits {
             self.reclaim
                 .trim_chunks(
                     ino,
-                    first_gone(end, self.stripes.geometry().stripe_size),
+                    first_gone(end, self.base.stripes.geometry().stripe_size),
                     TrimCause::Cut,
                 )
                 .await?;
         }
-        let Some(unnamed) = self.inodes.with(ino, |active| Ok(active.roll_back()))? else {
+        let Some(unnamed) = self.base.inodes.with(ino, |active| Ok(active.roll_back()))? else {
             return Ok(());
         };
         tracing::warn!(ino, "writes to a file were lost before they were committed");
-        self.inodes.clear_dirty(ino);
+        self.base.inodes.clear_dirty(ino);
         self.verifiers.change(ino);
         self.reclaim.discard_and_release(unnamed).await
     }
@@ -119,12 +106,12 @@ impl Commits {
     ) -> Result<Position, Error> {
         // The intent to free what was cut off ends with a commit.
         self.reclaim.finish_cut(ino).await?;
-        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
-        let dropped = self.inodes.with(ino, |active| {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
+        let dropped = self.base.inodes.with(ino, |active| {
             if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
         })?;
         self.reclaim.discard_and_release(dropped).await?;
-        let (snapshot, changes) = self.inodes.with(ino, |active| {
+        let (snapshot, changes) = self.base.inodes.with(ino, |active| {
             // What was written since the seal waits for the next commit.
             if active.pending.is_empty() && active.sealed.is_empty() {
                 active.dirty_since = None;
@@ -138,7 +125,7 @@ impl Commits {
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
-            let _ = self.inodes.with_dirty(ino, |active| {
+            let _ = self.base.inodes.with_dirty(ino, |active| {
                 active.is_being_committed = false;
                 active.lost |= lost;
             });
@@ -156,16 +143,17 @@ impl Commits {
         let written = changes.iter().flat_map(|(_, change)| &change.written);
         let written: BTreeSet<Unsynced> = written.copied().collect();
         if !written.is_empty() {
-            let synced = self.stripes.sync(written.into_iter().collect()).await;
+            let synced = self.base.stripes.sync(written.into_iter().collect()).await;
             synced.map_err(StoreError::from)?;
         }
         // Holes too must find their way into the log of a full volume.
         let from_reserve = from_reserve || count_freed(&changes) > count_taken(&changes);
         let most = if from_reserve { RESERVE_CHUNKS_MAX } else { usize::MAX };
         let most =
-            chunks_per_record(&self.store, self.stripes.geometry().blocks_per_stripe()).min(most);
-        let end = self.inodes.with(ino, |active| Ok(active.stored.attributes.size))?;
-        let changes = end_last(changes, end / u64::from(self.stripes.geometry().stripe_size));
+            chunks_per_record(&self.base.store, self.base.stripes.geometry().blocks_per_stripe())
+                .min(most);
+        let end = self.base.inodes.with(ino, |active| Ok(active.stored.attributes.size))?;
+        let changes = end_last(changes, end / u64::from(self.base.stripes.geometry().stripe_size));
         // The inode goes with the last part: its size must not promise content that no record
         // names.
         let early = changes.len().saturating_sub(1) / most * most;
@@ -174,15 +162,16 @@ impl Commits {
             self.record_early(
                 ino,
                 part,
-                first_gone(end, self.stripes.geometry().stripe_size),
+                first_gone(end, self.base.stripes.geometry().stripe_size),
                 from_reserve,
             )
             .await?;
         }
         let (position, stored) = self
+            .base
             .records
             .record(|| {
-                self.inodes.with(ino, |active| {
+                self.base.inodes.with(ino, |active| {
                     // Links, owner and the like may have changed, in records of their own, while
                     // the content became durable.
                     let mut stored = active.inode.clone();
@@ -197,8 +186,8 @@ impl Commits {
                 })
             })
             .await?;
-        self.inodes.note_remembered(last.len());
-        self.inodes.with(ino, |active| {
+        self.base.inodes.note_remembered(last.len());
+        self.base.inodes.with(ino, |active| {
             for (index, _) in last {
                 active.committed(*index);
             }
@@ -206,7 +195,7 @@ impl Commits {
             active.stored = stored;
             active.is_being_committed = false;
             if active.dirty_since.is_none() {
-                self.inodes.clear_dirty(ino);
+                self.base.inodes.clear_dirty(ino);
             }
             Ok(position)
         })
@@ -224,7 +213,8 @@ impl Commits {
         from_reserve: bool,
     ) -> Result<(), Error> {
         let is_past_end = part.iter().any(|(index, _)| *index >= first_gone);
-        self.records
+        self.base
+            .records
             .record(|| {
                 let mut batch = batch_of(ino, part, from_reserve);
                 if is_past_end {
@@ -233,8 +223,8 @@ impl Commits {
                 Ok((batch, ()))
             })
             .await?;
-        self.inodes.note_remembered(part.len());
-        self.inodes.with(ino, |active| {
+        self.base.inodes.note_remembered(part.len());
+        self.base.inodes.with(ino, |active| {
             for (index, _) in part {
                 active.committed(*index);
             }

@@ -6,49 +6,38 @@ use blockio::Stripes;
 
 use super::chunk_map::ChunkMap;
 use crate::attributes::{Time, WccAttr, WriteResult};
-use crate::memory::MemoryShare;
 use crate::protocol::{Error, Install, Seal};
 use crate::server::base::NodeBase;
-use crate::server::inode_cache::InodeCache;
 use crate::server::space::reclaim::Reclaim;
 use crate::server::verifiers::WriteVerifiers;
 
 /// Installs new chunks of the files of one node.
 pub(crate) struct Installer {
-    stripes: Rc<dyn Stripes>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     chunks: Rc<ChunkMap>,
     reclaim: Rc<Reclaim>,
     verifiers: Rc<WriteVerifiers>,
-    share: Rc<MemoryShare>,
 }
 
 impl Installer {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         chunks: Rc<ChunkMap>,
         reclaim: Rc<Reclaim>,
         verifiers: Rc<WriteVerifiers>,
     ) -> Self {
-        Self {
-            stripes: base.stripes.clone(),
-            inodes: base.inodes.clone(),
-            chunks,
-            reclaim,
-            verifiers,
-            share: base.share.clone(),
-        }
+        Self { base: base.clone(), chunks, reclaim, verifiers }
     }
 
     pub(crate) async fn install(&self, request: Install) -> Result<WriteResult, Error> {
         let Install { ino, updates, size_min, time, drop_setid } = request;
-        let _kept = self.inodes.keep(ino);
-        self.inodes.load(ino, 0).await?;
-        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let _kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, 0).await?;
+        let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
         let mut released = Vec::new();
         for update in updates {
             let old = self.chunks.chunk(ino, update.index).await?;
-            self.inodes.with(ino, |active| {
+            self.base.inodes.with(ino, |active| {
                 released.extend(active.install(&old, update, blocks));
                 Ok(())
             })?;
@@ -62,13 +51,13 @@ impl Installer {
     /// for most writes.
     pub(crate) fn try_install_now(&self, request: &Install) -> Option<WriteResult> {
         let &Install { ino, ref updates, size_min, time, drop_setid } = request;
-        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
-        let installed = self.inodes.with(ino, |active| {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
+        let installed = self.base.inodes.with(ino, |active| {
             active.used.set(true);
             Ok(active.install_known(updates, blocks))
         });
         installed.ok()??;
-        self.share.note_use();
+        self.base.share.note_use();
         self.update_attributes(ino, size_min, time, drop_setid).ok()
     }
 
@@ -80,7 +69,7 @@ impl Installer {
         time: Time,
         drop_setid: bool,
     ) -> Result<WriteResult, Error> {
-        let (before, attributes) = self.inodes.with_dirty(ino, |active| {
+        let (before, attributes) = self.base.inodes.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
             let before = WccAttr::of(attributes);
             attributes.size = attributes.size.max(size_min);
@@ -96,10 +85,10 @@ impl Installer {
     }
 
     pub(crate) async fn seal(&self, request: &Seal) -> Result<(), Error> {
-        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
         // One that is clean may have left memory since.
-        self.inodes.load(request.ino, 0).await?;
-        let dropped = self.inodes.with(request.ino, |active| Ok(active.seal(blocks)))?;
+        self.base.inodes.load(request.ino, 0).await?;
+        let dropped = self.base.inodes.with(request.ino, |active| Ok(active.seal(blocks)))?;
         self.reclaim.discard_and_release(dropped).await
     }
 }

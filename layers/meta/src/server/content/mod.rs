@@ -35,7 +35,7 @@ pub(super) struct FileContent {
 
 impl FileContent {
     pub(super) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         reclaim: &Rc<Reclaim>,
         verifiers: &Rc<WriteVerifiers>,
     ) -> Self {

@@ -14,16 +14,12 @@ use crate::chunks::BlockSlot;
 use crate::keys;
 use crate::protocol::{Chunk, Error, NewBlock, Run, Seal, Truncate};
 use crate::server::base::NodeBase;
-use crate::server::inode_cache::InodeCache;
-use crate::server::record_log::RecordLog;
 use crate::server::space::reclaim::Reclaim;
 use crate::store::{Batch, Position, StoreError};
 
 /// Changes the size of the files of one node.
 pub(crate) struct Truncation {
-    stripes: Rc<dyn Stripes>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     chunks: Rc<ChunkMap>,
     installer: Rc<Installer>,
     committer: Rc<Commits>,
@@ -33,39 +29,31 @@ pub(crate) struct Truncation {
 
 impl Truncation {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         chunks: Rc<ChunkMap>,
         installer: Rc<Installer>,
         committer: Rc<Commits>,
         reclaim: Rc<Reclaim>,
         commits: CommitLocks,
     ) -> Self {
-        Self {
-            stripes: base.stripes.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
-            chunks,
-            installer,
-            committer,
-            reclaim,
-            commits,
-        }
+        Self { base: base.clone(), chunks, installer, committer, reclaim, commits }
     }
 
     pub(crate) async fn truncate(&self, request: Truncate) -> Result<Attributes, Error> {
         let Truncate { ino, generation, size, time, durable, last } = request;
         let _alone = self.commits.exclusive(ino).await;
-        let _kept = self.inodes.keep(ino);
-        self.inodes.load(ino, generation).await?;
+        let _kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, generation).await?;
         // Of a cut before this one, which could not free all.
         self.reclaim.finish_cut(ino).await?;
-        let chunk_size = u64::from(self.stripes.geometry().stripe_size);
+        let chunk_size = u64::from(self.base.stripes.geometry().stripe_size);
         let block_size = blockio::BLOCK_SIZE as u64;
-        let shrinks = self.inodes.with(ino, |active| Ok(size < active.inode.attributes.size))?;
+        let shrinks =
+            self.base.inodes.with(ino, |active| Ok(size < active.inode.attributes.size))?;
         if shrinks {
             // What is cut off whole never needs to be written.
-            let unnamed = self.inodes.with(ino, |active| {
-                Ok(active.forget_chunks(first_gone(size, self.stripes.geometry().stripe_size)))
+            let unnamed = self.base.inodes.with(ino, |active| {
+                Ok(active.forget_chunks(first_gone(size, self.base.stripes.geometry().stripe_size)))
             })?;
             self.reclaim.discard_and_release(unnamed).await?;
             self.installer.seal(&Seal { ino }).await?;
@@ -77,14 +65,14 @@ impl Truncation {
             last,
         });
         if let Some(last) = last {
-            self.stripes.sync(vec![last.written]).await.map_err(StoreError::from)?;
+            self.base.stripes.sync(vec![last.written]).await.map_err(StoreError::from)?;
         }
         let mut position = self.cut(ino, size, time, boundary).await?;
         if shrinks {
             position = self.reclaim.finish_cut(ino).await?;
         }
-        self.records.ensure_durable(position, durable).await?;
-        self.inodes.with(ino, |active| Ok(active.inode.attributes))
+        self.base.records.ensure_durable(position, durable).await?;
+        self.base.inodes.with(ino, |active| Ok(active.inode.attributes))
     }
 
     /// Records the new size, together with the chunk at the cut and the count of what is left.
@@ -102,15 +90,16 @@ impl Truncation {
         let mut cut_chunk = None;
         if let Some(boundary) = boundary.as_ref().filter(|boundary| boundary.kept_blocks > 0) {
             let chunk = self.chunks.stored_chunk(ino, boundary.index).await?;
-            let chunk = boundary.cut(chunk, self.stripes.geometry().blocks_per_stripe());
+            let chunk = boundary.cut(chunk, self.base.stripes.geometry().blocks_per_stripe());
             left_blocks = left_blocks.map(|blocks| blocks + chunk.chunk.count());
             cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| !chunk.freed.is_empty());
         }
         let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
         let (position, stored) = self
+            .base
             .records
             .record(|| {
-                self.inodes.with(ino, |active| {
+                self.base.inodes.with(ino, |active| {
                     let mut batch = Batch::new();
                     if boundary.is_some() {
                         batch.take_from_reserve();
@@ -129,7 +118,7 @@ impl Truncation {
                     if boundary.is_some() {
                         batch.put(
                             keys::trim_intent(ino),
-                            to_bytes(&first_gone(size, self.stripes.geometry().stripe_size)),
+                            to_bytes(&first_gone(size, self.base.stripes.geometry().stripe_size)),
                         );
                     }
                     Ok((batch, stored))
@@ -137,10 +126,10 @@ impl Truncation {
             })
             .await?;
         if boundary.is_some() {
-            self.reclaim.add_cut(ino, first_gone(size, self.stripes.geometry().stripe_size));
+            self.reclaim.add_cut(ino, first_gone(size, self.base.stripes.geometry().stripe_size));
         }
-        self.inodes.note_remembered(1);
-        self.inodes.with(ino, |active| {
+        self.base.inodes.note_remembered(1);
+        self.base.inodes.with(ino, |active| {
             active.stored = stored;
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;

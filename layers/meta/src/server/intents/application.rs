@@ -13,13 +13,12 @@ use crate::protocol::{
 use crate::server::base::NodeBase;
 use crate::server::effects::{ConflictPolicy, Effects};
 use crate::server::locks::names::NameLocks;
-use crate::server::record_log::{DELETED_MAX, RecordLog};
-use crate::store::{Batch, Store};
+use crate::server::record_log::DELETED_MAX;
+use crate::store::Batch;
 
 /// Applies the intents of other nodes at one node.
 pub(crate) struct IntentApplier {
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
+    base: Rc<NodeBase>,
     effects: Rc<Effects>,
     name_locks: Rc<NameLocks>,
     /// Drawn at the mount: what was applied before it and not made durable is lost (ADR 8).
@@ -30,34 +29,28 @@ pub(crate) struct IntentApplier {
 
 impl IntentApplier {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         effects: Rc<Effects>,
         name_locks: Rc<NameLocks>,
         boot_id: u64,
     ) -> Self {
-        Self {
-            store: base.store.clone(),
-            records: base.records.clone(),
-            effects,
-            name_locks,
-            boot_id,
-            applying: KeyedLock::default(),
-        }
+        Self { base: base.clone(), effects, name_locks, boot_id, applying: KeyedLock::default() }
     }
 
     pub(crate) async fn apply_intent(&self, request: ApplyIntent) -> Result<AppliedIntent, Error> {
         let ApplyIntent { intent, effects, durable, position } = request;
         let mark = keys::applied(intent);
         let _alone = self.applying.exclusive(intent).await;
-        if self.store.get(&mark).await?.is_some() {
+        if self.base.store.get(&mark).await?.is_some() {
             if durable {
                 let (from, to) = keys::only(&mark);
-                self.store.flushed(&from, &to).await?;
+                self.base.store.flushed(&from, &to).await?;
             }
             return Ok(AppliedIntent { boot_id: self.boot_id, gone: Vec::new() });
         }
         let held = self.effects.lock_targets(&effects, true).await?;
         let (position, staged) = self
+            .base
             .records
             .record(|| {
                 let mut batch = Batch::new();
@@ -74,7 +67,7 @@ impl IntentApplier {
         self.effects.install_staged(staged);
         self.name_locks.release_names(&effects, intent.node);
         drop(held);
-        self.records.ensure_durable(position, durable).await?;
+        self.base.records.ensure_durable(position, durable).await?;
         Ok(AppliedIntent { boot_id: self.boot_id, gone })
     }
 
@@ -82,19 +75,19 @@ impl IntentApplier {
     pub(crate) async fn flush_applied(&self, request: FlushApplied) -> Result<u64, Error> {
         let FlushApplied { node, below } = request;
         let mark = |number| keys::applied(IntentId { node, number });
-        self.store.flushed(&mark(0), &mark(u64::MAX)).await?;
+        self.base.store.flushed(&mark(0), &mark(u64::MAX)).await?;
         self.forget_marks(mark(0), mark(below)).await?;
         Ok(self.boot_id)
     }
 
     pub(crate) async fn forget_marks(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), Error> {
         loop {
-            let found = self.store.scan(Bound::Included(&from), &to, DELETED_MAX).await?;
+            let found = self.base.store.scan(Bound::Included(&from), &to, DELETED_MAX).await?;
             let keys: Vec<Vec<u8>> = found.into_iter().map(|(key, _)| key.to_vec()).collect();
             if keys.is_empty() {
                 return Ok(());
             }
-            self.records.delete_all(&keys).await?;
+            self.base.records.delete_all(&keys).await?;
         }
     }
 }

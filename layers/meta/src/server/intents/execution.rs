@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use runtime::NodeId;
 use runtime::protocol::Undelivered;
 use runtime::wire::to_bytes;
-use runtime::{Context, NodeId};
 
 use super::retirement::IntentRetirer;
 use super::sending::IntentSender;
@@ -19,14 +19,10 @@ use crate::protocol::{
 };
 use crate::server::base::NodeBase;
 use crate::server::effects::{ConflictPolicy, Effects, StagedInodes};
-use crate::server::inode_cache::InodeCache;
 use crate::server::inodes::DIRECTORY_SIZE;
 use crate::server::locks::directories::DirectoryLocks;
 use crate::server::locks::names::NameLocks;
-use crate::server::record_log::RecordLog;
-use crate::server::replies::ReplyTable;
-use crate::shared_attrs::publisher::Publisher;
-use crate::store::{Batch, Position, Store};
+use crate::store::{Batch, Position};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
 const INTENTS_MAX: usize = 4096;
@@ -66,25 +62,18 @@ impl NewEntry {
 
 /// Carries out the operations that one node decides.
 pub(crate) struct Executor {
-    context: Context,
-    /// This node's index.
-    node: u32,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     name_locks: Rc<NameLocks>,
     directories: Rc<DirectoryLocks>,
     effects: Rc<Effects>,
-    replies: Rc<ReplyTable>,
     intents: Rc<IntentTable>,
     sender: Rc<IntentSender>,
     retirer: Rc<IntentRetirer>,
-    publisher: Rc<Publisher>,
 }
 
 impl Executor {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         name_locks: Rc<NameLocks>,
         directories: Rc<DirectoryLocks>,
         effects: Rc<Effects>,
@@ -92,27 +81,13 @@ impl Executor {
         sender: Rc<IntentSender>,
         retirer: Rc<IntentRetirer>,
     ) -> Self {
-        Self {
-            context: base.context.clone(),
-            node: base.node,
-            store: base.store.clone(),
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
-            name_locks,
-            directories,
-            effects,
-            replies: base.replies.clone(),
-            intents,
-            sender,
-            retirer,
-            publisher: base.publisher.clone(),
-        }
+        Self { base: base.clone(), name_locks, directories, effects, intents, sender, retirer }
     }
 
     pub(crate) async fn add_file(&self, request: AddFile) -> Result<Attributes, Error> {
         let AddFile { directory, name, inode, effects, since, durable, call, after } = request;
-        let ino = self.inodes.next_ino();
-        let generation = self.context.random() | 1;
+        let ino = self.base.inodes.next_ino();
+        let generation = self.base.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
         let attributes = made.attributes;
         let entry = NewEntry { key: keys::name(directory, &name), made };
@@ -136,7 +111,7 @@ impl Executor {
     ) -> Result<Vec<u64>, Error> {
         // No node that may outlive this one may see what a crash could take back.
         let durable = options.durable || !self.all_share_failure_domain(&effects);
-        let (local, remote) = split(effects, self.node, self.context.fs_nodes());
+        let (local, remote) = split(effects, self.base.node, self.base.context.fs_nodes());
         let number = self.open_intent(remote)?;
         let decided = self.decide(call, entry, &local, &options, number).await;
         if let (Err(_), Some(number)) = (&decided, number) {
@@ -145,13 +120,13 @@ impl Executor {
         }
         let (position, mut gone) = decided?;
         let Some(number) = number else {
-            self.records.ensure_durable(position, durable).await?;
+            self.base.records.ensure_durable(position, durable).await?;
             if options.claimed {
-                self.name_locks.release_names(&local, self.node);
+                self.name_locks.release_names(&local, self.base.node);
             }
             return Ok(gone);
         };
-        self.records.ensure_durable(position, durable).await.map_err(|_| Undelivered::Lost)?;
+        self.base.records.ensure_durable(position, durable).await.map_err(|_| Undelivered::Lost)?;
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.stage = IntentStage::Sending;
             open.position = position;
@@ -175,7 +150,7 @@ impl Executor {
         if open.len() >= INTENTS_MAX {
             return Err(Undelivered::Busy.into());
         }
-        let number = self.store.next_number();
+        let number = self.base.store.next_number();
         open.insert(number, Intent::new(effects, IntentStage::Deciding));
         Ok(Some(number))
     }
@@ -194,16 +169,17 @@ impl Executor {
         let mut _name = None;
         if let Some(entry) = &entry {
             _name = Some(self.name_locks.lock(&entry.key, false).await?);
-            if self.store.get(&entry.key).await?.is_some() {
+            if self.base.store.get(&entry.key).await?.is_some() {
                 return Err(Error::Exists {});
             }
         }
         let outcome = entry.as_ref().map_or(CallOutcome::Done {}, NewEntry::outcome);
-        let now = self.context.now();
+        let now = self.base.context.now();
         let (position, staged) = self
+            .base
             .records
             .record(|| {
-                if self.context.epoch().0 != options.since {
+                if self.base.context.epoch().0 != options.since {
                     // Some node has restarted, and may have lost what this depends on.
                     return Err(Undelivered::Busy.into());
                 }
@@ -211,12 +187,12 @@ impl Executor {
                 batch.after(options.after.iter().copied());
                 let staged =
                     self.effects.stage(local, &held, ConflictPolicy::Refuse, &mut batch)?;
-                self.replies.put((call, outcome), now, &mut batch);
+                self.base.replies.put((call, outcome), now, &mut batch);
                 if let Some(entry) = &entry {
                     entry.put(&mut batch);
                     batch.put(
                         keys::inode_count(),
-                        to_bytes(&(self.inodes.count().saturating_add(1))),
+                        to_bytes(&(self.base.inodes.count().saturating_add(1))),
                     );
                 }
                 if let Some(number) = number {
@@ -229,7 +205,7 @@ impl Executor {
                 Ok((batch, staged))
             })
             .await?;
-        self.replies.stored((call, outcome), now, position, number);
+        self.base.replies.stored((call, outcome), now, position, number);
         if let Some(number) = number.filter(|_| options.claimed) {
             self.hide(number, name_keys(local).collect());
         }
@@ -238,10 +214,10 @@ impl Executor {
 
     /// May effects be sent before the record that decides them is durable?
     fn all_share_failure_domain<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) -> bool {
-        let nodes = self.context.fs_nodes();
+        let nodes = self.base.context.fs_nodes();
         effects
             .into_iter()
-            .all(|effect| self.context.shares_failure_domain(NodeId::fs(effect.node(nodes))))
+            .all(|effect| self.base.context.shares_failure_domain(NodeId::fs(effect.node(nodes))))
     }
 
     fn decided(
@@ -254,13 +230,13 @@ impl Executor {
         self.effects.install_staged(staged);
         if let Some(NewEntry { key, made }) = entry {
             let Attributes { ino, generation, kind, .. } = made.attributes;
-            self.publisher.publish_name(&key, Dentry { ino, generation, kind });
-            self.inodes.count_added();
+            self.base.publisher.publish_name(&key, Dentry { ino, generation, kind });
+            self.base.inodes.count_added();
             if kind == (Kind::Directory {}) {
                 self.directories.made(ino, position);
             }
-            self.publisher.publish(&made.attributes);
-            self.inodes.insert_active(ino, ActiveInode::new(made));
+            self.base.publisher.publish(&made.attributes);
+            self.base.inodes.insert_active(ino, ActiveInode::new(made));
         }
         gone
     }

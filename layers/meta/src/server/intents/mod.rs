@@ -51,7 +51,7 @@ pub(super) struct IntentManager {
 
 impl IntentManager {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         locks: &LockManager,
         effects: Rc<Effects>,
         reclaim: Rc<Reclaim>,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use futures::future::join_all;
 use futures::stream::{self, StreamExt as _};
-use runtime::{Context, NodeId};
+use runtime::NodeId;
 
 use super::application::IntentApplier;
 use super::retirement::{FINISHED_AT_ONCE, IntentRetirer};
@@ -23,25 +23,20 @@ use crate::server::base::NodeBase;
 use crate::server::locks::orphans::OrphanedLocks;
 use crate::server::record_log::decode;
 use crate::server::space::reclaim::Reclaim;
-use crate::shared_attrs::publisher::Publisher;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 /// Rounds in which a mount tries to finish what a crash has left; each of them tries several times.
 const FINISH_ROUNDS_MAX: u32 = 10;
 
 /// Recovers one node after a crash.
 pub(crate) struct Recovery {
-    context: Context,
-    /// This node's index.
-    node: u32,
-    store: Rc<Store>,
+    base: Rc<NodeBase>,
     intents: Rc<IntentTable>,
     sender: Rc<IntentSender>,
     retirer: Rc<IntentRetirer>,
     applier: Rc<IntentApplier>,
     orphans: Rc<OrphanedLocks>,
     reclaim: Rc<Reclaim>,
-    publisher: Rc<Publisher>,
     /// Intents of this node, or of others for it, are not applied yet: names and inodes may be
     /// those of before.
     recovering: Cell<bool>,
@@ -49,7 +44,7 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         intents: Rc<IntentTable>,
         sender: Rc<IntentSender>,
         retirer: Rc<IntentRetirer>,
@@ -58,16 +53,13 @@ impl Recovery {
         reclaim: Rc<Reclaim>,
     ) -> Self {
         Self {
-            context: base.context.clone(),
-            node: base.node,
-            store: base.store.clone(),
+            base: base.clone(),
             intents,
             sender,
             retirer,
             applier,
             orphans,
             reclaim,
-            publisher: base.publisher.clone(),
             recovering: Cell::new(true),
         }
     }
@@ -81,10 +73,10 @@ impl Recovery {
     pub(crate) async fn load_intents(&self) -> Result<(), StoreError> {
         let bad = || StoreError::Damaged { what: "an intent", block: 0 };
         let (from, end) = keys::intents(keys::OPERATIONS);
-        for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
+        for (key, value) in self.base.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let number = keys::intent_number(&key).ok_or_else(bad)?;
             let effects = decode(&value).map_err(|_| bad())?;
-            let (_, effects) = split(effects, self.node, self.context.fs_nodes());
+            let (_, effects) = split(effects, self.base.node, self.base.context.fs_nodes());
             self.intents.open.borrow_mut().insert(number, Intent::new(effects, IntentStage::Left));
         }
         Ok(())
@@ -111,10 +103,13 @@ impl Recovery {
     pub(crate) async fn rejoin(&self) -> Result<(), Error> {
         // First: the others may release the old locks of this node only when they have its intents.
         self.finish_intents().await?;
-        let others = (0..self.context.fs_nodes()).filter(|node| *node != self.node);
-        let call =
-            NodeRestarted { node: self.node, below: first_remote_lock(self.context.epoch()) };
-        let acknowledged = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
+        let others = (0..self.base.context.fs_nodes()).filter(|node| *node != self.base.node);
+        let call = NodeRestarted {
+            node: self.base.node,
+            below: first_remote_lock(self.base.context.epoch()),
+        };
+        let acknowledged =
+            others.map(|node| ask(&self.base.context, NodeId::fs(node), call.clone()));
         join_all(acknowledged).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
         self.recovered();
         // The others keep marks of the intents of this node.
@@ -149,7 +144,7 @@ impl Recovery {
     /// From now on names and inodes are what they seem.
     fn recovered(&self) {
         self.recovering.set(false);
-        self.publisher.begin();
+        self.base.publisher.begin();
     }
 
     /// No intent is open anywhere: forgets what was applied, and frees what is gone.

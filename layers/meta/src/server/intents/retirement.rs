@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::{join_all, select};
 use futures::stream::{self, StreamExt as _};
-use runtime::{Context, NodeId};
+use runtime::NodeId;
 
 use super::sending::IntentSender;
 use super::table::{IntentStage, IntentTable};
@@ -16,8 +16,6 @@ use crate::client::ask;
 use crate::keys;
 use crate::protocol::{Error, FlushApplied};
 use crate::server::base::NodeBase;
-use crate::server::record_log::RecordLog;
-use crate::store::Store;
 
 /// The interval of retirement: longer than effects take to become durable by themselves.
 const RETIRE_INTERVAL: Duration = Duration::from_secs(2);
@@ -26,11 +24,7 @@ pub(super) const FINISHED_AT_ONCE: usize = 64;
 
 /// Retires the intents of one node.
 pub(crate) struct IntentRetirer {
-    context: Context,
-    /// This node's index.
-    node: u32,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
+    base: Rc<NodeBase>,
     intents: Rc<IntentTable>,
     sender: Rc<IntentSender>,
     /// The background task runs.
@@ -38,16 +32,12 @@ pub(crate) struct IntentRetirer {
 }
 
 impl IntentRetirer {
-    pub(crate) fn new(base: &NodeBase, intents: Rc<IntentTable>, sender: Rc<IntentSender>) -> Self {
-        Self {
-            context: base.context.clone(),
-            node: base.node,
-            store: base.store.clone(),
-            records: base.records.clone(),
-            intents,
-            sender,
-            retiring: Cell::default(),
-        }
+    pub(crate) fn new(
+        base: &Rc<NodeBase>,
+        intents: Rc<IntentTable>,
+        sender: Rc<IntentSender>,
+    ) -> Self {
+        Self { base: base.clone(), intents, sender, retiring: Cell::default() }
     }
 
     /// Retires intents in the background, as long as there are any.
@@ -56,9 +46,9 @@ impl IntentRetirer {
             return;
         }
         let me = self.clone();
-        self.context.task(async move {
+        self.base.context.task(async move {
             while me.intents.has_work() {
-                select(me.context.sleep(RETIRE_INTERVAL), pin!(me.intents.wake.next())).await;
+                select(me.base.context.sleep(RETIRE_INTERVAL), pin!(me.intents.wake.next())).await;
                 if let Err(error) = me.retire().await {
                     tracing::debug!(%error, "intents stay open for now");
                 }
@@ -81,8 +71,8 @@ impl IntentRetirer {
         nodes.extend(applied.iter().flat_map(|&number| self.intents.nodes_of(number)));
         let below = self.intents.retired_below.get();
         let acknowledged = nodes.into_iter().map(|node| async move {
-            let call = FlushApplied { node: self.node, below };
-            Some((node, ask(&self.context, NodeId::fs(node), call).await.ok()?))
+            let call = FlushApplied { node: self.base.node, below };
+            Some((node, ask(&self.base.context, NodeId::fs(node), call).await.ok()?))
         });
         let acknowledged: BTreeMap<u32, u64> =
             join_all(acknowledged).await.into_iter().flatten().collect();
@@ -111,7 +101,7 @@ impl IntentRetirer {
     pub(crate) async fn delete_intents(&self, numbers: &[u64]) -> Result<(), Error> {
         let keys: Vec<Vec<u8>> =
             numbers.iter().map(|number| keys::operation_intent(*number)).collect();
-        let position = self.records.delete_all(&keys).await?;
-        Ok(self.store.durable(position).await?)
+        let position = self.base.records.delete_all(&keys).await?;
+        Ok(self.base.store.durable(position).await?)
     }
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
+use runtime::NodeId;
 use runtime::protocol::Undelivered;
-use runtime::{Context, NodeId};
 
 use super::table::{IntentStage, IntentTable};
 use crate::client::ask;
@@ -15,7 +15,6 @@ use crate::protocol::{AppliedIntent, ApplyIntent, Effect, Error, IntentId};
 use crate::server::base::NodeBase;
 use crate::server::locks::names::NameLocks;
 use crate::server::locks::owner::RemoteLockId;
-use crate::store::Store;
 
 /// Attempts to reach a node before the client hears that the outcome is unknown.
 const SEND_TRIES_MAX: u32 = 20;
@@ -26,27 +25,18 @@ const APPLIED_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Sends the intents of one node.
 pub(crate) struct IntentSender {
-    context: Context,
-    /// This node's index.
-    node: u32,
-    store: Rc<Store>,
+    base: Rc<NodeBase>,
     intents: Rc<IntentTable>,
     name_locks: Rc<NameLocks>,
 }
 
 impl IntentSender {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         intents: Rc<IntentTable>,
         name_locks: Rc<NameLocks>,
     ) -> Self {
-        Self {
-            context: base.context.clone(),
-            node: base.node,
-            store: base.store.clone(),
-            intents,
-            name_locks,
-        }
+        Self { base: base.clone(), intents, name_locks }
     }
 
     /// Lets all nodes apply their effects of an intent. Names first: a name must not outlive its
@@ -77,7 +67,7 @@ impl IntentSender {
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.stage = if outcome.is_ok() { IntentStage::Applied } else { IntentStage::Left };
             if outcome.is_ok() {
-                let is_mine = |lock: RemoteLockId| lock.node == self.context.node();
+                let is_mine = |lock: RemoteLockId| lock.node == self.base.context.node();
                 open.hidden.drain(..).for_each(|key| self.name_locks.release(&key, is_mine));
                 self.intents.applied.tell();
             }
@@ -88,7 +78,7 @@ impl IntentSender {
     /// Waits until the effects of an intent of this node are applied everywhere. Only who is at
     /// work on it sends them: a second copy could arrive when the marks are forgotten.
     pub(crate) async fn wait_applied(&self, number: u64) -> Result<(), Error> {
-        let mut timeout = pin!(self.context.sleep(APPLIED_WAIT_MAX));
+        let mut timeout = pin!(self.base.context.sleep(APPLIED_WAIT_MAX));
         loop {
             let applied = pin!(self.intents.applied.next());
             let stage = self.intents.open.borrow().get(&number).map(|open| open.stage);
@@ -120,16 +110,16 @@ impl IntentSender {
         durable: bool,
     ) -> Result<Vec<u64>, Error> {
         let position = self.intents.open.borrow().get(&number).map(|open| open.position);
-        let position = position.filter(|position| !self.store.is_durable(*position));
+        let position = position.filter(|position| !self.base.store.is_durable(*position));
         let position = position.unwrap_or_default().number();
-        let intent = IntentId { node: self.node, number };
+        let intent = IntentId { node: self.base.node, number };
         let call = ApplyIntent { intent, effects, durable, position };
         let mut tries = 1;
         let AppliedIntent { boot_id, gone } = loop {
-            match ask(&self.context, NodeId::fs(node), call.clone()).await {
+            match ask(&self.base.context, NodeId::fs(node), call.clone()).await {
                 Err(Error::Undelivered { .. }) if tries < SEND_TRIES_MAX => {
                     tries += 1;
-                    self.context.sleep(SEND_PAUSE).await;
+                    self.base.context.sleep(SEND_PAUSE).await;
                 }
                 answer => break answer?,
             }

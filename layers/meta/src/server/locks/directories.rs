@@ -17,8 +17,6 @@ use crate::protocol::{
     SetOccupancy, UnlockDirExclusive, UnlockDirShared,
 };
 use crate::server::base::NodeBase;
-use crate::server::inode_cache::InodeCache;
-use crate::server::record_log::RecordLog;
 use crate::store::{Position, Store};
 
 /// Directories whose occupancy is kept, at most; for others all nodes are asked.
@@ -79,8 +77,7 @@ impl DirectoryState {
 /// What is known of the directories of one node. Only in memory: after a restart no names are being
 /// changed, and where names are is found out again.
 pub(crate) struct DirectoryLocks {
-    records: Rc<RecordLog>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     validity: Rc<LockValidity>,
     states: RefCell<BTreeMap<u64, DirectoryState>>,
     changed: Event,
@@ -89,10 +86,9 @@ pub(crate) struct DirectoryLocks {
 }
 
 impl DirectoryLocks {
-    pub(crate) fn new(base: &NodeBase, validity: Rc<LockValidity>) -> Self {
+    pub(crate) fn new(base: &Rc<NodeBase>, validity: Rc<LockValidity>) -> Self {
         Self {
-            records: base.records.clone(),
-            inodes: base.inodes.clone(),
+            base: base.clone(),
             validity,
             states: RefCell::default(),
             changed: Event::default(),
@@ -188,8 +184,8 @@ impl DirectoryLocks {
     }
 
     async fn load_directory(&self, ino: u64, generation: u64) -> Result<Inode, Error> {
-        self.inodes.load(ino, generation).await?;
-        let inode = self.inodes.with(ino, |active| Ok(active.inode.clone()))?;
+        self.base.inodes.load(ino, generation).await?;
+        let inode = self.base.inodes.with(ino, |active| Ok(active.inode.clone()))?;
         if inode.attributes.kind == (Kind::Directory {}) {
             Ok(inode)
         } else {
@@ -206,7 +202,7 @@ impl DirectoryLocks {
         let lock = RemoteLockId { node: by, number: request.lock };
         // Its names must not be durable at other nodes before its own record is.
         let made = self.states.borrow().get(&request.directory).map(|state| state.made);
-        let made = self.records.dependency_for(by, made.unwrap_or_default()).await?;
+        let made = self.base.records.dependency_for(by, made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
         self.validity.check(lock)?;
         let begun = self.with_state(request.directory, |state| {
@@ -245,8 +241,8 @@ impl DirectoryLocks {
     /// Times go to the store with the next commit. They are others after every change, also if the
     /// clock of the node that made it is behind: who has listed the directory goes by them.
     pub(crate) async fn note(&self, directory: u64, time: Time) -> Result<(), Error> {
-        self.inodes.load(directory, 0).await?;
-        self.inodes.with_dirty(directory, |active| {
+        self.base.inodes.load(directory, 0).await?;
+        self.base.inodes.with_dirty(directory, |active| {
             let attributes = &mut active.inode.attributes;
             attributes.mtime = time.max(attributes.mtime.next());
             attributes.ctime = time.max(attributes.ctime.next());
@@ -301,7 +297,7 @@ impl DirectoryLocks {
     }
 
     pub(crate) async fn set_occupancy(&self, request: SetOccupancy) -> Result<(), Error> {
-        self.inodes.load(request.directory, 0).await?;
+        self.base.inodes.load(request.directory, 0).await?;
         self.with_state(request.directory, |state| {
             state.nodes.extend(request.nodes);
             state.complete = true;

@@ -9,19 +9,17 @@ use super::owner::RemoteLockId;
 use crate::keys;
 use crate::protocol::{Error, LockName, LockedName, UnlockName};
 use crate::server::base::NodeBase;
-use crate::server::record_log::{RecordLog, decode};
-use crate::store::Store;
+use crate::server::record_log::decode;
 
 /// Locks and unlocks names of one node.
 pub(crate) struct NameLocking {
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
+    base: Rc<NodeBase>,
     name_locks: Rc<NameLocks>,
 }
 
 impl NameLocking {
-    pub(crate) fn new(base: &NodeBase, name_locks: Rc<NameLocks>) -> Self {
-        Self { store: base.store.clone(), records: base.records.clone(), name_locks }
+    pub(crate) fn new(base: &Rc<NodeBase>, name_locks: Rc<NameLocks>) -> Self {
+        Self { base: base.clone(), name_locks }
     }
 
     pub(crate) async fn lock_name(
@@ -32,11 +30,14 @@ impl NameLocking {
         let LockName { directory, name, lock } = request;
         let key = keys::name(directory, &name);
         let _alone = self.name_locks.lock(&key, false).await?;
-        let value = self.store.get(&key).await?;
+        let value = self.base.store.get(&key).await?;
         // What is decided elsewhere on the strength of this must find it so after a crash.
         let (from, to) = keys::only(&key);
-        let changed =
-            self.records.dependency_for(caller, self.store.last_change(&from, &to)).await?;
+        let changed = self
+            .base
+            .records
+            .dependency_for(caller, self.base.store.last_change(&from, &to))
+            .await?;
         self.name_locks.claim(key, RemoteLockId { node: caller, number: lock })?;
         Ok(LockedName { dentry: value.map(|value| decode(&value)).transpose()?, changed })
     }

@@ -36,7 +36,7 @@ pub(super) struct LockManager {
 }
 
 impl LockManager {
-    pub(crate) fn new(base: &NodeBase) -> Self {
+    pub(crate) fn new(base: &Rc<NodeBase>) -> Self {
         let validity = Rc::<LockValidity>::default();
         let names = Rc::new(NameLocks::new(validity.clone()));
         let directories = Rc::new(DirectoryLocks::new(base, validity.clone()));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use runtime::{Context, NodeId};
+use runtime::NodeId;
 
 use super::directories::DirectoryLocks;
 use super::names::NameLocks;
@@ -16,7 +16,7 @@ use crate::server::base::NodeBase;
 
 /// All locks of one node.
 pub(crate) struct OrphanedLocks {
-    context: Context,
+    base: Rc<NodeBase>,
     validity: Rc<LockValidity>,
     name_locks: Rc<NameLocks>,
     directories: Rc<DirectoryLocks>,
@@ -25,13 +25,13 @@ pub(crate) struct OrphanedLocks {
 
 impl OrphanedLocks {
     pub(crate) fn new(
-        base: &NodeBase,
+        base: &Rc<NodeBase>,
         validity: Rc<LockValidity>,
         name_locks: Rc<NameLocks>,
         directories: Rc<DirectoryLocks>,
         renames: Rc<RenameLock>,
     ) -> Self {
-        Self { context: base.context.clone(), validity, name_locks, directories, renames }
+        Self { base: base.clone(), validity, name_locks, directories, renames }
     }
 
     /// Of its remote locks below this number `node` holds only those in `keep`. Whether names were
@@ -46,7 +46,7 @@ impl OrphanedLocks {
         let is_orphaned = |lock: &RemoteLockId| {
             lock.node == node && lock.number < below && !keep.contains(&lock.number)
         };
-        let now = Time::from_unix(self.context.unix_time());
+        let now = Time::from_unix(self.base.context.unix_time());
         self.validity.refuse_below(node, below);
         for directory in self.directories.changed_by(is_orphaned) {
             // One that is gone or damaged has no times.

@@ -5,7 +5,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use runtime::Context;
 use runtime::protocol::Undelivered;
 
 use super::groups::{
@@ -14,17 +13,14 @@ use super::groups::{
 use super::reclaim::Reclaim;
 use crate::protocol::{Allocate, Error, Near, NodeSpace, Run};
 use crate::server::base::NodeBase;
-use crate::server::inode_cache::InodeCache;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 /// The pause after a search ahead of time has found no space.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);
 
 /// Allocates the blocks of one node.
 pub(crate) struct Allocator {
-    context: Context,
-    store: Rc<Store>,
-    inodes: Rc<InodeCache>,
+    base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
     groups: Rc<GroupExchange>,
     /// Space is being looked for before it is needed.
@@ -32,15 +28,12 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    pub(crate) fn new(base: &NodeBase, reclaim: Rc<Reclaim>, groups: Rc<GroupExchange>) -> Self {
-        Self {
-            context: base.context.clone(),
-            store: base.store.clone(),
-            inodes: base.inodes.clone(),
-            reclaim,
-            groups,
-            looking_ahead: Cell::default(),
-        }
+    pub(crate) fn new(
+        base: &Rc<NodeBase>,
+        reclaim: Rc<Reclaim>,
+        groups: Rc<GroupExchange>,
+    ) -> Self {
+        Self { base: base.clone(), reclaim, groups, looking_ahead: Cell::default() }
     }
 
     /// Answers [`Allocate`], if this node has the space at hand.
@@ -50,10 +43,10 @@ impl Allocator {
             return None;
         }
         // Once for each chunk that is begun.
-        if matches!(near, Near::Apart { .. }) && self.store.space().is_short() {
+        if matches!(near, Near::Apart { .. }) && self.base.store.space().is_short() {
             self.look_ahead();
         }
-        self.store.space().allocate_near(blocks, near).ok()
+        self.base.store.space().allocate_near(blocks, near).ok()
     }
 
     /// Looks for space in the background. An allocation that finds none waits for a checkpoint or
@@ -63,10 +56,10 @@ impl Allocator {
             return;
         }
         let me = self.clone();
-        self.context.task(async move {
+        self.base.context.task(async move {
             if let Err(error) = me.find_space_ahead().await {
                 tracing::debug!(%error, "no space was found ahead of time");
-                me.context.sleep(AHEAD_PAUSE).await;
+                me.base.context.sleep(AHEAD_PAUSE).await;
             }
             me.looking_ahead.set(false);
         });
@@ -74,10 +67,10 @@ impl Allocator {
 
     /// What was freed here first, then what others can spare.
     async fn find_space_ahead(&self) -> Result<(), Error> {
-        if self.store.space().status().waiting_blocks >= RECLAIM_BLOCKS_MIN {
-            self.store.checkpoint().await?;
+        if self.base.store.space().status().waiting_blocks >= RECLAIM_BLOCKS_MIN {
+            self.base.store.checkpoint().await?;
         }
-        if self.store.space().is_short() { self.groups.refill(0).await } else { Ok(()) }
+        if self.base.store.space().is_short() { self.groups.refill(0).await } else { Ok(()) }
     }
 
     /// Answers [`Allocate`]. `NoSpace` only if it is certain that there is none: space that is
@@ -86,14 +79,14 @@ impl Allocator {
         let &Allocate { blocks, from_reserve, near } = request;
         for attempt in 0..BUSY_TRIES_MAX {
             let allocated = if from_reserve {
-                self.store.space().allocate_from_reserve(blocks)
+                self.base.store.space().allocate_from_reserve(blocks)
             } else {
-                self.store.space().allocate_near(blocks, near)
+                self.base.store.space().allocate_near(blocks, near)
             };
             match allocated {
                 Ok(runs) => return Ok(runs),
                 // Space that was freed comes back with a checkpoint.
-                Err(StoreError::Busy) => self.context.sleep(BUSY_PAUSE).await,
+                Err(StoreError::Busy) => self.base.context.sleep(BUSY_PAUSE).await,
                 Err(StoreError::NoSpace)
                     if attempt < RECLAIM_TRIES_MAX && self.groups.reclaim_space().await? => {}
                 Err(StoreError::NoSpace) => self.groups.refill(blocks).await?,
@@ -108,12 +101,12 @@ impl Allocator {
     }
 
     pub(crate) fn get_space(&self) -> NodeSpace {
-        let space = self.store.space().status();
+        let space = self.base.store.space().status();
         NodeSpace {
             // What is kept back for deletions can never be used by files.
             total_blocks: space.owned_blocks - space.reserved_blocks,
             free_blocks: space.free_blocks,
-            inodes: self.inodes.count(),
+            inodes: self.base.inodes.count(),
         }
     }
 }

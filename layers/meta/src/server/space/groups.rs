@@ -8,19 +8,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use runtime::NodeId;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
-use runtime::{Context, NodeId};
 
 use super::reclaim::Reclaim;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{AckGroups, ConfirmGroups, Error, RequestGroups};
 use crate::server::base::NodeBase;
-use crate::server::open_file_table::OpenFileTable;
-use crate::server::record_log::{RecordLog, decode};
-use crate::store::{Batch, Store};
+use crate::server::record_log::decode;
+use crate::store::Batch;
 
 /// Groups asked of another node at a time.
 const GROUPS_PER_REQUEST: u32 = 8;
@@ -55,13 +54,8 @@ enum FetchResult {
 
 /// Gets groups from other nodes, and gives them away.
 pub(crate) struct GroupExchange {
-    context: Context,
-    /// This node's index.
-    node: u32,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
+    base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
-    open_files: Rc<OpenFileTable>,
     /// One search for groups at a time.
     refill: KeyedLock<()>,
     /// No node had groups to give, at this time.
@@ -81,14 +75,10 @@ pub(crate) struct GroupExchange {
 }
 
 impl GroupExchange {
-    pub(crate) fn new(base: &NodeBase, reclaim: Rc<Reclaim>) -> Self {
+    pub(crate) fn new(base: &Rc<NodeBase>, reclaim: Rc<Reclaim>) -> Self {
         Self {
-            context: base.context.clone(),
-            node: base.node,
-            store: base.store.clone(),
-            records: base.records.clone(),
+            base: base.clone(),
             reclaim,
-            open_files: base.open_files.clone(),
             refill: KeyedLock::default(),
             dry_at: Cell::default(),
             confirming: KeyedLock::default(),
@@ -104,28 +94,28 @@ impl GroupExchange {
     /// checkpoint. False if there is none.
     pub(crate) async fn reclaim_space(&self) -> Result<bool, Error> {
         if self.reclaim.is_any() {
-            self.context.sleep(BUSY_PAUSE).await;
+            self.base.context.sleep(BUSY_PAUSE).await;
             return Ok(true);
         }
-        let waiting = self.store.space().status().waiting_blocks;
+        let waiting = self.base.store.space().status().waiting_blocks;
         if waiting >= RECLAIM_BLOCKS_MIN {
-            self.store.checkpoint().await?;
+            self.base.store.checkpoint().await?;
         }
-        Ok(self.store.space().status().waiting_blocks < waiting)
+        Ok(self.base.store.space().status().waiting_blocks < waiting)
     }
 
     /// Will files that are gone free space, some time soon?
     fn is_space_coming(&self) -> bool {
-        self.reclaim.is_any() || self.open_files.may_free_space()
+        self.reclaim.is_any() || self.base.open_files.may_free_space()
     }
 
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have
     /// said that they have none.
     pub(crate) async fn refill(&self, blocks: u32) -> Result<(), Error> {
-        let before = self.store.space().status().free_blocks;
-        let asked_at = self.context.now();
+        let before = self.base.store.space().status().free_blocks;
+        let asked_at = self.base.context.now();
         let _alone = self.refill.exclusive(()).await;
-        if self.store.space().status().free_blocks > before.max(u64::from(blocks)) {
+        if self.base.store.space().status().free_blocks > before.max(u64::from(blocks)) {
             return Ok(()); // another request has fetched them meanwhile
         }
         if let Some(dry_at) = self.dry_at.get() {
@@ -133,13 +123,13 @@ impl GroupExchange {
                 return Err(Error::NoSpace {}); // found out while this waited
             }
             // Files may have been removed since: that result is out of date.
-            let pause = (dry_at + DRY_PAUSE).saturating_sub(self.context.now());
-            self.context.sleep(pause).await;
+            let pause = (dry_at + DRY_PAUSE).saturating_sub(self.base.context.now());
+            self.base.context.sleep(pause).await;
         }
-        let nodes = self.context.fs_nodes();
+        let nodes = self.base.context.fs_nodes();
         let mut failure = None;
         for step in 1..nodes {
-            let donor = NodeId::fs((self.node + step) % nodes);
+            let donor = NodeId::fs((self.base.node + step) % nodes);
             match self.fetch_groups(donor, GROUPS_PER_REQUEST).await {
                 Ok(FetchResult::Some) => return Ok(()),
                 // The others may have some.
@@ -154,7 +144,7 @@ impl GroupExchange {
         if self.is_space_coming() {
             return Err(Undelivered::Busy.into());
         }
-        self.dry_at.set(Some(self.context.now()));
+        self.dry_at.set(Some(self.base.context.now()));
         Err(Error::NoSpace {})
     }
 
@@ -162,11 +152,13 @@ impl GroupExchange {
     /// them. The caller holds `refill`.
     async fn fetch_groups(&self, donor: NodeId, count: u32) -> Result<FetchResult, Error> {
         let confirmed = self.confirmed.get();
-        let groups = ask(&self.context, donor, RequestGroups { to: self.node, count }).await?;
+        let groups =
+            ask(&self.base.context, donor, RequestGroups { to: self.base.node, count }).await?;
         if groups.is_empty() {
             return Ok(FetchResult::None);
         }
         let (position, fetched) = self
+            .base
             .records
             .record(|| {
                 // One of them may have been confirmed and given on since the donor has looked.
@@ -175,7 +167,7 @@ impl GroupExchange {
                 }
                 let mut batch = Batch::new();
                 // An offer may be repeated after a crash of the donor.
-                let owned = self.store.space().groups();
+                let owned = self.base.store.space().groups();
                 let mut fetched = FetchResult::Known;
                 for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
                     self.unconfirmed.borrow_mut().insert(*group);
@@ -186,7 +178,7 @@ impl GroupExchange {
                 Ok((batch, fetched))
             })
             .await?;
-        self.store.durable(position).await?;
+        self.base.store.durable(position).await?;
         // If this fails it is done before one of them is given on.
         let confirmed = self.confirm_arrivals().await;
         if let Err(error) = confirmed {
@@ -218,11 +210,11 @@ impl GroupExchange {
     }
 
     async fn confirm_to(&self, donor: u32, groups: &[u64]) -> Result<(), Error> {
-        let call = AckGroups { to: self.node, groups: groups.to_vec() };
-        ask(&self.context, NodeId::fs(donor), call).await?;
+        let call = AckGroups { to: self.base.node, groups: groups.to_vec() };
+        ask(&self.base.context, NodeId::fs(donor), call).await?;
         self.confirmed.set(self.confirmed.get() + 1);
         let arrivals: Vec<_> = groups.iter().copied().map(keys::arrival).collect();
-        self.records.delete_all(&arrivals).await?;
+        self.base.records.delete_all(&arrivals).await?;
         self.unconfirmed.borrow_mut().retain(|group| !groups.contains(group));
         Ok(())
     }
@@ -241,9 +233,9 @@ impl GroupExchange {
             return;
         }
         let me = self.clone();
-        self.context.task(async move {
+        self.base.context.task(async move {
             loop {
-                me.context.sleep(OFFER_PAUSE).await;
+                me.base.context.sleep(OFFER_PAUSE).await;
                 let granted = me.granted.get();
                 match me.resend_offers().await {
                     Ok(false) if me.granted.get() == granted => break,
@@ -260,7 +252,7 @@ impl GroupExchange {
         let offered = self.durable_groups(keys::GRANTS).await?;
         let receivers: BTreeSet<u32> = offered.into_iter().map(|(_, receiver)| receiver).collect();
         let reminded = receivers.iter().map(|&receiver| {
-            ask(&self.context, NodeId::fs(receiver), ConfirmGroups { donor: self.node })
+            ask(&self.base.context, NodeId::fs(receiver), ConfirmGroups { donor: self.base.node })
         });
         join_all(reminded).await.into_iter().collect::<Result<(), Error>>()?;
         Ok(!receivers.is_empty())
@@ -303,6 +295,7 @@ impl GroupExchange {
     async fn grant(self: &Rc<Self>, to: u32, count: u32) -> Result<Vec<u64>, Error> {
         let granting = self.granting.exclusive(()).await;
         let (position, spare) = self
+            .base
             .records
             .record(|| {
                 let spare = self.spare_groups(count as usize);
@@ -317,7 +310,7 @@ impl GroupExchange {
         self.granted.set(self.granted.get() + 1);
         self.retry_offers();
         drop(granting);
-        self.store.durable(position).await?;
+        self.base.store.durable(position).await?;
         Ok(spare)
     }
 
@@ -326,7 +319,7 @@ impl GroupExchange {
     /// it again, and it would have two owners.
     fn spare_groups(&self, count: usize) -> Vec<u64> {
         let unconfirmed = self.unconfirmed.borrow();
-        let mut spare = self.store.space().spare_groups(count + unconfirmed.len());
+        let mut spare = self.base.store.space().spare_groups(count + unconfirmed.len());
         spare.retain(|group| !unconfirmed.contains(group));
         spare.truncate(count);
         spare
@@ -344,8 +337,9 @@ impl GroupExchange {
     /// two owners, or none.
     async fn durable_groups(&self, kind: u64) -> Result<Vec<(u64, u32)>, Error> {
         let (from, end) = keys::intents(kind);
-        let found = self.store.scan(Bound::Included(&from), &end, GROUPS_PER_MESSAGE_MAX).await?;
-        self.store.flushed(&from, &end).await?;
+        let found =
+            self.base.store.scan(Bound::Included(&from), &end, GROUPS_PER_MESSAGE_MAX).await?;
+        self.base.store.flushed(&from, &end).await?;
         let is_marked = found.iter().map(|(key, node)| {
             let group = keys::intent_number(key).ok_or(Error::Damaged {})?;
             Ok((group, decode(node)?))
@@ -362,13 +356,13 @@ impl GroupExchange {
         arrived.retain(|group| groups.contains(group));
         let position = if arrived.is_empty() {
             // A copy of the request has just been here: its record comes before this one.
-            self.records.record(|| Ok((Batch::new(), ()))).await?.0
+            self.base.records.record(|| Ok((Batch::new(), ()))).await?.0
         } else {
             let grants: Vec<_> = arrived.into_iter().map(keys::grant_intent).collect();
-            self.records.delete_all(&grants).await?
+            self.base.records.delete_all(&grants).await?
         };
         drop(granting);
         // Not even a crash may bring the offer back.
-        Ok(self.store.durable(position).await?)
+        Ok(self.base.store.durable(position).await?)
     }
 }

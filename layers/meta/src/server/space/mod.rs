@@ -26,7 +26,7 @@ pub(super) struct SpaceManager {
 }
 
 impl SpaceManager {
-    pub(super) fn new(base: &NodeBase, xattrs: Rc<Xattrs>) -> Self {
+    pub(super) fn new(base: &Rc<NodeBase>, xattrs: Rc<Xattrs>) -> Self {
         let reclaim = Rc::new(Reclaim::new(base, xattrs));
         let groups = Rc::new(GroupExchange::new(base, reclaim.clone()));
         let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone()));

@@ -19,9 +19,9 @@ use crate::keys;
 use crate::protocol::{Chunk, Error, Run};
 use crate::server::base::NodeBase;
 use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, chunks_per_record};
-use crate::server::record_log::{RecordLog, decode};
+use crate::server::record_log::decode;
 use crate::server::xattrs::Xattrs;
-use crate::store::{Batch, Position, Store, StoreError};
+use crate::store::{Batch, Position, StoreError};
 
 /// Forgets that are under way at a time.
 const FORGETS_MAX: usize = 64;
@@ -37,9 +37,7 @@ pub(crate) enum TrimCause {
 
 /// Frees space of one node.
 pub(crate) struct Reclaim {
-    stripes: Rc<dyn Stripes>,
-    store: Rc<Store>,
-    records: Rc<RecordLog>,
+    base: Rc<NodeBase>,
     xattrs: Rc<Xattrs>,
     /// Inodes that are gone and not trimmed yet, with their blocks that no record named.
     dead: RefCell<BTreeMap<u64, Vec<Run>>>,
@@ -53,11 +51,9 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    pub(crate) fn new(base: &NodeBase, xattrs: Rc<Xattrs>) -> Self {
+    pub(crate) fn new(base: &Rc<NodeBase>, xattrs: Rc<Xattrs>) -> Self {
         Self {
-            stripes: base.stripes.clone(),
-            store: base.store.clone(),
-            records: base.records.clone(),
+            base: base.clone(),
             xattrs,
             dead: RefCell::default(),
             cuts: RefCell::default(),
@@ -132,11 +128,12 @@ impl Reclaim {
     ) -> Result<Position, Error> {
         let end = keys::chunks_end(ino);
         let chunks_per_record =
-            chunks_per_record(&self.store, self.stripes.geometry().blocks_per_stripe())
+            chunks_per_record(&self.base.store, self.base.stripes.geometry().blocks_per_stripe())
                 .min(RESERVE_CHUNKS_MAX);
         loop {
             let from = keys::chunk(ino, first);
-            let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
+            let found =
+                self.base.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
             let mut gone = Vec::with_capacity(found.len());
             for (key, value) in found {
                 let index = keys::chunk_index(&key).ok_or(Error::Damaged {})?;
@@ -144,6 +141,7 @@ impl Reclaim {
             }
             let last = gone.len() < chunks_per_record;
             let (position, ()) = self
+                .base
                 .records
                 .record(|| {
                     let mut batch = Batch::new();
@@ -169,10 +167,10 @@ impl Reclaim {
     /// Finishes trims that a crash has interrupted. The files are not in use yet.
     pub(crate) async fn finish_trims(&self) -> Result<(), StoreError> {
         let (from, end) = keys::intents(keys::TRIMS);
-        for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
+        for (key, value) in self.base.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
             let first = decode(&value).map_err(|_| bad_intent())?;
-            if self.store.get(&keys::inode(ino)).await?.is_none() {
+            if self.base.store.get(&keys::inode(ino)).await?.is_none() {
                 self.xattrs.trim_xattrs(ino).await.map_err(|_| bad_intent())?;
             }
             self.trim_chunks(ino, first, TrimCause::Removed).await.map_err(|_| bad_intent())?;
@@ -184,11 +182,11 @@ impl Reclaim {
     /// free the next owner may write it, and a late discard would hit that. What a cache cannot
     /// discard yet stays allocated until it can; that is no error for the caller.
     pub(crate) async fn discard_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
-        let geometry = self.stripes.geometry();
+        let geometry = self.base.stripes.geometry();
         let forgets = runs.into_iter().map(|run| {
             let (stripe, offset) = geometry.block(run.start);
             let bytes = run.count * blockio::BLOCK_SIZE as u32;
-            let forgotten = self.stripes.forget(stripe, offset, bytes);
+            let forgotten = self.base.stripes.forget(stripe, offset, bytes);
             async move { (run, forgotten.await) }
         });
         let answers: Vec<_> = stream::iter(forgets).buffer_unordered(FORGETS_MAX).collect().await;
@@ -205,7 +203,7 @@ impl Reclaim {
         if let Some(error) = failure {
             tracing::debug!(%error, "unused blocks stay allocated for now");
         }
-        Ok(self.store.space().release(&forgotten)?)
+        Ok(self.base.store.space().release(&forgotten)?)
     }
 
     /// Gives back what could not be given back before, as far as that goes now; then tells which
