@@ -311,7 +311,11 @@ macro_rules! protocol {
             $(#[$row_doc])*
             #[derive(Clone, Debug, PartialEq, Eq)]
             pub struct $name {
-                $($(#[$field_doc])* pub $field: $ty),*
+                $(
+                    #[allow(missing_docs, reason = "the head of a table may explain common fields")]
+                    $(#[$field_doc])*
+                    pub $field: $ty
+                ),*
             }
 
             impl From<$name> for Request {

@@ -1,6 +1,14 @@
 //! The requests to the metadata of one node, and the replies.
 //!
 //! Most requests come from the file layer of the same node: then they are direct calls.
+//!
+//! Fields of one name mean the same in every row:
+//!
+//! - `ino`, `generation`: an inode and its incarnation. `directory`, `name`: a name in a directory.
+//! - `lock`: the number of a remote lock of the caller.
+//! - `call`: the call for which it is done; that it was is stored with it ([`FindReply`]).
+//! - `durable`: durable when answered.
+//! - `after`: the dependencies of the change, which is durable no earlier.
 
 use runtime::protocol::Undelivered;
 
@@ -271,31 +279,25 @@ runtime::protocol! {
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
     1 Control LockDirShared {
-        /// The directory.
         directory: u64,
-        /// Its incarnation.
         generation: u64,
         /// Where the names are.
         node: u32,
-        /// The number of this remote lock of the caller.
         lock: u64,
     } -> (Inode, CommitDependency), by inode(directory), retry never, from servers, after recovery;
 
     /// The change announced by [`LockDirShared`] is done, or was not made.
     2 Control UnlockDirShared {
-        /// The directory.
         directory: u64,
         /// When names changed; `None` if none did, or the directory knows.
         time: Option<Time>,
         /// Where they are.
         node: u32,
-        /// The number of the remote lock.
         lock: u64,
     } -> (), by inode(directory), retry never, from servers, after recovery;
 
     /// One inode.
     3 Control GetInode {
-        /// The inode.
         ino: u64,
         /// Its incarnation; 0 for any.
         generation: u64,
@@ -303,29 +305,20 @@ runtime::protocol! {
 
     /// Change one inode.
     4 Control ChangeInode {
-        /// The inode.
         ino: u64,
-        /// Its incarnation.
         generation: u64,
-        /// What to change.
         change: InodeChange,
         /// Only if its ctime is this.
         only_if_ctime: Option<Time>,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by inode(ino), retry never, from servers, after recovery;
 
     /// Look a name up, at its node.
-    5 Control FindName {
-        /// The directory.
-        directory: u64,
-        /// The name.
-        name: Name,
-    } -> Option<Dentry>, by name(directory, name), retry idempotent, from servers, after recovery;
+    5 Control FindName { directory: u64, name: Name } -> Option<Dentry>,
+        by name(directory, name), retry idempotent, from servers, after recovery;
 
     /// Names of a directory at this node, in the order of their positions.
     6 Control ScanNames {
-        /// The directory.
         directory: u64,
         /// After this position; `None` for the start.
         after: Option<u64>,
@@ -338,11 +331,8 @@ runtime::protocol! {
     /// Make an inode and its first name, both at this node, and do what belongs to it, at any node:
     /// all or nothing, as [`Execute`] does.
     7 Control AddFile {
-        /// The directory.
         directory: u64,
-        /// The name.
         name: Name,
-        /// The inode.
         inode: NewInode,
         /// What else is to be done.
         effects: Vec<Effect>,
@@ -350,9 +340,7 @@ runtime::protocol! {
         since: u64,
         /// Durable when answered; always if an effect is at a node that may outlive this one.
         durable: bool,
-        /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
-        /// Its dependencies: it is durable no earlier.
         after: Vec<CommitDependency>,
     } -> Attributes, by name(directory, name), retry never, from servers, after recovery;
 
@@ -361,7 +349,6 @@ runtime::protocol! {
     /// must be locked. Returns inodes that are gone, at any node. After [`Undelivered::Lost`] it
     /// will be done, or was not decided: the locks stay.
     8 Control Execute {
-        /// What to do.
         effects: Vec<Effect>,
         /// The caller has locked the names of this node too; they are unlocked when all is done.
         claimed: bool,
@@ -370,19 +357,15 @@ runtime::protocol! {
         since: u64,
         /// Durable when answered; always if an effect is at a node that may outlive this one.
         durable: bool,
-        /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
-        /// Its dependencies: it is durable no earlier.
         after: Vec<CommitDependency>,
     } -> Vec<u64>, by caller, retry never, from servers, after recovery;
 
     /// Apply an intent of another node, once. Its names are unlocked afterwards.
     9 Bulk ApplyIntent {
-        /// The intent.
         intent: IntentId,
         /// All of its effects at this node.
         effects: Vec<Effect>,
-        /// Durable when answered.
         durable: bool,
         /// The LSN of the record that decided it, if that is not durable yet, else 0: what is done
         /// here is durable no earlier.
@@ -390,47 +373,27 @@ runtime::protocol! {
     } -> AppliedIntent, by caller, retry idempotent, from servers, during recovery;
 
     /// Free the blocks of an inode that is gone. No reads of them may be in flight.
-    10 Control Trim {
-        /// The inode.
-        ino: u64,
-    } -> (), by inode(ino), retry never, from servers, after recovery;
+    10 Control Trim { ino: u64 } -> (), by inode(ino), retry never, from servers, after recovery;
 
     /// Stop changes of a directory's names, wait for those under way, tell where names may be.
-    11 Control LockDirExclusive {
-        /// The directory.
-        directory: u64,
-        /// Its incarnation.
-        generation: u64,
-        /// The number of this remote lock of the caller.
-        lock: u64,
-    } -> Occupancy, by inode(directory), retry never, from servers, after recovery;
+    11 Control LockDirExclusive { directory: u64, generation: u64, lock: u64 } -> Occupancy,
+        by inode(directory), retry never, from servers, after recovery;
 
     /// Let changes go on: the directory was not removed.
-    12 Control UnlockDirExclusive {
-        /// The directory.
-        directory: u64,
-        /// The number of the remote lock.
-        lock: u64,
-    } -> (), by inode(directory), retry idempotent, from servers, during recovery;
+    12 Control UnlockDirExclusive { directory: u64, lock: u64 } -> (),
+        by inode(directory), retry idempotent, from servers, during recovery;
 
     /// Are there names of this directory at this node? If not, there are none after a crash either
     /// that finds a record which depends on this answer, on the last removal (returned).
-    13 Control HasNames {
-        /// The directory.
-        directory: u64,
-    } -> (bool, CommitDependency), by caller, retry idempotent, from servers, after recovery;
+    13 Control HasNames { directory: u64 } -> (bool, CommitDependency),
+        by caller, retry idempotent, from servers, after recovery;
 
     /// A directory, and where its names may be.
-    14 Control GetOccupancy {
-        /// The directory.
-        directory: u64,
-        /// Its incarnation.
-        generation: u64,
-    } -> Occupancy, by inode(directory), retry idempotent, from servers, after recovery;
+    14 Control GetOccupancy { directory: u64, generation: u64 } -> Occupancy,
+        by inode(directory), retry idempotent, from servers, after recovery;
 
     /// These nodes were found to hold names of the directory.
     15 Control SetOccupancy {
-        /// The directory.
         directory: u64,
         /// All nodes that answered yes to [`HasNames`].
         nodes: Vec<u32>,
@@ -438,9 +401,7 @@ runtime::protocol! {
 
     /// Where the chunks of a file are: as many as asked for.
     16 Bulk Map {
-        /// The file.
         ino: u64,
-        /// Its incarnation.
         generation: u64,
         /// The first chunk.
         first: u64,
@@ -459,17 +420,13 @@ runtime::protocol! {
     } -> Vec<Run>, by caller, retry never, from servers, after recovery;
 
     /// Give reserved blocks back that were never installed.
-    18 Control Release {
-        /// Which.
-        runs: Vec<Run>,
-    } -> (), by caller, retry never, from servers, during recovery;
+    18 Control Release { runs: Vec<Run> } -> (),
+        by caller, retry never, from servers, during recovery;
 
     /// New chunks of a file, whose content is in the cache. Seen by readers at once, durable with
     /// the next [`Commit`].
     19 Control Install {
-        /// The file.
         ino: u64,
-        /// The chunks.
         updates: Vec<ChunkUpdate>,
         /// The file is at least this long now.
         size_min: u64,
@@ -480,29 +437,21 @@ runtime::protocol! {
     } -> WriteResult, by inode(ino), retry never, from servers, after recovery;
 
     /// Nothing installed so far will be rewritten in place any more. No writes may be in flight.
-    20 Control Seal {
-        /// The file.
-        ino: u64,
-    } -> (), by inode(ino), retry idempotent, from servers, after recovery;
+    20 Control Seal { ino: u64 } -> (),
+        by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Make all that was sealed durable: data first, then the record that names it. If some of it
     /// is lost nothing is committed until [`RollBack`].
-    21 Bulk Commit {
-        /// The file.
-        ino: u64,
-    } -> WriteResult, by inode(ino), retry idempotent, from servers, after recovery;
+    21 Bulk Commit { ino: u64 } -> WriteResult,
+        by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Set the size; cuts whole blocks off. No reads or writes may be in flight.
     22 Control Truncate {
-        /// The file.
         ino: u64,
-        /// Its incarnation.
         generation: u64,
-        /// The new size.
         size: u64,
         /// mtime and ctime.
         time: Time,
-        /// Durable when answered.
         durable: bool,
         /// Takes the place of the last block, in the record of the cut: its content up to the size,
         /// then zeros. Not needed if what is cut off within that block is zeros already.
@@ -528,7 +477,6 @@ runtime::protocol! {
     25 Control AckGroups {
         /// The node that has them now.
         to: u32,
-        /// Which.
         groups: Vec<u64>,
     } -> (), by caller, retry idempotent, from servers, during recovery;
 
@@ -536,17 +484,12 @@ runtime::protocol! {
     26 Control GetSpace {} -> NodeSpace, by caller, retry idempotent, from servers, after recovery;
 
     /// Lock renames of directories into other directories: one at a time. At the root's node.
-    27 Control LockRename {
-        /// The number of this remote lock of the caller.
-        lock: u64,
-    } -> (), by caller, retry never, from servers, after recovery;
+    27 Control LockRename { lock: u64 } -> (), by caller, retry never, from servers, after recovery;
 
     /// Unlock renames. Nothing happens if another lock is held: a node that restarts forgets whose
     /// it was.
-    28 Control UnlockRename {
-        /// The number of the remote lock.
-        lock: u64,
-    } -> (), by caller, retry idempotent, from servers, during recovery;
+    28 Control UnlockRename { lock: u64 } -> (),
+        by caller, retry idempotent, from servers, during recovery;
 
     /// Make all records durable and the log short.
     29 Bulk Flush {} -> (), by caller, retry idempotent, from servers, after recovery;
@@ -554,24 +497,12 @@ runtime::protocol! {
     /// Lock a name against changes by others, until [`UnlockName`] or the effect for which it was
     /// locked. Returns what it names, also after a crash that finds a record which depends on this
     /// answer; busy if it is locked.
-    30 Control LockName {
-        /// The directory.
-        directory: u64,
-        /// The name.
-        name: Name,
-        /// The number of this remote lock of the caller.
-        lock: u64,
-    } -> LockedName, by name(directory, name), retry never, from servers, after recovery;
+    30 Control LockName { directory: u64, name: Name, lock: u64 } -> LockedName,
+        by name(directory, name), retry never, from servers, after recovery;
 
     /// The change was not made.
-    31 Control UnlockName {
-        /// The directory.
-        directory: u64,
-        /// The name.
-        name: Name,
-        /// The number of the remote lock.
-        lock: u64,
-    } -> (), by name(directory, name), retry idempotent, from servers, during recovery;
+    31 Control UnlockName { directory: u64, name: Name, lock: u64 } -> (),
+        by name(directory, name), retry idempotent, from servers, during recovery;
 
     /// Make all effects durable that `node` has sent. It will not send intents below a number
     /// again. Returns the boot ID: what was applied with an earlier one may be lost.
@@ -597,31 +528,21 @@ runtime::protocol! {
 
     /// After [`Error::LostWrites`]: the file is as last committed, and its write verifier is
     /// another one. Nothing changes if nothing was lost. No reads or writes may be in flight.
-    37 Control RollBack {
-        /// The file.
-        ino: u64,
-    } -> (), by inode(ino), retry never, from servers, after recovery;
+    37 Control RollBack { ino: u64 } -> (),
+        by inode(ino), retry never, from servers, after recovery;
 
     /// The write verifier of a file.
-    38 Control GetVerifier {
-        /// The file.
-        ino: u64,
-    } -> u64, by inode(ino), retry idempotent, from servers, after recovery;
+    38 Control GetVerifier { ino: u64 } -> u64,
+        by inode(ino), retry idempotent, from servers, after recovery;
 
     /// What came of a call, if this node has decided it and still keeps the reply. By then its
     /// effects are seen everywhere; [`Undelivered::Lost`] if they are not yet.
-    39 Control FindReply {
-        /// The call.
-        call: CallId,
-        /// Durable when answered.
-        durable: bool,
-    } -> Option<CallOutcome>, by caller, retry idempotent, from servers, after recovery;
+    39 Control FindReply { call: CallId, durable: bool } -> Option<CallOutcome>,
+        by caller, retry idempotent, from servers, after recovery;
 
     /// The next chunks of a file that have blocks, with what is not committed yet.
     40 Bulk FindChunks {
-        /// The file.
         ino: u64,
-        /// Its incarnation.
         generation: u64,
         /// The first chunk.
         first: u64,
@@ -630,22 +551,13 @@ runtime::protocol! {
     } -> ChunkPage, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// The value of an extended attribute.
-    41 Bulk GetXattr {
-        /// The inode.
-        ino: u64,
-        /// Its incarnation.
-        generation: u64,
-        /// The attribute.
-        name: XattrName,
-    } -> Vec<u8>, by inode(ino), retry idempotent, from servers, after recovery;
+    41 Bulk GetXattr { ino: u64, generation: u64, name: XattrName } -> Vec<u8>,
+        by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Set or remove an extended attribute.
     42 Bulk ChangeXattr {
-        /// The inode.
         ino: u64,
-        /// Its incarnation.
         generation: u64,
-        /// The attribute.
         name: XattrName,
         /// The value; `None` removes it.
         value: Option<Vec<u8>>,
@@ -653,34 +565,22 @@ runtime::protocol! {
         mode: XattrMode,
         /// ctime.
         time: Time,
-        /// Durable when answered.
         durable: bool,
-        /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
     } -> Attributes, by inode(ino), retry never, from servers, after recovery;
 
     /// The names of all extended attributes, in order.
-    43 Bulk ListXattrs {
-        /// The inode.
-        ino: u64,
-        /// Its incarnation.
-        generation: u64,
-    } -> Vec<XattrName>, by inode(ino), retry idempotent, from servers, after recovery;
+    43 Bulk ListXattrs { ino: u64, generation: u64 } -> Vec<XattrName>,
+        by inode(ino), retry idempotent, from servers, after recovery;
 
     /// A file is open: until [`CloseHandle`] it outlives its last name. Forgotten when the node
     /// restarts; that something was held is not. What is no regular file is not kept.
-    44 Control OpenHandle {
-        /// The file.
-        ino: u64,
-        /// Its incarnation.
-        generation: u64,
-    } -> Inode, by inode(ino), retry never, from servers, after recovery;
+    44 Control OpenHandle { ino: u64, generation: u64 } -> Inode,
+        by inode(ino), retry never, from servers, after recovery;
 
     /// The file is not open any more. True if it had no name: then it waits for [`Trim`].
-    45 Control CloseHandle {
-        /// The file.
-        ino: u64,
-    } -> bool, by inode(ino), retry never, from servers, after recovery;
+    45 Control CloseHandle { ino: u64 } -> bool,
+        by inode(ino), retry never, from servers, after recovery;
 
     /// Files with numbers below this may be held by those whom the node knew before it started:
     /// they outlive their last names until [`EndGrace`]. Zero if there are none.
@@ -697,7 +597,6 @@ runtime::protocol! {
     /// `node` has restarted alone, and calls in a new epoch. Locks that it took here before are
     /// void. When this is answered it has been sent again what it may have lost of names.
     49 Bulk NodeRestarted {
-        /// Which node.
         node: u32,
         /// The remote locks that it took before have numbers below this.
         below: u64,
@@ -714,18 +613,12 @@ runtime::protocol! {
     } -> u64, by caller, retry idempotent, from servers, during recovery;
 
     /// Make all changes of a directory's names at this node durable, removals too.
-    52 Control FlushNames {
-        /// The directory.
-        directory: u64,
-    } -> (), by caller, retry idempotent, from servers, after recovery;
+    52 Control FlushNames { directory: u64 } -> (),
+        by caller, retry idempotent, from servers, after recovery;
 
     /// Make all changes of a directory's names durable, at all nodes. At the directory's node.
-    53 Control SyncNames {
-        /// The directory.
-        directory: u64,
-        /// Its incarnation.
-        generation: u64,
-    } -> (), by inode(directory), retry idempotent, from servers, after recovery;
+    53 Control SyncNames { directory: u64, generation: u64 } -> (),
+        by inode(directory), retry idempotent, from servers, after recovery;
 
     /// A reply was lost: of all remote locks with numbers below one, the caller holds only these
     /// here, and will hold no others. The rest is void: names, directories, renames.
@@ -738,10 +631,8 @@ runtime::protocol! {
 
     /// Wait until another node has applied all that this one has decided so far; `Lost` if that
     /// takes long.
-    55 Bulk WaitForIntents {
-        /// Which node.
-        node: u32,
-    } -> (), by caller, retry idempotent, from servers, during recovery;
+    55 Bulk WaitForIntents { node: u32 } -> (),
+        by caller, retry idempotent, from servers, during recovery;
 
     /// A node has given groups to this one ([`RequestGroups`]) and does not know that they arrived:
     /// they have no owner until they do.

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use blockio::Stripes;
-
 use crate::keys;
 use crate::protocol::{Chunk, ChunkPage, Error, FOUND_MAX, FindChunks, IndexedChunk, Map};
 use crate::server::base::NodeBase;

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use blockio::Stripes;
 use blockio::protocol::Unsynced;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;

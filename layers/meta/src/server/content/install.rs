@@ -2,8 +2,6 @@
 
 use std::rc::Rc;
 
-use blockio::Stripes;
-
 use super::chunk_map::ChunkMap;
 use crate::attributes::{Time, WccAttr, WriteResult};
 use crate::protocol::{Error, Install, Seal};

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use blockio::Stripes;
 use runtime::wire::to_bytes;
 
 use super::chunk_map::ChunkMap;

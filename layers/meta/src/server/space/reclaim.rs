@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use blockio::Stripes;
 use futures::stream::{self, StreamExt as _};
 use runtime::sync::KeyedLock;
 
