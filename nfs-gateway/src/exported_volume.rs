@@ -90,7 +90,7 @@ impl ExportedVolume {
     }
 
     //= rfc1813 2.6: ctime, "the last time when the attributes of the file were changed", by which
-    // clients know
+    //= clients know
     //= that what they keep of it is as it was
     /// The attributes as version 3 sends them. The digits of a directory's `ctime` below the
     /// microseconds are the epoch, for the reason given at

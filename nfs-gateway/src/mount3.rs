@@ -18,7 +18,7 @@ use crate::exports::{self, ClientNetwork, Export};
 use crate::lookup::{self, from_root};
 use crate::rpc::AUTH_SYS;
 use crate::translate::component;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 
 /// Mounts that DUMP lists, at most; the oldest are dropped first, as the list is for people.
 const MOUNTS_MAX: usize = 1024;
@@ -62,7 +62,7 @@ pub(crate) async fn answer(
     host: &str,
     procedure: u32,
     mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     match MOUNT_PROGRAM::try_from(procedure).map_err(|_| ProcedureError::NoProcedure)? {
         //= rfc1813 5.2.0
         MOUNT_PROGRAM::MOUNTPROC3_NULL => arguments.finish().map(|()| ReplyBody::default()),
@@ -95,7 +95,7 @@ async fn mount(
     mounts: &MountList,
     host: &str,
     path: Bytes,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let result = match walk_with_retries(context, &path).await.map_err(status) {
         Ok(handle) => {
             mounts.add(host, &path);
@@ -163,7 +163,7 @@ fn status(status: nfsstat3) -> mountstat3 {
 }
 
 //= rfc1813 5.2.2
-fn dump(mounts: &MountList) -> Result<ReplyBody, ProcedureError> {
+fn dump(mounts: &MountList) -> ProcedureResult {
     let list = mounts.list.borrow();
     let told = list.iter().map(|(host, path)| mountbody {
         ml_hostname: name(Opaque::borrowed(host.as_bytes())),
@@ -173,7 +173,7 @@ fn dump(mounts: &MountList) -> Result<ReplyBody, ProcedureError> {
 }
 
 //= rfc1813 5.2.5
-fn exports(context: &CallContext) -> Result<ReplyBody, ProcedureError> {
+fn exports(context: &CallContext) -> ProcedureResult {
     let node = |export: &Export| {
         let networks = export.clients().iter().map(|clients| clients.network);
         // No group means all clients.

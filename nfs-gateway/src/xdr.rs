@@ -25,6 +25,9 @@ pub(crate) enum ProcedureError {
     System,
 }
 
+/// The reply of a procedure.
+pub(crate) type ProcedureResult = Result<ReplyBody, ProcedureError>;
+
 /// Types that `nfs3_types` may decode: they have no field of variable length, so decoding them
 /// allocates nothing.
 pub(crate) trait FixedSize: Unpack {}

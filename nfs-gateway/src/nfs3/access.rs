@@ -1,29 +1,22 @@
 //! ACCESS.
 
-use fileio::protocol::{Attributes, Credentials, GetAttributes, Kind};
+use fileio::protocol::{Attributes, Credentials, Kind};
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
     ACCESS3resfail, ACCESS3resok,
 };
 
-use super::results::{pack, post_op_attr, take_handle};
+use super::results::{attributes, pack, post_op_attr, take_handle};
 use crate::call_context::CallContext;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 use fileio::protocol::access::{EXECUTE, READ, WRITE};
 
 //= rfc1813 3.3.4
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let object = take_handle(&mut arguments)?;
     let wanted = arguments.take::<u32>()?;
     arguments.finish()?;
-    let attributes = match context.file(&object) {
-        Ok(file) => context.request(GetAttributes { file }).await,
-        Err(status) => Err(status),
-    };
-    pack(match attributes {
+    pack(match attributes(context, &object).await {
         Ok(attributes) => Ok(ACCESS3resok {
             obj_attributes: post_op_attr(context, &attributes),
             access: wanted & granted(&attributes, &context.credentials(), context.may_write()),

@@ -9,16 +9,13 @@ use nfs3_types::nfs3::{
 use super::results::{DirOpArgs, current_wcc, pack, post_op_attr, post_op_fh};
 use crate::call_context::CallContext;
 use crate::translate::change;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 
 /// `.` and `..` always exist.
 const DOTS: nfsstat3 = nfsstat3::NFS3ERR_EXIST;
 
 //= rfc1813 3.3.8
-pub(super) async fn create(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn create(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let dir_op = DirOpArgs::take(&mut arguments)?;
     let how = arguments.take::<createhow3>()?;
     arguments.finish()?;
@@ -48,10 +45,7 @@ async fn create_file(
 }
 
 //= rfc1813 3.3.9
-pub(super) async fn mkdir(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn mkdir(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let dir_op = DirOpArgs::take(&mut arguments)?;
     let attributes = arguments.take::<sattr3>()?;
     arguments.finish()?;
@@ -63,7 +57,7 @@ pub(super) async fn mkdir(
 pub(super) async fn symlink(
     context: &CallContext,
     mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let dir_op = DirOpArgs::take(&mut arguments)?;
     let attributes = arguments.take::<sattr3>()?;
     let target = arguments.opaque(usize::MAX)?;
@@ -89,10 +83,7 @@ pub(crate) fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
 }
 
 //= rfc1813 3.3.11
-pub(super) async fn mknod(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn mknod(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let dir_op = DirOpArgs::take(&mut arguments)?;
     let what = arguments.take::<mknoddata3>()?;
     arguments.finish()?;
@@ -133,7 +124,7 @@ async fn reply(
     context: &CallContext,
     dir_op: &DirOpArgs,
     made: Result<Attributes, nfsstat3>,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let dir_wcc = current_wcc(context, &dir_op.directory, made.is_ok()).await;
     pack(match made {
         Ok(attributes) => Ok(CREATE3resok {

@@ -1,26 +1,21 @@
 //! FSSTAT, FSINFO and PATHCONF.
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, FILE_SIZE_MAX, GetAttributes, GetSpace, LINKS_MAX, Space};
+use fileio::protocol::{Attributes, FILE_SIZE_MAX, GetSpace, LINKS_MAX, Space};
 use nfs3_types::nfs3::{
     FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3resfail, FSINFO3resok,
-    FSSTAT3resfail, FSSTAT3resok, PATHCONF3resfail, PATHCONF3resok, nfsstat3, nfstime3,
+    FSSTAT3resfail, FSSTAT3resok, PATHCONF3resfail, PATHCONF3resok, nfstime3,
 };
 
-use super::results::{pack, post_op_attr, take_handle};
+use super::results::{attributes, pack, post_op_attr, take_handle};
 use crate::call_context::CallContext;
 use crate::limits::{FILE_BYTES_MIN, NAME_BYTES_MAX, TRANSFER_BYTES};
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult};
 
 /// The preferred multiple of transfers: one block.
 const TRANSFER_MULTIPLE_BYTES: u32 = 4096;
 /// The preferred size of a READDIR reply.
 const DIRECTORY_BYTES: u32 = 64 << 10;
-/// The attributes of the only argument, if its handle is valid.
-async fn object(context: &CallContext, handle: &Bytes) -> Result<Attributes, nfsstat3> {
-    let file = context.file(handle)?;
-    context.request(GetAttributes { file }).await
-}
 
 fn only_handle(mut arguments: CallArguments) -> Result<Bytes, ProcedureError> {
     let handle = take_handle(&mut arguments)?;
@@ -29,12 +24,9 @@ fn only_handle(mut arguments: CallArguments) -> Result<Bytes, ProcedureError> {
 }
 
 //= rfc1813 3.3.18
-pub(super) async fn fsstat(
-    context: &CallContext,
-    arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn fsstat(context: &CallContext, arguments: CallArguments) -> ProcedureResult {
     let root = only_handle(arguments)?;
-    let found = match object(context, &root).await {
+    let found = match attributes(context, &root).await {
         Ok(attributes) => context.request(GetSpace {}).await.map(|space| (attributes, space)),
         Err(status) => Err(status),
     };
@@ -59,12 +51,9 @@ fn space_reply(context: &CallContext, attributes: &Attributes, space: Space) -> 
 }
 
 //= rfc1813 3.3.19
-pub(super) async fn fsinfo(
-    context: &CallContext,
-    arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn fsinfo(context: &CallContext, arguments: CallArguments) -> ProcedureResult {
     let root = only_handle(arguments)?;
-    pack(match object(context, &root).await {
+    pack(match attributes(context, &root).await {
         Ok(attributes) => Ok(FSINFO3resok {
             obj_attributes: post_op_attr(context, &attributes),
             rtmax: TRANSFER_BYTES,
@@ -83,12 +72,9 @@ pub(super) async fn fsinfo(
 }
 
 //= rfc1813 3.3.20
-pub(super) async fn pathconf(
-    context: &CallContext,
-    arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn pathconf(context: &CallContext, arguments: CallArguments) -> ProcedureResult {
     let handle = only_handle(arguments)?;
-    pack(match object(context, &handle).await {
+    pack(match attributes(context, &handle).await {
         Ok(attributes) => Ok(PATHCONF3resok {
             obj_attributes: post_op_attr(context, &attributes),
             linkmax: LINKS_MAX,

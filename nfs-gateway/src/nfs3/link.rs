@@ -7,13 +7,10 @@ use nfs3_types::nfs3::{LINK3resfail, LINK3resok, nfsstat3};
 
 use super::results::{DirOpArgs, current_attr, current_wcc, pack, post_op_attr, take_handle};
 use crate::call_context::CallContext;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.15
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let file = take_handle(&mut arguments)?;
     let dir_op = DirOpArgs::take(&mut arguments)?;
     arguments.finish()?;

@@ -6,14 +6,11 @@ use nfs3_types::nfs3::{LOOKUP3resfail, LOOKUP3resok, nfs_fh3, nfsstat3};
 
 use super::results::{DirOpArgs, current_attr, pack, post_op_attr};
 use crate::call_context::CallContext;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 use crate::{lookup, translate};
 
 //= rfc1813 3.3.3
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let what = DirOpArgs::take(&mut arguments)?;
     arguments.finish()?;
     let (found, dir_attributes) =

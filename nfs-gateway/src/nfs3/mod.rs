@@ -23,14 +23,14 @@ pub(crate) use create::check_target;
 use crate::call_context::CallContext;
 use crate::limits::TRANSFER_BYTES;
 use crate::rpc::CallBody;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 
 /// Answers `procedure`.
 pub(crate) async fn answer(
     context: &CallContext,
     procedure: u32,
     arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     // Procedures that wait are boxed, so that the futures of the others are small.
     match NFS_PROGRAM::try_from(procedure).map_err(|_| ProcedureError::NoProcedure)? {
         //= rfc1813 3.3.0

@@ -7,13 +7,10 @@ use nfs3_types::nfs3::{READ3resfail, nfsstat3};
 use super::results::{current_attr, pack, post_op_attr, take_handle};
 use crate::call_context::CallContext;
 use crate::limits::TRANSFER_BYTES;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult, ReplyBody};
 
 //= rfc1813 3.3.6
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let file = take_handle(&mut arguments)?;
     let offset = arguments.take::<u64>()?;
     let count = arguments.take::<u32>()?;
@@ -43,7 +40,7 @@ async fn read(
 }
 
 /// `READ3resok`, whose data are sent without a copy.
-fn reply(context: &CallContext, read: ReadData) -> Result<ReplyBody, ProcedureError> {
+fn reply(context: &CallContext, read: ReadData) -> ProcedureResult {
     let count = read.data.iter().map(Bytes::len).sum::<usize>() as u32;
     let mut body = ReplyBody::pack(&nfsstat3::NFS3_OK)?;
     body.push(&post_op_attr(context, &read.attributes))?;

@@ -13,7 +13,7 @@ use crate::call_context::CallContext;
 use crate::handle::HANDLE_BYTES;
 use crate::limits::TRANSFER_BYTES;
 use crate::lookup;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody, XdrEncoder};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody, XdrEncoder};
 
 /// The cookies of `.` and `..`.
 const DOT: u64 = 1;
@@ -70,7 +70,7 @@ struct ReaddirPage {
 pub(super) async fn readdir(
     context: &CallContext,
     mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let cursor = Cursor::take(&mut arguments)?;
     let count = arguments.take::<u32>()?.min(TRANSFER_BYTES);
     arguments.finish()?;
@@ -91,7 +91,7 @@ pub(super) async fn readdir(
 pub(super) async fn readdirplus(
     context: &CallContext,
     mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let cursor = Cursor::take(&mut arguments)?;
     let dircount = arguments.take::<u32>()?.min(TRANSFER_BYTES);
     let maxcount = arguments.take::<u32>()?.min(TRANSFER_BYTES);
@@ -225,7 +225,7 @@ fn reply(
     page: &ReaddirPage,
     (count, bytes): (usize, usize),
     plus: impl Fn(&ReaddirItem<'_>, &mut XdrEncoder) -> Result<(), ProcedureError>,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let mut head = ReplyBody::pack(&nfsstat3::NFS3_OK)?;
     head.push(&post_op_attr(context, &page.found.directory))?;
     head.push(&context.volume().cookie_verifier())?;

@@ -6,13 +6,10 @@ use nfs3_types::nfs3::{READLINK3resfail, READLINK3resok, nfspath3, nfsstat3};
 
 use super::results::{current_attr, pack, take_handle};
 use crate::call_context::CallContext;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.5
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let symlink = take_handle(&mut arguments)?;
     arguments.finish()?;
     let target = read_link(context, &symlink).await;

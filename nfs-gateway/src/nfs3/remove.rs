@@ -1,25 +1,18 @@
-//! REMOVE and RMDIR.
+//! REMOVE and RMDIR. The results of both have the same form.
 
 use fileio::protocol::{Remove, RemoveDirectory};
-use nfs3_types::nfs3::{REMOVE3resfail, REMOVE3resok, RMDIR3resfail, RMDIR3resok, nfsstat3};
+use nfs3_types::nfs3::{REMOVE3resfail, REMOVE3resok, nfsstat3};
 
 use super::results::{DirOpArgs, current_wcc, pack};
 use crate::call_context::CallContext;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.12
-pub(super) async fn remove(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn remove(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let object = DirOpArgs::take(&mut arguments)?;
     arguments.finish()?;
     let removed = remove_file(context, &object).await;
-    let dir_wcc = current_wcc(context, &object.directory, removed.is_ok()).await;
-    pack(match removed {
-        Ok(()) => Ok(REMOVE3resok { dir_wcc }),
-        Err(status) => Err((status, REMOVE3resfail { dir_wcc })),
-    })
+    reply(context, &object, removed).await
 }
 
 async fn remove_file(context: &CallContext, object: &DirOpArgs) -> Result<(), nfsstat3> {
@@ -29,18 +22,11 @@ async fn remove_file(context: &CallContext, object: &DirOpArgs) -> Result<(), nf
 }
 
 //= rfc1813 3.3.13
-pub(super) async fn rmdir(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn rmdir(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let object = DirOpArgs::take(&mut arguments)?;
     arguments.finish()?;
     let removed = remove_directory(context, &object).await;
-    let dir_wcc = current_wcc(context, &object.directory, removed.is_ok()).await;
-    pack(match removed {
-        Ok(()) => Ok(RMDIR3resok { dir_wcc }),
-        Err(status) => Err((status, RMDIR3resfail { dir_wcc })),
-    })
+    reply(context, &object, removed).await
 }
 
 async fn remove_directory(context: &CallContext, object: &DirOpArgs) -> Result<(), nfsstat3> {
@@ -51,4 +37,16 @@ async fn remove_directory(context: &CallContext, object: &DirOpArgs) -> Result<(
     let (who, call) = (context.credentials(), context.id());
     let durable = context.is_sync();
     context.request_once(RemoveDirectory { who, call, directory, name, durable }).await
+}
+
+async fn reply(
+    context: &CallContext,
+    object: &DirOpArgs,
+    removed: Result<(), nfsstat3>,
+) -> ProcedureResult {
+    let dir_wcc = current_wcc(context, &object.directory, removed.is_ok()).await;
+    pack(match removed {
+        Ok(()) => Ok(REMOVE3resok { dir_wcc }),
+        Err(status) => Err((status, REMOVE3resfail { dir_wcc })),
+    })
 }

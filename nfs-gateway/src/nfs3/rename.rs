@@ -6,13 +6,10 @@ use nfs3_types::nfs3::{RENAME3resfail, RENAME3resok, nfsstat3};
 
 use super::results::{DirOpArgs, current_wcc, pack};
 use crate::call_context::CallContext;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.14
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let from = DirOpArgs::take(&mut arguments)?;
     let to = DirOpArgs::take(&mut arguments)?;
     arguments.finish()?;

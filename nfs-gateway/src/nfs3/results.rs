@@ -10,7 +10,7 @@ use nfs3_types::xdr_codec::Pack;
 
 use crate::call_context::CallContext;
 use crate::translate;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 
 /// `attributes` as a reply carries them.
 pub(super) fn post_op_attr(context: &CallContext, attributes: &Attributes) -> post_op_attr {
@@ -24,6 +24,15 @@ pub(super) fn post_op_fh(context: &CallContext, attributes: &Attributes) -> post
         Ok(handle) => Nfs3Option::Some(handle),
         Err(_) => Nfs3Option::None,
     }
+}
+
+/// The attributes of the file of `handle`, if the export allows what the procedure does.
+pub(super) async fn attributes(
+    context: &CallContext,
+    handle: &Bytes,
+) -> Result<Attributes, nfsstat3> {
+    let file = context.file(handle)?;
+    context.request(GetAttributes { file }).await
 }
 
 //= rfc1813 3.1: attributes after the operation "on success or failure", where there are any
@@ -78,9 +87,7 @@ pub(super) fn take_handle(arguments: &mut CallArguments) -> Result<Bytes, Proced
 }
 
 /// Encodes the result of a procedure.
-pub(super) fn pack<T: Pack, E: Pack>(
-    result: Result<T, (nfsstat3, E)>,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) fn pack<T: Pack, E: Pack>(result: Result<T, (nfsstat3, E)>) -> ProcedureResult {
     ReplyBody::pack(&match result {
         Ok(done) => Nfs3Result::Ok(done),
         Err(failed) => Nfs3Result::Err(failed),

@@ -9,13 +9,10 @@ use nfs3_types::nfs3::{
 use super::results::{current_wcc, pack, post_op_attr, take_handle, wcc_after};
 use crate::call_context::CallContext;
 use crate::translate;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.2
-pub(super) async fn serve(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let object = take_handle(&mut arguments)?;
     let attributes = arguments.take::<sattr3>()?;
     let guard = arguments.take::<sattrguard3>()?;

@@ -9,13 +9,10 @@ use nfs3_types::nfs3::{
 use super::results::{current_wcc, pack, post_op_attr, take_handle, wcc_changed, wcc_unchanged};
 use crate::call_context::CallContext;
 use crate::limits::TRANSFER_BYTES;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody, first_bytes};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, first_bytes};
 
 //= rfc1813 3.3.7
-pub(super) async fn write(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn write(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let file = take_handle(&mut arguments)?;
     let offset = arguments.take::<u64>()?;
     let count = arguments.take::<u32>()?;
@@ -59,10 +56,7 @@ async fn write_bytes(
 
 //= rfc1813 3.3.21: offset and count say what must be committed; we commit the whole file, as
 //= "count is 0" would ask
-pub(super) async fn commit(
-    context: &CallContext,
-    mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+pub(super) async fn commit(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
     let file = take_handle(&mut arguments)?;
     let _offset = arguments.take::<u64>()?;
     let _count = arguments.take::<u32>()?;
@@ -83,8 +77,7 @@ pub(super) async fn commit(
 }
 
 //= rfc1813 3.3.7: the client compares it with those of its unstable writes, and sends again what
-// has
-//= another one; here each file has its own
+//= has another one; here each file has its own
 fn verifier(write_verifier: u64) -> writeverf3 {
     writeverf3(write_verifier.to_be_bytes())
 }

@@ -18,7 +18,7 @@ use super::state::{
 use super::status::Status;
 use super::types::{SessionId, Stateid};
 use crate::call_context::CallContext;
-use crate::xdr::{ReplyBody, XdrEncoder};
+use crate::xdr::{CallArguments, ReplyBody, XdrEncoder};
 
 /// The slot of a session that processes a COMPOUND.
 #[derive(Clone, Debug)]
@@ -48,6 +48,12 @@ pub(super) enum EarlierTransmission {
         /// An operation was applied.
         was_applied: bool,
     },
+}
+
+/// The arguments of a COMPOUND that its operations have not taken yet, and their results so far.
+pub(super) struct OperationXdr {
+    pub(super) arguments: CallArguments,
+    pub(super) out: XdrEncoder,
 }
 
 /// The context of a COMPOUND.

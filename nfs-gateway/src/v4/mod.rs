@@ -40,7 +40,7 @@ mod types;
 use crate::call_context::CallContext;
 use crate::limits::TRANSFER_BYTES;
 use crate::rpc::CallBody;
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 use operation::{COMPOUND, Nfs4Operation};
 pub(crate) use server::Nfs4Server;
 
@@ -56,7 +56,7 @@ pub(crate) async fn answer(
     context: &CallContext,
     procedure: u32,
     arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     match procedure {
         //= rfc8881 16.1
         NULL => arguments.finish().map(|()| ReplyBody::default()),

@@ -2,16 +2,16 @@
 
 use bytes::Bytes;
 
-use super::compound::{Compound, EarlierTransmission};
+use super::compound::{Compound, EarlierTransmission, OperationXdr};
 use super::exactly_once::{self, RemoveTarget};
 use super::limits::{CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, TAG_BYTES_MAX};
 use super::operation::{ILLEGAL, Nfs4Operation, OperationClass, is_known};
 use super::ops;
 use super::server::Nfs4Server;
-use super::status::{OperationError, Status};
+use super::status::{OperationError, OperationResult, Status};
 use crate::call_context::CallContext;
 use crate::metrics::{OperationKey, OperationSample};
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody, XdrEncoder};
+use crate::xdr::{CallArguments, ProcedureResult, ReplyBody, XdrEncoder};
 
 /// Bytes of the arguments that are hashed to tell a retransmission from another request.
 const FINGERPRINT_BYTES: usize = 512;
@@ -21,7 +21,7 @@ pub(super) async fn answer(
     server: &Nfs4Server,
     context: &CallContext,
     mut arguments: CallArguments,
-) -> Result<ReplyBody, ProcedureError> {
+) -> ProcedureResult {
     let request_bytes = arguments.length();
     let fingerprint = runtime::hash::xxh3(&arguments.first(FINGERPRINT_BYTES));
     let tag = arguments.opaque(TAG_BYTES_MAX)?;
@@ -33,8 +33,9 @@ pub(super) async fn answer(
     }
     let request = (request_bytes, fingerprint);
     let mut compound = Compound::new(server, context, request, operations);
-    let mut out = XdrEncoder::default();
-    let (mut status, mut results) = compound.run(minor, &mut arguments, &mut out).await;
+    let mut xdr = OperationXdr { arguments, out: XdrEncoder::default() };
+    let (mut status, mut results) = compound.run(minor, &mut xdr).await;
+    let mut out = xdr.out;
     if let Some(head) = compound.replay.take() {
         return Ok(ReplyBody { head, tail: Vec::new() });
     }
@@ -59,33 +60,28 @@ fn reply(status: Status, tag: &Bytes, results: u32, out: XdrEncoder) -> ReplyBod
 impl Compound<'_> {
     /// Processes the operations up to the first that fails; returns its status, and the number of
     /// results.
-    async fn run(
-        &mut self,
-        minor: u32,
-        arguments: &mut CallArguments,
-        out: &mut XdrEncoder,
-    ) -> (Status, u32) {
+    async fn run(&mut self, minor: u32, xdr: &mut OperationXdr) -> (Status, u32) {
         for index in 0..self.operations {
             self.index = index;
-            let Ok(number) = arguments.take::<u32>() else { return (Status::BADXDR, index) };
-            let before = out.mark();
-            out.u32(number);
-            out.u32(Status::OK.0);
+            let Ok(number) = xdr.arguments.take::<u32>() else { return (Status::BADXDR, index) };
+            let before = xdr.out.mark();
+            xdr.out.u32(number);
+            xdr.out.u32(Status::OK.0);
             let failed = match self.operation(index, number, minor) {
-                Ok(operation) => self.counted_step(operation, arguments, out).await.err(),
+                Ok(operation) => self.counted_step(operation, xdr).await.err(),
                 Err(status) => Some(status.into()),
             };
             if self.replay.is_some() || self.context.is_outcome_unknown() {
                 return (Status::OK, 0);
             }
             if let Some(OperationError { status, body }) = failed {
-                out.cut(before);
+                xdr.out.cut(before);
                 //= rfc8881 18.30.2: the result of SETATTR tells what was set, also if it failed
                 let is_setattr = number == Nfs4Operation::Setattr as u32;
                 let body = if is_setattr { vec![0; 4] } else { body };
-                out.u32(if status == Status::OP_ILLEGAL { ILLEGAL } else { number });
-                out.u32(status.0);
-                out.fixed(&body);
+                xdr.out.u32(if status == Status::OP_ILLEGAL { ILLEGAL } else { number });
+                xdr.out.u32(status.0);
+                xdr.out.fixed(&body);
                 return (status, index + 1);
             }
         }
@@ -116,28 +112,22 @@ impl Compound<'_> {
     async fn counted_step(
         &mut self,
         operation: Nfs4Operation,
-        arguments: &mut CallArguments,
-        out: &mut XdrEncoder,
-    ) -> Result<(), OperationError> {
+        xdr: &mut OperationXdr,
+    ) -> OperationResult {
         let ctx = self.context.ctx();
-        let (began, bytes_in, bytes_out) = (ctx.now(), arguments.length(), out.length());
-        let done = self.step(operation, arguments, out).await;
+        let (began, bytes_in, bytes_out) = (ctx.now(), xdr.arguments.length(), xdr.out.length());
+        let done = self.step(operation, xdr).await;
         let sample = OperationSample {
             took: ctx.now().saturating_sub(began),
-            bytes_in: bytes_in - arguments.length(),
-            bytes_out: out.length() - bytes_out,
+            bytes_in: bytes_in - xdr.arguments.length(),
+            bytes_out: xdr.out.length() - bytes_out,
             failed: done.is_err(),
         };
         self.server.metrics.note(OperationKey::Nfs4(operation), sample);
         done
     }
 
-    async fn step(
-        &mut self,
-        operation: Nfs4Operation,
-        arguments: &mut CallArguments,
-        out: &mut XdrEncoder,
-    ) -> Result<(), OperationError> {
+    async fn step(&mut self, operation: Nfs4Operation, xdr: &mut OperationXdr) -> OperationResult {
         let class = operation.class();
         let changes = matches!(class, OperationClass::ChangesFiles | OperationClass::ChangesState);
         if changes {
@@ -146,7 +136,7 @@ impl Compound<'_> {
                 Nfs4Operation::Lock => LOCK_RESULT_BYTES_MAX,
                 _ => CHANGE_RESULT_BYTES_MAX,
             };
-            self.check_reply_bytes(out.length() + result_bytes_max)?;
+            self.check_reply_bytes(xdr.out.length() + result_bytes_max)?;
         }
         if class == OperationClass::ChangesFiles {
             self.current_fh()?.check_writable()?;
@@ -154,8 +144,8 @@ impl Compound<'_> {
         if let EarlierTransmission::SessionLost { .. } = self.earlier {
             self.check_applied(operation).await?;
         }
-        ops::serve(self, operation, arguments, out).await?;
-        if changes { Ok(()) } else { Ok(self.check_reply_bytes(out.length())?) }
+        ops::serve(self, operation, xdr).await?;
+        if changes { Ok(()) } else { Ok(self.check_reply_bytes(xdr.out.length())?) }
     }
 
     /// May this be answered, though the session is lost? Not if it would be applied only now.
@@ -195,7 +185,7 @@ impl Compound<'_> {
     }
 
     //= rfc8881 2.10.6.2, 15.1.1.3: a request that is answered DELAY by its SEQUENCE comes again as
-    // it is
+    //= it is
     /// Must the client retransmit the call? It was applied, or may have been, by this transmission
     /// or an earlier one, and its result cannot be returned now. (If the first transmission's
     /// outcome is unknown the connection is closed instead, which makes the client retransmit

@@ -88,6 +88,9 @@ impl From<nfsstat3> for Status {
     }
 }
 
+/// What an operation returns besides the result that it encodes.
+pub(crate) type OperationResult = Result<(), OperationError>;
+
 /// The error of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperationError {

@@ -3,9 +3,8 @@
 use fileio::protocol::Kind;
 
 use crate::nfs3::granted;
-use crate::v4::compound::Compound;
-use crate::v4::status::OperationError;
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::v4::compound::{Compound, OperationXdr};
+use crate::v4::status::OperationResult;
 
 /// All bits that mean something: READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE.
 const ALL: u32 = 0x3f;
@@ -14,12 +13,8 @@ const DELETE: u32 = 0x10;
 const EXECUTE: u32 = 0x20;
 
 //= rfc8881 18.1: "supported" are the bits that could be checked, "access" those that are granted
-pub(super) async fn serve(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let wanted = arguments.take::<u32>()?;
+pub(super) async fn serve(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let wanted = xdr.arguments.take::<u32>()?;
     let fh = compound.current_fh()?;
     let attributes = fh.attributes().await?;
     let of_kind = if attributes.kind == (Kind::Directory {}) {
@@ -28,7 +23,7 @@ pub(super) async fn serve(
         ALL & !(LOOKUP | DELETE)
     };
     let may_write = !fh.pseudo && fh.context.may_write();
-    out.u32(wanted & of_kind);
-    out.u32(wanted & granted(&attributes, &fh.context.credentials(), may_write));
+    xdr.out.u32(wanted & of_kind);
+    xdr.out.u32(wanted & granted(&attributes, &fh.context.credentials(), may_write));
     Ok(())
 }

@@ -6,29 +6,21 @@ use crate::v4::attributes::{
     AttrSource, Bitmap, FILEHANDLE, NewAttributes, RDATTR_ERROR, encode, readable, take_attributes,
     wants_space,
 };
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::CurrentFh;
 use crate::v4::state::WRITE;
-use crate::v4::status::{OperationError, Status};
+use crate::v4::status::{OperationResult, Status};
 use crate::v4::types::Stateid;
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::xdr::XdrEncoder;
 
 //= rfc8881 18.7
-pub(super) async fn get(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let wanted = Bitmap::take(arguments)?;
-    encode_wanted(compound.current_fh()?, &wanted, out).await
+pub(super) async fn get(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let wanted = Bitmap::take(&mut xdr.arguments)?;
+    encode_wanted(compound.current_fh()?, &wanted, &mut xdr.out).await
 }
 
 /// Encodes the supported ones of `wanted`.
-async fn encode_wanted(
-    fh: &CurrentFh,
-    wanted: &Bitmap,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
+async fn encode_wanted(fh: &CurrentFh, wanted: &Bitmap, out: &mut XdrEncoder) -> OperationResult {
     let attributes = fh.attributes().await?;
     let space = space(fh, wanted).await?;
     encode_attributes(fh, &attributes, wanted, space, out)
@@ -50,20 +42,16 @@ pub(super) fn encode_attributes(
     wanted: &Bitmap,
     space: Space,
     out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
+) -> OperationResult {
     let handle = if wanted.has(FILEHANDLE) { fh.handle()?.data.into_owned() } else { Vec::new() };
     encode(wanted, &AttrSource { context: &fh.context, attributes, handle: &handle, space }, out);
     Ok(())
 }
 
 //= rfc8881 18.30
-pub(super) async fn set(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let stateid = Stateid::take(arguments)?;
-    let NewAttributes { which, change } = take_attributes(arguments)??;
+pub(super) async fn set(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let stateid = Stateid::take(&mut xdr.arguments)?;
+    let NewAttributes { which, change } = take_attributes(&mut xdr.arguments)??;
     // A file that is open for writing may be truncated, whatever its mode.
     let open = change.size.is_some() && compound.check_access(stateid, WRITE)?;
     let only_size = change == Change { size: change.size, ..Change::default() };
@@ -72,18 +60,18 @@ pub(super) async fn set(
     let set =
         |who| SetAttributes { who, file, change: change.clone(), only_if_ctime: None, durable };
     compound.request_as_opener(open && only_size, set).await?;
-    which.encode(out);
+    which.encode(&mut xdr.out);
     Ok(())
 }
 
 //= rfc8881 18.31 and 18.15: the attributes are compared as they are encoded
 pub(super) async fn verify(
     compound: &Compound<'_>,
-    arguments: &mut CallArguments,
+    xdr: &mut OperationXdr,
     same: bool,
-) -> Result<(), OperationError> {
-    let which = Bitmap::take(arguments)?;
-    let values = arguments.opaque(usize::MAX)?;
+) -> OperationResult {
+    let which = Bitmap::take(&mut xdr.arguments)?;
+    let values = xdr.arguments.opaque(usize::MAX)?;
     let fh = compound.current_fh()?;
     if !which.is_within(&readable()) {
         return Err(Status::ATTRNOTSUPP.into());

@@ -4,21 +4,17 @@ use fileio::protocol::{MakeNode, NewNode};
 
 use crate::nfs3::check_target;
 use crate::v4::attributes::{NewAttributes, take_attributes};
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::name;
 use crate::v4::exactly_once::RemoveTarget;
-use crate::v4::status::{OperationError, Status};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::v4::status::{OperationError, OperationResult, Status};
+use crate::xdr::CallArguments;
 
 //= rfc8881 18.4
-pub(super) async fn serve(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let node = take_node(arguments)?;
-    let entry = arguments.opaque(usize::MAX)?;
-    let new = take_attributes(arguments)?;
+pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let node = take_node(&mut xdr.arguments)?;
+    let entry = xdr.arguments.opaque(usize::MAX)?;
+    let new = take_attributes(&mut xdr.arguments)?;
     let fh = compound.current_fh()?.clone();
     let name = name(entry)?;
     let NewAttributes { which, change } = new?;
@@ -28,8 +24,8 @@ pub(super) async fn serve(
     let durable = fh.context.is_sync();
     let request = MakeNode { who, call, directory, name, node: node?, change, durable };
     let made = fh.context.request_once(request).await?;
-    fh.change_info(before).await.encode(out);
-    which.encode(out);
+    fh.change_info(before).await.encode(&mut xdr.out);
+    which.encode(&mut xdr.out);
     compound.set_current(fh.with_file(&made));
     Ok(())
 }

@@ -4,46 +4,42 @@ use fileio::protocol::Kind;
 
 use crate::lookup;
 use crate::translate::Component;
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, name};
 use crate::v4::limits::HANDLE_BYTES_MAX;
 use crate::v4::pseudo_fs;
-use crate::v4::status::{OperationError, Status};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::v4::status::{OperationError, OperationResult, Status};
 
 //= rfc8881 18.19
-pub(super) async fn put(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let handle = arguments.opaque(HANDLE_BYTES_MAX)?;
+pub(super) async fn put(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let handle = xdr.arguments.opaque(HANDLE_BYTES_MAX)?;
     let fh = CurrentFh::decode(compound.server, compound.context, &handle).await?;
     compound.set_current(fh);
     Ok(())
 }
 
 //= rfc8881 18.20 and 18.21
-pub(super) async fn put_root(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+pub(super) async fn put_root(compound: &mut Compound<'_>) -> OperationResult {
     let root = pseudo_fs::root(compound.server, compound.context).await?;
     compound.set_current(root);
     Ok(())
 }
 
 //= rfc8881 18.8
-pub(super) fn get(compound: &Compound<'_>, out: &mut XdrEncoder) -> Result<(), OperationError> {
-    out.opaque(&compound.current_fh()?.handle()?.data);
+pub(super) fn get(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    xdr.out.opaque(&compound.current_fh()?.handle()?.data);
     Ok(())
 }
 
 //= rfc8881 18.28: the state id goes with the handle (16.2.3.1.2)
-pub(super) fn save(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+pub(super) fn save(compound: &mut Compound<'_>) -> OperationResult {
     compound.saved = Some(compound.current_fh()?.clone());
     compound.saved_stateid = compound.stateid;
     Ok(())
 }
 
 //= rfc8881 18.27
-pub(super) fn restore(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+pub(super) fn restore(compound: &mut Compound<'_>) -> OperationResult {
     compound.current = Some(compound.saved.clone().ok_or(Status::RESTOREFH)?);
     compound.stateid = compound.saved_stateid;
     Ok(())
@@ -52,9 +48,9 @@ pub(super) fn restore(compound: &mut Compound<'_>) -> Result<(), OperationError>
 //= rfc8881 18.13
 pub(super) async fn look_up(
     compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let bytes = arguments.opaque(usize::MAX)?;
+    xdr: &mut OperationXdr,
+) -> OperationResult {
+    let bytes = xdr.arguments.opaque(usize::MAX)?;
     let found = look_up_name(compound.current_fh()?, bytes).await?;
     compound.set_current(found);
     Ok(())
@@ -82,7 +78,7 @@ pub(super) async fn look_up_name(
 }
 
 //= rfc8881 18.14
-pub(super) async fn look_up_parent(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+pub(super) async fn look_up_parent(compound: &mut Compound<'_>) -> OperationResult {
     let parent = parent(compound.current_fh()?).await?;
     compound.set_current(parent);
     Ok(())

@@ -2,11 +2,11 @@
 
 use fileio::protocol::{Allocate, PunchHole, Seek, SeekTarget};
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::state::{READ, WRITE};
-use crate::v4::status::{OperationError, Status};
+use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::Stateid;
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::xdr::CallArguments;
 
 /// Takes a range to write; returns whether the file is open for that, and the range.
 fn take_range(
@@ -23,11 +23,8 @@ fn take_range(
 }
 
 //= rfc7862 15.1: the file becomes as long as the range needs
-pub(super) async fn allocate(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let (open, offset, length) = take_range(compound, arguments)?;
+pub(super) async fn allocate(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let (open, offset, length) = take_range(compound, &mut xdr.arguments)?;
     let file = compound.current_fh()?.file;
     let allocate = |who| Allocate { who, file, offset, length, keep_size: false, durable: true };
     compound.request_as_opener(open, allocate).await?;
@@ -35,11 +32,8 @@ pub(super) async fn allocate(
 }
 
 //= rfc7862 15.4
-pub(super) async fn deallocate(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let (open, offset, length) = take_range(compound, arguments)?;
+pub(super) async fn deallocate(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let (open, offset, length) = take_range(compound, &mut xdr.arguments)?;
     let file = compound.current_fh()?.file;
     let punch = |who| PunchHole { who, file, offset, length, durable: true };
     compound.request_as_opener(open, punch).await?;
@@ -47,14 +41,10 @@ pub(super) async fn deallocate(
 }
 
 //= rfc7862 15.11: past the end is NXIO; if nothing follows, eof, and the end of the file
-pub(super) async fn seek(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let stateid = Stateid::take(arguments)?;
-    let offset = arguments.take::<u64>()?;
-    let target = match arguments.take::<u32>()? {
+pub(super) async fn seek(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let stateid = Stateid::take(&mut xdr.arguments)?;
+    let offset = xdr.arguments.take::<u64>()?;
+    let target = match xdr.arguments.take::<u32>()? {
         0 => SeekTarget::Data {},
         1 => SeekTarget::Hole {},
         _ => return Err(Status::BADXDR.into()),
@@ -69,7 +59,7 @@ pub(super) async fn seek(
     let found = compound.request_as_opener(open, |who| Seek { who, file, offset, target }).await?;
     // The end of the file counts as a hole.
     let offset = found.unwrap_or(size);
-    out.bool(offset >= size);
-    out.u64(offset);
+    xdr.out.bool(offset >= size);
+    xdr.out.u64(offset);
     Ok(())
 }

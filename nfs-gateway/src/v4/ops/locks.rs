@@ -4,9 +4,9 @@
 use client::lock::LockAttempt;
 use fileio::protocol::{ByteRange, FileLock, Kind, LockKind, TestLock};
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::state::{Locker, owner_id};
-use crate::v4::status::{OperationError, Status};
+use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{Stateid, take_bool, take_owner};
 use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
 
@@ -38,15 +38,11 @@ fn take_range(arguments: &mut CallArguments) -> Result<Result<ByteRange, Status>
 }
 
 //= rfc8881 18.10
-pub(super) async fn lock(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let kind = take_kind(arguments)?;
-    let reclaim = take_bool(arguments)?;
-    let range = take_range(arguments)?;
-    let locker = take_locker(compound, arguments)?;
+pub(super) async fn lock(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let kind = take_kind(&mut xdr.arguments)?;
+    let reclaim = take_bool(&mut xdr.arguments)?;
+    let range = take_range(&mut xdr.arguments)?;
+    let locker = take_locker(compound, &mut xdr.arguments)?;
     let (range, leases) = (range?, compound.slot()?.leases.clone());
     let reclaim_complete = compound.is_reclaim_complete()?;
     let tried = match reclaim {
@@ -66,7 +62,7 @@ pub(super) async fn lock(
     match tried? {
         LockAttempt::Granted => {
             let stateid = compound.state().tables_mut().states.set_has_locks(locker.number, true);
-            stateid.encode(out);
+            stateid.encode(&mut xdr.out);
             compound.stateid = Some(stateid);
             Ok(())
         }
@@ -123,13 +119,10 @@ fn denied(compound: &Compound<'_>, lock: FileLock) -> OperationError {
 }
 
 //= rfc8881 18.11
-pub(super) async fn test(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let kind = take_kind(arguments)?;
-    let range = take_range(arguments)?;
-    let owner = take_owner(arguments)?;
+pub(super) async fn test(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let kind = take_kind(&mut xdr.arguments)?;
+    let range = take_range(&mut xdr.arguments)?;
+    let owner = take_owner(&mut xdr.arguments)?;
     let (fh, range) = (compound.current_fh()?, range?);
     match fh.attributes().await?.kind {
         Kind::File {} => {}
@@ -147,15 +140,11 @@ pub(super) async fn test(
 }
 
 //= rfc8881 18.12
-pub(super) async fn unlock(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let _kind = take_kind(arguments)?;
-    let _seqid = arguments.take::<u32>()?;
-    let stateid = Stateid::take(arguments)?;
-    let range = take_range(arguments)?;
+pub(super) async fn unlock(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let _kind = take_kind(&mut xdr.arguments)?;
+    let _seqid = xdr.arguments.take::<u32>()?;
+    let stateid = Stateid::take(&mut xdr.arguments)?;
+    let range = take_range(&mut xdr.arguments)?;
     let (stateid, range) = (compound.resolve_stateid(stateid)?, range?);
     let locker = compound
         .tables(|tables, client| tables.states.locker(tables.states.find(client, &stateid)?))?;
@@ -168,7 +157,7 @@ pub(super) async fn unlock(
         .tables_mut()
         .states
         .set_has_locks(number, leases.has_locks(file, owner_id));
-    stateid.encode(out);
+    stateid.encode(&mut xdr.out);
     compound.stateid = Some(stateid);
     Ok(())
 }

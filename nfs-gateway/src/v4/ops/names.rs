@@ -2,19 +2,14 @@
 
 use fileio::protocol::{Kind, Link, Name, ReadLink, Remove, RemoveDirectory, Rename};
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, name};
 use crate::v4::exactly_once::RemoveTarget;
-use crate::v4::status::{OperationError, Status};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::v4::status::{OperationResult, Status};
 
 //= rfc8881 18.25: one operation for all kinds
-pub(super) async fn remove(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let name = name(arguments.opaque(usize::MAX)?)?;
+pub(super) async fn remove(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let name = name(xdr.arguments.opaque(usize::MAX)?)?;
     let fh = compound.current_fh()?;
     let before = fh.change_attribute().await;
     // A retransmission repeats the request that was applied: the name may be that of a file now.
@@ -27,7 +22,7 @@ pub(super) async fn remove(
         Err(Status::ISDIR) => remove_as(compound, fh, &name, RemoveTarget::Directory).await?,
         removed => removed?,
     }
-    fh.change_info(before).await.encode(out);
+    fh.change_info(before).await.encode(&mut xdr.out);
     Ok(())
 }
 
@@ -48,12 +43,9 @@ async fn remove_as(
 }
 
 //= rfc8881 18.26: from the saved directory to the current one
-pub(super) async fn rename(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let (from_name, to_name) = (arguments.opaque(usize::MAX)?, arguments.opaque(usize::MAX)?);
+pub(super) async fn rename(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let (from_name, to_name) =
+        (xdr.arguments.opaque(usize::MAX)?, xdr.arguments.opaque(usize::MAX)?);
     let (from, to) = (compound.saved_fh()?, compound.current_fh()?);
     from.check_same_export(to)?;
     let (from_name, to_name) = (name(from_name)?, name(to_name)?);
@@ -69,18 +61,14 @@ pub(super) async fn rename(
         durable: to.context.is_sync(),
     };
     to.context.request_once(rename).await?;
-    from.change_info(before_from).await.encode(out);
-    to.change_info(before_to).await.encode(out);
+    from.change_info(before_from).await.encode(&mut xdr.out);
+    to.change_info(before_to).await.encode(&mut xdr.out);
     Ok(())
 }
 
 //= rfc8881 18.9: the saved file gets a name in the current directory
-pub(super) async fn link(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let bytes = arguments.opaque(usize::MAX)?;
+pub(super) async fn link(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let bytes = xdr.arguments.opaque(usize::MAX)?;
     let (saved, fh) = (compound.saved_fh()?, compound.current_fh()?);
     saved.check_same_export(fh)?;
     let name = name(bytes)?;
@@ -89,19 +77,16 @@ pub(super) async fn link(
         (fh.context.credentials(), compound.call(RemoveTarget::File)?, fh.context.is_sync());
     let link = Link { who, call, file: saved.file, directory: fh.file, name, durable };
     fh.context.request_once(link).await?;
-    fh.change_info(before).await.encode(out);
+    fh.change_info(before).await.encode(&mut xdr.out);
     Ok(())
 }
 
 //= rfc8881 18.24: NFS4ERR_WRONG_TYPE for what is no symbolic link
-pub(super) async fn read_link(
-    compound: &Compound<'_>,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
+pub(super) async fn read_link(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
     let fh = compound.current_fh()?;
     if fh.attributes().await?.kind != (Kind::Symlink {}) {
         return Err(Status::WRONG_TYPE.into());
     }
-    out.opaque(&fh.context.request(ReadLink { file: fh.file }).await?);
+    xdr.out.opaque(&fh.context.request(ReadLink { file: fh.file }).await?);
     Ok(())
 }

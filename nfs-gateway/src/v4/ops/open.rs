@@ -12,12 +12,12 @@ use runtime::Context;
 
 use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, handle_of, name};
 use crate::v4::state::{READ, ShareReservation, WRITE};
-use crate::v4::status::{OperationError, Status};
+use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::xdr::CallArguments;
 
 /// Bits of `share_access` for the access; the others request delegations.
 const ACCESS_BITS: u32 = READ | WRITE;
@@ -69,12 +69,8 @@ struct OpenResult {
 }
 
 //= rfc8881 18.16
-pub(super) async fn serve(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let args = take(arguments)?;
+pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let args = take(&mut xdr.arguments)?;
     check(compound, &args)?;
     let opened = match &args.claim {
         OpenClaim::Null(bytes) => {
@@ -105,11 +101,11 @@ pub(super) async fn serve(
         opened.holding.keep();
     }
     let stateid = compound.state().tables().states.stateid(number);
-    stateid.encode(out);
-    opened.directory.encode(out);
-    out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED);
-    opened.attrset.encode(out);
-    out.u32(NO_DELEGATION);
+    stateid.encode(&mut xdr.out);
+    opened.directory.encode(&mut xdr.out);
+    xdr.out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED);
+    opened.attrset.encode(&mut xdr.out);
+    xdr.out.u32(NO_DELEGATION);
     compound.set_current(fh);
     compound.stateid = Some(stateid);
     Ok(())
@@ -292,31 +288,23 @@ fn check_mode(fh: &CurrentFh, attributes: &Attributes, access: u32) -> Result<()
 }
 
 //= rfc8881 18.18
-pub(super) fn downgrade(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let stateid = Stateid::take(arguments)?;
-    let _seqid = arguments.take::<u32>()?;
-    let access = arguments.take::<u32>()? & ACCESS_BITS;
-    let deny = arguments.take::<u32>()?;
+pub(super) fn downgrade(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let stateid = Stateid::take(&mut xdr.arguments)?;
+    let _seqid = xdr.arguments.take::<u32>()?;
+    let access = xdr.arguments.take::<u32>()? & ACCESS_BITS;
+    let deny = xdr.arguments.take::<u32>()?;
     let number = open_number(compound, stateid)?;
     let to = ShareReservation { access, deny };
     let stateid = compound.tables(|tables, _| tables.states.downgrade(number, to))?;
-    stateid.encode(out);
+    stateid.encode(&mut xdr.out);
     compound.stateid = Some(stateid);
     Ok(())
 }
 
 //= rfc8881 18.2: the locks of its owners are released; the state id is invalid
-pub(super) async fn close(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let _seqid = arguments.take::<u32>()?;
-    let stateid = Stateid::take(arguments)?;
+pub(super) async fn close(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let _seqid = xdr.arguments.take::<u32>()?;
+    let stateid = Stateid::take(&mut xdr.arguments)?;
     let number = open_number(compound, stateid)?;
     let closed = compound.tables(|tables, _| tables.states.close(number))?;
     let (leases, ctx) = (compound.slot()?.leases.clone(), compound.context.ctx());
@@ -326,7 +314,7 @@ pub(super) async fn close(
         }
     }
     leases.close(ctx, closed.file);
-    Stateid::INVALID.encode(out);
+    Stateid::INVALID.encode(&mut xdr.out);
     compound.stateid = None;
     Ok(())
 }

@@ -5,11 +5,11 @@ use fileio::protocol::{Attributes, ENTRIES_MAX, ReadDirectory};
 
 use super::attributes::{encode_attributes, space};
 use crate::v4::attributes::Bitmap;
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::CurrentFh;
 use crate::v4::pseudo_fs;
-use crate::v4::status::{OperationError, Status};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::v4::status::{OperationError, OperationResult, Status};
+use crate::xdr::XdrEncoder;
 
 /// Bytes of the shortest entry without attributes: follows, cookie, name of one byte.
 const NAME_BYTES_MIN: u32 = 4 + 8 + (4 + 4);
@@ -40,15 +40,11 @@ struct ReaddirArgs {
 }
 
 //= rfc8881 18.23
-pub(super) async fn serve(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let cookie = arguments.take::<u64>()?;
-    let verifier: [u8; 8] = arguments.fixed()?;
-    let (directory_bytes, bytes) = (arguments.take::<u32>()?, arguments.take::<u32>()?);
-    let wanted = Bitmap::take(arguments)?;
+pub(super) async fn serve(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let cookie = xdr.arguments.take::<u64>()?;
+    let verifier: [u8; 8] = xdr.arguments.fixed()?;
+    let (directory_bytes, bytes) = (xdr.arguments.take::<u32>()?, xdr.arguments.take::<u32>()?);
+    let wanted = Bitmap::take(&mut xdr.arguments)?;
     let fh = compound.current_fh()?;
     let own_verifier = fh.context.volume().cookie_verifier().0;
     if cookie != 0 && verifier != own_verifier {
@@ -58,7 +54,7 @@ pub(super) async fn serve(
     if matches!(cookie, 1 | 2) {
         return Err(Status::BAD_COOKIE.into());
     }
-    let bytes = bytes.min(compound.reply_bytes_left(out) as u32);
+    let bytes = bytes.min(compound.reply_bytes_left(&xdr.out) as u32);
     let args = ReaddirArgs { cookie, directory_bytes, bytes, wanted };
     let space = space(fh, &args.wanted).await?;
     let (entries, end) = if fh.pseudo {
@@ -69,10 +65,10 @@ pub(super) async fn serve(
         encode_attributes(fh, &blank(fh), &args.wanted, space, &mut shortest)?;
         entries(fh, &args, NAME_BYTES_MIN + shortest.length() as u32).await?
     };
-    out.fixed(&own_verifier);
-    let all = encode_entries(&args, &entries, space, out)?;
-    out.bool(false);
-    out.bool(all && end);
+    xdr.out.fixed(&own_verifier);
+    let all = encode_entries(&args, &entries, space, &mut xdr.out)?;
+    xdr.out.bool(false);
+    xdr.out.bool(all && end);
     Ok(())
 }
 

@@ -2,29 +2,27 @@
 
 use super::handles::{look_up_name, parent};
 use crate::rpc::AUTH_SYS;
-use crate::v4::compound::Compound;
-use crate::v4::status::{OperationError, Status};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::v4::compound::{Compound, OperationXdr};
+use crate::v4::status::{OperationResult, Status};
+use crate::xdr::XdrEncoder;
 
 //= rfc8881 18.29: after it there is no current file handle
 pub(super) async fn of_name(
     compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let name = arguments.opaque(usize::MAX)?;
+    xdr: &mut OperationXdr,
+) -> OperationResult {
+    let name = xdr.arguments.opaque(usize::MAX)?;
     look_up_name(compound.current_fh()?, name).await?;
-    encode_flavours(compound, out);
+    encode_flavours(compound, &mut xdr.out);
     Ok(())
 }
 
 //= rfc8881 18.45
 pub(super) async fn of_current(
     compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let style = arguments.take::<u32>()?;
+    xdr: &mut OperationXdr,
+) -> OperationResult {
+    let style = xdr.arguments.take::<u32>()?;
     let fh = compound.current_fh()?;
     match style {
         0 => {}
@@ -33,7 +31,7 @@ pub(super) async fn of_current(
         }
         _ => return Err(Status::BADXDR.into()),
     }
-    encode_flavours(compound, out);
+    encode_flavours(compound, &mut xdr.out);
     Ok(())
 }
 

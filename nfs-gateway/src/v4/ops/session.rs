@@ -1,10 +1,10 @@
 //! `EXCHANGE_ID`, `CREATE_SESSION`, SEQUENCE, and the ends of clients and sessions.
 
 use crate::rpc::{AUTH_NONE, AUTH_SYS};
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::limits::OWNER_BYTES_MAX;
 use crate::v4::state::{ChannelAttrs, ExchangeIdArgs, ExchangeIdResult, Nfs4Session, StateTables};
-use crate::v4::status::{OperationError, Status};
+use crate::v4::status::{OperationResult, Status};
 use crate::v4::types::{SessionId, take_bool};
 use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
 
@@ -26,20 +26,16 @@ const SECURITY_MAX: u32 = 16;
 const GROUPS_MAX: u32 = 16;
 
 //= rfc8881 18.35
-pub(super) fn exchange_id(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let verifier = arguments.fixed()?;
-    let name = arguments.opaque(OWNER_BYTES_MAX)?.to_vec();
-    let flags = arguments.take::<u32>()?;
-    let protection = arguments.take::<u32>()?;
+pub(super) fn exchange_id(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let verifier = xdr.arguments.fixed()?;
+    let name = xdr.arguments.opaque(OWNER_BYTES_MAX)?.to_vec();
+    let flags = xdr.arguments.take::<u32>()?;
+    let protection = xdr.arguments.take::<u32>()?;
     if protection != NO_PROTECTION {
         // Protection of state needs RPCSEC_GSS.
         return Err(if protection > 2 { Status::BADXDR } else { Status::NOTSUPP }.into());
     }
-    take_implementation(arguments)?;
+    take_implementation(&mut xdr.arguments)?;
     if flags & !FLAGS != 0 {
         return Err(Status::INVAL.into());
     }
@@ -49,11 +45,11 @@ pub(super) fn exchange_id(
     let result = state.tables_mut().exchange_id(state.ctx(), args)?;
     let ExchangeIdResult { client, next_session, confirmed } = result;
     state.start_expiry();
-    out.u64(client);
-    out.u32(next_session);
-    out.u32(USE_NON_PNFS | if confirmed { CONFIRMED } else { 0 });
-    out.u32(NO_PROTECTION);
-    encode_server(compound, out);
+    xdr.out.u64(client);
+    xdr.out.u32(next_session);
+    xdr.out.u32(USE_NON_PNFS | if confirmed { CONFIRMED } else { 0 });
+    xdr.out.u32(NO_PROTECTION);
+    encode_server(compound, &mut xdr.out);
     Ok(())
 }
 
@@ -72,8 +68,7 @@ fn take_implementation(arguments: &mut CallArguments) -> Result<(), ProcedureErr
 }
 
 //= rfc8881 2.10.4: clients may use several paths to one server owner for one session, so each
-// instance of a
-//= gateway is its own; the scope says where file handles and states mean the same
+//= instance of a gateway is its own; the scope says where file handles and states mean the same
 fn encode_server(compound: &Compound<'_>, out: &mut XdrEncoder) {
     let instance = compound.state().tables().states.instance();
     let volume = compound.context.volume().id().0.to_be_bytes();
@@ -115,19 +110,15 @@ fn encode_channel(channel: &ChannelAttrs, out: &mut XdrEncoder) {
 }
 
 //= rfc8881 18.36
-pub(super) fn create(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let client = arguments.take::<u64>()?;
-    let sequence = arguments.take::<u32>()?;
+pub(super) fn create(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let client = xdr.arguments.take::<u64>()?;
+    let sequence = xdr.arguments.take::<u32>()?;
     // Sessions are not persistent, and there is no back channel.
-    let _flags = arguments.take::<u32>()?;
-    let fore = take_channel(arguments)?;
-    let back = take_channel(arguments)?;
-    let _callback_program = arguments.take::<u32>()?;
-    take_callback_security(arguments)?;
+    let _flags = xdr.arguments.take::<u32>()?;
+    let fore = take_channel(&mut xdr.arguments)?;
+    let back = take_channel(&mut xdr.arguments)?;
+    let _callback_program = xdr.arguments.take::<u32>()?;
+    take_callback_security(&mut xdr.arguments)?;
     let state = compound.state();
     let encode = |id: &SessionId, session: &Nfs4Session| {
         let mut result = XdrEncoder::default();
@@ -139,7 +130,7 @@ pub(super) fn create(
         result.body(Vec::new()).head
     };
     let created = state.tables_mut().create_session(state.ctx(), client, sequence, fore, encode);
-    out.fixed(&created?);
+    xdr.out.fixed(&created?);
     Ok(())
 }
 
@@ -177,70 +168,53 @@ fn take_callback_security(arguments: &mut CallArguments) -> Result<(), Procedure
 }
 
 //= rfc8881 18.46
-pub(super) fn sequence(
-    compound: &mut Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let id: SessionId = arguments.fixed()?;
-    let (sequence, slot) = (arguments.take::<u32>()?, arguments.take::<u32>()?);
-    let _highest_slot = arguments.take::<u32>()?;
-    let cached = take_bool(arguments)?;
+pub(super) fn sequence(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let id: SessionId = xdr.arguments.fixed()?;
+    let (sequence, slot) = (xdr.arguments.take::<u32>()?, xdr.arguments.take::<u32>()?);
+    let _highest_slot = xdr.arguments.take::<u32>()?;
+    let cached = take_bool(&mut xdr.arguments)?;
     compound.begin(id, (slot, sequence), cached)?;
     let last =
         compound.state().tables().sessions.get(&id).map_or(slot, |known| known.channel().slots - 1);
-    out.fixed(&id);
-    out.u32(sequence);
-    out.u32(slot);
-    out.u32(last);
-    out.u32(last);
+    xdr.out.fixed(&id);
+    xdr.out.u32(sequence);
+    xdr.out.u32(slot);
+    xdr.out.u32(last);
+    xdr.out.u32(last);
     // No status flags.
-    out.u32(0);
+    xdr.out.u32(0);
     Ok(())
 }
 
 //= rfc8881 18.34: any connection may be used for any session of ours
-pub(super) fn bind(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let id: SessionId = arguments.fixed()?;
-    let _direction = arguments.take::<u32>()?;
-    let _rdma = take_bool(arguments)?;
+pub(super) fn bind(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let id: SessionId = xdr.arguments.fixed()?;
+    let _direction = xdr.arguments.take::<u32>()?;
+    let _rdma = take_bool(&mut xdr.arguments)?;
     compound.state().tables().sessions.get(&id)?;
-    out.fixed(&id);
-    out.u32(FORE);
-    out.bool(false);
+    xdr.out.fixed(&id);
+    xdr.out.u32(FORE);
+    xdr.out.bool(false);
     Ok(())
 }
 
 //= rfc8881 18.37
-pub(super) fn destroy(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let id: SessionId = arguments.fixed()?;
+pub(super) fn destroy(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let id: SessionId = xdr.arguments.fixed()?;
     compound.state().tables_mut().sessions.destroy(&id)?;
     Ok(())
 }
 
 //= rfc8881 18.50
-pub(super) fn destroy_client(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let client = arguments.take::<u64>()?;
+pub(super) fn destroy_client(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let client = xdr.arguments.take::<u64>()?;
     compound.state().tables_mut().destroy_client(client)?;
     Ok(())
 }
 
 //= rfc8881 18.51: for one file system it means nothing here, there is no migration
-pub(super) fn reclaim_complete(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let one_file_system = take_bool(arguments)?;
+pub(super) fn reclaim_complete(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let one_file_system = take_bool(&mut xdr.arguments)?;
     if one_file_system {
         compound.current_fh()?;
         return Ok(());

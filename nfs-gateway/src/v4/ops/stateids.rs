@@ -1,24 +1,19 @@
 //! `TEST_STATEID` and `FREE_STATEID`.
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::limits::TESTED_MAX;
-use crate::v4::status::{OperationError, Status};
+use crate::v4::status::{OperationResult, Status};
 use crate::v4::types::Stateid;
-use crate::xdr::{CallArguments, XdrEncoder};
 
 //= rfc8881 18.48
-pub(super) fn test(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-    out: &mut XdrEncoder,
-) -> Result<(), OperationError> {
-    let count = arguments.take::<u32>()?;
+pub(super) fn test(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let count = xdr.arguments.take::<u32>()?;
     if count > TESTED_MAX {
         return Err(Status::BADXDR.into());
     }
-    out.u32(count);
+    xdr.out.u32(count);
     for _ in 0..count {
-        let stateid = Stateid::take(arguments)?;
+        let stateid = Stateid::take(&mut xdr.arguments)?;
         let (client, leases) =
             compound.slot().map(|session| (session.client, session.leases.clone()))?;
         let tables = compound.state().tables();
@@ -34,17 +29,14 @@ pub(super) fn test(
             },
             Err(status) => status,
         };
-        out.u32(status.0);
+        xdr.out.u32(status.0);
     }
     Ok(())
 }
 
 //= rfc8881 18.38
-pub(super) fn free(
-    compound: &Compound<'_>,
-    arguments: &mut CallArguments,
-) -> Result<(), OperationError> {
-    let stateid = Stateid::take(arguments)?;
+pub(super) fn free(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    let stateid = Stateid::take(&mut xdr.arguments)?;
     let leases = compound.slot()?.leases.clone();
     compound.tables(|tables, client| {
         let number = tables.states.find(client, &stateid)?;
