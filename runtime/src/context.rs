@@ -26,7 +26,8 @@ use crate::protocol::{Call, Caller, ErrorOf, Protocol, RequestInfo as _, Undeliv
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Anything from which a request can be sent to a node: a node's [`Context`], or a
-/// [`ClientHandle`](crate::client_handle::ClientHandle) by which ordinary threads enter the machine.
+/// [`ClientHandle`](crate::client_handle::ClientHandle) by which ordinary threads enter the
+/// machine.
 pub trait Spawn: Clone + 'static {
     /// Sends `call` to `to`; the future brings the answer.
     fn spawn<C: Call>(
@@ -100,9 +101,9 @@ impl Context {
     /// Sends `call` to the node `to`; the caller runs on until it awaits the answer (the thesis'
     /// spawn).
     ///
-    /// A node on the same thread is called directly: what it can answer at once is answered when this
-    /// returns, anything else starts when the future is first polled. In any case a request runs to
-    /// its end, even if the future is dropped half-way.
+    /// A node on the same thread is called directly: what it can answer at once is answered when
+    /// this returns, anything else starts when the future is first polled. In any case a request
+    /// runs to its end, even if the future is dropped half-way.
     pub fn spawn<C: Call>(&self, to: NodeId, call: C) -> Pending<C> {
         let request: <C::Protocol as Protocol>::Request = call.into();
         let caller = Caller { node: self.node, epoch: self.epoch() };
@@ -120,7 +121,8 @@ impl Context {
         Pending { way: ReplySource::Mail(answer), context: self.clone() }
     }
 
-    /// The answer to `call`, if `to` is on this thread and can give it at once; else nothing was done.
+    /// The answer to `call`, if `to` is on this thread and can give it at once; else nothing was
+    /// done.
     pub fn try_now<C: Call>(&self, to: NodeId, call: C) -> Option<Result<C::Reply, ErrorOf<C>>> {
         let host = self.machine.host(to)?;
         let caller = Caller { node: self.node, epoch: self.epoch() };
@@ -141,9 +143,9 @@ impl Context {
         host.serve(server);
     }
 
-    /// Is as if not there for requests of `P` that other nodes send to this one from now on, but for those
-    /// that `passes` lets in: a node that is about to move. Those that were let in before run on: see
-    /// [`drained`](Self::drained).
+    /// Is as if not there for requests of `P` that other nodes send to this one from now on, but
+    /// for those that `passes` lets in: a node that is about to move. Those that were let in before
+    /// run on: see [`drained`](Self::drained).
     pub fn close<P: Protocol>(&self, passes: fn(&P::Request) -> bool) {
         self.machine.host(self.node).expect("a node closes on its own thread").close::<P>(passes);
     }
@@ -175,8 +177,8 @@ impl Context {
         self.machine.now(self.node)
     }
 
-    /// Makes all nodes of this process stop answering at `until`, by [`now`](Self::now). A later call
-    /// replaces the time.
+    /// Makes all nodes of this process stop answering at `until`, by [`now`](Self::now). A later
+    /// call replaces the time.
     pub fn answer_until(&self, until: Duration) {
         self.machine.answer_until(self.node, until);
     }
@@ -212,8 +214,8 @@ impl Context {
         other == self.node || self.machine.shares_failure_domain(self.node, other)
     }
 
-    /// The number of the process that hosts `node`, by the node map; `None` if none does, or if the volume has
-    /// one process only.
+    /// The number of the process that hosts `node`, by the node map; `None` if none does, or if the
+    /// volume has one process only.
     pub fn process_of(&self, node: NodeId) -> Option<u32> {
         self.machine.process_of(node)
     }

@@ -1,9 +1,9 @@
 //! Until when a process may answer at all.
 //!
-//! A process of a cluster answers only while its lease holds for sure (ADR 37). One that stood still for longer
-//! finds its memory as it was, while others have taken over and gone on: whatever it answers from there may
-//! be old. No timer and no task can be trusted to stop it in time, so each answer looks at the clock before it
-//! leaves (ADR 48).
+//! A process of a cluster answers only while its lease holds for sure (ADR 37). One that stood
+//! still for longer finds its memory as it was, while others have taken over and gone on: whatever
+//! it answers from there may be old. No timer and no task can be trusted to stop it in time, so
+//! each answer looks at the clock before it leaves (ADR 48).
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -30,9 +30,9 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told. No rest ends it for good: a
-    /// process that was fenced may get another lease before it has ended, but what it has in memory is old.
-    /// To be called by one thread.
+    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told. No rest ends it
+    /// for good: a process that was fenced may get another lease before it has ended, but what it
+    /// has in memory is old. To be called by one thread.
     pub(crate) fn set(&self, begin: Duration, rest: Duration) {
         if self.0.load(Relaxed) == OVER {
             return;
@@ -47,8 +47,8 @@ impl Deadline {
         end != NEVER && Self::now().as_nanos() >= u128::from(end)
     }
 
-    /// The host's clock that never goes back, as of its last tick: up to 10 ms late, which the margin of
-    /// a lease bears, and a fraction of the cost of the exact one.
+    /// The host's clock that never goes back, as of its last tick: up to 10 ms late, which the
+    /// margin of a lease bears, and a fraction of the cost of the exact one.
     pub(crate) fn now() -> Duration {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))

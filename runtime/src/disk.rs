@@ -13,8 +13,9 @@ pub trait Disk {
     fn length(&self) -> u64;
     /// Reads `length` bytes at `offset`.
     fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>>;
-    /// Reads pieces of these `lengths`, the first at `offset` and each of the others behind the one before, as
-    /// one transfer; where the disk can, each comes in a buffer of its own, which may be [adopted](crate::buffer::SharedBuffer::adopt).
+    /// Reads pieces of these `lengths`, the first at `offset` and each of the others behind the one
+    /// before, as one transfer; where the disk can, each comes in a buffer of its own, which may be
+    /// [adopted](crate::buffer::SharedBuffer::adopt).
     fn read_pieces(
         &self,
         offset: u64,

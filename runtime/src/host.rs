@@ -31,8 +31,8 @@ pub const WAITING_MAX: usize = 4096;
 /// sends [`Class::Control`] requests only, and a handler of those sends none, so that two full
 /// nodes can never wait for each other.
 pub trait Server<P: Protocol>: 'static {
-    /// The reply, if nothing has to be waited for and the work is short; else `None`, and nothing was
-    /// done. Asked first: what is in memory costs no future then. The reply is the same as the
+    /// The reply, if nothing has to be waited for and the work is short; else `None`, and nothing
+    /// was done. Asked first: what is in memory costs no future then. The reply is the same as the
     /// one that [`handle`](Self::handle) would if it were polled now.
     fn try_now(self: Rc<Self>, _caller: Caller, _request: &P::Request) -> Option<P::Reply> {
         None
@@ -118,8 +118,8 @@ impl Host {
         self.epoch.set(epoch);
     }
 
-    /// Ends this life of the node: whatever runs here is dropped where it waits, and nothing is answered
-    /// any more.
+    /// Ends this life of the node: whatever runs here is dropped where it waits, and nothing is
+    /// answered any more.
     pub(crate) fn end(&self) {
         self.end_standing();
         // Servers hold contexts, which hold the machine.

@@ -1,12 +1,13 @@
-//! Lightweight nodes, messages between them, and the node context, the only interface to the machine.
+//! Lightweight nodes, messages between them, and the node context, the only interface to the
+//! machine.
 //!
 //! # Two columns
 //!
 //! | the runtime does | a layer does |
 //! | --- | --- |
-//! | brings requests to nodes: a direct call on the same thread, mail otherwise | declares its requests in one table ([`protocol!`]) |
+//! | delivers requests: a call on the same thread, mail otherwise | declares its requests ([`protocol!`]) |
 //! | bounds every queue and answers `Busy` past it | answers each request in a [`Server`] |
-//! | runs handlers interleaved, one thread per node | keeps its state in cells, no borrow across an await |
+//! | interleaves handlers, one thread per node | keeps its state in cells, no borrow across an await |
 //! | encodes and decodes from the same table row | never sees bytes of messages |
 //! | gives time, random numbers, disks, sockets, buffers | takes them from its [`Context`] only |
 //!
@@ -21,7 +22,7 @@
 //! | `mail.rs` | requests on their way between threads |
 //! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer/` its parts |
 //! | `embedded/` | the machine inside one process, on actix and tokio |
-//! | `remote_nodes.rs` | what the machine needs to know of other processes; the crate `transport` gives it |
+//! | `remote_nodes.rs` | what the machine needs to know of other processes (from `transport`) |
 //! | `client_handle.rs` | calls from ordinary threads and from other processes |
 //! | `shared_server.rs` | servers that all threads of a process call without a message |
 //! | `wait.rs` | how an ordinary thread waits for its answer |

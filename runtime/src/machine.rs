@@ -1,5 +1,6 @@
-//! The only interface to the outside. Two machines implement it: the embedded one (`embedded`), alone or
-//! as a process of a cluster, and the emulated J-Machine (`machine-emu`), which is also the simulator.
+//! The only interface to the outside. Two machines implement it: the embedded one (`embedded`),
+//! alone or as a process of a cluster, and the emulated J-Machine (`machine-emu`), which is also
+//! the simulator.
 //!
 //! Layers never see this trait; they see the [`Context`](crate::Context) of their node.
 
@@ -49,8 +50,8 @@ pub trait Machine: 'static {
     fn is_here(&self, _node: NodeId) -> bool {
         true
     }
-    /// The number of the process that hosts a node, by the node map; `None` if none does, or if this machine
-    /// is all in one process.
+    /// The number of the process that hosts a node, by the node map; `None` if none does, or if
+    /// this machine is all in one process.
     fn process_of(&self, _node: NodeId) -> Option<u32> {
         None
     }
@@ -62,8 +63,8 @@ pub trait Machine: 'static {
     fn shared_servers(&self) -> Option<&SharedServers> {
         None
     }
-    /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines
-    /// without take-over ignore it.
+    /// From now on the nodes of this process answer until then, on the clock of `node`, and not
+    /// later. Machines without take-over ignore it.
     fn answer_until(&self, _node: NodeId, _until: Duration) {}
     /// How threads outside of this machine send requests to it, if they can.
     fn ingress(&self) -> Option<Arc<dyn Ingress>> {

@@ -63,8 +63,8 @@ pub trait Reader {
 
 /// The receiving half of a stream that puts bytes where the caller wants them.
 pub trait Direct {
-    /// Waits for bytes and fills `rooms`, which are not empty, in order. Returns how many came; 0 at the end of
-    /// the stream.
+    /// Waits for bytes and fills `rooms`, which are not empty, in order. Returns how many came; 0
+    /// at the end of the stream.
     fn read_into<'a>(
         &'a mut self,
         rooms: &'a mut [IoSliceMut<'a>],

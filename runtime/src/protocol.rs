@@ -1,5 +1,5 @@
-//! The table of a layer: its requests with their fields, replies, routes, retry classes and senders,
-//! and what the [`protocol!`](crate::protocol!) macro generates from a row.
+//! The table of a layer: its requests with their fields, replies, routes, retry classes and
+//! senders, and what the [`protocol!`](crate::protocol!) macro generates from a row.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -50,7 +50,8 @@ pub trait Call: Into<<Self::Protocol as Protocol>::Request> + Send + 'static {
     ) -> <Self::Protocol as Protocol>::Reply;
     /// Takes this request's answer out of the layer's reply.
     ///
-    /// A reply to another request is a bug of the server and returns [`Undelivered::ProtocolMismatch`].
+    /// A reply to another request is a bug of the server and returns
+    /// [`Undelivered::ProtocolMismatch`].
     fn answer(
         reply: <Self::Protocol as Protocol>::Reply,
     ) -> Result<Self::Reply, <Self::Protocol as Protocol>::Error>;
@@ -273,7 +274,7 @@ impl Wire for Undelivered {
 /// | `by` | [`Route`]: `inode(field)`, `name(directory, name)`, `stripe(field)`, or `caller` |
 /// | `retry` | [`Retry`]: `idempotent`, `by_call_id` (the request has a field `call`), or `never` |
 /// | `from` | [`Senders`]: `any`, or `servers` |
-/// | `recovery` | `during recovery` if a node answers before its recovery is complete, else `after` |
+/// | `recovery` | `during recovery` if answered before recovery is complete, else `after` |
 ///
 /// A row generates the request's struct with its [`Call`], its bytes, its variants of `Request` and
 /// `Reply`, its arm of `Request::dispatch`, and its round-trip test. The layer's `Error` must be in
@@ -376,8 +377,8 @@ macro_rules! protocol {
 
         #[allow(dead_code, reason = "not every server dispatches or refuses in this way")]
         impl Request {
-            /// Calls the handler of the request. Each request has a boxed future of its own: one for
-            /// all would be as large as the largest.
+            /// Calls the handler of the request. Each request has a boxed future of its own: one
+            /// for all would be as large as the largest.
             pub fn dispatch<S>(
                 self,
                 server: std::rc::Rc<S>,

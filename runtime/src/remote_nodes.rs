@@ -1,5 +1,5 @@
-//! What the embedded machine needs to know of other processes. The crate `transport` implements both
-//! traits.
+//! What the embedded machine needs to know of other processes. The crate `transport` implements
+//! both traits.
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub trait RemoteNodes: Debug + Send + Sync {
 pub trait Outbound {
     /// Sends a request to a node of another process, or refuses it. Never blocks.
     fn send(&self, envelope: Envelope);
-    /// Follows a change of the node map. Links to processes that are gone are closed, and their open
-    /// calls are lost.
+    /// Follows a change of the node map. Links to processes that are gone are closed, and their
+    /// open calls are lost.
     fn update(&self);
 }

@@ -162,8 +162,8 @@ impl<K: Ord + Clone> KeyedLock<K> {
         self.lock(key, true).await
     }
 
-    /// `key` is not locked exclusively and has no waiters: what is done without an await may be done now
-    /// as if [`shared`](Self::shared) were held.
+    /// `key` is not locked exclusively and has no waiters: what is done without an await may be
+    /// done now as if [`shared`](Self::shared) were held.
     pub fn is_open(&self, key: &K) -> bool {
         let keys = self.keys.borrow();
         keys.get(key).is_none_or(|state| state.waiting.is_empty() && state.admits(false))

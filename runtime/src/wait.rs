@@ -1,8 +1,9 @@
-//! How an ordinary thread waits for an answer of the machine: it looks for it for a moment, and only then
-//! lets itself be parked. What is in memory is answered sooner than a parked thread is woken.
+//! How an ordinary thread waits for an answer of the machine: it looks for it for a moment, and
+//! only then lets itself be parked. What is in memory is answered sooner than a parked thread is
+//! woken.
 //!
-//! A thread that looks takes a core from those who work, so few look at a time, each look offers the
-//! core to others, and a thread whose answers come late (from disks) looks rarely.
+//! A thread that looks takes a core from those who work, so few look at a time, each look offers
+//! the core to others, and a thread whose answers come late (from disks) looks rarely.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

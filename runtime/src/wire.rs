@@ -323,7 +323,8 @@ fn put_length(length: usize, out: &mut Encoder) {
 ///         count: u32,
 ///     }
 /// }
-/// assert_eq!(runtime::wire::to_bytes(&Run { start: 1, count: 2 }), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+/// let bytes = runtime::wire::to_bytes(&Run { start: 1, count: 2 });
+/// assert_eq!(bytes, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
 /// ```
 #[macro_export]
 macro_rules! record {

@@ -32,8 +32,9 @@ pub(crate) struct VolumeDirectory {
     _lock: Lock,
 }
 
-/// The lock of the directory. It is taken off and not only closed: a program that this process starts at the same time
-/// has the open file, too, until it is another program, and would hold the lock for that long.
+/// The lock of the directory. It is taken off and not only closed: a program that this process
+/// starts at the same time has the open file, too, until it is another program, and would hold the
+/// lock for that long.
 #[derive(Debug)]
 struct Lock(File);
 

@@ -1,10 +1,11 @@
-//! A file-system node moves to another process by plan, or a disk node ends in order and comes back, and
-//! no client sees a loss (ADR 49, 46).
+//! A file-system node moves to another process by plan, or a disk node ends in order and comes
+//! back, and no client sees a loss (ADR 49, 46).
 //!
-//! The old process closes the layers of the node from above: files, metadata, cache. Each ends what it has
-//! let in and makes durable what it has answered. What others need to end theirs is let in until then, so
-//! that nodes which move at the same time never wait for each other in a circle: files wait for any layer
-//! of others, metadata for metadata that still lets such requests in, caches for disk nodes only.
+//! The old process closes the layers of the node from above: files, metadata, cache. Each ends what
+//! it has let in and makes durable what it has answered. What others need to end theirs is let in
+//! until then, so that nodes which move at the same time never wait for each other in a circle:
+//! files wait for any layer of others, metadata for metadata that still lets such requests in,
+//! caches for disk nodes only.
 
 use std::rc::Rc;
 
@@ -31,7 +32,8 @@ runtime::record! {
 }
 
 impl NodeHandover {
-    /// Without who has files open, where that is too much to tell: they are waited for, as after a crash.
+    /// Without who has files open, where that is too much to tell: they are waited for, as after a
+    /// crash.
     #[must_use]
     pub fn without_holders(&self) -> Self {
         let meta = MetaHandover { held: Vec::new(), grace_below: u64::MAX, ..self.meta.clone() };

@@ -77,8 +77,8 @@ pub async fn format_disks(
     Ok(())
 }
 
-/// The same for one disk node of a cluster, at that node. Disks that it has formatted before are left as
-/// they are.
+/// The same for one disk node of a cluster, at that node. Disks that it has formatted before are
+/// left as they are.
 pub async fn make_disks(
     context: &Context,
     geometry: &Geometry,
@@ -104,8 +104,8 @@ pub async fn make_disks(
 
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
 ///
-/// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if unknown: a disk
-/// that was not there then is refused.
+/// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if unknown: a
+/// disk that was not there then is refused.
 pub async fn serve_disks(
     context: Context,
     geometry: Geometry,
@@ -132,8 +132,8 @@ pub async fn resume_disks(
     Ok(server)
 }
 
-/// As [`serve_disks`], to examine a volume that is not being served: nothing is written. Returns the paths
-/// of disks with a damaged superblock beside a good one.
+/// As [`serve_disks`], to examine a volume that is not being served: nothing is written. Returns
+/// the paths of disks with a damaged superblock beside a good one.
 pub async fn serve_disks_to_read(
     context: Context,
     geometry: Geometry,
@@ -161,9 +161,9 @@ fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> VolumeError {
     }
 }
 
-/// Between phases 1 and 2, at each file-system node: reads what it is to be mounted from. Nothing is
-/// written, at any node, unless all find their metadata whole and on disks of today: a disk in the wrong
-/// state can be replaced, and nothing has happened.
+/// Between phases 1 and 2, at each file-system node: reads what it is to be mounted from. Nothing
+/// is written, at any node, unless all find their metadata whole and on disks of today: a disk in
+/// the wrong state can be replaced, and nothing has happened.
 pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
@@ -171,8 +171,8 @@ pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<()
     examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 
-/// After phase 1, once in the life of a volume, at each file-system node: writes its first metadata.
-/// Without the cache: little is written, once.
+/// After phase 1, once in the life of a volume, at each file-system node: writes its first
+/// metadata. Without the cache: little is written, once.
 pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let formatted = MetaServer::format(&context, &stripes).await;
@@ -215,8 +215,8 @@ pub async fn end_recovery(context: Context) -> Result<(), VolumeError> {
     ended.map_err(|error| VolumeError::Recovery { node: context.node(), error })
 }
 
-/// In place of phases 4 and 5, at a file-system node that comes back while others have lived on, in a
-/// new epoch that all know: keeps what it has promised, and is told what it may have forgotten.
+/// In place of phases 4 and 5, at a file-system node that comes back while others have lived on, in
+/// a new epoch that all know: keeps what it has promised, and is told what it may have forgotten.
 pub async fn rejoin(context: Context) -> Result<(), VolumeError> {
     let joined = meta::client::ask(&context, context.node(), Rejoin {}).await;
     joined.map_err(|error| VolumeError::Recovery { node: context.node(), error })

@@ -36,8 +36,8 @@ pub struct RunOptions {
     pub threads: usize,
     /// Bytes of cached stripes; metadata take half as much again, at most.
     pub cache_bytes: usize,
-    /// The memory of the cache is found at the start, and not when it is first used: who reads or writes
-    /// first need not wait for it.
+    /// The memory of the cache is found at the start, and not when it is first used: who reads or
+    /// writes first need not wait for it.
     pub prefault: bool,
 }
 

@@ -21,7 +21,8 @@ pub struct VolumeStatus {
     pub caches: Vec<Option<CacheStatus>>,
     /// The disks of each disk node; `None` for one that does not answer.
     pub disks: Vec<Option<Vec<DiskStatus>>>,
-    /// The process that has each file-system node; `None` if none has it, or if there is one process only.
+    /// The process that has each file-system node; `None` if none has it, or if there is one
+    /// process only.
     pub cache_processes: Vec<Option<u32>>,
     /// The same for each disk node.
     pub disk_processes: Vec<Option<u32>>,

@@ -1,4 +1,5 @@
-//! Metadata take no more memory than they may, however many files there are, and nothing is lost by it.
+//! Metadata take no more memory than they may, however many files there are, and nothing is lost by
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,5 +1,5 @@
-//! A volume in a directory keeps what was made durable for the next process that opens it, and refuses what is
-//! not its own.
+//! A volume in a directory keeps what was made durable for the next process that opens it, and
+//! refuses what is not its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -318,7 +318,8 @@ fn disks_elsewhere_are_used_and_not_taken_from_another_volume() {
     assert!(error.contains("3 disks were named"), "{error}");
 }
 
-/// What a file of 1 KiB takes beside its one block: names, inodes and maps lie together in tree pages.
+/// What a file of 1 KiB takes beside its one block: names, inodes and maps lie together in tree
+/// pages.
 const SMALL_FILE_META_BYTES_MAX: u64 = 1024;
 
 #[test]

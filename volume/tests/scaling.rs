@@ -1,6 +1,7 @@
-//! Fig. 4.5 of the MDFS thesis: eight files of 64 KiB, written in pieces of 2 KiB by 1, 2 and 4 clients.
-//! There the time was the same for all (2.42 to 2.58 s), since the free list and the blocks of directories
-//! were exclusive. On the emulated machine, in virtual time, each step of a processor costs something.
+//! Fig. 4.5 of the MDFS thesis: eight files of 64 KiB, written in pieces of 2 KiB by 1, 2 and 4
+//! clients. There the time was the same for all (2.42 to 2.58 s), since the free list and the
+//! blocks of directories were exclusive. On the emulated machine, in virtual time, each step of a
+//! processor costs something.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,5 +1,5 @@
-//! What nodes show to all threads of their process is what they would answer, after each change, and no reader looks
-//! at what is not answered for any more (ADR 59).
+//! What nodes show to all threads of their process is what they would answer, after each change,
+//! and no reader looks at what is not answered for any more (ADR 59).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

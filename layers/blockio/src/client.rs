@@ -16,8 +16,8 @@ use crate::protocol::{
 };
 use crate::stripes::{Answer, BootId, Stripes};
 
-/// The first pause after `Busy`, or while a node is away, in microseconds; each further one is twice
-/// as long.
+/// The first pause after `Busy`, or while a node is away, in microseconds; each further one is
+/// twice as long.
 pub const BUSY_PAUSE_US: u64 = 1_000;
 /// The longest pause after `Busy`, in microseconds.
 pub const BUSY_PAUSE_MAX_US: u64 = 64_000;
@@ -73,8 +73,8 @@ impl BlockClient {
         if data.len() == length { Ok(data) } else { Err(Undelivered::ProtocolMismatch.into()) }
     }
 
-    /// Reads and compares with the expected checksums. If they differ it reads once more: the bytes may
-    /// have been damaged on the way.
+    /// Reads and compares with the expected checksums. If they differ it reads once more: the bytes
+    /// may have been damaged on the way.
     async fn read_checked(self, call: Read, expect: Vec<u32>) -> Result<Bytes, Error> {
         let data = self.clone().read_once(call.clone()).await?;
         let Some(block) = first_mismatch(&data, &expect) else { return Ok(data) };

@@ -89,8 +89,8 @@ pub enum GeometryError {
 }
 
 runtime::choice! {
-    /// Where reserved blocks had best be: together with the rest of their chunk, so that this is in one
-    /// stripe, however it was written. A wish, and not more.
+    /// Where reserved blocks had best be: together with the rest of their chunk, so that this is in
+    /// one stripe, however it was written. A wish, and not more.
     #[derive(Copy)]
     pub enum Near {
         /// Wherever there is room.

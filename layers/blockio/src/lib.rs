@@ -6,11 +6,11 @@
 //! - A byte reads back as last written; a byte never written is undefined.
 //! - A write is durable once a [`Sync`](protocol::Sync) that was sent after its answer is answered
 //!   under the same boot ID of the disk node. Under another boot ID it may be lost, and the sync
-//!   returns [`Error::LostWrites`](protocol::Error::LostWrites). Before the sync a crash may keep the
-//!   write, drop it or tear it, but never changes other bytes.
-//! - Reads of one disk start in the order in which they came, and so do writes; the two take turns, and
-//!   neighbours on the disk that wait at the same time go together. Requests in flight at the same
-//!   time have no order: a caller that needs one awaits the first answer.
+//!   returns [`Error::LostWrites`](protocol::Error::LostWrites). Before the sync a crash may keep
+//!   the write, drop it or tear it, but never changes other bytes.
+//! - Reads of one disk start in the order in which they came, and so do writes; the two take turns,
+//!   and neighbours on the disk that wait at the same time go together. Requests in flight at the
+//!   same time have no order: a caller that needs one awaits the first answer.
 //! - Requests are stateless and idempotent.
 //! - A disk that belongs elsewhere, was cut off, or was opened by a newer epoch is refused before
 //!   anything is written to it ([`DiskError`]).
@@ -18,8 +18,8 @@
 //!
 //! # Uses
 //!
-//! Only [`runtime::disk::Disk`], real or emulated. Nothing here knows what a file, a name or a cache
-//! is.
+//! Only [`runtime::disk::Disk`], real or emulated. Nothing here knows what a file, a name or a
+//! cache is.
 //!
 //! # Files
 //!
@@ -30,7 +30,7 @@
 //! | `superblock.rs` | the identity of a disk, in its first and last block |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
 //! | `server.rs` | the disk node: one `match` over the requests |
-//! | `manager/` | the I/O manager: a queue per disk, fair passes, merged neighbours, shared flushes, latencies |
+//! | `manager/` | the I/O manager: a queue per disk, fair passes, merged requests, flushes |
 //! | `stripes.rs` | what the layers above see, here and in the cache |
 //! | `client.rs` | the client: routing, retries, checksums |
 //! | `range.rs` | bytes of the whole logical disk, over many stripes at once |

@@ -59,7 +59,8 @@ runtime::protocol! {
 }
 
 runtime::record! {
-    /// A stripe with writes that are not synced yet, and the boot ID under which they were answered.
+    /// A stripe with writes that are not synced yet, and the boot ID under which they were
+    /// answered.
     #[derive(Copy, PartialOrd, Ord)]
     pub struct Unsynced {
         /// The stripe.
@@ -125,8 +126,8 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// How long requests took since the node started, waiting in the queue included. Percentiles are
-    /// up to an eighth too large.
+    /// How long requests took since the node started, waiting in the queue included. Percentiles
+    /// are up to an eighth too large.
     #[derive(Copy, Default)]
     pub struct Latency {
         /// Requests.

@@ -22,8 +22,8 @@ use crate::stripes::BootId;
 
 /// Requests in flight at each disk: enough to hide its latency, few enough to be fair.
 pub const DEPTH_PER_DISK: usize = 4;
-/// Requests that wait for one disk, at most; past it the answer is `Busy`. As many as a node runs at
-/// once: waiting in the node's own queue comes first.
+/// Requests that wait for one disk, at most; past it the answer is `Busy`. As many as a node runs
+/// at once: waiting in the node's own queue comes first.
 pub const QUEUE_LENGTH_MAX: usize = 2 * runtime::host::RUNNING_MAX;
 /// Bytes that writes may hold at one disk node, from their arrival until the disk has them; past it
 /// the answer is `Busy`.
@@ -40,8 +40,8 @@ pub struct Config {
     pub write_buffer_bytes: usize,
     /// See [`ExpectedDisk::served`].
     pub served: Epoch,
-    /// The life that a server of these disks has [handed over](Server::hand_over), if one did and nobody
-    /// has served them since: all that was answered in it is durable. Else a new one begins.
+    /// The life that a server of these disks has [handed over](Server::hand_over), if one did and
+    /// nobody has served them since: all that was answered in it is durable. Else a new one begins.
     pub boot_id: Option<BootId>,
 }
 
@@ -165,9 +165,9 @@ impl Server {
         Ok(Self::new(context, geometry, disk_node, disks, config))
     }
 
-    /// Checks the disks of the disk node of `context` likewise and serves them, without a write to any:
-    /// the epoch is not made durable, and writes are refused. Says which disks have a superblock that is
-    /// missing, damaged or old; the other one of these disks is good.
+    /// Checks the disks of the disk node of `context` likewise and serves them, without a write to
+    /// any: the epoch is not made durable, and writes are refused. Says which disks have a
+    /// superblock that is missing, damaged or old; the other one of these disks is good.
     pub async fn open_to_read(
         context: &Context,
         geometry: Geometry,
@@ -199,9 +199,9 @@ impl Server {
         })
     }
 
-    /// Ends in order, at the node of `context`: lets nothing in any more, makes durable what was answered,
-    /// and returns this life for the server that goes on with it ([`Config::boot_id`]). After an error
-    /// there is none to go on with.
+    /// Ends in order, at the node of `context`: lets nothing in any more, makes durable what was
+    /// answered, and returns this life for the server that goes on with it ([`Config::boot_id`]).
+    /// After an error there is none to go on with.
     pub async fn hand_over(&self, context: &Context) -> Result<BootId, Error> {
         context.close::<BlockIo>(|_| false);
         context.drained::<BlockIo>().await;

@@ -13,8 +13,8 @@ use crate::protocol::{Error, Extent, Placed, Unsynced};
 /// The future answer of a [`Stripes`] call.
 pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
 
-/// A random number that a server draws when it starts. Writes that were answered under one boot ID and
-/// not made durable may be lost when it changes.
+/// A random number that a server draws when it starts. Writes that were answered under one boot ID
+/// and not made durable may be lost when it changes.
 pub type BootId = u64;
 
 /// One logical disk. Every call stays within one stripe; calls run concurrently.
@@ -29,8 +29,8 @@ pub trait Stripes {
     /// a second read does not heal is [`Error::Corrupt`].
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes>;
 
-    /// As [`read`](Self::read), if the bytes are in the memory of this thread. `None` says nothing about
-    /// them: then `read` has to be asked.
+    /// As [`read`](Self::read), if the bytes are in the memory of this thread. `None` says nothing
+    /// about them: then `read` has to be asked.
     fn try_read_now(
         &self,
         _stripe: u64,
@@ -45,8 +45,8 @@ pub trait Stripes {
     /// [`sync`](Self::sync) of the stripe with this boot ID.
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId>;
 
-    /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each, or all
-    /// of them, one after the other, in one piece.
+    /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each,
+    /// or all of them, one after the other, in one piece.
     ///
     /// `expect` is empty, or holds the CRC-32C of each block of [`blocks_of`] the parts.
     fn read_list(&self, stripe: u64, extents: Vec<Extent>, expect: Vec<u32>) -> Answer<Vec<Bytes>> {
@@ -74,8 +74,8 @@ pub trait Stripes {
         .boxed_local()
     }
 
-    /// Replaces several parts of a stripe; returns the boot ID of the server that has them all, or the
-    /// first of those that have some.
+    /// Replaces several parts of a stripe; returns the boot ID of the server that has them all, or
+    /// the first of those that have some.
     fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<BootId> {
         let writes = parts.into_iter().map(|part| self.write(stripe, part.offset, vec![part.data]));
         let writes: Vec<Answer<BootId>> = writes.collect();

@@ -34,8 +34,8 @@ const STRIPES_PER_REQUEST_MAX: usize = 4096;
 
 /// The logical disk as seen through the cache. Cheap to clone.
 ///
-/// A request to a node that is full or down is repeated with doubling pauses, a bounded number of times.
-/// Every other error, also of the layer below, goes to the caller.
+/// A request to a node that is full or down is repeated with doubling pauses, a bounded number of
+/// times. Every other error, also of the layer below, goes to the caller.
 #[derive(Clone)]
 pub struct CacheClient {
     context: Context,
@@ -136,8 +136,8 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, WriteZeros { stripe, offset, length })
     }
 
-    /// A disk node that has restarted since the write-back may have lost bytes: the caches are notified
-    /// and write back again what they still have.
+    /// A disk node that has restarted since the write-back may have lost bytes: the caches are
+    /// notified and write back again what they still have.
     fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
         let this = self.clone();
         async move {

@@ -1,6 +1,7 @@
 //! Which node caches a stripe. Frozen: a volume's nodes must all agree, in every build.
 //!
-//! The choice stands in one place, [`DISTRIBUTION`]; `cargo xtask bench balance` compares it with the others.
+//! The choice stands in one place, [`DISTRIBUTION`]; `cargo xtask bench balance` compares it with
+//! the others.
 
 use blockio::Geometry;
 use runtime::NodeId;
@@ -8,15 +9,16 @@ use runtime::NodeId;
 /// A way to spread stripes over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// `stripe mod nodes` (thesis section 2.4.4): neighbouring stripes are cached by different nodes.
+    /// `stripe mod nodes` (thesis section 2.4.4): neighbouring stripes are cached by different
+    /// nodes.
     Modulo,
-    /// The stripe's number is mixed first (the finisher of `SplitMix64`), so that no stride hits few nodes;
-    /// neighbours then fall on nodes like raindrops.
+    /// The stripe's number is mixed first (the finisher of `SplitMix64`), so that no stride hits
+    /// few nodes; neighbours then fall on nodes like raindrops.
     Mixed,
-    /// As modulo within each row of as many stripes as there are nodes, but each row begins elsewhere: at the
-    /// next multiple of the golden ratio (Knuth, TAOCP 3, 6.4), which spreads any rows that follow each
-    /// other at equal steps. So files in sequence are spread as by modulo, and the first stripes of all
-    /// allocation groups do not fall on the same few nodes.
+    /// As modulo within each row of as many stripes as there are nodes, but each row begins
+    /// elsewhere: at the next multiple of the golden ratio (Knuth, TAOCP 3, 6.4), which spreads any
+    /// rows that follow each other at equal steps. So files in sequence are spread as by modulo,
+    /// and the first stripes of all allocation groups do not fall on the same few nodes.
     Skewed,
 }
 

@@ -15,10 +15,12 @@ use crate::protocol::{Extent, Placed};
 /// clean bytes. It bounds the memory for bookkeeping and the requests of one write-back.
 const RANGES_MAX: usize = 256;
 
-/// Parts of a line that are shorter than this, in the middle, are copied together: a slice costs more.
+/// Parts of a line that are shorter than this, in the middle, are copied together: a slice costs
+/// more.
 const SLICE_MIN: usize = 256;
 
-/// The pool had no room for the content of a line, or for the copy that a change of one with slices out needs.
+/// The pool had no room for the content of a line, or for the copy that a change of one with slices
+/// out needs.
 #[derive(Debug)]
 pub(crate) struct OutOfMemory;
 
@@ -145,8 +147,8 @@ impl Line {
         content.make_mut().ok_or(OutOfMemory)
     }
 
-    /// Takes `bytes` for its content, without a copy, if they are a whole line in a buffer of the pool that was
-    /// [lent](runtime::buffer::Buffer::lend).
+    /// Takes `bytes` for its content, without a copy, if they are a whole line in a buffer of the
+    /// pool that was [lent](runtime::buffer::Buffer::lend).
     fn adopt(&mut self, bytes: &Bytes, pool: &Pool) -> bool {
         if bytes.len() != self.length as usize {
             return false;
@@ -157,7 +159,8 @@ impl Line {
         is_adopted
     }
 
-    /// The bytes of `extents`, which must be known: a slice for each, or, if they are small, one copy of all.
+    /// The bytes of `extents`, which must be known: a slice for each, or, if they are small, one
+    /// copy of all.
     pub(crate) fn gather(&mut self, extents: &[Extent], pool: &Pool) -> Vec<Bytes> {
         let length: usize = extents.iter().map(|extent| extent.length as usize).sum();
         if length >= extents.len() * SLICE_MIN {
@@ -190,8 +193,8 @@ impl Line {
         Ok(())
     }
 
-    /// Replaces bytes from `offset` on, by one copy, or, if they are a whole line that was received into a buffer
-    /// of the pool, by none.
+    /// Replaces bytes from `offset` on, by one copy, or, if they are a whole line that was received
+    /// into a buffer of the pool, by none.
     pub(crate) fn write(
         &mut self,
         offset: u32,

@@ -70,7 +70,8 @@ runtime::protocol! {
     /// What this node's cache holds and has done.
     6 Control Status {} -> CacheStatus, by caller, retry idempotent, from any, during recovery;
 
-    /// Read several parts of one stripe: one piece for each, or, if they are small, all in one piece.
+    /// Read several parts of one stripe: one piece for each, or, if they are small, all in one
+    /// piece.
     7 Bulk ReadList {
         /// The logical stripe.
         stripe: u64,

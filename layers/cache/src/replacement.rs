@@ -1,10 +1,11 @@
-//! Which line goes next: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP
-//! 2023), which keeps what is used again when somebody reads a whole file through the cache. Traces that
-//! compare it with the least recently used order are in `benches/replacement.rs` (ADR 24).
+//! Which line goes next: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction",
+//! SOSP 2023), which keeps what is used again when somebody reads a whole file through the cache.
+//! Traces that compare it with the least recently used order are in `benches/replacement.rs` (ADR
+//! 24).
 //!
-//! New entries wait in a small queue. Who is used again there moves to the main queue when the turn comes;
-//! all others go, and are remembered for a while: should one of them come back it goes to the main queue
-//! at once. In the main queue each use saves from one turn.
+//! New entries wait in a small queue. Who is used again there moves to the main queue when the turn
+//! comes; all others go, and are remembered for a while: should one of them come back it goes to
+//! the main queue at once. In the main queue each use saves from one turn.
 
 use std::collections::VecDeque;
 
@@ -126,8 +127,8 @@ impl Replacement {
         }
     }
 
-    /// The key of the entry that goes next, and its place: the first in turn that `may_go`. Entries that
-    /// were used move to the end of the main queue on the way.
+    /// The key of the entry that goes next, and its place: the first in turn that `may_go`. Entries
+    /// that were used move to the end of the main queue on the way.
     pub fn next(&mut self, mut may_go: impl FnMut(u64) -> bool) -> Option<(u64, usize)> {
         let from_small = self.small.length * SMALL_SHARE > self.len();
         let first = if from_small { QueueKind::Small } else { QueueKind::Main };

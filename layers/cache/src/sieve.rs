@@ -2,21 +2,22 @@
 //! them, where that costs less (active data sieving, Wu section 3.3).
 //!
 //! Wu compares the cost of all pieces, `N (O_r + O_seek) + sum S_i / B_r`, with that of the span,
-//! `O_r + O_seek + S_ds / B_r`. Costs are linear in both, so that each gap can be decided alone: it is
-//! read if its bytes cost less than one more read. That is never worse than the better of the two, and
-//! better than both where parts lie in groups. `O_r + O_seek` and `B_r` are measured, on the reads of the
-//! node's own disks. A write needs no sieve: a line knows which of its bytes are valid, and a block that is
-//! written in part is completed in memory.
+//! `O_r + O_seek + S_ds / B_r`. Costs are linear in both, so that each gap can be decided alone: it
+//! is read if its bytes cost less than one more read. That is never worse than the better of the
+//! two, and better than both where parts lie in groups. `O_r + O_seek` and `B_r` are measured, on
+//! the reads of the node's own disks. A write needs no sieve: a line knows which of its bytes are
+//! valid, and a block that is written in part is completed in memory.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Of each sum of measurements so much stays when another is made: the last thousand or so count. With a
-/// hundred, times that vary by a tenth gave plans that cost up to 1.7 times the better one.
+/// Of each sum of measurements so much stays when another is made: the last thousand or so count.
+/// With a hundred, times that vary by a tenth gave plans that cost up to 1.7 times the better one.
 const KEPT: f64 = 0.999;
 
-/// Below this the measurements are too much alike to tell the cost of a read from that of its bytes: of 1,
-/// which they have if all reads are of no bytes or all bytes in no read, and 0, if all are alike.
+/// Below this the measurements are too much alike to tell the cost of a read from that of its
+/// bytes: of 1, which they have if all reads are of no bytes or all bytes in no read, and 0, if all
+/// are alike.
 const SURE_MIN: f64 = 0.02;
 
 /// While they are, one plan in this many is varied a little.
@@ -77,8 +78,8 @@ impl DiskReadCosts {
         }
     }
 
-    /// Bytes that cost as much as one read more. No limit if bytes seem to cost nothing, and none are worth
-    /// it if reads do.
+    /// Bytes that cost as much as one read more. No limit if bytes seem to cost nothing, and none
+    /// are worth it if reads do.
     fn gap_max(&self) -> f64 {
         let Self { reads_reads, reads_bytes, bytes_bytes, reads_seconds, bytes_seconds, .. } =
             *self;
@@ -100,8 +101,9 @@ impl DiskReadCosts {
         squares - self.reads_bytes * self.reads_bytes > SURE_MIN * squares
     }
 
-    /// The reads by which `parts`, which are in order, come at the least cost. Now and then one read more,
-    /// or less, where it matters least: if all plans were alike, nothing would be learnt.
+    /// The reads by which `parts`, which are in order, come at the least cost. Now and then one
+    /// read more, or less, where it matters least: if all plans were alike, nothing would be
+    /// learnt.
     pub(crate) fn plan(&mut self, parts: impl Iterator<Item = Range<u32>>) -> Vec<Range<u32>> {
         let gap_max = self.gap_max();
         let mut reads: Vec<Range<u32>> = Vec::new();

@@ -107,7 +107,8 @@ fn parts_of_lines_are_not_written_behind() {
     });
 }
 
-/// One writer: what it does itself takes half a millisecond for each line. How long its requests took.
+/// One writer: what it does itself takes half a millisecond for each line. How long its requests
+/// took.
 async fn writer(
     client: CacheClient,
     context: Context,

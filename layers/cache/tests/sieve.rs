@@ -1,6 +1,6 @@
-//! Data sieving against the two plain ways to read parts of stripes that are on disk: all parts one by one,
-//! and the span of them. Method: a disk with a fixed cost for each read and for each block; reads and bytes are
-//! counted, and the time that the disk needs.
+//! Data sieving against the two plain ways to read parts of stripes that are on disk: all parts one
+//! by one, and the span of them. Method: a disk with a fixed cost for each read and for each block;
+//! reads and bytes are counted, and the time that the disk needs.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

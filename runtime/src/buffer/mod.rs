@@ -18,8 +18,8 @@ mod slabs;
 /// Every buffer starts at a multiple of this, as direct disk transfers ask.
 pub const ALIGNMENT: usize = 4096;
 
-/// Of the buffers that are not cut from slabs longer ones are not kept: they come in all lengths, and the
-/// allocator cuts what comes back to measure.
+/// Of the buffers that are not cut from slabs longer ones are not kept: they come in all lengths,
+/// and the allocator cuts what comes back to measure.
 const KEPT_LENGTH_MAX: usize = 128 << 10;
 
 /// What [`Pool::take_spare`] leaves to others, unless the limit is small.
@@ -154,8 +154,8 @@ impl Pool {
         Some(self.counted(length))
     }
 
-    /// As [`take`](Self::take), for what can be done without: the limit must leave a quarter of it, or
-    /// [`LEFT_BYTES`], to others.
+    /// As [`take`](Self::take), for what can be done without: the limit must leave a quarter of it,
+    /// or [`LEFT_BYTES`], to others.
     pub fn take_spare(&self, length: usize) -> Option<Buffer> {
         let limit = self.inner.limit_bytes;
         let left = limit.checked_sub(self.used_bytes() + length.next_multiple_of(ALIGNMENT))?;
@@ -201,8 +201,9 @@ impl Pool {
         slot
     }
 
-    /// Has the host find memory now for buffers of `length` bytes, `bytes` of it together at most, so that
-    /// their first user does not wait for page faults. Nothing happens where the pool has no slabs for this length.
+    /// Has the host find memory now for buffers of `length` bytes, `bytes` of it together at most,
+    /// so that their first user does not wait for page faults. Nothing happens where the pool has
+    /// no slabs for this length.
     pub fn prefault(&self, length: usize, bytes: usize) {
         let pages = length.div_ceil(ALIGNMENT);
         if !Slabs::have(pages) {
@@ -217,8 +218,8 @@ impl Pool {
         }
     }
 
-    /// Bytes of new memory that the limit leaves beside what is used and kept; what is kept makes room for
-    /// what is used.
+    /// Bytes of new memory that the limit leaves beside what is used and kept; what is kept makes
+    /// room for what is used.
     fn left_for(&self, kept: &mut FreeMemory) -> usize {
         let left = self.inner.limit_bytes.saturating_sub(self.used_bytes());
         kept.shrink(left);
@@ -302,8 +303,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Most of it is about to be written: the host finds its memory at once, which costs half of what it costs to
-    /// find page after page when they are touched.
+    /// Most of it is about to be written: the host finds its memory at once, which costs half of
+    /// what it costs to find page after page when they are touched.
     pub fn find_memory(&mut self) {
         if !std::mem::take(&mut self.is_new) {
             return;
@@ -348,8 +349,9 @@ impl std::fmt::Debug for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `MemoryPage` is plain initialised bytes without padding (asserted below), so a slice of
-        // pages is a slice of that many bytes; `length` is at most their sum (`Pool::take`).
+        // SAFETY: `MemoryPage` is plain initialised bytes without padding (asserted below), so a
+        // slice of pages is a slice of that many bytes; `length` is at most their sum
+        // (`Pool::take`).
         #[allow(unsafe_code, reason = "the buffer module views its aligned pages as bytes")]
         unsafe {
             std::slice::from_raw_parts(self.pages().as_ptr().cast(), self.length)
@@ -406,7 +408,8 @@ impl Drop for Lent {
 #[derive(Debug)]
 pub struct SharedBuffer {
     buffer: Arc<Buffer>,
-    /// All of it, from the first slice to the next write: a slice is a clone of this, no allocation.
+    /// All of it, from the first slice to the next write: a slice is a clone of this, no
+    /// allocation.
     view: Option<Bytes>,
 }
 
@@ -424,8 +427,9 @@ impl SharedBuffer {
         Self { buffer: Arc::new(buffer), view: None }
     }
 
-    /// Shares the buffer that was [lent](Buffer::lend) as `bytes`, all of it and without a copy; nothing if
-    /// they are not a whole buffer of `pool`, which would keep more memory in use than they are.
+    /// Shares the buffer that was [lent](Buffer::lend) as `bytes`, all of it and without a copy;
+    /// nothing if they are not a whole buffer of `pool`, which would keep more memory in use than
+    /// they are.
     pub fn adopt(bytes: &Bytes, pool: &Pool) -> Option<Self> {
         let buffer = pool.lent().get(&bytes.as_ptr().addr())?.upgrade()?;
         (buffer.len() == bytes.len()).then(|| Self { buffer, view: Some(bytes.clone()) })

@@ -1,7 +1,9 @@
-//! Memory of a [`Pool`](super::Pool) in slabs as large as a huge page, cut into slots of one length each.
+//! Memory of a [`Pool`](super::Pool) in slabs as large as a huge page, cut into slots of one length
+//! each.
 //!
-//! The host finds a huge page in about a third of the time of as many small ones, and the processor translates
-//! addresses within it faster. Unused slots are *warm*, with memory, which counts as kept, or *bare*.
+//! The host finds a huge page in about a third of the time of as many small ones, and the processor
+//! translates addresses within it faster. Unused slots are *warm*, with memory, which counts as
+//! kept, or *bare*.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,11 +13,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{ALIGNMENT, MemoryPage};
 
-/// A huge page of x86-64, and of arm64 where its small pages have 4 KiB. Slabs begin at a multiple of it.
+/// A huge page of x86-64, and of arm64 where its small pages have 4 KiB. Slabs begin at a multiple
+/// of it.
 pub(super) const SLAB_BYTES: usize = 2 << 20;
 
-/// Slots have a power of two of pages in this range: cache lines of the usual stripes. What is shorter is rare,
-/// and what is longer comes in all lengths.
+/// Slots have a power of two of pages in this range: cache lines of the usual stripes. What is
+/// shorter is rare, and what is longer comes in all lengths.
 const SLOT_PAGES: RangeInclusive<usize> = 8..=256;
 
 /// Pages that belong to one owner; they go back to their slab by [`Slabs::put_back`].
@@ -36,8 +39,8 @@ unsafe impl Sync for SlabSlot {}
 
 impl SlabSlot {
     pub(super) fn pages(&self) -> &[MemoryPage] {
-        // SAFETY: the pages are mapped until the slot is put back (`Slab::drop` is not reached before), and zeros
-        // or what was written before are values of plain bytes.
+        // SAFETY: the pages are mapped until the slot is put back (`Slab::drop` is not reached
+        // before), and zeros or what was written before are values of plain bytes.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
         unsafe {
             std::slice::from_raw_parts(self.pages.as_ptr(), self.count)
@@ -61,7 +64,8 @@ pub(super) struct Ground(NonNull<MemoryPage>);
 unsafe impl Send for Ground {}
 
 impl Ground {
-    /// Nothing if the host has none. Takes the host half as long as to fill it: not to be asked for under a lock.
+    /// Nothing if the host has none. Takes the host half as long as to fill it: not to be asked for
+    /// under a lock.
     pub(super) fn find() -> Option<Self> {
         let memory = map_aligned()?;
         advise(memory, SLAB_BYTES, Advice::LinuxHugepage);
@@ -72,8 +76,8 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and unused: a slab is dropped only when all its slots are back
-        // (`Slabs`), or with the pool, which each buffer holds.
+        // SAFETY: the mapping is ours and unused: a slab is dropped only when all its slots are
+        // back (`Slabs`), or with the pool, which each buffer holds.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
         let _ = unsafe { munmap(self.0.as_ptr().cast(), SLAB_BYTES) };
     }
@@ -128,8 +132,8 @@ impl Slab {
 /// [`SLAB_BYTES`] of new memory at a multiple of them.
 fn map_aligned() -> Option<NonNull<MemoryPage>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: new memory at a place that the host chooses; of it, what is outside of the aligned part is unmapped
-    // again, and no pointer to it is left.
+    // SAFETY: new memory at a place that the host chooses; of it, what is outside of the aligned
+    // part is unmapped again, and no pointer to it is left.
     #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
     unsafe {
         let all =

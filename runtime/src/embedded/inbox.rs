@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::mail::Envelope;
 use crate::protocol::{Class, Undelivered};
 
-/// Bulk requests that wait for one thread, at most; past it the answer is `Busy`. Control requests are
-/// bounded by the limits of those who send them.
+/// Bulk requests that wait for one thread, at most; past it the answer is `Busy`. Control requests
+/// are bounded by the limits of those who send them.
 const BULK_MAX: usize = 1 << 16;
 
 /// Requests that are taken in one turn, so that a full inbox does not hold up the thread.
@@ -40,8 +40,8 @@ impl Inbox {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a request in; true if the thread has to be told. Refuses it if there is no room, or the thread
-    /// has ended.
+    /// Puts a request in; true if the thread has to be told. Refuses it if there is no room, or the
+    /// thread has ended.
     pub(super) fn push(&self, envelope: Envelope) -> bool {
         let mut queues = self.queues();
         if queues.closed {

@@ -1,12 +1,13 @@
 //! The machine inside one process: actix runs the threads, tokio gives timers, sockets and the
 //! blocking pool. Actix is named nowhere outside this folder (ADR 2).
 //!
-//! Many lightweight nodes share one thread, one thread per core; the nodes of each kind are dealt to
-//! the threads in turn, and stay there for good. Nodes of one thread call each other directly;
+//! Many lightweight nodes share one thread, one thread per core; the nodes of each kind are dealt
+//! to the threads in turn, and stay there for good. Nodes of one thread call each other directly;
 //! between threads a request goes through the `inbox` of the thread (ADR 42).
 //!
-//! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`]. Requests
-//! to the others leave by the [links](crate::remote_nodes) of the thread on which they were made.
+//! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`].
+//! Requests to the others leave by the [links](crate::remote_nodes) of the thread on which they
+//! were made.
 
 mod disk;
 mod inbox;
@@ -43,7 +44,8 @@ use crate::protocol::{Protocol, Undelivered};
 use crate::remote_nodes::RemoteNodes;
 use crate::shared_server::{SharedServer, SharedServers};
 
-/// Application nodes of one process, at most: the distance between the first numbers of two processes.
+/// Application nodes of one process, at most: the distance between the first numbers of two
+/// processes.
 const APPLICATIONS_MAX: u32 = 1 << 16;
 
 /// A running machine. Dropping it stops the threads; what the layers hold is lost like in a crash,
@@ -141,7 +143,8 @@ impl Embedded {
         self.shared.arbiters[thread].spawn_fn(move || thread::add_host(node, epoch));
     }
 
-    /// Ends the life of a node of this process. What it holds is lost like in a crash: let it settle first.
+    /// Ends the life of a node of this process. What it holds is lost like in a crash: let it
+    /// settle first.
     pub fn stop_node(&self, node: NodeId) {
         let place = {
             let mut nodes = self.shared.nodes.write().unwrap_or_else(PoisonError::into_inner);
@@ -157,8 +160,8 @@ impl Embedded {
         Epoch(self.shared.epoch.load(Relaxed))
     }
 
-    /// Moves the nodes of this process to `epoch`, unless they are further, and makes the links follow
-    /// the node map. Returns when no node answers requests of earlier epochs any more.
+    /// Moves the nodes of this process to `epoch`, unless they are further, and makes the links
+    /// follow the node map. Returns when no node answers requests of earlier epochs any more.
     pub fn begin_epoch(&self, epoch: Epoch) {
         let epoch = Epoch(self.shared.epoch.fetch_max(epoch.0, Relaxed)).max(epoch);
         let (done, all_done) = mpsc::channel::<()>();

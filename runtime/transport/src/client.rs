@@ -124,8 +124,8 @@ pub(crate) async fn dial(
     Ok((frames, writer))
 }
 
-/// A request that was not sent when a link is given up is dropped, and none is sent again: what was lost
-/// must not arrive when it was asked for once more by another link, and done (ADR 57).
+/// A request that was not sent when a link is given up is dropped, and none is sent again: what was
+/// lost must not arrive when it was asked for once more by another link, and done (ADR 57).
 #[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
 async fn connect_to(address: &str) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(address).await?;
@@ -149,9 +149,9 @@ pub(crate) struct LinkTimeout {
     pub(crate) silence_max: Duration,
 }
 
-/// Sends `next` and what comes in by `requests`, and brings the answers, until the connection ends or
-/// all handles are gone. Calls that are open then are lost. An error if the other side, or a third party
-/// between, broke the rules.
+/// Sends `next` and what comes in by `requests`, and brings the answers, until the connection ends
+/// or all handles are gone. Calls that are open then are lost. An error if the other side, or a
+/// third party between, broke the rules.
 pub(crate) async fn talk(
     mut next: Option<Envelope>,
     requests: &mut mpsc::Receiver<Envelope>,

@@ -1,5 +1,5 @@
-//! A faster way for the requests of a link, where both processes have one: offered and granted over the link,
-//! and over as soon as the link is. Without the feature `fabric` there is none.
+//! A faster way for the requests of a link, where both processes have one: offered and granted over
+//! the link, and over as soon as the link is. Without the feature `fabric` there is none.
 
 #[cfg(feature = "fabric")]
 use std::cell::RefCell;
@@ -61,7 +61,8 @@ impl FastPath {
         #[cfg(feature = "fabric")]
         if let Some(asking) = &self.asking {
             let over = asking.borrow_mut().take_grant(head);
-            // Outside the borrow: callers that wait learn that the answer is lost, and may ask again.
+            // Outside the borrow: callers that wait learn that the answer is lost, and may ask
+            // again.
             drop(over);
         }
     }
@@ -109,7 +110,8 @@ impl Serving {
         }
     }
 
-    /// The process makes an offer; `tell` brings what is to be said of it. What was granted before is over.
+    /// The process makes an offer; `tell` brings what is to be said of it. What was granted before
+    /// is over.
     pub(super) fn take_offer(
         &mut self,
         context: &Context,

@@ -141,7 +141,8 @@ runtime::record! {
     pub struct FabricOffer {
         /// Names a host: some ways do not leave it.
         host: String,
-        /// Drawn when the program started: one that starts anew may still call itself by its last life.
+        /// Drawn when the program started: one that starts anew may still call itself by its last
+        /// life.
         instance: u64,
         /// Providers of libfabric, the preferred one first.
         providers: Vec<String>,
@@ -152,7 +153,8 @@ runtime::record! {
     /// What the other process says to an offer.
     #[derive(Default)]
     pub struct FabricAnswer {
-        /// The provider; empty if there is none in common, or if what was granted with the ticket is over.
+        /// The provider; empty if there is none in common, or if what was granted with the ticket
+        /// is over.
         provider: String,
         /// As in an offer.
         instance: u64,
@@ -214,8 +216,8 @@ pub(super) fn pack(mut header: FrameHeader, message: Encoder) -> Vec<Bytes> {
     parts
 }
 
-/// The same for a way that carries head and bulk apart, and sums by itself: header and head in one piece, and
-/// the bulk.
+/// The same for a way that carries head and bulk apart, and sums by itself: header and head in one
+/// piece, and the bulk.
 #[cfg(feature = "fabric")]
 pub(super) fn pack_apart(mut header: FrameHeader, message: Encoder) -> (Bytes, Vec<Bytes>) {
     let (head, parts) = message.finish();

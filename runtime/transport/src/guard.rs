@@ -14,7 +14,8 @@ const TOLD_MAX: usize = 256;
 /// How the connections between the processes of a volume are protected.
 #[derive(Debug, Default)]
 pub enum Security {
-    /// Not at all: any peer that reaches the port and knows the incarnation of the process is answered.
+    /// Not at all: any peer that reaches the port and knows the incarnation of the process is
+    /// answered.
     #[default]
     None,
     /// Both sides prove who they are, and no third party can read or change anything.
@@ -83,7 +84,8 @@ impl Refusal {
     }
 }
 
-/// The guard of a process: how its connections are protected, and what came of those that were refused.
+/// The guard of a process: how its connections are protected, and what came of those that were
+/// refused.
 #[derive(Debug, Default)]
 pub struct Guard {
     security: Security,
@@ -138,7 +140,8 @@ impl Guard {
         security.to_owned()
     }
 
-    /// These lives of processes are over: when this returns none of them can write into memory here.
+    /// These lives of processes are over: when this returns none of them can write into memory
+    /// here.
     pub fn retire(&self, is_over: impl Fn(u32, u64) -> bool) {
         let _ = &is_over;
         #[cfg(feature = "fabric")]

@@ -1,13 +1,15 @@
-//! Links between the processes of a volume, and between its servers and the clients of the same host.
+//! Links between the processes of a volume, and between its servers and the clients of the same
+//! host.
 //!
-//! A frame is a fixed header, a head and a bulk (see [`wire`](runtime::wire)), described byte by byte
-//! in docs/protocol.md. The server greets first, then both sides send as they like; replies come in
-//! any order and name their call.
+//! A frame is a fixed header, a head and a bulk (see [`wire`](runtime::wire)), described byte by
+//! byte in docs/protocol.md. The server greets first, then both sides send as they like; replies
+//! come in any order and name their call.
 //!
 //! Each thread of a process has a link of its own to each other process: a request leaves from the
 //! thread that made it, and its reply returns there. Links speak TLS over TCP (`tls/`, feature
 //! `tls`) unless the configuration turns it off. Where both processes have libfabric, requests and
-//! replies go over that (`fabric/`, feature `fabric`); the TCP link stays as the control connection.
+//! replies go over that (`fabric/`, feature `fabric`); the TCP link stays as the control
+//! connection.
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -20,7 +20,8 @@ use crate::frame::PeerHello;
 use crate::guard::{Guard, Refusal};
 use crate::routes::{ProcessAddress, Routes};
 
-/// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
+/// Requests of one thread that wait to be sent to one process, at most; past it the answer is
+/// `Busy`.
 const QUEUE_MAX: usize = 4096;
 /// Time limit for making a connection.
 const DIAL_TIME_MAX: Duration = Duration::from_secs(1);

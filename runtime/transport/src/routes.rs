@@ -31,8 +31,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Of the `processes` that live, each hosts some nodes or none. Nodes without a process are unreachable;
-    /// to the others the connections are as `guard` says.
+    /// Of the `processes` that live, each hosts some nodes or none. Nodes without a process are
+    /// unreachable; to the others the connections are as `guard` says.
     pub fn new(
         volume: VolumeId,
         epoch: Epoch,
@@ -75,8 +75,8 @@ impl Routes {
         self.hosts.get(&node).map(|host| host.number)
     }
 
-    /// Does this life of a process go on? One that has given its last node away still answers those who
-    /// asked it just before.
+    /// Does this life of a process go on? One that has given its last node away still answers those
+    /// who asked it just before.
     pub(crate) fn has(&self, process: &ProcessAddress) -> bool {
         self.processes.iter().any(|living| **living == *process)
     }

@@ -34,11 +34,13 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Time limit for a connection to introduce itself.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Connections that have not introduced themselves yet, at most: the oldest goes when another comes.
+/// Connections that have not introduced themselves yet, at most: the oldest goes when another
+/// comes.
 const STRANGERS_MAX: usize = 256;
 /// Connections of other processes, at most: each thread of a process makes one.
 const LINKS_MAX: usize = 4096;
-/// The pause after a connection could not be accepted, as where the process has too many open files.
+/// The pause after a connection could not be accepted, as where the process has too many open
+/// files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Lets clients of this host ask, until the listener fails.
@@ -68,8 +70,9 @@ pub struct LocalProcess {
     pub guard: Arc<Guard>,
 }
 
-/// Serves the other processes of the volume, for as long as the machine lives. A peer that does not prove
-/// what [`LocalProcess::guard`] asks for, or names another incarnation than that of `me`, is refused.
+/// Serves the other processes of the volume, for as long as the machine lives. A peer that does not
+/// prove what [`LocalProcess::guard`] asks for, or names another incarnation than that of `me`, is
+/// refused.
 pub async fn serve_processes(
     context: Context,
     mut listener: Box<dyn Listener>,

@@ -1,5 +1,5 @@
-//! Several processes, each with some of the nodes, reach each other's nodes; what cannot be reached says
-//! so in time.
+//! Several processes, each with some of the nodes, reach each other's nodes; what cannot be reached
+//! says so in time.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "the test stands outside of the machines")]
 

@@ -1,5 +1,5 @@
-//! Connections between processes under TLS: who has no proof is refused, and what is changed on its way
-//! is never taken for true.
+//! Connections between processes under TLS: who has no proof is refused, and what is changed on its
+//! way is never taken for true.
 #![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "the test stands outside of the machines")]

@@ -34,8 +34,8 @@ pub struct ClusterShape {
     pub founders: Vec<Founder>,
 }
 
-/// Makes a cluster: what its volume is like, and who is of it. Its processes make their disks when they
-/// start for the first time.
+/// Makes a cluster: what its volume is like, and who is of it. Its processes make their disks when
+/// they start for the first time.
 pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, VolumeError> {
     let disk_nodes = shape.founders.iter().map(|founder| founder.disks.len() as u32).sum();
     let ClusterShape { fs_nodes, stripe_size, disks_per_node, disk_bytes, .. } = *shape;

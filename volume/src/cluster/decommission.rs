@@ -1,8 +1,9 @@
 //! Processes that are taken out of a cluster for good, and taken in again.
 //!
-//! A record of the coordination engine says that a process is removed, so that it does not come back when the
-//! host's service manager starts it once more. Its file-system nodes move to the others as planned, without a
-//! request that fails. Disk nodes cannot move: their disks live in the host.
+//! A record of the coordination engine says that a process is removed, so that it does not come
+//! back when the host's service manager starts it once more. Its file-system nodes move to the
+//! others as planned, without a request that fails. Disk nodes cannot move: their disks live in the
+//! host.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,11 +36,12 @@ pub(super) async fn removed(
     Ok(records.iter().filter_map(|(key, _)| number(key)).map(ProcessId).collect())
 }
 
-/// Moves all file-system nodes of `process` to the others, and lets it not come back. Resolves once it has
-/// none; it can be ended then.
+/// Moves all file-system nodes of `process` to the others, and lets it not come back. Resolves once
+/// it has none; it can be ended then.
 ///
-/// Refused if it has disk nodes, or if no other process could serve its nodes. If [`ClusterError::StillLeaving`] is
-/// the answer the nodes go on moving, and to call it again waits on.
+/// Refused if it has disk nodes, or if no other process could serve its nodes. If
+/// [`ClusterError::StillLeaving`] is the answer the nodes go on moving, and to call it again waits
+/// on.
 pub fn remove(engine: &Engine, process: ProcessId) -> Result<(), VolumeError> {
     ask(engine, move |context, engine| async move {
         let map = node_map(&*engine).await?;

@@ -1,8 +1,9 @@
 //! What a node hands over stands in the coordination engine until it is taken, once.
 //!
-//! The record of a node names the process that serves it, or has what was handed over. A process that
-//! starts a node writes itself there and takes what it finds; one that hands over replaces only itself.
-//! So a process that was frozen while others served its node cannot hand over outdated state.
+//! The record of a node names the process that serves it, or has what was handed over. A process
+//! that starts a node writes itself there and takes what it finds; one that hands over replaces
+//! only itself. So a process that was frozen while others served its node cannot hand over outdated
+//! state.
 
 use cluster::coordination::{
     Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, WriteOutcome,
@@ -28,8 +29,8 @@ fn key(node: NodeId) -> String {
     format!("node/{}", node.0)
 }
 
-/// `by` begins to serve `node`: what the one before handed over, if he did. Asked again after a failure,
-/// it gives the same.
+/// `by` begins to serve `node`: what the one before handed over, if he did. Asked again after a
+/// failure, it gives the same.
 pub(super) async fn take(
     engine: &dyn Coordination,
     node: NodeId,

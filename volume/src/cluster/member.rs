@@ -318,8 +318,8 @@ impl Member {
         }
     }
 
-    /// A process that has settled goes on to its end, one whose nodes have gone to others only when all know
-    /// that: another could have sent it a request, whose reply would be lost.
+    /// A process that has settled goes on to its end, one whose nodes have gone to others only when
+    /// all know that: another could have sent it a request, whose reply would be lost.
     fn end_if_unused(&mut self) {
         if self.flushed.is_none() || self.ends {
             return;
@@ -348,8 +348,8 @@ impl Member {
         drop(waiting);
     }
 
-    /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
-    /// answered anywhere.
+    /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier
+    /// lives is answered anywhere.
     fn take_up(&mut self) {
         if self.flushed.is_some() || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
             return;
@@ -404,8 +404,9 @@ impl Member {
         drop(looking);
     }
 
-    /// Settles the nodes of this process. Where all processes end together some may wait for disks that
-    /// are gone: then what is not durable was not acknowledged as such, and stays away as after a crash.
+    /// Settles the nodes of this process. Where all processes end together some may wait for disks
+    /// that are gone: then what is not durable was not acknowledged as such, and stays away as
+    /// after a crash.
     fn settle_all(&self) {
         let machine = self.running.machine();
         let nodes = machine.nodes().into_iter();

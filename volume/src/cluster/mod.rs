@@ -1,10 +1,10 @@
-//! A volume that several processes serve together (design D1): each hosts the nodes that the node map
-//! gives it, and takes over those of a process that dies.
+//! A volume that several processes serve together (design D1): each hosts the nodes that the node
+//! map gives it, and takes over those of a process that dies.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `bootstrap.rs` | a new cluster: the shape of its volume, and the first node map |
-//! | `supervisor.rs` | the keeper of a process and its coordination engine, at a node of their own |
+//! | `supervisor.rs` | the keeper of a process and its coordination engine, at their own node |
 //! | `decommission.rs` | processes that are taken out for good, and in again |
 //! | `member.rs` | a process: what it does when the map changes |
 

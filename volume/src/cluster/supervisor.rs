@@ -297,8 +297,8 @@ async fn none_settles(context: &Context, engine: &dyn Coordination, map: &NodeMa
     }
 }
 
-/// Waits until all processes that live by `map` have said that they know it. False if there is a later
-/// map meanwhile: perhaps one of them lives no longer.
+/// Waits until all processes that live by `map` have said that they know it. False if there is a
+/// later map meanwhile: perhaps one of them lives no longer.
 async fn all_know(
     context: &Context,
     engine: &dyn Coordination,

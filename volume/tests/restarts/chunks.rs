@@ -1,5 +1,5 @@
-//! A reader of a chunk that is being changed sees it as it was or as it will be, and nothing half, although what
-//! it consists of is in the caches of several nodes.
+//! A reader of a chunk that is being changed sees it as it was or as it will be, and nothing half,
+//! although what it consists of is in the caches of several nodes.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -90,7 +90,8 @@ impl Changes<'_> {
     }
 }
 
-/// Nodes take long to tell each other anything, so that there is time to look while one has half of it.
+/// Nodes take long to tell each other anything, so that there is time to look while one has half of
+/// it.
 fn slow_links(cluster: &Cluster) {
     let timing = LinkTiming { latency_ns: 300_000, picoseconds_per_byte: 100 };
     for (from, to) in (0..FS_NODES).flat_map(|from| (0..FS_NODES).map(move |to| (from, to))) {
@@ -100,7 +101,8 @@ fn slow_links(cluster: &Cluster) {
     }
 }
 
-/// A read needs no new atime if the atime lies in the future: memory answers it, if it has everything.
+/// A read needs no new atime if the atime lies in the future: memory answers it, if it has
+/// everything.
 async fn is_read_in_the_future(cluster: &Cluster, file: Handle) {
     let atime = Some(SetTime::To { time: Time { seconds: 1 << 40, nanos: 0 } });
     let change = Change { atime, ..Change::default() };

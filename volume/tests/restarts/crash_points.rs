@@ -1,6 +1,7 @@
-//! A node restarts, or cannot be reached for a while, at each moment of a change of names in which several nodes have
-//! a part: the change is done once and whole, and what a dead life had claimed or stopped (ADR 13), or what was
-//! locked or stopped although the reply was lost (ADR 57), can be changed again.
+//! A node restarts, or cannot be reached for a while, at each moment of a change of names in which
+//! several nodes have a part: the change is done once and whole, and what a dead life had claimed
+//! or stopped (ADR 13), or what was locked or stopped although the reply was lost (ADR 57), can be
+//! changed again.
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,8 +22,8 @@ const NAMED: NodeId = NodeId::fs(2);
 
 /// Longer than any of these changes takes if nothing is in its way.
 const LONGEST_US: u64 = 800;
-/// Between two moments, and between two of the first ones, when most requests are on their way and no disk is
-/// waited for.
+/// Between two moments, and between two of the first ones, when most requests are on their way and
+/// no disk is waited for.
 const STEP_US: usize = 32;
 const FIRST_STEP_US: usize = 4;
 const FIRST_US: u64 = 64;
@@ -30,8 +31,8 @@ const FIRST_US: u64 = 64;
 /// How long links are cut: messages in flight then are lost, and nothing is tried in vain for long.
 const CUT: Duration = Duration::from_millis(30);
 
-/// Does `change` to a fresh tree again and again, while another node is in trouble at another moment of it: it is
-/// given what it has to do meanwhile.
+/// Does `change` to a fresh tree again and again, while another node is in trouble at another
+/// moment of it: it is given what it has to do meanwhile.
 fn at_each_moment(seed: u64, change: &impl AsyncFn(&Tree<'_>, Trouble<'_>)) {
     for kind in [Kind::Restart, Kind::Cut] {
         let cluster = Cluster::new(seed);
@@ -161,7 +162,8 @@ fn a_link_is_made_and_its_name_can_be_changed_again() {
     });
 }
 
-/// The record of the directory is waited for, so that no name is durable in a directory that is not.
+/// The record of the directory is waited for, so that no name is durable in a directory that is
+/// not.
 #[test]
 fn a_file_is_made_in_a_directory_that_is_not_durable_yet_and_both_can_be_removed() {
     at_each_moment(85, &async |tree, trouble| {

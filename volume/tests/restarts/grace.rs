@@ -1,4 +1,5 @@
-//! A node that has started waits for those who had files open before, but only with files that they can have open.
+//! A node that has started waits for those who had files open before, but only with files that they
+//! can have open.
 
 use std::time::Duration;
 
@@ -52,8 +53,8 @@ async fn lock(cluster: &Cluster, number: u64, file: Handle, reclaim: bool) -> Lo
     cluster.ask(Lock { file, owner, range, kind, lease, reclaim }).await
 }
 
-/// What is made and removed in a grace is gone at once. (The rounds of faults ran out of space: a node that starts
-/// again every few seconds freed nothing at all.)
+/// What is made and removed in a grace is gone at once. (The rounds of faults ran out of space: a
+/// node that starts again every few seconds freed nothing at all.)
 #[test]
 fn what_was_made_after_a_start_is_not_kept_for_those_who_came_before() {
     let cluster = Cluster::new(72);
@@ -152,8 +153,8 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
     });
 }
 
-/// More clients than a node can know come and go within one lease. (Two kernels with one name made each other begin
-/// anew, over and over, and after a while no client could open a file.)
+/// More clients than a node can know come and go within one lease. (Two kernels with one name made
+/// each other begin anew, over and over, and after a while no client could open a file.)
 #[test]
 fn clients_without_open_files_do_not_keep_others_out() {
     const CLIENTS: u64 = 70_000;

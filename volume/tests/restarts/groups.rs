@@ -15,8 +15,9 @@ async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
     meta::client::ask(&cluster.application(0), NodeId::fs(0), call).await
 }
 
-/// The node that was offered them may have crashed before it received the offer, or not need them any
-/// more. They would have no owner. (`mdfs-lab sim` found it: full 2669246294 at commit 4207002.)
+/// The node that was offered them may have crashed before it received the offer, or not need them
+/// any more. They would have no owner. (`mdfs-lab sim` found it: full 2669246294 at commit
+/// 4207002.)
 #[test]
 fn offered_groups_that_were_not_taken_return() {
     for crash in [false, true] {
@@ -64,8 +65,8 @@ async fn free_blocks_in_all(cluster: &Cluster) -> u64 {
     free
 }
 
-/// The offer stands in the memory of the donor, not on its disks: who took it would share the group with the
-/// donor's next life. (`mdfs-lab sim` found it: full 817370309 at commit 276e591.)
+/// The offer stands in the memory of the donor, not on its disks: who took it would share the group
+/// with the donor's next life. (`mdfs-lab sim` found it: full 817370309 at commit 276e591.)
 #[test]
 fn an_offer_that_could_not_be_made_durable_is_not_repeated() {
     let cluster = Cluster::new(70);

@@ -1,6 +1,6 @@
-//! What a program could tell of its ranks when it opens a file (which one this is, and of how many), and
-//! what that would be worth: the file as it is written and read without, beside the best that any hint
-//! could bring, in virtual time (ADR 39).
+//! What a program could tell of its ranks when it opens a file (which one this is, and of how
+//! many), and what that would be worth: the file as it is written and read without, beside the best
+//! that any hint could bring, in virtual time (ADR 39).
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ fn in_sequence(pieces: u64) -> Turns {
     (0..pieces / RANKS).map(|turn| (turn * RANKS..(turn + 1) * RANKS).collect()).collect()
 }
 
-/// How long it takes to write a file by pieces of `piece` blocks and to make it durable, and to read it
-/// again when nothing is cached.
+/// How long it takes to write a file by pieces of `piece` blocks and to make it durable, and to
+/// read it again when nothing is cached.
 fn times(piece: u64, written: &Turns, read: &Turns) -> [Duration; 2] {
     let cluster = Cluster::new(90);
     let world = cluster.world.clone();
@@ -118,7 +118,8 @@ fn a_rank_with_a_part_of_each_chunk_asks_each_stripe_once() {
         let messages = [written - before, cluster.world.counters().messages - written];
         assert_eq!(read.data.concat(), content);
         println!("{CHUNKS} chunks: {messages:?} messages to write and to read");
-        // One of the list itself, one for each stripe at another node; some is for the log and the flushers.
+        // One of the list itself, one for each stripe at another node; some is for the log and the
+        // flushers.
         assert!(messages.iter().all(|&count| count <= CHUNKS / 2), "{messages:?}");
     });
 }
@@ -175,8 +176,8 @@ async fn in_one_stripe(cluster: &Cluster, node: NodeId, file: Handle, chunks: u6
     (all, whole)
 }
 
-/// More than what the node had of the volume: what others give it comes before it has to use what is left between
-/// the blocks of others.
+/// More than what the node had of the volume: what others give it comes before it has to use what
+/// is left between the blocks of others.
 #[test]
 fn a_chunk_is_in_one_stripe_although_several_have_written_it() {
     const RECORD: u64 = 3;

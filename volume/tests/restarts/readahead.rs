@@ -1,5 +1,5 @@
-//! Reading ahead, in virtual time: a cold file is read faster in sequence than here and there, also by
-//! several ranks of which each reads its own part.
+//! Reading ahead, in virtual time: a cold file is read faster in sequence than here and there, also
+//! by several ranks of which each reads its own part.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What one node keeps for another when an answer was lost (ADR 57): a name is free again only when what was
-//! decided about it has arrived, and stays claimed for whom still is at work.
+//! What one node keeps for another when an answer was lost (ADR 57): a name is free again only when
+//! what was decided about it has arrived, and stays claimed for whom still is at work.
 
 use std::time::Duration;
 

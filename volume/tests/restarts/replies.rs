@@ -295,7 +295,8 @@ fn a_call_whose_reply_is_lost_is_done_once_whichever_node_restarts() {
     (0..seeds()).for_each(|_| with_seed(|rng| lost_replies(rng, true)));
 }
 
-/// Calls that are refused as long as `name` names a file, or as long as it does not, each with the error.
+/// Calls that are refused as long as `name` names a file, or as long as it does not, each with the
+/// error.
 fn refused_calls(is_there: bool, name: &Name, other: &Name) -> Vec<(Request, Error)> {
     let call = |number| CallId { client: 8, number: number + 10 * u64::from(is_there) };
     let (who, directory, name) = (who(), ROOT, name.clone());

@@ -1,5 +1,6 @@
-//! A node comes back alone, and others have its names in view or in hand: it answers for none of them before it was
-//! told what it forgot, and no decision relies on what it has forgotten. (ADR 13)
+//! A node comes back alone, and others have its names in view or in hand: it answers for none of
+//! them before it was told what it forgot, and no decision relies on what it has forgotten. (ADR
+//! 13)
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -53,7 +54,8 @@ async fn is_listed(
     count
 }
 
-/// The name is durable at the node that has decided, and only in the memory of the node that has it now.
+/// The name is durable at the node that has decided, and only in the memory of the node that has it
+/// now.
 #[test]
 fn what_was_renamed_is_listed_while_the_node_of_its_name_comes_back() {
     let cluster = Cluster::new(90);
@@ -85,8 +87,9 @@ fn what_was_renamed_is_listed_while_the_node_of_its_name_comes_back() {
     });
 }
 
-/// A rename has claimed its new name and waits for something else. The node of the new name restarts, and others
-/// give that name to a file. The rename is done before that, or replaces the file.
+/// A rename has claimed its new name and waits for something else. The node of the new name
+/// restarts, and others give that name to a file. The rename is done before that, or replaces the
+/// file.
 #[test]
 fn a_rename_that_waits_while_the_node_of_its_new_name_restarts_loses_no_file() {
     let cluster = Cluster::new(91);

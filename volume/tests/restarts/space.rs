@@ -30,8 +30,8 @@ pub(crate) async fn try_write(
     fileio::client::ask(&cluster.application(0), call).await.map(|written| written.write_verifier)
 }
 
-/// What a cache that is away cannot be told to forget is given back when it is there again, not at the next
-/// mount. (The rounds of faults of `tests/tests/cluster` found it: they ran out of space.)
+/// What a cache that is away cannot be told to forget is given back when it is there again, not at
+/// the next mount. (The rounds of faults of `tests/tests/cluster` found it: they ran out of space.)
 #[test]
 fn blocks_of_writes_that_failed_come_back() {
     let cluster = Cluster::new(71);

@@ -159,8 +159,8 @@ impl Lane {
         Ok(())
     }
 
-    /// The disk has lost something, perhaps of writes that were already answered. It must not be used
-    /// any more; a retry would only hide the loss.
+    /// The disk has lost something, perhaps of writes that were already answered. It must not be
+    /// used any more; a retry would only hide the loss.
     fn fail(&self, disk: usize, why: &io::Error) -> Error {
         if !self.failed.replace(true) {
             tracing::error!(disk, %why, "the disk has failed and is not used any more");

@@ -7,7 +7,8 @@
 //! | `lane.rs` | one disk: what it has done, and whether it can be trusted |
 //! | `latency.rs` | how long requests take |
 //!
-//! Flushes go beside the queue: everything that one covers has been answered before it is asked for.
+//! Flushes go beside the queue: everything that one covers has been answered before it is asked
+//! for.
 
 mod lane;
 mod latency;
@@ -128,7 +129,8 @@ impl Manager {
         Ok(lane)
     }
 
-    /// Begins a pass when all that was asked in this turn has come: neighbours then find each other.
+    /// Begins a pass when all that was asked in this turn has come: neighbours then find each
+    /// other.
     fn pass_soon(self: &Rc<Self>) {
         if !self.pass_is_due.replace(true) {
             let manager = self.clone();

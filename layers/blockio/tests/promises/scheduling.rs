@@ -1,5 +1,5 @@
-//! The I/O manager: a queue per disk, every disk busy, neighbours go together, flushes are shared by
-//! those who may share them.
+//! The I/O manager: a queue per disk, every disk busy, neighbours go together, flushes are shared
+//! by those who may share them.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Boot IDs: they detect the loss of volatile writes (ADR 8).
 //!
-//! A disk node that restarts may have lost bytes that it received and did not flush. The cache writes
-//! back again what it still has. If it has dropped any of those bytes they are lost, and the cache
-//! takes a new boot ID for this disk node: the next sync of a writer with the old ID fails.
+//! A disk node that restarts may have lost bytes that it received and did not flush. The cache
+//! writes back again what it still has. If it has dropped any of those bytes they are lost, and the
+//! cache takes a new boot ID for this disk node: the next sync of a writer with the old ID fails.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,8 @@ impl BootIds {
         handed.collect()
     }
 
-    /// Continues with boot IDs of another server. What was written back under them is not cached here.
+    /// Continues with boot IDs of another server. What was written back under them is not cached
+    /// here.
     pub(super) fn resume(&self, handed: &[HandedBootId]) {
         for &HandedBootId { disk_node, own, below } in handed {
             let ids = DiskNodeBootIds { own, below, dropped: true };
@@ -101,7 +102,8 @@ impl BootIds {
         below.into_values().collect()
     }
 
-    /// Notes the boot ID that the disk node of `stripe` has returned; true if the node has restarted.
+    /// Notes the boot ID that the disk node of `stripe` has returned; true if the node has
+    /// restarted.
     pub(super) fn note_below(&self, stripe: u64, boot_id: BootId) -> bool {
         let own = self.context.random();
         let restarted = self.with(stripe, |ids| {

@@ -1,7 +1,8 @@
-//! Write-back in the background: behind a sequential writer, when clean lines run short, and by age.
+//! Write-back in the background: behind a sequential writer, when clean lines run short, and by
+//! age.
 //!
-//! Each node has one timer of its own, which runs only while the node has dirty lines. The thesis has
-//! flushers that migrate from node to node instead (section 2.4.2); they are not built.
+//! Each node has one timer of its own, which runs only while the node has dirty lines. The thesis
+//! has flushers that migrate from node to node instead (section 2.4.2); they are not built.
 
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -23,15 +24,15 @@ pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// rarely waits for a disk.
 const LINES_PER_DIRTY_LINE: usize = 2;
 
-/// One line in this many of the budget may be dirty as a whole before write-behind begins. Short-lived
-/// data stays in memory: what is rewritten, and small files.
+/// One line in this many of the budget may be dirty as a whole before write-behind begins.
+/// Short-lived data stays in memory: what is rewritten, and small files.
 const LINES_PER_HELD_LINE: usize = 16;
 
 /// At least this many whole dirty lines stay, unless they exceed a quarter of the budget.
 const HELD_MIN: usize = 8;
 
-/// Lines that became dirty as a whole, in that order. Unless they are written again, their writers have
-/// moved on.
+/// Lines that became dirty as a whole, in that order. Unless they are written again, their writers
+/// have moved on.
 #[derive(Debug, Default)]
 pub(super) struct WriteBehindQueue {
     /// Stripes, and the state of each then.
@@ -57,8 +58,8 @@ impl WriteBehindQueue {
         oldest.filter(is_unchanged).map(|(stripe, _)| stripe).collect()
     }
 
-    /// The least recently used dirty lines above [`LINES_PER_DIRTY_LINE`], else whole lines that were
-    /// written first.
+    /// The least recently used dirty lines above [`LINES_PER_DIRTY_LINE`], else whole lines that
+    /// were written first.
     fn next_to_drain(&mut self, lines: &Lines) -> Vec<u64> {
         match dirty_excess(lines) {
             0 => self.take_excess(lines),
@@ -129,7 +130,8 @@ impl Server {
         self.write_back_quietly(aged).await;
     }
 
-    /// Writes back. After a failure, which is logged, the bytes stay dirty; the next sync returns it.
+    /// Writes back. After a failure, which is logged, the bytes stay dirty; the next sync returns
+    /// it.
     async fn write_back_quietly(self: &Rc<Self>, stripes: Vec<u64>) -> bool {
         let result = self.write_back_lines(stripes).await;
         if let Err(error) = &result {
@@ -139,8 +141,8 @@ impl Server {
     }
 }
 
-/// Searches for aged lines while there are dirty lines and the server exists. A node with clean lines
-/// has no task and no timer.
+/// Searches for aged lines while there are dirty lines and the server exists. A node with clean
+/// lines has no task and no timer.
 async fn tick(context: Context, server: Weak<Server>) {
     loop {
         context.sleep(WRITE_BACK_INTERVAL).await;

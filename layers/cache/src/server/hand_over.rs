@@ -8,8 +8,8 @@ use super::boot_ids::HandedBootId;
 use crate::protocol::{Cache, Error, Request};
 
 impl Server {
-    /// Refuses new writes, writes all dirty bytes back, and returns the boot IDs for the server that
-    /// [`resume`](Self::resume)s them. After an error it may be called again.
+    /// Refuses new writes, writes all dirty bytes back, and returns the boot IDs for the server
+    /// that [`resume`](Self::resume)s them. After an error it may be called again.
     pub async fn hand_over(self: &Rc<Self>) -> Result<Vec<HandedBootId>, Error> {
         self.context.close::<Cache>(changes_no_line);
         loop {

@@ -121,7 +121,8 @@ impl Lines {
         }
     }
 
-    /// Reads `extents` from the line of `stripe`, if it has all of their blocks, which are `ranges`.
+    /// Reads `extents` from the line of `stripe`, if it has all of their blocks, which are
+    /// `ranges`.
     pub(super) fn read_list(
         &mut self,
         stripe: u64,
@@ -141,7 +142,8 @@ impl Lines {
         LineLookup::Whole(line.gather(extents, pool))
     }
 
-    /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget has no room for it.
+    /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget has no
+    /// room for it.
     pub(super) fn ensure(&mut self, stripe: u64) -> bool {
         if self.touch(stripe).is_some() {
             return true;
@@ -195,8 +197,8 @@ impl Lines {
         }
     }
 
-    /// The line to drop next: the first in turn that is clean, else the first that is dirty; `None` if all
-    /// are in use.
+    /// The line to drop next: the first in turn that is clean, else the first that is dirty; `None`
+    /// if all are in use.
     pub(super) fn victim(&mut self) -> Option<Victim> {
         let Self { by_stripe, order, .. } = self;
         let is_free = |stripe: u64, dirty: bool| {

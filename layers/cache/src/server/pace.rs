@@ -1,11 +1,11 @@
-//! The write throttle: the more lines are dirty, the slower new ones may become so, down to the rate of
-//! the disks, so that a burst larger than the cache slows down smoothly.
+//! The write throttle: the more lines are dirty, the slower new ones may become so, down to the
+//! rate of the disks, so that a burst larger than the cache slows down smoothly.
 //!
-//! A virtual clock advances by the cost of each admitted line. The cost is zero while at most one line
-//! in [`FREE_OF`] is dirty. From there to the full budget it grows with the square of the distance, to
-//! four times what the disks of this node take for a line: half way it is what they take. So the number
-//! of dirty lines settles half way, and a burst that ends before loses little time. Rewriting a dirty
-//! line is free.
+//! A virtual clock advances by the cost of each admitted line. The cost is zero while at most one
+//! line in [`FREE_OF`] is dirty. From there to the full budget it grows with the square of the
+//! distance, to four times what the disks of this node take for a line: half way it is what they
+//! take. So the number of dirty lines settles half way, and a burst that ends before loses little
+//! time. Rewriting a dirty line is free.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -28,8 +28,8 @@ const MEMORY: u32 = 4;
 /// The write throttle of one node.
 #[derive(Debug, Default)]
 pub(super) struct WriteThrottle {
-    /// Recently written lines, in thousandths, and how long the disks took for them: many together take
-    /// hardly longer than one.
+    /// Recently written lines, in thousandths, and how long the disks took for them: many together
+    /// take hardly longer than one.
     late: Cell<(u64, Duration)>,
     /// When the next line may become dirty.
     next: Cell<Duration>,
@@ -55,7 +55,8 @@ impl WriteThrottle {
         if most < PACED_FROM { most } else { most / FREE_OF }
     }
 
-    /// How long one more line waits before it becomes dirty, when `dirty` are of a budget of `most`.
+    /// How long one more line waits before it becomes dirty, when `dirty` are of a budget of
+    /// `most`.
     pub(super) fn pause(&self, now: Duration, dirty: usize, most: usize) -> Duration {
         let share = Self::share(most);
         if dirty <= share || most <= share {

@@ -53,8 +53,8 @@ impl Server {
         self.read_until_whole(stripe, std::slice::from_ref(&range), look, plan).await
     }
 
-    /// Looks for what is asked until all of it is here. Where the line of `stripe` lacks any of `wanted`,
-    /// reads what `plan` makes of that which it lacks in all.
+    /// Looks for what is asked until all of it is here. Where the line of `stripe` lacks any of
+    /// `wanted`, reads what `plan` makes of that which it lacks in all.
     pub(super) async fn read_until_whole<T>(
         self: &Rc<Self>,
         stripe: u64,
@@ -89,8 +89,8 @@ impl Server {
         }
     }
 
-    /// If the line of `stripe` lacks any of `wanted`, reads what `plan` makes of that which it lacks
-    /// in all. False if another request has done so meanwhile.
+    /// If the line of `stripe` lacks any of `wanted`, reads what `plan` makes of that which it
+    /// lacks in all. False if another request has done so meanwhile.
     async fn fill(
         self: &Rc<Self>,
         stripe: u64,

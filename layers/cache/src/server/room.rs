@@ -36,8 +36,8 @@ impl RetryBudget {
 }
 
 impl Server {
-    /// One step to free a line: drops a clean one, writes a dirty one back, or pauses. `Busy` once the
-    /// budget is used up.
+    /// One step to free a line: drops a clean one, writes a dirty one back, or pauses. `Busy` once
+    /// the budget is used up.
     pub(super) async fn make_room(
         self: &Rc<Self>,
         patience: &mut RetryBudget,
@@ -54,7 +54,8 @@ impl Server {
             }
             Some(Victim::Dirty(stripe)) => match self.write_back_line(stripe).await {
                 Ok(()) => return Ok(()),
-                // The next sync of that stripe returns the error; this request is about another stripe.
+                // The next sync of that stripe returns the error; this request is about another
+                // stripe.
                 Err(_) => self.lines.borrow_mut().postpone(stripe),
             },
             Some(Victim::Clean(_)) | None => {}

@@ -53,7 +53,8 @@ impl Server {
         self.change(stripe, change).await
     }
 
-    /// Answers [`Forget`]. Never waits: a write-back under way continues, and its result is discarded.
+    /// Answers [`Forget`]. Never waits: a write-back under way continues, and its result is
+    /// discarded.
     pub(super) fn forget(&self, request: &Forget) -> Result<(), Error> {
         let range = self.range(request.stripe, request.offset, u64::from(request.length))?;
         self.lines.borrow_mut().change(request.stripe, |line| line.forget(&range));

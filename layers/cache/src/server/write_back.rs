@@ -26,8 +26,9 @@ const PIECES_CONCURRENCY_MAX: usize = 4;
 impl Server {
     /// Answers [`WriteBack`].
     ///
-    /// On success every stripe was written back completely to the disk nodes under the boot IDs that it
-    /// returns. If a disk node has restarted meanwhile, everything is written back to it again.
+    /// On success every stripe was written back completely to the disk nodes under the boot IDs
+    /// that it returns. If a disk node has restarted meanwhile, everything is written back to it
+    /// again.
     pub(super) async fn write_back(
         self: &Rc<Self>,
         request: WriteBack,
@@ -106,8 +107,8 @@ impl Server {
         Ok(())
     }
 
-    /// Notes the boot ID that the disk node of `stripe` has returned. If it has restarted, all bytes
-    /// that it received become dirty again.
+    /// Notes the boot ID that the disk node of `stripe` has returned. If it has restarted, all
+    /// bytes that it received become dirty again.
     fn note_boot_id_below(self: &Rc<Self>, stripe: u64, boot_id: BootId) {
         if !self.boot_ids.note_below(stripe, boot_id) {
             return;

@@ -3,22 +3,25 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `records.rs` | the rules of records, versions, leases and watches, without any input or output |
+//! | `records.rs` | the rules of records, versions, leases and watches, without I/O |
 //! | `sled.rs` | the engine of one process: `records.rs` over sled |
 //! | `etcd/` | the engine of a cluster (cargo feature `etcd`) |
 //!
-//! The simulated engine is in `machine-emu/src/engine.rs`: `records.rs` behind the emulated network.
-//! One test for all three: `machine-emu/tests/coordination`.
+//! The simulated engine is in `machine-emu/src/engine.rs`: `records.rs` behind the emulated
+//! network. One test for all three: `machine-emu/tests/coordination`.
 //!
 //! # Promise
 //!
-//! - What was answered with success is durable, and each call takes effect at one instant between its
-//!   beginning and its answer (linearizable; reads too).
-//! - A call that fails with [`CoordinationError::Unknown`] may have taken effect, may do so later, or
-//!   never. So does one whose store failed. Any other error: it had no effect and will have none.
-//! - A record bound to a lease is gone once the lease is over. A lease is over at its length after the
-//!   last [`keep_alive`](Coordination::keep_alive) that the engine took, by the engine's clock, or later.
-//! - A watch brings all changes, each once, in the order of their versions, or says that it missed some.
+//! - What was answered with success is durable, and each call takes effect at one instant between
+//!   its beginning and its answer (linearizable; reads too).
+//! - A call that fails with [`CoordinationError::Unknown`] may have taken effect, may do so later,
+//!   or never. So does one whose store failed. Any other error: it had no effect and will have
+//!   none.
+//! - A record bound to a lease is gone once the lease is over. A lease is over at its length after
+//!   the last [`keep_alive`](Coordination::keep_alive) that the engine took, by the engine's clock,
+//!   or later.
+//! - A watch brings all changes, each once, in the order of their versions, or says that it missed
+//!   some.
 
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -205,8 +208,8 @@ pub trait Coordination {
         lease: Option<LeaseId>,
     ) -> Answer<'a, WriteOutcome>;
 
-    /// Removes the record of `key`, if what is `expect`ed is there. `Done` also if there was none and
-    /// that is no contradiction; its version is then any.
+    /// Removes the record of `key`, if what is `expect`ed is there. `Done` also if there was none
+    /// and that is no contradiction; its version is then any.
     fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome>;
 
     /// A lease of this length. Engines may make it longer, and count in whole seconds.
@@ -237,9 +240,10 @@ pub trait Coordination {
 
 /// A stream of changes.
 pub trait Watch {
-    /// The next change. After an error the watch is over: watch again from the last version seen (before
-    /// an error that is not safe: changes that were made at once have one version). The connection may be
-    /// gone without a sign, so who watches also reads now and then. Dropping the future loses nothing.
+    /// The next change. After an error the watch is over: watch again from the last version seen
+    /// (before an error that is not safe: changes that were made at once have one version). The
+    /// connection may be gone without a sign, so who watches also reads now and then. Dropping the
+    /// future loses nothing.
     fn next(&mut self) -> Answer<'_, Change>;
 }
 

@@ -1,5 +1,5 @@
-//! The rules that all engines obey, as a plain state: records with versions, leases, and the changes
-//! of late. Engines that are ours keep one; time is told to it.
+//! The rules that all engines obey, as a plain state: records with versions, leases, and the
+//! changes of late. Engines that are ours keep one; time is told to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -49,8 +49,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Opens the database once it is unlocked. Its directory is ours: the lock is held by a child of this
-/// process that has not called exec yet.
+/// Opens the database once it is unlocked. Its directory is ours: the lock is held by a child of
+/// this process that has not called exec yet.
 #[allow(clippy::disallowed_methods, reason = "an engine of the machine waits before it starts")]
 fn open_free(directory: &Path) -> sled::Result<sled::Db> {
     let config = sled::Config::new().path(directory).cache_capacity(CACHE_BYTES);

@@ -50,8 +50,8 @@ pub async fn node_map(engine: &dyn Coordination) -> Result<NodeMap, CommandError
     Ok(read(engine).await?.0)
 }
 
-/// Lets `process` give its file-system nodes to the others, one after the other, without a request that
-/// fails; or, if not `leaving`, take some again. The map shows how far that has come.
+/// Lets `process` give its file-system nodes to the others, one after the other, without a request
+/// that fails; or, if not `leaving`, take some again. The map shows how far that has come.
 pub async fn leave(
     engine: &dyn Coordination,
     process: ProcessId,

@@ -16,8 +16,8 @@ const ADDRESS_LENGTH_MAX: usize = 128;
 /// The form of the records of this version.
 const FORM: u16 = 1;
 
-/// A process that hosts nodes, by the number that its operator gave it. It keeps its number, and its
-/// disks, when it starts again.
+/// A process that hosts nodes, by the number that its operator gave it. It keeps its number, and
+/// its disks, when it starts again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 

@@ -9,12 +9,13 @@
 //!
 //! # How a node changes its process
 //!
-//! Each map has an epoch and replaces the one before by compare-and-swap, so that there is one map per
-//! epoch. A node leaves a living process in two steps: *settling* (its process stops it and
-//! brings what it holds to the disks, it is not served, requests fail as retryable), then *serving* by
-//! the other one. It leaves a dead process in one, once the lease of that process is over: a
-//! process that cannot renew its lease stops before that. So two processes never serve a node
-//! at one time; what a clock that runs wildly could still do is stopped by the epoch at the disk nodes (D8).
+//! Each map has an epoch and replaces the one before by compare-and-swap, so that there is one map
+//! per epoch. A node leaves a living process in two steps: *settling* (its process stops it and
+//! brings what it holds to the disks, it is not served, requests fail as retryable), then *serving*
+//! by the other one. It leaves a dead process in one, once the lease of that process is over: a
+//! process that cannot renew its lease stops before that. So two processes never serve a node at
+//! one time; what a clock that runs wildly could still do is stopped by the epoch at the disk nodes
+//! (D8).
 
 mod command;
 mod keeper;

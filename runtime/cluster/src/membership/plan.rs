@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::map::{Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};
 use runtime::ids::{DISK_NODES_MAX, Epoch, FS_NODES_MAX, NodeId, NodeKind};
 
-/// Nodes that settle at one time, at most: each is without service for a moment, and the disks are busy.
+/// Nodes that settle at one time, at most: each is without service for a moment, and the disks are
+/// busy.
 pub const MOVES_CONCURRENCY_MAX: usize = 16;
 
 /// A process of a new volume.
@@ -76,9 +77,9 @@ impl NodeMap {
 
     /// The map that follows when these are the living members; `None` if this one is right.
     ///
-    /// Who is no longer there loses its file-system nodes to the others, who is there in another life
-    /// begins its nodes anew, who is new is taken in, and some nodes begin to move where that makes
-    /// the load even. Moves whose source or destination is gone come to their end.
+    /// Who is no longer there loses its file-system nodes to the others, who is there in another
+    /// life begins its nodes anew, who is new is taken in, and some nodes begin to move where that
+    /// makes the load even. Moves whose source or destination is gone come to their end.
     pub fn next(&self, members: &[Member]) -> Option<Self> {
         let mut planner = Planner::new(self);
         planner.look_at_members(members);
@@ -89,8 +90,8 @@ impl NodeMap {
         planner.outcome()
     }
 
-    /// The map that follows when `process`, in the life `incarnation`, has settled `nodes`: those that
-    /// were to move do. `None` if none of them was.
+    /// The map that follows when `process`, in the life `incarnation`, has settled `nodes`: those
+    /// that were to move do. `None` if none of them was.
     pub fn settled(&self, process: ProcessId, incarnation: u64, nodes: &[NodeId]) -> Option<Self> {
         let is_current = |known: &Process| known.incarnation == incarnation && known.is_living();
         self.process(process).filter(|known| is_current(known))?;

@@ -1,9 +1,9 @@
 //! Where a disk file grows: the host finds room ahead of those who write on and on.
 //!
-//! A direct write into a hole of a file keeps all other writes of the file waiting while the host finds
-//! room for it (ext4; by `docs/measurements/cache.md` it halves the rate of 64 KiB writes). So once two regions in
-//! a row were written, the host is asked for the next few before they are. Files of which little is
-//! written stay as sparse as they are.
+//! A direct write into a hole of a file keeps all other writes of the file waiting while the host
+//! finds room for it (ext4; by `docs/measurements/cache.md` it halves the rate of 64 KiB writes).
+//! So once two regions in a row were written, the host is asked for the next few before they are.
+//! Files of which little is written stay as sparse as they are.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 //!
 //! | way | file | transfers |
 //! | --- | --- | --- |
-//! | direct | `direct.rs`, `ring.rs` | between our buffers and the disk, by the io_uring of the thread |
+//! | direct | `direct.rs`, `ring.rs` | between our buffers and the disk, by the thread's io_uring |
 //! | cached | `cached.rs` | through the host's page cache, by blocking calls on a pool of threads |
 //!
 //! Both keep the same promises, and `tests/disks.rs` asks both the same questions.
@@ -84,8 +84,8 @@ fn tell_refusal(path: &Path, why: &io::Error) {
     });
 }
 
-/// Locks the file for this process alone. The host ends the ring of a process that was killed a little
-/// later than the process, and only then closes its files: so this waits a little.
+/// Locks the file for this process alone. The host ends the ring of a process that was killed a
+/// little later than the process, and only then closes its files: so this waits a little.
 #[allow(clippy::disallowed_methods, reason = "the machine itself does the blocking work")]
 fn lock(file: &File) -> io::Result<()> {
     for _ in 1..LOCK_TRIES_MAX {

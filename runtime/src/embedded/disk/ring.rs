@@ -3,11 +3,11 @@
 //!
 //! # Memory
 //!
-//! The kernel reads and writes buffers until it says that it is done, even if the caller has lost interest
-//! meanwhile. So the ring owns what a request needs, in [`RingOperation`], from the call to the
-//! completion; a future that waits for it only holds the other end of a channel. An operation that
-//! never completes is never freed: each holds its file, the file holds the ring, and the ring holds
-//! the operations.
+//! The kernel reads and writes buffers until it says that it is done, even if the caller has lost
+//! interest meanwhile. So the ring owns what a request needs, in [`RingOperation`], from the call
+//! to the completion; a future that waits for it only holds the other end of a channel. An
+//! operation that never completes is never freed: each holds its file, the file holds the ring, and
+//! the ring holds the operations.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -36,7 +36,8 @@ const IN_FLIGHT_MAX: usize = 2 * ENTRIES as usize;
 const FILES_MAX: u32 = 64;
 /// Pieces of memory in one write, at most (the kernel's limit).
 pub(super) const PIECES_MAX: usize = 1024;
-/// How long a thread that ends waits for its disks, before it leaves their buffers to them for good.
+/// How long a thread that ends waits for its disks, before it leaves their buffers to them for
+/// good.
 const CLOSE_SECONDS: u32 = 60;
 
 /// The ring of one thread.
@@ -315,8 +316,8 @@ impl RingOperations {
 }
 
 impl RingFile {
-    /// Reads to the end of `buffers`, at most [`PIECES_MAX`], one after the other, or of the file; returns the
-    /// bytes that were there.
+    /// Reads to the end of `buffers`, at most [`PIECES_MAX`], one after the other, or of the file;
+    /// returns the bytes that were there.
     pub(super) fn read(
         self: &Rc<Self>,
         offset: u64,

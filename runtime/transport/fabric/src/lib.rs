@@ -8,7 +8,8 @@
 //! | [`transport`] | connections, frames, and the mechanisms that move messages |
 //! | [`policy`] | which mechanism moves a message, from measured costs |
 //!
-//! Nothing needs libfabric to build or to start: without it, opening a [`link::Fabric`] is an error.
+//! Nothing needs libfabric to build or to start: without it, opening a [`link::Fabric`] is an
+//! error.
 
 mod error;
 pub mod link;

@@ -217,8 +217,9 @@ fn left_in_shared_memory(id: u32) -> usize {
     files.filter(|file| file.file_name().to_string_lossy().contains(&name)).count()
 }
 
-/// Not in the test command: libfabric 1.17 itself may never return from a poll after a peer was killed that
-/// held a lock in shared memory, and may keep operations of a dead TCP peer for ever (ADR 34).
+/// Not in the test command: libfabric 1.17 itself may never return from a poll after a peer was
+/// killed that held a lock in shared memory, and may keep operations of a dead TCP peer for ever
+/// (ADR 34).
 #[test]
 #[ignore = "libfabric 1.17 may hang in a poll when a peer dies"]
 fn a_killed_peer_is_an_error_frees_everything_and_may_come_back() {

@@ -1,13 +1,13 @@
 //! The faster way of the links between two processes: libfabric (ADR 34, 35, 45).
 //!
-//! A link stays as it is: it says who is there, gives signs of life, and its end is the end of all. Over it the
-//! asking side offers its providers, and the other grants one, with a ticket and a fresh key. From then on
-//! requests and replies of this link go over libfabric; what breaks there is lost as with a link that breaks,
-//! and the link itself carries what comes after.
+//! A link stays as it is: it says who is there, gives signs of life, and its end is the end of all.
+//! Over it the asking side offers its providers, and the other grants one, with a ticket and a
+//! fresh key. From then on requests and replies of this link go over libfabric; what breaks there
+//! is lost as with a link that breaks, and the link itself carries what comes after.
 //!
-//! Two processes have one endpoint for each other, on a thread of its own at either side: whatever becomes of a
-//! peer, or of libfabric amid a call to it, delays no other peer, and what libfabric cannot give back is gone
-//! with the endpoint.
+//! Two processes have one endpoint for each other, on a thread of its own at either side: whatever
+//! becomes of a peer, or of libfabric amid a call to it, delays no other peer, and what libfabric
+//! cannot give back is gone with the endpoint.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -59,7 +59,8 @@ pub struct Fabrics {
 }
 
 impl Fabrics {
-    /// Those of `options.providers` that this host has. One that it has not is warned of: links do without.
+    /// Those of `options.providers` that this host has. One that it has not is warned of: links do
+    /// without.
     pub fn new(options: FabricOptions) -> Arc<Self> {
         let mut options = options;
         let source = options.source;
@@ -122,8 +123,8 @@ impl Fabrics {
         let waiting: Vec<_> = retired.iter().map(|pair| (pair, pair.retire())).collect();
         for (pair, ended) in waiting {
             if ended.recv_timeout(RETIRE_MAX) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                // libfabric 1.17 may wait for a killed process for ever (ADR 34). What is written into its
-                // memory now is discarded.
+                // libfabric 1.17 may wait for a killed process for ever (ADR 34). What is written
+                // into its memory now is discarded.
                 let process = pair.process();
                 tracing::error!(
                     process,

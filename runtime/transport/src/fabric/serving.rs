@@ -27,8 +27,8 @@ impl Drop for Granted {
 }
 
 impl Granted {
-    /// Takes up an offer, if there is a provider that both have; with what is told about it, first when the
-    /// endpoint is there, and last when it is over.
+    /// Takes up an offer, if there is a provider that both have; with what is told about it, first
+    /// when the endpoint is there, and last when it is over.
     pub(in super::super) fn of(
         fabrics: &Arc<Fabrics>,
         seals: bool,

@@ -10,7 +10,8 @@ use ::fabric::link::{EndpointOptions, Provider};
 use ::fabric::policy::Policy;
 use ::fabric::transport::{FabricCounters, TransportOptions};
 
-/// Calls of one link that are open over libfabric, at most; past it the answer is `Busy`. Both sides count.
+/// Calls of one link that are open over libfabric, at most; past it the answer is `Busy`. Both
+/// sides count.
 pub(super) const CALLS_MAX: usize = 1000;
 /// A peer is lost for libfabric after this silence. Its link reports much sooner that it is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
@@ -18,8 +19,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// A process in one of its lives: its number, and what was drawn when it joined.
 pub(in super::super) type Incarnation = (u32, u64);
 
-/// The other side of a pair. A process that is killed and started anew goes by the map in which it still lives its
-/// last life, until it has joined: so the program counts, too.
+/// The other side of a pair. A process that is killed and started anew goes by the map in which it
+/// still lives its last life, until it has joined: so the program counts, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Peer {
     pub(super) incarnation: Incarnation,

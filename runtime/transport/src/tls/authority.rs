@@ -81,7 +81,8 @@ impl Authority {
         Ok(Self(Issuer::new(params(), KeyPair::from_pem(key)?)))
     }
 
-    /// A new key for process `number`, and its certificate, valid from `now` (since 1970) for `length`.
+    /// A new key for process `number`, and its certificate, valid from `now` (since 1970) for
+    /// `length`.
     pub fn certify(
         &self,
         number: u32,

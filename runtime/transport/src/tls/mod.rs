@@ -1,10 +1,11 @@
-//! Connections between processes under TLS 1.3 (RFC 8446), with certificates of both sides (ADR 43).
+//! Connections between processes under TLS 1.3 (RFC 8446), with certificates of both sides (ADR
+//! 43).
 //!
-//! One authority vouches for the processes of one cluster and for nothing else. The certificate of process
-//! 7 has the name `process-7.mdfs`; the client checks that name, and the server compares the
-//! certificate with what the client says of itself. No session is resumed and nothing is
-//! sent before the handshake is over, so each connection has keys of its own and nothing of one can be used
-//! in another; within one, TLS numbers its records.
+//! One authority vouches for the processes of one cluster and for nothing else. The certificate of
+//! process 7 has the name `process-7.mdfs`; the client checks that name, and the server compares
+//! the certificate with what the client says of itself. No session is resumed and nothing is sent
+//! before the handshake is over, so each connection has keys of its own and nothing of one can be
+//! used in another; within one, TLS numbers its records.
 //!
 //! | file | holds |
 //! | --- | --- |

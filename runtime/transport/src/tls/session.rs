@@ -20,7 +20,8 @@ pub(super) fn invalid(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Does the handshake over `stream`; gives the protected stream, and the certificate of the other side.
+/// Does the handshake over `stream`; gives the protected stream, and the certificate of the other
+/// side.
 pub(super) async fn open(
     connection: Connection,
     stream: Stream,

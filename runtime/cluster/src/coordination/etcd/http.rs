@@ -1,4 +1,5 @@
-//! Requests to etcd's JSON gateway: HTTP/1.1, one at a time on each connection, with or without TLS.
+//! Requests to etcd's JSON gateway: HTTP/1.1, one at a time on each connection, with or without
+//! TLS.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;

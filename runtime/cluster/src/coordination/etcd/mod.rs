@@ -7,8 +7,8 @@
 //! | `http.rs` | connections |
 //! | `watch.rs` | a stream of changes |
 //!
-//! A [`Version`] is a revision of etcd's store, so it grows by what others keep there, too. Use it from
-//! one thread that has tokio's timers and sockets.
+//! A [`Version`] is a revision of etcd's store, so it grows by what others keep there, too. Use it
+//! from one thread that has tokio's timers and sockets.
 
 mod http;
 mod watch;
@@ -222,7 +222,8 @@ fn error_of(answer: &Value) -> Error {
     let code = number(&inner["code"]).or(number(&inner["grpc_code"]));
     match code {
         Some(5) if message.contains("lease") => Error::LeaseOver,
-        // Wrong argument, not found, exists, not allowed, exhausted, precondition, range, unauthenticated.
+        // Wrong argument, not found, exists, not allowed, exhausted, precondition, range,
+        // unauthenticated.
         Some(3 | 5..=9 | 11 | 16) => Error::Refused(message.to_owned()),
         // Among them: no leader, timed out. It may have been proposed.
         _ => Error::Unknown(message.to_owned()),

@@ -48,8 +48,8 @@ impl Keeper {
         format!("{MEMBERS_PREFIX}{:010}", self.id.0)
     }
 
-    /// Takes a lease and publishes the process. `None`: an earlier life is not over yet, and might still
-    /// answer.
+    /// Takes a lease and publishes the process. `None`: an earlier life is not over yet, and might
+    /// still answer.
     async fn acquire_lease(&self) -> Result<Option<MembershipLease>, CoordinationError> {
         let key = self.member_key();
         if self.within(CALL_TIME_MAX, self.engine.get(&key)).await?.is_some() {

@@ -1,6 +1,6 @@
 //! The keeper of a process: it holds the process' lease, says that it is there, knows the node map,
-//! and tells the process which nodes to serve and which to stop. Any of them makes the next map when
-//! a process comes or goes.
+//! and tells the process which nodes to serve and which to stop. Any of them makes the next map
+//! when a process comes or goes.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -10,18 +10,20 @@
 //!
 //! # Take-over within five seconds
 //!
-//! A process that dies just after it renewed its lease is missed after [`LEASE`] (3 s); engines look at
-//! leases twice a second (0.5 s); the first of the living reads and swaps the map at once, the second
-//! [`PROPOSE_STEP`] later (0.2 s), each call taking milliseconds, and [`CALL_TIME_MAX`] (0.4 s) if its
-//! answer is lost: 4.1 s, or 4.5 s with a lost answer. The rest is for the new owner to begin.
+//! A process that dies just after it renewed its lease is missed after [`LEASE`] (3 s); engines
+//! look at leases twice a second (0.5 s); the first of the living reads and swaps the map at once,
+//! the second [`PROPOSE_STEP`] later (0.2 s), each call taking milliseconds, and [`CALL_TIME_MAX`]
+//! (0.4 s) if its answer is lost: 4.1 s, or 4.5 s with a lost answer. The rest is for the new owner
+//! to begin.
 //!
 //! # Never two
 //!
-//! The lease is over at the engine no earlier than [`LEASE`] after the process *sent* its last successful
-//! renewal. The process answers until [`LEASE`] - [`MARGIN`] after that, by its own clock. So no other takes over
-//! before it has stopped if its clock and the engine's differ by less than [`MARGIN`] in [`LEASE`]: each may be
-//! wrong by 8 %; crystals are by 0.01 %. The check is at each answer ([`Keeper::may_answer`]): a process that
-//! was frozen must not trust its timers. If clocks are worse, the epochs at the disk nodes stop writes (D8).
+//! The lease is over at the engine no earlier than [`LEASE`] after the process *sent* its last
+//! successful renewal. The process answers until [`LEASE`] - [`MARGIN`] after that, by its own
+//! clock. So no other takes over before it has stopped if its clock and the engine's differ by less
+//! than [`MARGIN`] in [`LEASE`]: each may be wrong by 8 %; crystals are by 0.01 %. The check is at
+//! each answer ([`Keeper::may_answer`]): a process that was frozen must not trust its timers. If
+//! clocks are worse, the epochs at the disk nodes stop writes (D8).
 
 mod duties;
 mod lease;
@@ -49,11 +51,13 @@ pub const MARGIN: Duration = Duration::from_millis(500);
 pub const RENEW_EVERY: Duration = Duration::from_millis(500);
 /// Time limit for one call to the engine.
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(400);
-/// The delay of the second living process to propose a map after the first, of the third after the second.
+/// The delay of the second living process to propose a map after the first, of the third after the
+/// second.
 pub const PROPOSE_STEP: Duration = Duration::from_millis(200);
 /// The delay is at most this many steps.
 const PROPOSE_STEPS_MAX: usize = 5;
-/// A process proposes nothing this long after it joined: processes that start together each keep their nodes.
+/// A process proposes nothing this long after it joined: processes that start together each keep
+/// their nodes.
 pub const GATHER: Duration = Duration::from_millis(500);
 /// The interval at which all records are read, whether or not the watch reports changes.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -77,17 +81,17 @@ pub enum KeeperEvent {
         /// The epoch of the map with which that began.
         epoch: Epoch,
     },
-    /// Stop serving this node: answer its requests with `Unreachable`, bring what it holds to the disks, then
-    /// say so by [`Keeper::stopped`].
+    /// Stop serving this node: answer its requests with `Unreachable`, bring what it holds to the
+    /// disks, then say so by [`Keeper::stopped`].
     Stop {
         /// Which.
         node: NodeId,
     },
     /// The node map is new: its epoch is that of the process from now on.
     Map(Rc<NodeMap>),
-    /// The lease could not be kept: stop all nodes at once, as others may take over. What is not on the
-    /// disks yet is lost. Say of each node by [`Keeper::stopped`] when nothing of it goes on. The keeper
-    /// tries to come back, and tells again what to serve.
+    /// The lease could not be kept: stop all nodes at once, as others may take over. What is not on
+    /// the disks yet is lost. Say of each node by [`Keeper::stopped`] when nothing of it goes on.
+    /// The keeper tries to come back, and tells again what to serve.
     Fenced,
 }
 
@@ -168,9 +172,10 @@ impl Keeper {
         keeper
     }
 
-    /// The epoch in which this process may answer for `node` now; `None` if it must not. To be asked
-    /// when the answer is about to leave: what was begun before may have taken too long. The nodes of the
-    /// machine itself look at the same instant ([`Machine::answer_until`](runtime::Machine::answer_until)).
+    /// The epoch in which this process may answer for `node` now; `None` if it must not. To be
+    /// asked when the answer is about to leave: what was begun before may have taken too long. The
+    /// nodes of the machine itself look at the same instant
+    /// ([`Machine::answer_until`](runtime::Machine::answer_until)).
     pub fn may_answer(&self, node: NodeId) -> Option<Epoch> {
         match self.state.standing.borrow().get(&node) {
             Some(ServeState::Serving(epoch)) if self.valid_lease().is_some() => Some(*epoch),
@@ -193,8 +198,8 @@ impl Keeper {
         }
     }
 
-    /// Ends the process' part: all its nodes are stopped, then its lease is given back, so that the others
-    /// take over at once. To lose no request, let it [leave](super::leave) first.
+    /// Ends the process' part: all its nodes are stopped, then its lease is given back, so that the
+    /// others take over at once. To lose no request, let it [leave](super::leave) first.
     pub async fn end(&self) {
         self.state.ending.set(true);
         self.look_to_duties();

@@ -21,7 +21,8 @@ struct ClusterView {
     members: Vec<Member>,
 }
 
-/// Reads a listing. What is no map or member is left alone: it is of another version of the program.
+/// Reads a listing. What is no map or member is left alone: it is of another version of the
+/// program.
 fn view_in(listing: &Listing) -> Option<ClusterView> {
     let mut map = None;
     let mut members = Vec::new();

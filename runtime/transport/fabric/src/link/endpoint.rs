@@ -157,8 +157,8 @@ impl Fabric {
 
     /// Forgets a peer. Operations that are still open keep their buffers until they complete.
     ///
-    /// `net` of 1.17 crashes in a later poll if the peer was killed amid transfers, or never completes
-    /// them (both seen): there address and buffers stay until the endpoint is closed.
+    /// `net` of 1.17 crashes in a later poll if the peer was killed amid transfers, or never
+    /// completes them (both seen): there address and buffers stay until the endpoint is closed.
     pub fn remove(&mut self, peer: PeerAddress) -> Result<(), FabricError> {
         if self.provider == Provider::Net && sys::Library::get()?.version() <= (1, 17) {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Memory that a provider may read and write while Rust code holds other parts of it.
 //!
-//! A [`FabricBuffer`] is a run of whole pages with one owner. Operations hold it by count: while one
-//! writes it, its bytes are not visible; while one reads it, they do not change. It goes back to its
-//! [`Arena`] when the owner and the last operation have released it, never before.
+//! A [`FabricBuffer`] is a run of whole pages with one owner. Operations hold it by count: while
+//! one writes it, its bytes are not visible; while one reads it, they do not change. It goes back
+//! to its [`Arena`] when the owner and the last operation have released it, never before.
 
 #![allow(unsafe_code, reason = "the pages are shared with operations of the provider")]
 
@@ -41,8 +41,9 @@ impl Mapping {
     fn map(length: usize) -> Result<Arc<Self>, FabricError> {
         let length = length.next_multiple_of(PAGE);
         let base = map_pages(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, 0)?;
-        // The system finds huge pages in a third of the time; where it has none, small ones as before.
-        // SAFETY: advice for a mapping of our own, which changes nothing of what is read there.
+        // The system finds huge pages in a third of the time; where it has none, small ones as
+        // before. SAFETY: advice for a mapping of our own, which changes nothing of what is read
+        // there.
         unsafe { libc::madvise(base.as_ptr().cast(), length, libc::MADV_HUGEPAGE) };
         Ok(Arc::new(Self { id: next_id(), base, length, held: None, sealed: false.into() }))
     }
@@ -82,7 +83,8 @@ impl Drop for Mapping {
             let _ = map_pages(self.base.as_ptr().cast(), self.length, libc::PROT_NONE, flags);
             return;
         }
-        // SAFETY: mapped by `map` with this length; all chunks hold an `Arc` of it, so none is left.
+        // SAFETY: mapped by `map` with this length; all chunks hold an `Arc` of it, so none is
+        // left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

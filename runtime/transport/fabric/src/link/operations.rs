@@ -1,8 +1,8 @@
 //! Operations in flight: what each holds, and how several complete as one.
 //!
-//! Many operations of the provider may belong to one [`OperationGroup`], which completes once, when the last
-//! of them has (the Single Event Associated Multiple RDMA of the PVFS2-over-Quadrics paper, section
-//! 5.3, with a count in place of the card's event).
+//! Many operations of the provider may belong to one [`OperationGroup`], which completes once, when
+//! the last of them has (the Single Event Associated Multiple RDMA of the PVFS2-over-Quadrics
+//! paper, section 5.3, with a count in place of the card's event).
 
 #![allow(unsafe_code, reason = "posts operations to a C library")]
 

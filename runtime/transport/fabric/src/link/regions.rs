@@ -1,9 +1,9 @@
 //! The registration cache: which memory is registered for whom.
 //!
 //! A region covers a whole mapping and lasts, so that a buffer that comes again finds it. It
-//! belongs to an [`RegionOwner`], as a rule one connection in one epoch: when the peer is dead or the
-//! epoch over, all of the owner's regions are closed in one go, and only then may the new epoch be
-//! acknowledged. Memory of others is registered for one transfer; such regions are closed in
+//! belongs to an [`RegionOwner`], as a rule one connection in one epoch: when the peer is dead or
+//! the epoch over, all of the owner's regions are closed in one go, and only then may the new epoch
+//! be acknowledged. Memory of others is registered for one transfer; such regions are closed in
 //! batches, not one by one (Wu 2004, section 4.2).
 
 #![allow(unsafe_code, reason = "registers memory with a C library")]
@@ -53,8 +53,9 @@ impl Exposure {
     }
 }
 
-/// An exposure that was not ended (see [`Fabric::conceal`](super::Fabric::conceal)) may still be used by the
-/// peer: pages that it may write lose all access for good, so that a late write meets nothing.
+/// An exposure that was not ended (see [`Fabric::conceal`](super::Fabric::conceal)) may still be
+/// used by the peer: pages that it may write lose all access for good, so that a late write meets
+/// nothing.
 impl Drop for Exposure {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take()

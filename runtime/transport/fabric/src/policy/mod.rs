@@ -1,8 +1,8 @@
 //! Which mechanism moves a message: measured costs in, a choice out. Nothing here knows a provider,
 //! a clock or a buffer.
 //!
-//! The rules are those of two papers, with measured numbers where they had constants: the classes of
-//! messages of Wu 2004 (section 2.5), and the adaptive rendezvous with throttle of PVFS2 over
+//! The rules are those of two papers, with measured numbers where they had constants: the classes
+//! of messages of Wu 2004 (section 2.5), and the adaptive rendezvous with throttle of PVFS2 over
 //! Quadrics (section 5.1).
 
 #![allow(clippy::cast_precision_loss, reason = "costs are estimates")]

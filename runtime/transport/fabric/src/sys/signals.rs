@@ -1,5 +1,6 @@
-//! What the process does at signals, kept while libfabric would change it: psm3 ends the process with code 1 at
-//! SIGTERM as soon as it is loaded, shm takes SIGTERM, SIGINT and SIGBUS with its first endpoint (both seen in 1.17).
+//! What the process does at signals, kept while libfabric would change it: psm3 ends the process
+//! with code 1 at SIGTERM as soon as it is loaded, shm takes SIGTERM, SIGINT and SIGBUS with its
+//! first endpoint (both seen in 1.17).
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -7,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 /// Signals that a process may handle, but for those of real time.
 const SIGNALS: std::ops::Range<c_int> = 1..32;
 
-/// Does `work` and restores the signal handlers afterwards. The program must not change signal handlers
-/// meanwhile.
+/// Does `work` and restores the signal handlers afterwards. The program must not change signal
+/// handlers meanwhile.
 pub(crate) fn kept<T>(work: impl FnOnce() -> T) -> T {
     // Two at a time would take each other's for those of the process.
     static ALONE: Mutex<()> = Mutex::new(());

@@ -176,8 +176,8 @@ impl Transport {
         Ok(None)
     }
 
-    /// Brings a bulk into the form in which it lies while it moves: sealed, if the connection is. Gives it back
-    /// if there is no room.
+    /// Brings a bulk into the form in which it lies while it moves: sealed, if the connection is.
+    /// Gives it back if there is no room.
     fn lay_out(
         &mut self,
         number: u64,

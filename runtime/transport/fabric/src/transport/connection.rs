@@ -102,8 +102,8 @@ impl Transport {
         self.tickets.remove(ticket);
     }
 
-    /// Begins a connection to the endpoint at `address`, which has admitted `ticket` with the same `key`. It is
-    /// open with [`FabricEvent::Opened`].
+    /// Begins a connection to the endpoint at `address`, which has admitted `ticket` with the same
+    /// `key`. It is open with [`FabricEvent::Opened`].
     pub fn connect(
         &mut self,
         address: &[u8],
@@ -125,7 +125,8 @@ impl Transport {
         self.lose(connection.0, Loss::Left)
     }
 
-    /// Ends a connection whose peer hears of it by other ways, or is dead: nothing is sent to it any more.
+    /// Ends a connection whose peer hears of it by other ways, or is dead: nothing is sent to it
+    /// any more.
     pub fn forsake(&mut self, connection: ConnectionId) -> Result<(), FabricError> {
         self.lose(connection.0, Loss::Forsaken)
     }
@@ -320,8 +321,8 @@ impl Transport {
             self.counters.lost += 1;
         }
         self.drop_transfers(number);
-        // tcp of 1.17 crashes in a later poll if the address of a killed peer is removed amid transfers
-        // (seen, ADR 34): there it stays until the endpoint is closed.
+        // tcp of 1.17 crashes in a later poll if the address of a killed peer is removed amid
+        // transfers (seen, ADR 34): there it stays until the endpoint is closed.
         if loss == Loss::Left || self.link.provider() == crate::link::Provider::Shm {
             self.leaving.push_back((clock(), gone.peer));
         }
@@ -339,7 +340,8 @@ impl Transport {
         if self.now.duration_since(self.looked) < beat / 4 {
             return Ok(());
         }
-        // A process that did not poll for that long has heard no peer: the time of all peers begins anew.
+        // A process that did not poll for that long has heard no peer: the time of all peers begins
+        // anew.
         let slept = self.now.duration_since(self.looked) > self.setup.silence / 4;
         self.looked = self.now;
         while let Some((since, peer)) = self.leaving.front().copied() {
@@ -369,8 +371,8 @@ impl Transport {
     }
 
     /// As many receive buffers as all peers together may fill: a message costs its sender a credit,
-    /// and each may be followed by two frames that cost none. Where the provider's queue is shorter,
-    /// it holds back the senders itself (`FI_RM_ENABLED`).
+    /// and each may be followed by two frames that cost none. Where the provider's queue is
+    /// shorter, it holds back the senders itself (`FI_RM_ENABLED`).
     pub(super) fn post_receives(&mut self) -> Result<(), FabricError> {
         let each = 3 * usize::from(self.setup.credits) + 8;
         let most = (self.setup.link.operations / 2).min(self.link.limits().queue);

@@ -82,7 +82,8 @@ pub(super) struct PacketHeader {
     pub(super) flags: u8,
     /// The connection by the number that the receiver gave it.
     pub(super) connection: u32,
-    /// Counts the frames of a connection and direction; those by fast slots have a count of their own.
+    /// Counts the frames of a connection and direction; those by fast slots have a count of their
+    /// own.
     pub(super) sequence: u32,
     /// Chosen by the receiver for the life of the connection.
     pub(super) token: u64,
@@ -96,7 +97,8 @@ pub(super) struct PacketHeader {
     pub(super) head_length: u32,
     /// Bytes of the bulk, in the frame or not.
     pub(super) bulk_length: u32,
-    /// The transfer, by the number of whom the frame answers; of an `RendezvousRequest`, the sender's.
+    /// The transfer, by the number of whom the frame answers; of an `RendezvousRequest`, the
+    /// sender's.
     pub(super) transfer: u64,
     /// The checksum of a bulk outside of the frame; if that is sealed, its number.
     pub(super) bulk_checksum: u32,
@@ -159,8 +161,8 @@ impl PacketHeader {
         HEADER_SIZE + body + if seal.is_some() { TAG_SIZE } else { 0 }
     }
 
-    /// Writes the frame into `out`, which is as long as [`PacketHeader::frame_length`] says. With `seal` the body is
-    /// sealed as `what`, by `number`; the ticket of a greeting stays readable.
+    /// Writes the frame into `out`, which is as long as [`PacketHeader::frame_length`] says. With
+    /// `seal` the body is sealed as `what`, by `number`; the ticket of a greeting stays readable.
     pub(super) fn write(
         &self,
         body: &[&[u8]],
@@ -183,8 +185,8 @@ impl PacketHeader {
         seal.seal(what, number, clear, sealed);
     }
 
-    /// Opens the body of `frame`, which [`PacketHeader::decode`] has taken for a sealed one; false if its sender
-    /// does not have the key, or it was changed on its way.
+    /// Opens the body of `frame`, which [`PacketHeader::decode`] has taken for a sealed one; false
+    /// if its sender does not have the key, or it was changed on its way.
     pub(super) fn open(
         frame: &mut [u8],
         body: usize,
@@ -206,8 +208,8 @@ impl PacketHeader {
     }
 
     /// The header of `frame`, and how long its body is. `None` if it is no frame of this version,
-    /// is cut, or its checksum does not match. A sealed one has none: nothing of it may be believed before
-    /// [`PacketHeader::open`].
+    /// is cut, or its checksum does not match. A sealed one has none: nothing of it may be believed
+    /// before [`PacketHeader::open`].
     pub(super) fn decode(frame: &[u8]) -> Option<(Self, usize)> {
         let bytes = frame.get(..HEADER_SIZE)?;
         if bytes[..4] != MAGIC || bytes[4] != VERSION || bytes[7] != 0 || bytes[54..60] != [0; 6] {
@@ -284,8 +286,8 @@ pub(super) fn decode_segments(bytes: &[u8]) -> Vec<RemoteSegment> {
 
 /// Bytes of a ticket: who shows it was told so over the control connection.
 pub const TICKET_SIZE: usize = 16;
-/// What both sides got over the control connection, besides the ticket: the key that seals all, if it is
-/// to be sealed.
+/// What both sides got over the control connection, besides the ticket: the key that seals all, if
+/// it is to be sealed.
 pub type SealKey = Option<[u8; KEY_SIZE]>;
 /// Bytes of an endpoint's address, at most.
 const ADDRESS_MAX: usize = 256;

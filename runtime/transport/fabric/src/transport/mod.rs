@@ -2,8 +2,9 @@
 //! mechanism the [`policy`](crate::policy) finds cheapest.
 //!
 //! A connection begins with a ticket that both sides got over the control connection, and ends with
-//! `close`, silence, or an error: then all that belonged to it is freed, and its regions are closed.
-//! Processes come and go; their number is not known beforehand (PVFS2 over Quadrics, section 3).
+//! `close`, silence, or an error: then all that belonged to it is freed, and its regions are
+//! closed. Processes come and go; their number is not known beforehand (PVFS2 over Quadrics,
+//! section 3).
 //!
 //! All of it works by polling, on one thread: [`Transport::poll`], then [`Transport::next_event`]
 //! until there is none. Remote reads over TCP need the target's polls, too.
@@ -67,8 +68,8 @@ pub struct TransportOptions {
     pub slots: u16,
     /// See `slots`.
     pub slot: usize,
-    /// Bytes of bulk on their way in, per connection. What is handed out while half of them are in use is copied,
-    /// so that a receiver that keeps it delays no other.
+    /// Bytes of bulk on their way in, per connection. What is handed out while half of them are in
+    /// use is copied, so that a receiver that keeps it delays no other.
     pub inbound: usize,
     /// Whether bulk outside of frames has a checksum of its own.
     pub check_bulk: bool,
@@ -422,8 +423,9 @@ impl Transport {
         }
     }
 
-    /// Whether nothing is to be done now, so that one may sleep on [`Fabric::waitable`], at most for an eighth of
-    /// [`TransportOptions::silence`]; if the provider has nothing to sleep on, one looks again by oneself.
+    /// Whether nothing is to be done now, so that one may sleep on [`Fabric::waitable`], at most
+    /// for an eighth of [`TransportOptions::silence`]; if the provider has nothing to sleep on, one
+    /// looks again by oneself.
     pub fn may_rest(&mut self) -> bool {
         let idle = self.events.is_empty()
             && self.busy.is_empty()

@@ -1,8 +1,8 @@
-//! Sealed connections: AES-128-GCM (NIST SP 800-38D) over every frame and every bulk, also over what is moved
-//! by one-sided operations. No third party can read, change, repeat or mix anything.
+//! Sealed connections: AES-128-GCM (NIST SP 800-38D) over every frame and every bulk, also over
+//! what is moved by one-sided operations. No third party can read, change, repeat or mix anything.
 //!
-//! The key belongs to one connection and comes over the control connection, as the ticket does. A nonce
-//! names the direction, the use and a number that is never used twice under one key.
+//! The key belongs to one connection and comes over the control connection, as the ticket does. A
+//! nonce names the direction, the use and a number that is never used twice under one key.
 
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -10,8 +10,9 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 pub const KEY_SIZE: usize = 16;
 /// Bytes that sealing adds.
 pub(super) const TAG_SIZE: usize = 16;
-/// Bytes sealed under one key in one direction, at most: 2^40 blocks, so that the odds to distinguish
-/// the cipher from noise stay below 2^-48. The connection is over then, and its successor has a new key.
+/// Bytes sealed under one key in one direction, at most: 2^40 blocks, so that the odds to
+/// distinguish the cipher from noise stay below 2^-48. The connection is over then, and its
+/// successor has a new key.
 const SEALED_MAX: u64 = 1 << 44;
 
 /// What is sealed: numbers of different uses never meet.
@@ -43,7 +44,8 @@ impl Seal {
         Self { key: LessSafeKey::new(key), began, sealed: 0, bulks: 0 }
     }
 
-    /// Seals `bytes`, of which the last [`TAG_SIZE`] are room for the tag; `clear` is authenticated with them.
+    /// Seals `bytes`, of which the last [`TAG_SIZE`] are room for the tag; `clear` is authenticated
+    /// with them.
     pub(super) fn seal(&mut self, what: SealUse, number: u32, clear: &[u8], bytes: &mut [u8]) {
         let (content, room) = bytes.split_at_mut(bytes.len() - TAG_SIZE);
         self.sealed += content.len() as u64;
@@ -52,8 +54,8 @@ impl Seal {
         room.copy_from_slice(tag.expect("a message is shorter than 64 GiB").as_ref());
     }
 
-    /// Opens in place what the other side has sealed; false if it was not that, and nothing in `bytes` can
-    /// be used then.
+    /// Opens in place what the other side has sealed; false if it was not that, and nothing in
+    /// `bytes` can be used then.
     #[must_use]
     pub(super) fn open(&self, what: SealUse, number: u32, clear: &[u8], bytes: &mut [u8]) -> bool {
         self.key.open_in_place(nonce(what, !self.began, number), Aad::from(clear), bytes).is_ok()
@@ -66,7 +68,8 @@ impl Seal {
         number
     }
 
-    /// Whether the key has done its work, or numbers would come again soon; `sequence` is that of frames.
+    /// Whether the key has done its work, or numbers would come again soon; `sequence` is that of
+    /// frames.
     pub(super) fn is_worn(&self, sequence: u32) -> bool {
         let numbers_max = u32::MAX - (1 << 16);
         self.sealed > SEALED_MAX || self.bulks > numbers_max || sequence > numbers_max

@@ -1,4 +1,5 @@
-//! Two transports of one process, over real libfabric: every mechanism, and every kind of bad frame.
+//! Two transports of one process, over real libfabric: every mechanism, and every kind of bad
+//! frame.
 
 use super::frame::{PacketGreeting, PacketHeader, PacketKind, SUM_IS_HERE, encode_segments};
 use super::seal::{SealUse, TAG_SIZE};
@@ -47,7 +48,8 @@ impl Two {
         two
     }
 
-    /// Offers this many bytes to be read, by a frame that is changed first. They can be read as long as the result lives.
+    /// Offers this many bytes to be read, by a frame that is changed first. They can be read as
+    /// long as the result lives.
     fn offer_forged(&mut self, bytes: usize, change: fn(&mut PacketHeader)) -> impl Sized + use<> {
         let source = FabricBuffer::holding(content(bytes));
         let open = self.ours.connections.get(self.to_them.0).unwrap();
@@ -452,7 +454,8 @@ fn garbage_of_a_stranger_is_counted_and_does_no_harm() {
             }
             stranger.send(&mut two, &bytes);
         }
-        // Well-formed frames without a connection, and a greeting with a ticket that was never given.
+        // Well-formed frames without a connection, and a greeting with a ticket that was never
+        // given.
         let greeting = PacketGreeting {
             ticket: [9; TICKET_SIZE],
             connection: 0,
