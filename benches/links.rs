@@ -30,7 +30,7 @@ use cluster::membership::{Founder, ProcessId};
 use transport::fabric::{FabricOptions, Fabrics, Provider};
 use transport::tls::{Authority, Identity, Keys};
 use transport::{Guard, Security};
-use volume::cluster::{ClusterShape, Engine, Member, MemberOptions, bootstrap};
+use volume::cluster::{ClusterMember, ClusterShape, Engine, MemberOptions, bootstrap};
 use volume::{RunOptions, VolumeError};
 
 /// Bytes of the block of each client.
@@ -311,7 +311,7 @@ fn serve(arguments: &[String]) {
         ending.retire(|_, _| true);
         std::process::exit(0);
     });
-    let mut member = Member::start(&directory, &options).expect("the process starts");
+    let mut member = ClusterMember::start(&directory, &options).expect("the process starts");
     let ended = member.run(|running| {
         running.answer_socket()?;
         println!("ready");

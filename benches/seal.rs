@@ -22,7 +22,7 @@ use futures::executor::block_on;
 use futures::future::{LocalBoxFuture, join, ready};
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hmac;
-use runtime::net::{Reader, Stream, Writer};
+use runtime::net::{ByteStream, StreamReader, StreamWriter};
 use transport::tls::{Authority, Keys};
 
 const SIZES: [usize; 6] = [64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20];
@@ -36,7 +36,7 @@ fn main() {
 #[derive(Clone, Default)]
 struct SealedPipe(Rc<RefCell<VecDeque<Bytes>>>);
 
-impl Reader for SealedPipe {
+impl StreamReader for SealedPipe {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         poll_fn(move |context| {
             let Some(part) = self.0.borrow_mut().pop_front() else {
@@ -50,7 +50,7 @@ impl Reader for SealedPipe {
     }
 }
 
-impl Writer for SealedPipe {
+impl StreamWriter for SealedPipe {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.borrow_mut().extend(parts);
         ready(Ok(())).boxed_local()
@@ -58,16 +58,16 @@ impl Writer for SealedPipe {
 }
 
 /// Both ends of a stream.
-fn plain() -> (Stream, Stream) {
+fn plain() -> (ByteStream, ByteStream) {
     let (there, back) = (SealedPipe::default(), SealedPipe::default());
     let end = |reader: &SealedPipe, writer: &SealedPipe| {
         let (reader, writer) = (Box::new(reader.clone()), Box::new(writer.clone()));
-        Stream { reader, writer, peer: String::new() }
+        ByteStream { reader, writer, peer: String::new() }
     };
     (end(&back, &there), end(&there, &back))
 }
 
-fn protected() -> (Stream, Stream) {
+fn protected() -> (ByteStream, ByteStream) {
     #[allow(clippy::disallowed_methods, reason = "certificates are of this day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (authority, root) = Authority::make(now).expect("keys can be made");
@@ -86,7 +86,7 @@ fn protected() -> (Stream, Stream) {
 fn carry(
     bencher: Bencher<'_, '_>,
     size: usize,
-    ends: (Stream, Stream),
+    ends: (ByteStream, ByteStream),
     tag: impl Fn(&[u8]) -> Tag,
 ) {
     let (mut near, mut far) = ends;

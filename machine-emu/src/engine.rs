@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use cluster::coordination::{
-    Answer, Change, Coordination, CoordinationError, Expect, LeaseId, Listing, Record, Records,
-    Version, Watch, WriteOutcome, check_lengths,
+    Coordination, CoordinationError, CoordinationFuture, Expect, LeaseId, Listing, Record,
+    RecordChange, Records, Version, Watch, WriteOutcome, check_lengths,
 };
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, select};
@@ -48,7 +48,7 @@ runtime::protocol! {
     /// See `Coordination::revoke`.
     7 Control Revoke { lease: LeaseId } -> (), by caller, retry never, from any, after recovery;
     /// The changes of a prefix after a version, and up to which these are all; waits for the first.
-    8 Control Changes { prefix: String, after: Version } -> (Version, Vec<Change>),
+    8 Control Changes { prefix: String, after: Version } -> (Version, Vec<RecordChange>),
         by caller, retry never, from any, after recovery;
 }
 
@@ -152,7 +152,7 @@ impl EngineServer {
         }
     }
 
-    async fn changes(&self, prefix: &str, after: Version) -> (Version, Vec<Change>) {
+    async fn changes(&self, prefix: &str, after: Version) -> (Version, Vec<RecordChange>) {
         let until = self.context.now() + CHANGES_HELD_MAX;
         loop {
             let changed = self.changed.next();
@@ -200,7 +200,7 @@ impl EngineServer {
 }
 
 /// Up to [`CHANGES_MAX`] changes, and the version of the last.
-fn changes_after(records: &Records, prefix: &str, after: Version) -> (Version, Vec<Change>) {
+fn changes_after(records: &Records, prefix: &str, after: Version) -> (Version, Vec<RecordChange>) {
     let (mut version, mut changes) = (after, Vec::new());
     while changes.len() < CHANGES_MAX
         && let Some((next, change)) = records.change_after(prefix, version)
@@ -230,7 +230,7 @@ impl SimulatedEngine {
         Self { context, engine }
     }
 
-    fn ask<C>(&self, call: C) -> Answer<'static, C::Reply>
+    fn ask<C>(&self, call: C) -> CoordinationFuture<'static, C::Reply>
     where
         C: runtime::Call<Protocol = Engine>,
     {
@@ -239,11 +239,11 @@ impl SimulatedEngine {
 }
 
 impl Coordination for SimulatedEngine {
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Record>> {
+    fn get<'a>(&'a self, key: &'a str) -> CoordinationFuture<'a, Option<Record>> {
         self.ask(Get { key: key.to_owned() })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing> {
+    fn list<'a>(&'a self, prefix: &'a str) -> CoordinationFuture<'a, Listing> {
         self.ask(List { prefix: prefix.to_owned() })
     }
 
@@ -253,27 +253,27 @@ impl Coordination for SimulatedEngine {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, WriteOutcome> {
+    ) -> CoordinationFuture<'a, WriteOutcome> {
         if let Err(error) = check_lengths(key, value) {
             return futures::future::ready(Err(error)).boxed_local();
         }
         self.ask(Write { key: key.to_owned(), value: value.to_vec(), expect, lease })
     }
 
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome> {
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> CoordinationFuture<'a, WriteOutcome> {
         self.ask(Remove { key: key.to_owned(), expect })
     }
 
-    fn grant(&self, length: Duration) -> Answer<'_, LeaseId> {
+    fn grant(&self, length: Duration) -> CoordinationFuture<'_, LeaseId> {
         let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         self.ask(Grant { length_ns })
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> Answer<'_, ()> {
+    fn keep_alive(&self, lease: LeaseId) -> CoordinationFuture<'_, ()> {
         self.ask(KeepAlive { lease })
     }
 
-    fn revoke(&self, lease: LeaseId) -> Answer<'_, ()> {
+    fn revoke(&self, lease: LeaseId) -> CoordinationFuture<'_, ()> {
         self.ask(Revoke { lease })
     }
 
@@ -287,11 +287,11 @@ struct SimulatedWatch {
     engine: SimulatedEngine,
     prefix: String,
     after: Version,
-    told: std::collections::VecDeque<Change>,
+    told: std::collections::VecDeque<RecordChange>,
 }
 
 impl Watch for SimulatedWatch {
-    fn next(&mut self) -> Answer<'_, Change> {
+    fn next(&mut self) -> CoordinationFuture<'_, RecordChange> {
         async move {
             loop {
                 if let Some(change) = self.told.pop_front() {

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use runtime::net::{Address, Direct, Listener, Reader, Stream, Writer};
+use runtime::net::{Address, ByteStream, Direct, Listener, StreamReader, StreamWriter};
 use runtime::seed::Rng;
 
 use crate::alarm::Alarm;
@@ -49,7 +49,7 @@ pub struct StreamFaults {
 
 struct ListenerState {
     node: u32,
-    backlog: VecDeque<Stream>,
+    backlog: VecDeque<ByteStream>,
     waker: Option<Waker>,
 }
 
@@ -221,7 +221,7 @@ impl PipeReader {
     }
 }
 
-impl Reader for PipeReader {
+impl StreamReader for PipeReader {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         async move {
             let room = buffer.capacity() - buffer.len();
@@ -335,7 +335,7 @@ impl PipeWriter {
     }
 }
 
-impl Writer for PipeWriter {
+impl StreamWriter for PipeWriter {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         let mut parts = VecDeque::from(parts);
         poll_fn(move |cx| self.poll_write(cx, &mut parts)).boxed_local()
@@ -358,7 +358,7 @@ struct EmuListener {
 }
 
 impl Listener for EmuListener {
-    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>> {
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<ByteStream>> {
         let key = self.address.to_string();
         let core = self.core.clone();
         poll_fn(move |cx| {
@@ -410,7 +410,7 @@ impl Core {
         self: &Rc<Self>,
         address: &Address,
         peer: Option<&str>,
-    ) -> io::Result<Stream> {
+    ) -> io::Result<ByteStream> {
         let mut streams = self.streams.borrow_mut();
         streams.clients += 1;
         let peer = peer.map_or_else(|| format!("client {}", streams.clients), str::to_owned);
@@ -442,10 +442,10 @@ impl Core {
         to: &Rc<RefCell<StreamPipe>>,
         peer: String,
         wire: Option<HostWire>,
-    ) -> Stream {
+    ) -> ByteStream {
         let reader = PipeReader { core: self.clone(), pipe: from.clone(), alarm: None };
         let writer = PipeWriter { core: self.clone(), pipe: to.clone(), back: from.clone(), wire };
-        Stream { reader: Box::new(reader), writer: Box::new(writer), peer }
+        ByteStream { reader: Box::new(reader), writer: Box::new(writer), peer }
     }
 
     /// A node dies: its streams break, its listeners close.

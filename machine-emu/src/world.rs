@@ -9,7 +9,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use runtime::net::{Address, Stream};
+use runtime::net::{Address, ByteStream};
 use runtime::{Context, Epoch, NodeId, NodeKind, SharedServers};
 
 use crate::core::{Core, WorldShape, rng_for};
@@ -370,12 +370,12 @@ impl World {
     }
 
     /// A stream from outside to the listener at `address`.
-    pub fn connect(&self, address: &Address) -> io::Result<Stream> {
+    pub fn connect(&self, address: &Address) -> io::Result<ByteStream> {
         self.core().connect(address, None)
     }
 
     /// The same from `peer`, as `10.0.0.1:700`: a client that comes back from where it was.
-    pub fn connect_from(&self, peer: &str, address: &Address) -> io::Result<Stream> {
+    pub fn connect_from(&self, peer: &str, address: &Address) -> io::Result<ByteStream> {
         self.core().connect(address, Some(peer))
     }
 

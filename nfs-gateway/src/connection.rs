@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{Either, join3, select};
 use runtime::Context;
-use runtime::net::{Reader, Stream, Writer};
+use runtime::net::{ByteStream, StreamReader, StreamWriter};
 use runtime::sync::Event;
 use tracing::Instrument as _;
 
@@ -162,15 +162,15 @@ impl ClientConnection {
     }
 
     /// Serves `stream` until it ends.
-    pub(crate) async fn run(self: Rc<Self>, stream: Stream) {
-        let Stream { reader, writer, peer } = stream;
+    pub(crate) async fn run(self: Rc<Self>, stream: ByteStream) {
+        let ByteStream { reader, writer, peer } = stream;
         tracing::debug!(target: "mdfs::nfs", peer, "connected");
         // The reader first: the writer then finds its immediate replies when it is polled.
         join3(self.read_and_drain(reader), self.write(writer), self.watch()).await;
         tracing::debug!(target: "mdfs::nfs", peer, "disconnected");
     }
 
-    async fn read_and_drain(self: &Rc<Self>, reader: Box<dyn Reader>) {
+    async fn read_and_drain(self: &Rc<Self>, reader: Box<dyn StreamReader>) {
         let end = self.read(reader).await;
         match end {
             Ok(()) | Err(ReadEnd::RpcPeer | ReadEnd::Stopped) => {}
@@ -236,7 +236,7 @@ impl ClientConnection {
         }
     }
 
-    async fn read(self: &Rc<Self>, mut reader: Box<dyn Reader>) -> Result<(), ReadEnd> {
+    async fn read(self: &Rc<Self>, mut reader: Box<dyn StreamReader>) -> Result<(), ReadEnd> {
         let config = &self.shared.config;
         let (bytes_max, fragments_max) = (config.record_bytes_max, config.fragments_max);
         let mut assembler =
@@ -278,7 +278,7 @@ impl ClientConnection {
     /// Receives bytes.
     async fn receive(
         &self,
-        reader: &mut dyn Reader,
+        reader: &mut dyn StreamReader,
         assembler: &mut RecordAssembler,
     ) -> Result<(), ReadEnd> {
         let received = match reader.direct() {
@@ -394,7 +394,7 @@ impl ClientConnection {
         self.shared.slow.note(now, &SlowCall { trace, host: self.host(), xid, what, took });
     }
 
-    async fn write(&self, mut writer: Box<dyn Writer>) {
+    async fn write(&self, mut writer: Box<dyn StreamWriter>) {
         let mut closed = pin!(self.closed.wait());
         loop {
             let some = poll_fn(|cx| {
@@ -431,7 +431,7 @@ impl ClientConnection {
     }
 
     /// Sends `parts`; closes the connection if they cannot be sent.
-    async fn send(&self, writer: &mut dyn Writer, parts: Vec<Bytes>) {
+    async fn send(&self, writer: &mut dyn StreamWriter, parts: Vec<Bytes>) {
         let now = self.shared.ctx.now();
         self.sending_since.set(Some(now));
         let sent = writer.write(parts).await;

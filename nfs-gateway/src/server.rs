@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use runtime::Context;
-use runtime::net::{Address, Listener, Stream};
+use runtime::net::{Address, ByteStream, Listener};
 use runtime::sync::Event;
 
 use crate::config::Config;
@@ -165,7 +165,7 @@ impl Server {
         self.ended.tell();
     }
 
-    fn connect(self: &Rc<Self>, stream: Stream) {
+    fn connect(self: &Rc<Self>, stream: ByteStream) {
         let peer = RpcPeer::new(&stream.peer, self.shared.ctx.random());
         if let Err(limit) = self.check_limits(&peer.host) {
             // Dropping the stream closes it.

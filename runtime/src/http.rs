@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{LocalBoxFuture, select};
 
 use crate::Context;
-use crate::net::{Listener, Stream};
+use crate::net::{ByteStream, Listener};
 
 /// Requests that are answered at a time, at most; further ones are hung up on.
 const REQUESTS_MAX: usize = 8;
@@ -58,7 +58,7 @@ pub async fn answer(context: Context, mut listener: Box<dyn Listener>, pages: Rc
     }
 }
 
-async fn answer_one(mut stream: Stream, pages: &HttpPages) {
+async fn answer_one(mut stream: ByteStream, pages: &HttpPages) {
     let mut request = BytesMut::with_capacity(1 << 10);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let is_long = request.len() > REQUEST_BYTES_MAX;

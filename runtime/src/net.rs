@@ -28,29 +28,29 @@ impl fmt::Display for Address {
 /// Accepts streams.
 pub trait Listener {
     /// The next stream.
-    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>>;
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<ByteStream>>;
     /// Where this really listens.
     fn address(&self) -> Address;
 }
 
 /// One accepted stream.
-pub struct Stream {
+pub struct ByteStream {
     /// Bytes from the other side.
-    pub reader: Box<dyn Reader>,
+    pub reader: Box<dyn StreamReader>,
     /// Bytes to the other side.
-    pub writer: Box<dyn Writer>,
+    pub writer: Box<dyn StreamWriter>,
     /// Who the other side is, as the machine knows it (`address:port`, or `local`).
     pub peer: String,
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for ByteStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("ByteStream").field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
 /// The receiving half of a stream.
-pub trait Reader {
+pub trait StreamReader {
     /// Waits for bytes and appends them to the spare capacity of `buffer`, growing it if there is
     /// none. Returns how many; 0 at the end of the stream.
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>>;
@@ -72,7 +72,7 @@ pub trait Direct {
 }
 
 /// The sending half of a stream.
-pub trait Writer {
+pub trait StreamWriter {
     /// Sends all of `parts` in order, without joining them first.
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>>;
 }

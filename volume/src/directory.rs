@@ -29,16 +29,16 @@ pub(crate) struct VolumeDirectory {
     path: PathBuf,
     /// Disk files and links that were made since it is held.
     made: Vec<PathBuf>,
-    _lock: Lock,
+    _lock: DirectoryLock,
 }
 
 /// The lock of the directory. It is taken off and not only closed: a program that this process
 /// starts at the same time has the open file, too, until it is another program, and would hold the
 /// lock for that long.
 #[derive(Debug)]
-struct Lock(File);
+struct DirectoryLock(File);
 
-impl Drop for Lock {
+impl Drop for DirectoryLock {
     fn drop(&mut self) {
         // What is closed next is not locked any more either.
         let _ = self.0.unlock();
@@ -120,7 +120,9 @@ impl VolumeDirectory {
         let options = File::options().create(true).truncate(false).write(true).open(&name);
         let lock = options.map_err(host("cannot open", &name))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), made: Vec::new(), _lock: Lock(lock) }),
+            Ok(()) => {
+                Ok(Self { path: path.to_owned(), made: Vec::new(), _lock: DirectoryLock(lock) })
+            }
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse),
             Err(TryLockError::Error(error)) => Err(host("cannot lock", &name)(error)),
         }

@@ -78,7 +78,7 @@ pub enum VolumeError {
     Unknown(String),
     /// A disk node cannot start.
     #[error("{0}")]
-    DiskNode(#[from] blockio::OpenError),
+    DiskNode(#[from] blockio::DiskNodeError),
     /// The metadata of a node cannot be read.
     #[error("the metadata of {node}: {error}")]
     Metadata {

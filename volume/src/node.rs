@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use blockio::{BlockClient, Geometry, OpenError, Stripes};
+use blockio::{BlockClient, DiskNodeError, Geometry, Stripes};
 use cache::CacheClient;
 use fileio::FileServer;
 use fileio::client::SharedFileServer;
@@ -152,9 +152,9 @@ pub async fn serve_disks_to_read(
 }
 
 /// The operator knows disks by their paths.
-fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> VolumeError {
+fn with_path(error: DiskNodeError, mut paths: Vec<PathBuf>) -> VolumeError {
     match error {
-        OpenError::Disk { disk, why, .. } if (disk as usize) < paths.len() => {
+        DiskNodeError::Disk { disk, why, .. } if (disk as usize) < paths.len() => {
             VolumeError::Disk { path: paths.swap_remove(disk as usize), error: why }
         }
         other => other.into(),

@@ -53,6 +53,6 @@ pub use format::format_disk;
 pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
 pub use open::{DiskError, ExpectedDisk, identify, open_disk};
 pub use range::{read_range, write_range};
-pub use server::{Config, OpenError, Server};
+pub use server::{Config, DiskNodeError, Server};
 pub use stripes::{Answer, BootId, Stripes, blocks_of};
 pub use superblock::Superblock;

@@ -59,7 +59,7 @@ impl Default for Config {
 
 /// Why a disk node cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum DiskNodeError {
     /// The node was given too few or too many disks.
     #[error("disk node {disk_node} has {expected} disks, {found} were given")]
     Count {
@@ -88,19 +88,19 @@ async fn check_disks(
     geometry: Geometry,
     disks: &[Rc<dyn Disk>],
     config: Config,
-) -> Result<(u32, Vec<CheckedDisk>), OpenError> {
+) -> Result<(u32, Vec<CheckedDisk>), DiskNodeError> {
     let NodeKind::Disk(disk_node) = context.node().kind() else {
         panic!("{} is no disk node", context.node());
     };
     let (expected, found) = (geometry.disks_per_node, disks.len());
     if found != expected as usize {
-        return Err(OpenError::Count { disk_node, expected, found });
+        return Err(DiskNodeError::Count { disk_node, expected, found });
     }
     let epoch = context.epoch();
     let checks = (0..).zip(disks).map(|(disk, device)| async move {
         let expected = ExpectedDisk { geometry, disk_node, disk, epoch, served: config.served };
         let found = check_disk(&**device, &expected).await;
-        found.map_err(|why| OpenError::Disk { disk_node, disk, why })
+        found.map_err(|why| DiskNodeError::Disk { disk_node, disk, why })
     });
     Ok((disk_node, try_join_all(checks).await?))
 }
@@ -154,12 +154,12 @@ impl Server {
         geometry: Geometry,
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
-    ) -> Result<Rc<Self>, OpenError> {
+    ) -> Result<Rc<Self>, DiskNodeError> {
         let (disk_node, checked) = check_disks(context, geometry, &disks, config).await?;
         let epoch = context.epoch();
         let take_overs = (0..).zip(&disks).zip(checked).map(|((disk, device), found)| async move {
             let taken = found.take_over(&**device, epoch).await;
-            taken.map_err(|why| OpenError::Disk { disk_node, disk, why })
+            taken.map_err(|why| DiskNodeError::Disk { disk_node, disk, why })
         });
         try_join_all(take_overs).await?;
         Ok(Self::new(context, geometry, disk_node, disks, config))
@@ -173,7 +173,7 @@ impl Server {
         geometry: Geometry,
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
-    ) -> Result<(Rc<Self>, Vec<u32>), OpenError> {
+    ) -> Result<(Rc<Self>, Vec<u32>), DiskNodeError> {
         let (disk_node, checked) = check_disks(context, geometry, &disks, config).await?;
         let hurt = (0..).zip(&checked).filter(|(_, found)| found.needs_repair());
         let hurt = hurt.map(|(disk, _)| disk).collect();

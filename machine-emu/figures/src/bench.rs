@@ -41,7 +41,7 @@ pub enum RunError {
     Stack(#[from] VolumeError),
     /// A disk node cannot start.
     #[error("a disk node of the emulated machine cannot start: {0}")]
-    DiskNode(#[from] blockio::OpenError),
+    DiskNode(#[from] blockio::DiskNodeError),
     /// The layers refused what an experiment asked.
     #[error("the layers refused a request of the experiment: {0}")]
     Block(#[from] blockio::protocol::Error),

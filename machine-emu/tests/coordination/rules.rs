@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use cluster::coordination::{
-    Change, Coordination, CoordinationError, Expect, Version, Watch, WriteOutcome, last_epoch,
-    next_epoch,
+    Coordination, CoordinationError, Expect, RecordChange, Version, Watch, WriteOutcome,
+    last_epoch, next_epoch,
 };
 use futures::future::{join, join_all, select};
 use runtime::Epoch;
@@ -117,7 +117,7 @@ async fn epochs_are_given_once(arm: &dyn Arm) {
     assert_eq!(last_epoch(&*engine).await.unwrap(), Epoch(1_001));
 }
 
-async fn next(arm: &dyn Arm, watch: &mut dyn Watch) -> Change {
+async fn next(arm: &dyn Arm, watch: &mut dyn Watch) -> RecordChange {
     let limit = arm.sleep(Duration::from_secs(5));
     match select(watch.next(), limit).await {
         futures::future::Either::Left((change, _)) => change.unwrap(),
@@ -125,9 +125,9 @@ async fn next(arm: &dyn Arm, watch: &mut dyn Watch) -> Change {
     }
 }
 
-fn put_of(change: Change) -> (String, Vec<u8>, Version) {
+fn put_of(change: RecordChange) -> (String, Vec<u8>, Version) {
     match change {
-        Change::Put { key, record } => (key, record.value, record.version),
+        RecordChange::Put { key, record } => (key, record.value, record.version),
         change => panic!("{change:?}"),
     }
 }
@@ -157,7 +157,7 @@ async fn watches_tell_all(arm: &dyn Arm) {
         let (key, value, third) = put_of(next(arm, watch).await);
         assert_eq!((key.as_str(), value.as_slice()), ("w/2", &b"three"[..]));
         let removed = next(arm, watch).await;
-        let Change::Removed { key, version } = removed else { panic!("{removed:?}") };
+        let RecordChange::Removed { key, version } = removed else { panic!("{removed:?}") };
         assert!(key == "w/1" && version > third && third > second);
     };
     check(&mut *watch).await;
@@ -199,7 +199,7 @@ async fn leases_end(arm: &dyn Arm) {
     let mut watch = watcher.watch("l/ends", version);
     put_of(next(arm, &mut *watch).await);
     let told = next(arm, &mut *watch).await;
-    assert!(matches!(&told, Change::Removed { key, .. } if key == "l/ends"), "{told:?}");
+    assert!(matches!(&told, RecordChange::Removed { key, .. } if key == "l/ends"), "{told:?}");
     // And by will.
     engine.revoke(lease).await.unwrap();
     engine.revoke(lease).await.unwrap();

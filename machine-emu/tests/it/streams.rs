@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use machine_emu::{FaultKind, StreamFaults, World, WorldShape};
-use runtime::net::{Address, Stream};
+use runtime::net::{Address, ByteStream};
 use runtime::seed::with_seed;
 use runtime::{Context, NodeId};
 
@@ -38,7 +38,7 @@ fn start(world: &World) {
     world.advance(Duration::from_micros(1));
 }
 
-async fn read_to_end(stream: &mut Stream) -> BytesMut {
+async fn read_to_end(stream: &mut ByteStream) -> BytesMut {
     let mut all = BytesMut::new();
     while stream.reader.read(&mut all).await.unwrap() > 0 {}
     all
@@ -52,7 +52,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
         let mut data = vec![0; 3 << 20];
         rng.fill(&mut data);
         let data = Bytes::from(data);
-        let Stream { reader, mut writer, peer } = world.connect(&address()).unwrap();
+        let ByteStream { reader, mut writer, peer } = world.connect(&address()).unwrap();
         assert_eq!(peer, "localhost:2049");
         let sent = data.clone();
         let upload = async move {
@@ -62,7 +62,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
                 writer.write(parts).await.unwrap();
             }
         };
-        let mut down = Stream { reader, writer: Box::new(Nowhere), peer };
+        let mut down = ByteStream { reader, writer: Box::new(Nowhere), peer };
         let (received, ()) = world.run(async { futures::join!(read_to_end(&mut down), upload) });
         assert!(received == data);
         assert!(world.now() >= Duration::from_micros(40));
@@ -71,7 +71,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
 
 struct Nowhere;
 
-impl runtime::net::Writer for Nowhere {
+impl runtime::net::StreamWriter for Nowhere {
     fn write(&mut self, _: Vec<Bytes>) -> futures::future::LocalBoxFuture<'_, std::io::Result<()>> {
         Box::pin(async { Ok(()) })
     }

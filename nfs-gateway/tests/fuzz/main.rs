@@ -18,7 +18,7 @@ use fileio::protocol::FileIo;
 use machine_emu::{World, WorldShape};
 use nfs_gateway::{Config, Exports, Gateway};
 use peak_alloc::PeakAlloc;
-use runtime::net::{Address, Stream};
+use runtime::net::{Address, ByteStream};
 use runtime::seed::{Rng, with_seed};
 use runtime::{NodeId, VolumeId};
 
@@ -60,13 +60,13 @@ impl Stage {
         Self { world, gateway }
     }
 
-    fn connect(&self) -> Stream {
+    fn connect(&self) -> ByteStream {
         self.world.connect(self.gateway.address()).expect("the gateway listens")
     }
 
     /// Sends `bytes` in pieces and takes all that comes back, until the gateway has said all.
     fn exchange(&self, bytes: &[u8], piece: usize) -> Vec<u8> {
-        let Stream { mut reader, mut writer, .. } = self.connect();
+        let ByteStream { mut reader, mut writer, .. } = self.connect();
         self.world.run(async {
             for part in bytes.chunks(piece) {
                 if writer.write(vec![part.to_vec().into()]).await.is_err() {

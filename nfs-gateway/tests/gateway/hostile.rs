@@ -5,7 +5,7 @@ use std::time::Duration;
 use nfs_gateway::{Config, limits};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::*;
-use runtime::net::{Address, Listener, Stream};
+use runtime::net::{Address, ByteStream, Listener};
 use runtime::seed::{Rng, with_seed};
 
 use crate::kit::{
@@ -279,11 +279,11 @@ fn a_connection_too_many_is_closed_at_once() {
 struct OneHost(Box<dyn Listener>, u16);
 
 impl Listener for OneHost {
-    fn accept(&mut self) -> futures::future::LocalBoxFuture<'_, std::io::Result<Stream>> {
+    fn accept(&mut self) -> futures::future::LocalBoxFuture<'_, std::io::Result<ByteStream>> {
         Box::pin(async {
             let stream = self.0.accept().await?;
             self.1 += 1;
-            Ok(Stream { peer: format!("192.0.2.7:{}", self.1), ..stream })
+            Ok(ByteStream { peer: format!("192.0.2.7:{}", self.1), ..stream })
         })
     }
 

@@ -15,7 +15,7 @@ use nfs3_types::mount;
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{RPC_VERSION_2, auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
-use runtime::net::{Address, Reader, Stream, Writer};
+use runtime::net::{Address, ByteStream, StreamReader, StreamWriter};
 use runtime::seed::Rng;
 use runtime::{Caller, Context, NodeId, Server, VolumeId};
 
@@ -214,8 +214,8 @@ impl Verdict {
 
 /// One connection of an NFS client.
 pub(crate) struct Client {
-    reader: Box<dyn Reader>,
-    writer: Box<dyn Writer>,
+    reader: Box<dyn StreamReader>,
+    writer: Box<dyn StreamWriter>,
     received: BytesMut,
     xid: u32,
     credential: opaque_auth<'static>,
@@ -223,8 +223,8 @@ pub(crate) struct Client {
 
 impl Client {
     /// Over any stream, as root.
-    pub(crate) fn over(stream: Stream) -> Self {
-        let Stream { reader, writer, .. } = stream;
+    pub(crate) fn over(stream: ByteStream) -> Self {
+        let ByteStream { reader, writer, .. } = stream;
         let mut client = Self {
             reader,
             writer,

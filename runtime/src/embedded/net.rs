@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::net::{Address, Direct, Listener, Reader, Stream, Writer};
+use crate::net::{Address, ByteStream, Direct, Listener, StreamReader, StreamWriter};
 
 /// Room that a reader makes before it asks for bytes.
 const READ_ROOM: usize = 64 << 10;
@@ -45,23 +45,27 @@ pub(super) fn listen(address: Address) -> LocalBoxFuture<'static, io::Result<Box
     .boxed_local()
 }
 
-/// Both halves of a socket as a [`Stream`].
+/// Both halves of a socket as a [`ByteStream`].
 pub fn stream(
     reader: impl AsyncRead + Unpin + 'static,
     writer: impl AsyncWrite + Unpin + 'static,
     peer: String,
-) -> Stream {
-    Stream { reader: Box::new(SocketReader(reader)), writer: Box::new(SocketWriter(writer)), peer }
+) -> ByteStream {
+    ByteStream {
+        reader: Box::new(SocketReader(reader)),
+        writer: Box::new(SocketWriter(writer)),
+        peer,
+    }
 }
 
 impl Listener for TcpListener {
-    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>> {
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<ByteStream>> {
         async move {
             let (socket, peer) = (*self).accept().await?;
             socket.set_nodelay(true)?;
             let (reader, writer) = socket.into_split();
             let (reader, writer) = (Box::new(TcpReader(reader)), Box::new(SocketWriter(writer)));
-            Ok(Stream { reader, writer, peer: peer.to_string() })
+            Ok(ByteStream { reader, writer, peer: peer.to_string() })
         }
         .boxed_local()
     }
@@ -72,7 +76,7 @@ impl Listener for TcpListener {
 }
 
 impl Listener for UnixListener {
-    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>> {
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<ByteStream>> {
         async move {
             let (socket, _) = (*self).accept().await?;
             let (reader, writer) = socket.into_split();
@@ -100,7 +104,7 @@ async fn read_some(
 
 struct SocketReader<R>(R);
 
-impl<R: AsyncRead + Unpin> Reader for SocketReader<R> {
+impl<R: AsyncRead + Unpin> StreamReader for SocketReader<R> {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         async move {
             if buffer.capacity() == buffer.len() {
@@ -115,7 +119,7 @@ impl<R: AsyncRead + Unpin> Reader for SocketReader<R> {
 /// The same of a TCP connection.
 struct TcpReader(OwnedReadHalf);
 
-impl Reader for TcpReader {
+impl StreamReader for TcpReader {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         read_some(&mut self.0, buffer).boxed_local()
     }
@@ -145,7 +149,7 @@ impl Direct for TcpReader {
 
 struct SocketWriter<W>(W);
 
-impl<W: AsyncWrite + Unpin> Writer for SocketWriter<W> {
+impl<W: AsyncWrite + Unpin> StreamWriter for SocketWriter<W> {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         async move {
             let mut left: VecDeque<Bytes> = parts.into();

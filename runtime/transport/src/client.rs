@@ -25,7 +25,7 @@ use runtime::embedded::{sleep_on, stream};
 use runtime::ids::{Epoch, NodeId};
 use runtime::machine::{Ingress, LocalTask};
 use runtime::mail::{Envelope, Message};
-use runtime::net::Stream;
+use runtime::net::ByteStream;
 use runtime::protocol::Undelivered;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
@@ -79,12 +79,12 @@ pub fn connect(path: &Path) -> io::Result<ClientHandle> {
     ))
 }
 
-type Writer = Box<dyn runtime::net::Writer>;
+type LinkWriter = Box<dyn runtime::net::StreamWriter>;
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
-async fn open(path: &Path) -> io::Result<(ServerHello, FrameReader, Writer)> {
+async fn open(path: &Path) -> io::Result<(ServerHello, FrameReader, LinkWriter)> {
     let (reader, writer) = UnixStream::connect(path).await?.into_split();
-    let Stream { reader, writer, .. } = stream(reader, writer, String::new());
+    let ByteStream { reader, writer, .. } = stream(reader, writer, String::new());
     let mut frames = FrameReader::new(reader);
     Ok((greeting(&mut frames).await?, frames, writer))
 }
@@ -102,7 +102,7 @@ pub(crate) async fn dial(
     address: &str,
     hello: &PeerHello,
     guard: &Guard,
-) -> io::Result<(FrameReader, Writer)> {
+) -> io::Result<(FrameReader, LinkWriter)> {
     let socket = connect_to(address).await?;
     let (reader, writer) = socket.into_split();
     let plain = stream(reader, writer, address.to_owned());
@@ -114,7 +114,7 @@ pub(crate) async fn dial(
         }
     };
     let greeted = guard.greet(plain, hello.wanted).await.inspect_err(stranger)?;
-    let Stream { reader, mut writer, .. } = greeted;
+    let ByteStream { reader, mut writer, .. } = greeted;
     let mut head = Encoder::new();
     hello.put(&mut head);
     writer.write(pack(FrameHeader { kind: kind::HELLO, ..FrameHeader::default() }, head)).await?;
@@ -156,7 +156,7 @@ pub(crate) async fn talk(
     mut next: Option<Envelope>,
     requests: &mut mpsc::Receiver<Envelope>,
     mut frames: FrameReader,
-    mut writer: Writer,
+    mut writer: LinkWriter,
     watch: Option<LinkTimeout>,
     fast_path: &FastPath,
 ) -> io::Result<()> {

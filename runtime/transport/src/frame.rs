@@ -6,7 +6,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use runtime::ids::{Epoch, NodeId, VolumeId};
 use runtime::mail::Envelope;
-use runtime::net::Reader;
+use runtime::net::StreamReader;
 use runtime::protocol::{Caller, Class};
 use runtime::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
 
@@ -244,14 +244,14 @@ pub(super) fn unpack(mut first: Bytes, bulk: Bytes) -> Option<LinkFrame> {
 
 /// Takes frames out of a stream.
 pub(crate) struct FrameReader {
-    reader: Box<dyn Reader>,
+    reader: Box<dyn StreamReader>,
     buffer: BytesMut,
     /// Bytes of head and bulk, at most.
     longest: [usize; 2],
 }
 
 impl FrameReader {
-    pub(super) fn new(reader: Box<dyn Reader>) -> Self {
+    pub(super) fn new(reader: Box<dyn StreamReader>) -> Self {
         Self { reader, buffer: BytesMut::new(), longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
     }
 
@@ -326,7 +326,7 @@ mod tests {
     /// Hands out its bytes in small pieces.
     struct Trickle(Bytes, usize);
 
-    impl Reader for Trickle {
+    impl StreamReader for Trickle {
         fn read<'a>(
             &'a mut self,
             buffer: &'a mut BytesMut,

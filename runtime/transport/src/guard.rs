@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use runtime::metrics::{MetricKind, MetricsPage};
-use runtime::net::Stream;
+use runtime::net::ByteStream;
 
 /// Reasons and places of which one line was logged, at most; what comes after is only counted.
 const TOLD_MAX: usize = 256;
@@ -200,7 +200,7 @@ impl Guard {
 
     /// Protects a connection that this process made to process `wanted`.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_async, reason = "with tls it waits"))]
-    pub(super) async fn greet(&self, stream: Stream, wanted: u32) -> io::Result<Stream> {
+    pub(super) async fn greet(&self, stream: ByteStream, wanted: u32) -> io::Result<ByteStream> {
         match &self.security {
             Security::None => {
                 let _ = wanted;
@@ -213,7 +213,10 @@ impl Guard {
 
     /// Protects an accepted connection, and says who the peer is.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_async, reason = "with tls it waits"))]
-    pub(super) async fn receive(&self, stream: Stream) -> io::Result<(Stream, PeerIdentity)> {
+    pub(super) async fn receive(
+        &self,
+        stream: ByteStream,
+    ) -> io::Result<(ByteStream, PeerIdentity)> {
         match &self.security {
             Security::None => Ok((stream, PeerIdentity::Nothing)),
             #[cfg(feature = "tls")]

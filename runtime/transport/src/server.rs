@@ -20,7 +20,7 @@ use super::guard::{Guard, Refusal};
 use runtime::context::Context;
 use runtime::host::undelivered_bytes;
 use runtime::ids::{NodeId, VolumeId};
-use runtime::net::{Listener, Stream, Writer};
+use runtime::net::{ByteStream, Listener, StreamWriter};
 use runtime::protocol::{Caller, Undelivered};
 use runtime::sync::{Event, Limit};
 use runtime::wire::{Encoder, Wire as _, from_bytes};
@@ -100,7 +100,7 @@ struct AcceptGate {
 
 impl AcceptGate {
     /// Deals with one connection, in a task of its own.
-    fn come(self: Rc<Self>, context: &Context, stream: Stream, me: &Arc<LocalProcess>) {
+    fn come(self: Rc<Self>, context: &Context, stream: ByteStream, me: &Arc<LocalProcess>) {
         let number = self.next.replace(self.next.get() + 1);
         let (abort, aborted) = AbortHandle::new_pair();
         let mut strangers = self.strangers.borrow_mut();
@@ -140,12 +140,12 @@ impl AcceptGate {
     }
 }
 
-type IntroducedPeer = (FrameReader, Box<dyn Writer>, PeerHello);
+type IntroducedPeer = (FrameReader, Box<dyn StreamWriter>, PeerHello);
 
 /// Limits the time for a process to prove who it is and to name its peer.
 async fn introduce(
     context: &Context,
-    stream: Stream,
+    stream: ByteStream,
     me: &LocalProcess,
 ) -> Result<IntroducedPeer, (Refusal, io::Error)> {
     let coming = within(context, HELLO_TIME_MAX, hello(stream, me).boxed_local());
@@ -153,7 +153,10 @@ async fn introduce(
 }
 
 /// Waits for a process to introduce itself.
-async fn hello(stream: Stream, me: &LocalProcess) -> Result<IntroducedPeer, (Refusal, io::Error)> {
+async fn hello(
+    stream: ByteStream,
+    me: &LocalProcess,
+) -> Result<IntroducedPeer, (Refusal, io::Error)> {
     let refused = |why| (why, io::Error::from(io::ErrorKind::ConnectionRefused));
     let (stream, proven) =
         me.guard.receive(stream).await.map_err(|error| (Refusal::Unauthenticated, error))?;
@@ -186,7 +189,7 @@ async fn within<T>(
 async fn connection(
     context: Context,
     mut frames: FrameReader,
-    writer: Box<dyn Writer>,
+    writer: Box<dyn StreamWriter>,
     mut process: Option<Serving>,
 ) -> io::Result<()> {
     let is_process = process.is_some();
@@ -292,7 +295,7 @@ impl ReplyQueue {
         self.changed.tell();
     }
 
-    async fn send(self: Rc<Self>, mut writer: Box<dyn Writer>) {
+    async fn send(self: Rc<Self>, mut writer: Box<dyn StreamWriter>) {
         loop {
             let changed = self.changed.next();
             // Everything that waits goes out in one call.

@@ -63,7 +63,7 @@ pub enum MemberExit {
 }
 
 /// A process of a cluster.
-pub struct Member {
+pub struct ClusterMember {
     running: RunningVolume,
     id: ProcessId,
     me: Arc<LocalProcess>,
@@ -93,13 +93,13 @@ pub struct Member {
     ends: bool,
 }
 
-impl std::fmt::Debug for Member {
+impl std::fmt::Debug for ClusterMember {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Member").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-/// Ends a [`Member`] from another thread.
+/// Ends a [`ClusterMember`] from another thread.
 #[derive(Clone, Debug)]
 pub struct MemberStopper(std_mpsc::Sender<SupervisorEvent>);
 
@@ -111,14 +111,14 @@ impl MemberStopper {
     }
 }
 
-impl Drop for Member {
+impl Drop for ClusterMember {
     fn drop(&mut self) {
         // What libfabric leaves behind when its process just ends is there for others to see.
         self.me.guard.retire(|_, _| true);
     }
 }
 
-impl Member {
+impl ClusterMember {
     /// Starts a process in `directory`, which is made if it is not there. It serves nothing before
     /// [`run`](Self::run).
     pub fn start(directory: &Path, options: &MemberOptions) -> Result<Self, VolumeError> {

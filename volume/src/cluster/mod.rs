@@ -16,7 +16,7 @@ mod supervisor;
 
 pub use self::bootstrap::{ClusterShape, ClusterStatus, bootstrap, status};
 pub use self::decommission::{add, remove};
-pub use self::member::{Member, MemberExit, MemberOptions};
+pub use self::member::{ClusterMember, MemberExit, MemberOptions};
 
 use cluster::coordination::{CoordinationError, EtcdConfig};
 use cluster::membership::{CommandError, ProcessId};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transport::fabric::Fabrics;
 use transport::{Guard, Security};
 use volume::RunOptions;
-use volume::cluster::{Member, MemberExit, MemberOptions};
+use volume::cluster::{ClusterMember, MemberExit, MemberOptions};
 
 use super::file::MachineFile;
 use crate::commands::serve::{VolumeServer, read_settings};
@@ -75,8 +75,8 @@ impl ServeProcess {
             disk_bytes: file.volume.disk_size.0,
             run,
         };
-        let mut member =
-            Member::start(&process.directory, &options).map_err(|error| failed(error.into()))?;
+        let mut member = ClusterMember::start(&process.directory, &options)
+            .map_err(|error| failed(error.into()))?;
         end_with(signals, &member);
 
         let mut gateway = None;
@@ -123,7 +123,7 @@ impl ServeProcess {
 
 /// The first signal ends the process in order.
 #[allow(clippy::disallowed_methods, reason = "the program waits beside the machine, not in it")]
-fn end_with(mut signals: EndSignals, member: &Member) {
+fn end_with(mut signals: EndSignals, member: &ClusterMember) {
     let ender = member.ender();
     std::thread::spawn(move || {
         signals.wait();

@@ -9,7 +9,8 @@ use blockio::geometry::GeometryError;
 use blockio::protocol::{Error, Read};
 use blockio::superblock::Superblock;
 use blockio::{
-    Config, DiskError, ExpectedDisk, Geometry, OpenError, Server, format_disk, identify, open_disk,
+    Config, DiskError, DiskNodeError, ExpectedDisk, Geometry, Server, format_disk, identify,
+    open_disk,
 };
 use futures::FutureExt as _;
 use runtime::disk::Disk;
@@ -349,7 +350,7 @@ fn a_disk_node_wants_all_its_disks() {
     let opened = volume
         .world
         .run(async move { Server::open(&context, geometry, disks, Config::default()).await });
-    assert!(matches!(opened, Err(OpenError::Count { expected: 2, found: 1, .. })));
+    assert!(matches!(opened, Err(DiskNodeError::Count { expected: 2, found: 1, .. })));
 }
 
 #[test]

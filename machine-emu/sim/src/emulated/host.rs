@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use futures::channel::mpsc;
 use futures::{SinkExt as _, StreamExt as _};
 use nfs_gateway::{Config, Gateway};
-use runtime::net::{Address, Stream};
+use runtime::net::{Address, ByteStream};
 use runtime::{Context, NodeId};
 
 use super::{EmulatedError, Emulation};
@@ -62,10 +62,10 @@ impl HostGateway {
 }
 
 /// The process at the host that brings bytes to and from a stream.
-fn carry(context: &Context, stream: Stream) -> HostConnection {
+fn carry(context: &Context, stream: ByteStream) -> HostConnection {
     let (inward, mut said) = mpsc::channel::<Bytes>(PIECES_MAX);
     let (mut told, outward) = mpsc::channel::<Bytes>(PIECES_MAX);
-    let Stream { mut reader, mut writer, .. } = stream;
+    let ByteStream { mut reader, mut writer, .. } = stream;
     context.task(async move {
         while let Some(bytes) = said.next().await {
             // The gateway has closed the connection: the other task reports it.

@@ -14,7 +14,7 @@ use futures::channel::oneshot;
 use futures::future::{Either, select};
 use nfs3_types::nfs3::{NFS_PROGRAM, Nfs3Result, PROGRAM, VERSION, nfsstat3};
 use nfs3_types::xdr_codec::{Pack, Unpack};
-use runtime::net::{Address, Reader, Stream, Writer};
+use runtime::net::{Address, ByteStream, StreamReader, StreamWriter};
 use runtime::seed::Rng;
 use runtime::sync::Event;
 
@@ -215,7 +215,7 @@ impl<'a> HostLink<'a> {
         }
     }
 
-    fn connect(&self) -> Option<Stream> {
+    fn connect(&self) -> Option<ByteStream> {
         let Range { start, end } = self.gateways;
         let gateway = start + self.rng.borrow_mut().below(u64::from(end - start)) as u32;
         let connections = self.connections.get();
@@ -226,8 +226,8 @@ impl<'a> HostLink<'a> {
     }
 
     /// Uses one connection until it breaks, or the host hangs up.
-    async fn serve(&self, stream: Stream) {
-        let Stream { reader, writer, .. } = stream;
+    async fn serve(&self, stream: ByteStream) {
+        let ByteStream { reader, writer, .. } = stream;
         self.connected.set(true);
         self.queue.take();
         let calls: Vec<NfsCall> =
@@ -242,7 +242,7 @@ impl<'a> HostLink<'a> {
         select(both, pin!(context.sleep(patience))).await;
     }
 
-    async fn read(&self, mut reader: Box<dyn Reader>) {
+    async fn read(&self, mut reader: Box<dyn StreamReader>) {
         let mut received = BytesMut::new();
         while reader.read(&mut received).await.unwrap_or(0) > 0 {
             while let Some((xid, result)) = rpc::next_reply(&mut received) {
@@ -255,7 +255,7 @@ impl<'a> HostLink<'a> {
         }
     }
 
-    async fn write(&self, mut writer: Box<dyn Writer>) {
+    async fn write(&self, mut writer: Box<dyn StreamWriter>) {
         loop {
             let queued = self.queued.next();
             let records: Vec<Bytes> = self.queue.borrow_mut().drain(..).collect();

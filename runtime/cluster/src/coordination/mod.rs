@@ -131,7 +131,7 @@ runtime::choice! {
 
 runtime::choice! {
     /// What a watch tells.
-    pub enum Change {
+    pub enum RecordChange {
         /// A record is new, or has changed.
         1 Put { /// Its key.
             key: String, /// What it holds now.
@@ -188,15 +188,15 @@ impl CoordinationError {
 }
 
 /// The answer to come. A call whose answer is dropped is a call whose outcome is unknown.
-pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, CoordinationError>>;
+pub type CoordinationFuture<'a, T> = LocalBoxFuture<'a, Result<T, CoordinationError>>;
 
 /// An engine that keeps small records. What each of them promises is in [the module](self).
 pub trait Coordination {
     /// The record of `key`.
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Record>>;
+    fn get<'a>(&'a self, key: &'a str) -> CoordinationFuture<'a, Option<Record>>;
 
     /// All records whose keys begin with `prefix`, as they are at one instant.
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing>;
+    fn list<'a>(&'a self, prefix: &'a str) -> CoordinationFuture<'a, Listing>;
 
     /// Makes the record of `key` be `value`, if what is `expect`ed is there. The record goes with
     /// `lease`, if one is given, and else stays.
@@ -206,26 +206,26 @@ pub trait Coordination {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, WriteOutcome>;
+    ) -> CoordinationFuture<'a, WriteOutcome>;
 
     /// Removes the record of `key`, if what is `expect`ed is there. `Done` also if there was none
     /// and that is no contradiction; its version is then any.
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome>;
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> CoordinationFuture<'a, WriteOutcome>;
 
     /// A lease of this length. Engines may make it longer, and count in whole seconds.
-    fn grant(&self, length: Duration) -> Answer<'_, LeaseId>;
+    fn grant(&self, length: Duration) -> CoordinationFuture<'_, LeaseId>;
 
     /// The lease begins anew. `LeaseOver` if there is none.
-    fn keep_alive(&self, lease: LeaseId) -> Answer<'_, ()>;
+    fn keep_alive(&self, lease: LeaseId) -> CoordinationFuture<'_, ()>;
 
     /// Ends a lease, and removes its records. Also if it is over.
-    fn revoke(&self, lease: LeaseId) -> Answer<'_, ()>;
+    fn revoke(&self, lease: LeaseId) -> CoordinationFuture<'_, ()>;
 
     /// The changes after `after` of records whose keys begin with `prefix`.
     fn watch(&self, prefix: &str, after: Version) -> Box<dyn Watch>;
 
     /// Makes the record of `key` be `value`, whatever was there.
-    fn put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, Version> {
+    fn put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> CoordinationFuture<'a, Version> {
         async move {
             match self.write(key, value, Expect::Any {}, None).await? {
                 WriteOutcome::Done { version } => Ok(version),
@@ -244,7 +244,7 @@ pub trait Watch {
     /// (before an error that is not safe: changes that were made at once have one version). The
     /// connection may be gone without a sign, so who watches also reads now and then. Dropping the
     /// future loses nothing.
-    fn next(&mut self) -> Answer<'_, Change>;
+    fn next(&mut self) -> CoordinationFuture<'_, RecordChange>;
 }
 
 /// A new epoch, later than any that was given before and than `after`; durable when it returns. No

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::{Change, CoordinationError, Expect, LeaseId, Listing, Record, Version, WriteOutcome};
+use super::{
+    CoordinationError, Expect, LeaseId, Listing, Record, RecordChange, Version, WriteOutcome,
+};
 
 /// Changes that are kept for watchers; a watcher that needs older ones has missed some.
 pub const CHANGES_KEPT_MAX: usize = 4096;
@@ -31,7 +33,7 @@ pub struct Records {
     held: BTreeMap<String, StoredRecord>,
     leases: BTreeMap<LeaseId, Lease>,
     last_lease: LeaseId,
-    changes: VecDeque<(Version, Change)>,
+    changes: VecDeque<(Version, RecordChange)>,
     /// Changes up to here are no longer known.
     forgotten: Version,
 }
@@ -115,7 +117,7 @@ impl Records {
         let version = self.version;
         let record = Record { value: value.to_vec(), version };
         self.held.insert(key.to_owned(), StoredRecord { record: record.clone(), lease });
-        self.note(Change::Put { key: key.to_owned(), record });
+        self.note(RecordChange::Put { key: key.to_owned(), record });
         Ok(WriteOutcome::Done { version })
     }
 
@@ -132,7 +134,7 @@ impl Records {
     fn take(&mut self, key: &str) {
         if self.held.remove(key).is_some() {
             self.version.0 += 1;
-            self.note(Change::Removed { key: key.to_owned(), version: self.version });
+            self.note(RecordChange::Removed { key: key.to_owned(), version: self.version });
         }
     }
 
@@ -143,7 +145,7 @@ impl Records {
         }
     }
 
-    fn note(&mut self, change: Change) {
+    fn note(&mut self, change: RecordChange) {
         self.changes.push_back((self.version, change));
         if self.changes.len() > CHANGES_KEPT_MAX
             && let Some((version, _)) = self.changes.pop_front()
@@ -187,9 +189,9 @@ impl Records {
     }
 
     /// The first change of `prefix` after `after`, if it happened.
-    pub fn change_after(&self, prefix: &str, after: Version) -> Option<(Version, Change)> {
+    pub fn change_after(&self, prefix: &str, after: Version) -> Option<(Version, RecordChange)> {
         if after < self.forgotten {
-            return Some((self.version, Change::Missed {}));
+            return Some((self.version, RecordChange::Missed {}));
         }
         let first = self.changes.partition_point(|(version, _)| *version <= after);
         let later = self.changes.range(first..);
@@ -209,10 +211,10 @@ impl Records {
     }
 }
 
-fn key_of(change: &Change) -> &str {
+fn key_of(change: &RecordChange) -> &str {
     match change {
-        Change::Put { key, .. } | Change::Removed { key, .. } => key,
-        Change::Missed {} => "",
+        RecordChange::Put { key, .. } | RecordChange::Removed { key, .. } => key,
+        RecordChange::Missed {} => "",
     }
 }
 
@@ -243,12 +245,12 @@ mod tests {
     fn who_watches_from_too_long_ago_has_missed_something() {
         let mut records = Records::restore([("old".to_owned(), vec![1])]);
         let begun = records.version();
-        assert_eq!(records.change_after("", Version(0)), Some((begun, Change::Missed {})));
+        assert_eq!(records.change_after("", Version(0)), Some((begun, RecordChange::Missed {})));
         for _ in 0..=CHANGES_KEPT_MAX {
             records.write("k", b"", Expect::Any {}, None).unwrap();
         }
         let now = records.version();
-        assert_eq!(records.change_after("", begun), Some((now, Change::Missed {})));
+        assert_eq!(records.change_after("", begun), Some((now, RecordChange::Missed {})));
         let told = records.change_after("k", Version(begun.0 + 1)).unwrap();
         assert_eq!(told.0, Version(begun.0 + 2));
         assert_eq!(records.change_after("other", Version(begun.0 + 1)), None);

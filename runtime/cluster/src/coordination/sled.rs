@@ -11,8 +11,8 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 
 use super::{
-    Answer, Change, Coordination, CoordinationError, Expect, LeaseId, Listing, Record, Records,
-    Version, Watch, WriteOutcome, check_lengths,
+    Coordination, CoordinationError, CoordinationFuture, Expect, LeaseId, Listing, Record,
+    RecordChange, Records, Version, Watch, WriteOutcome, check_lengths,
 };
 
 /// Bytes of the page cache that sled may use: the records are few and small.
@@ -154,16 +154,16 @@ impl SledState {
 }
 
 /// What is known at once.
-fn try_now<'a, T: 'a>(answer: Result<T, CoordinationError>) -> Answer<'a, T> {
+fn try_now<'a, T: 'a>(answer: Result<T, CoordinationError>) -> CoordinationFuture<'a, T> {
     futures::future::ready(answer).boxed_local()
 }
 
 impl Coordination for Sled {
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Record>> {
+    fn get<'a>(&'a self, key: &'a str) -> CoordinationFuture<'a, Option<Record>> {
         try_now(Ok(self.shared.records().get(key)))
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing> {
+    fn list<'a>(&'a self, prefix: &'a str) -> CoordinationFuture<'a, Listing> {
         try_now(Ok(self.shared.records().list(prefix)))
     }
 
@@ -173,15 +173,15 @@ impl Coordination for Sled {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, WriteOutcome> {
+    ) -> CoordinationFuture<'a, WriteOutcome> {
         try_now(self.shared.write(key, value, expect, lease))
     }
 
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome> {
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> CoordinationFuture<'a, WriteOutcome> {
         try_now(self.shared.remove(key, expect))
     }
 
-    fn grant(&self, length: Duration) -> Answer<'_, LeaseId> {
+    fn grant(&self, length: Duration) -> CoordinationFuture<'_, LeaseId> {
         let now = self.shared.now();
         let granted = self.shared.records().grant(length, now);
         // A watch may have to wake for its end.
@@ -189,12 +189,12 @@ impl Coordination for Sled {
         try_now(granted)
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> Answer<'_, ()> {
+    fn keep_alive(&self, lease: LeaseId) -> CoordinationFuture<'_, ()> {
         let now = self.shared.now();
         try_now(self.shared.records().keep_alive(lease, now))
     }
 
-    fn revoke(&self, lease: LeaseId) -> Answer<'_, ()> {
+    fn revoke(&self, lease: LeaseId) -> CoordinationFuture<'_, ()> {
         self.shared.revoke(lease);
         try_now(Ok(()))
     }
@@ -216,7 +216,7 @@ struct SledWatch {
 
 impl SledWatch {
     /// The next change, or how long to wait for the end of a lease.
-    fn look(&self) -> Result<(Version, Change), Option<Duration>> {
+    fn look(&self) -> Result<(Version, RecordChange), Option<Duration>> {
         let records = self.shared.records();
         let change = records.change_after(&self.prefix, self.after);
         let now = self.shared.now();
@@ -226,7 +226,7 @@ impl SledWatch {
 
 impl Watch for SledWatch {
     #[allow(clippy::disallowed_methods, reason = "an engine of the machine has its timers")]
-    fn next(&mut self) -> Answer<'_, Change> {
+    fn next(&mut self) -> CoordinationFuture<'_, RecordChange> {
         async move {
             loop {
                 self.changed.mark_unchanged();

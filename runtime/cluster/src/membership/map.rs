@@ -192,7 +192,7 @@ impl NodeMap {
 
 runtime::record! {
     /// What a living process says of itself, bound to its lease.
-    pub struct Member {
+    pub struct MemberRecord {
         /// Its number.
         id: ProcessId,
         /// Which of its lives this is: random, not 0.
@@ -202,7 +202,7 @@ runtime::record! {
     }
 }
 
-impl Member {
+impl MemberRecord {
     /// The bytes that the engine keeps.
     pub fn to_record(&self) -> Vec<u8> {
         seal(self)
@@ -279,10 +279,10 @@ mod tests {
             01000000 01 02000000 0100000000000000 f2a517c1";
         assert_eq!(hex(&example().to_record()), golden.replace(' ', ""));
         let addresses = vec!["h1:7".to_owned()];
-        let member = Member { id: ProcessId(1), incarnation: 5, addresses };
+        let member = MemberRecord { id: ProcessId(1), incarnation: 5, addresses };
         let golden = "0100 01000000 0500000000000000 01000000 04000000 68313a37 e610011d";
         assert_eq!(hex(&member.to_record()), golden.replace(' ', ""));
-        assert_eq!(Member::from_record(&member.to_record()), Ok(member));
+        assert_eq!(MemberRecord::from_record(&member.to_record()), Ok(member));
     }
 
     fn hex(bytes: &[u8]) -> String {

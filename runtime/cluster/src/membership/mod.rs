@@ -27,5 +27,7 @@ pub use keeper::{
     CALL_TIME_MAX, Duties, GATHER, Keeper, KeeperEvent, LEASE, LOOK_EVERY, MARGIN, PROPOSE_STEP,
     RENEW_EVERY,
 };
-pub use map::{ADDRESSES_MAX, Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};
+pub use map::{
+    ADDRESSES_MAX, Assignment, MemberRecord, NodeMap, PROCESSES_MAX, Process, ProcessId,
+};
 pub use plan::{Founder, MOVES_CONCURRENCY_MAX, PlanError};

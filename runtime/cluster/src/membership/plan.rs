@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::map::{Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};
+use super::map::{Assignment, MemberRecord, NodeMap, PROCESSES_MAX, Process, ProcessId};
 use runtime::ids::{DISK_NODES_MAX, Epoch, FS_NODES_MAX, NodeId, NodeKind};
 
 /// Nodes that settle at one time, at most: each is without service for a moment, and the disks are
@@ -80,7 +80,7 @@ impl NodeMap {
     /// Who is no longer there loses its file-system nodes to the others, who is there in another
     /// life begins its nodes anew, who is new is taken in, and some nodes begin to move where that
     /// makes the load even. Moves whose source or destination is gone come to their end.
-    pub fn next(&self, members: &[Member]) -> Option<Self> {
+    pub fn next(&self, members: &[MemberRecord]) -> Option<Self> {
         let mut planner = Planner::new(self);
         planner.look_at_members(members);
         planner.end_broken_moves();
@@ -149,8 +149,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Who is there, and in which life.
-    fn look_at_members(&mut self, members: &[Member]) {
-        let members: BTreeMap<ProcessId, &Member> =
+    fn look_at_members(&mut self, members: &[MemberRecord]) {
+        let members: BTreeMap<ProcessId, &MemberRecord> =
             members.iter().map(|member| (member.id, member)).collect();
         for (&id, _) in members.iter().filter(|(id, _)| self.old.process(**id).is_none()) {
             if self.next.processes.len() < PROCESSES_MAX {

@@ -35,7 +35,7 @@ use tokio_rustls::rustls::{
 };
 
 pub use self::authority::{Authority, AuthorityError, Identity};
-use runtime::net::Stream;
+use runtime::net::ByteStream;
 
 /// What both sides speak above TLS (RFC 7301): a key of a cluster serves no other purpose.
 const SPOKEN: &[u8] = b"mdfs/1";
@@ -184,14 +184,14 @@ impl Keys {
     }
 
     /// As the side that connects, to process `wanted` and to no other.
-    pub async fn greet(&self, stream: Stream, wanted: u32) -> io::Result<Stream> {
+    pub async fn greet(&self, stream: ByteStream, wanted: u32) -> io::Result<ByteStream> {
         let connection = ClientConnection::new(self.client.clone(), name(wanted));
         let connection = connection.map_err(session::invalid)?;
         Ok(session::open(connection.into(), stream).await?.0)
     }
 
     /// As the side that is connected to; with the certificate of the other.
-    pub async fn receive(&self, stream: Stream) -> io::Result<(Stream, Certificate)> {
+    pub async fn receive(&self, stream: ByteStream) -> io::Result<(ByteStream, Certificate)> {
         let connection = ServerConnection::new(self.server.clone()).map_err(session::invalid)?;
         let (stream, certificate) = session::open(connection.into(), stream).await?;
         Ok((stream, certificate.ok_or(io::ErrorKind::PermissionDenied)?))

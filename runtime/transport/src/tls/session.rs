@@ -11,7 +11,7 @@ use futures::future::LocalBoxFuture;
 use tokio_rustls::rustls::{Connection, Error as TlsError};
 
 use super::Certificate;
-use runtime::net::{Reader, Stream, Writer};
+use runtime::net::{ByteStream, StreamReader, StreamWriter};
 
 /// Bytes that are sealed before they are sent, at most: they are copied once.
 const SEAL_CHUNK_MAX: usize = 256 << 10;
@@ -24,9 +24,9 @@ pub(super) fn invalid(error: TlsError) -> io::Error {
 /// side.
 pub(super) async fn open(
     connection: Connection,
-    stream: Stream,
-) -> io::Result<(Stream, Option<Certificate>)> {
-    let Stream { mut reader, mut writer, peer } = stream;
+    stream: ByteStream,
+) -> io::Result<(ByteStream, Option<Certificate>)> {
+    let ByteStream { mut reader, mut writer, peer } = stream;
     let session = Rc::new(TlsSession(RefCell::new(connection)));
     // Sealed pieces are bounded by us, and what is received is taken out at once.
     session.0.borrow_mut().set_buffer_limit(None);
@@ -54,7 +54,7 @@ pub(super) async fn open(
         .map(|certificate| certificate.clone().into_owned());
     let reader = Box::new(TlsReader { session: session.clone(), reader, sealed });
     let writer = Box::new(TlsWriter { session, writer });
-    Ok((Stream { reader, writer, peer }, certificate))
+    Ok((ByteStream { reader, writer, peer }, certificate))
 }
 
 /// What both halves of a stream share.
@@ -128,11 +128,11 @@ fn take_some(connection: &mut Connection, sealed: &mut BytesMut) -> io::Result<(
 
 struct TlsReader {
     session: Rc<TlsSession>,
-    reader: Box<dyn Reader>,
+    reader: Box<dyn StreamReader>,
     sealed: BytesMut,
 }
 
-impl Reader for TlsReader {
+impl StreamReader for TlsReader {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         async move {
             let before = buffer.len();
@@ -154,10 +154,10 @@ impl Reader for TlsReader {
 
 struct TlsWriter {
     session: Rc<TlsSession>,
-    writer: Box<dyn Writer>,
+    writer: Box<dyn StreamWriter>,
 }
 
-impl Writer for TlsWriter {
+impl StreamWriter for TlsWriter {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         async move {
             let mut left: VecDeque<Bytes> = parts.into();

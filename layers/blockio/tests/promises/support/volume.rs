@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::{BlockIo, Error, Unsynced};
 use blockio::{
-    BlockClient, BootId, Config, Geometry, OpenError, Server, Stripes as _, format_disk,
+    BlockClient, BootId, Config, DiskNodeError, Geometry, Server, Stripes as _, format_disk,
 };
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeId, VolumeId};
@@ -72,7 +72,7 @@ impl Volume {
     }
 
     /// Starts the server of each disk node.
-    pub(crate) fn serve(&self, config: Config) -> Result<(), OpenError> {
+    pub(crate) fn serve(&self, config: Config) -> Result<(), DiskNodeError> {
         let disks_per_node = self.geometry.disks_per_node as usize;
         let mut servers = Vec::new();
         for (index, disks) in (0..).zip(self.disks.chunks(disks_per_node)) {
@@ -82,7 +82,7 @@ impl Volume {
             let server = self.world.run(async move {
                 let server = Server::open(&context, geometry, disks, config).await?;
                 context.serve::<BlockIo>(server.clone());
-                Ok::<_, OpenError>(server)
+                Ok::<_, DiskNodeError>(server)
             })?;
             servers.push(server);
         }

@@ -23,8 +23,8 @@ use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Coordination, CoordinationError as Error, Expect, LeaseId, Listing, Record, Version,
-    Watch, WriteOutcome, check_lengths,
+    Coordination, CoordinationError as Error, CoordinationFuture, Expect, LeaseId, Listing, Record,
+    Version, Watch, WriteOutcome, check_lengths,
 };
 use http::Http;
 use watch::EtcdWatch;
@@ -231,7 +231,7 @@ fn error_of(answer: &Value) -> Error {
 }
 
 impl Coordination for Etcd {
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Record>> {
+    fn get<'a>(&'a self, key: &'a str) -> CoordinationFuture<'a, Option<Record>> {
         async move {
             let answer = self.read(&json!({ "key": self.encode_key(key) })).await?;
             answer["kvs"].get(0).map(record_in).transpose()
@@ -239,7 +239,7 @@ impl Coordination for Etcd {
         .boxed_local()
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing> {
+    fn list<'a>(&'a self, prefix: &'a str) -> CoordinationFuture<'a, Listing> {
         self.list_now(prefix).boxed_local()
     }
 
@@ -249,7 +249,7 @@ impl Coordination for Etcd {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, WriteOutcome> {
+    ) -> CoordinationFuture<'a, WriteOutcome> {
         async move {
             check_lengths(key, value)?;
             let lease = lease.map_or(0, |lease| lease.0).to_string();
@@ -260,20 +260,20 @@ impl Coordination for Etcd {
         .boxed_local()
     }
 
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome> {
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> CoordinationFuture<'a, WriteOutcome> {
         let delete = json!({ "request_delete_range": { "key": self.encode_key(key) } });
         self.change(key, expect, delete).boxed_local()
     }
 
-    fn grant(&self, length: Duration) -> Answer<'_, LeaseId> {
+    fn grant(&self, length: Duration) -> CoordinationFuture<'_, LeaseId> {
         self.grant_now(length).boxed_local()
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> Answer<'_, ()> {
+    fn keep_alive(&self, lease: LeaseId) -> CoordinationFuture<'_, ()> {
         self.keep_alive_now(lease).boxed_local()
     }
 
-    fn revoke(&self, lease: LeaseId) -> Answer<'_, ()> {
+    fn revoke(&self, lease: LeaseId) -> CoordinationFuture<'_, ()> {
         self.revoke_now(lease).boxed_local()
     }
 

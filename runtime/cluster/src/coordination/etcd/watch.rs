@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::http::{Http, HttpConnection};
 use super::{Etcd, error_of, nonsense, number, record_in};
-use crate::coordination::{Answer, Change, CoordinationError as Error, Version, Watch};
+use crate::coordination::{
+    CoordinationError as Error, CoordinationFuture, RecordChange, Version, Watch,
+};
 
 /// Bytes of one line, at most: changes of a few records.
 const LINE_LENGTH_MAX: usize = 64 << 20;
@@ -28,7 +30,7 @@ pub(super) struct EtcdWatch {
     open: Option<(HttpConnection, Incoming)>,
     /// Received, and not yet a line.
     rest: Vec<u8>,
-    told: VecDeque<Change>,
+    told: VecDeque<RecordChange>,
 }
 
 impl EtcdWatch {
@@ -46,7 +48,7 @@ impl EtcdWatch {
         Ok(())
     }
 
-    async fn next_change(&mut self) -> Result<Change, Error> {
+    async fn next_change(&mut self) -> Result<RecordChange, Error> {
         loop {
             if let Some(change) = self.told.pop_front() {
                 return Ok(change);
@@ -74,7 +76,7 @@ impl EtcdWatch {
         let result = line.get("result").ok_or_else(|| error_of(&line))?;
         if result["canceled"] == true {
             // The changes from which it was to begin are gone, or etcd has a reason of its own.
-            self.told.push_back(Change::Missed {});
+            self.told.push_back(RecordChange::Missed {});
             return Ok(());
         }
         for event in result["events"].as_array().into_iter().flatten() {
@@ -82,9 +84,9 @@ impl EtcdWatch {
             let Some(key) = Etcd::decode_key(&self.prefix, &entry["key"]) else { continue };
             self.told.push_back(if event["type"] == "DELETE" {
                 let version = number(&entry["mod_revision"]).map(Version);
-                Change::Removed { key, version: version.ok_or_else(nonsense)? }
+                RecordChange::Removed { key, version: version.ok_or_else(nonsense)? }
             } else {
-                Change::Put { key, record: record_in(entry)? }
+                RecordChange::Put { key, record: record_in(entry)? }
             });
         }
         Ok(())
@@ -92,7 +94,7 @@ impl EtcdWatch {
 }
 
 impl Watch for EtcdWatch {
-    fn next(&mut self) -> Answer<'_, Change> {
+    fn next(&mut self) -> CoordinationFuture<'_, RecordChange> {
         self.next_change().boxed_local()
     }
 }

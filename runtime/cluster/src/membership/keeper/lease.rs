@@ -9,7 +9,7 @@ use super::{
     RENEW_EVERY, RETRY_PAUSE, ServeState,
 };
 use crate::coordination::{CoordinationError, Expect, LeaseId, Record, WriteOutcome};
-use crate::membership::map::Member;
+use crate::membership::map::MemberRecord;
 
 /// How long a lease holds for sure that the engine began anew after `sent`.
 fn valid_until(sent: Duration) -> Duration {
@@ -76,7 +76,7 @@ impl Keeper {
         lease: LeaseId,
     ) -> Result<bool, CoordinationError> {
         let addresses = self.addresses.to_vec();
-        let member = Member { id: self.id, incarnation, addresses }.to_record();
+        let member = MemberRecord { id: self.id, incarnation, addresses }.to_record();
         let is_ours = |found: Option<Record>| found.is_some_and(|found| found.value == member);
         let write = self.engine.write(key, &member, Expect::Absent {}, Some(lease));
         match self.within(CALL_TIME_MAX, write).await {

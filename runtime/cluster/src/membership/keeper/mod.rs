@@ -38,7 +38,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use super::map::{NodeMap, ProcessId};
-use crate::coordination::{Answer, Coordination, CoordinationError, LeaseId};
+use crate::coordination::{Coordination, CoordinationError, CoordinationFuture, LeaseId};
 use runtime::context::Context;
 use runtime::ids::{Epoch, NodeId};
 use runtime::sync::Event as Bell;
@@ -238,7 +238,7 @@ impl Keeper {
     fn within<'a, T: 'a>(
         &self,
         limit: Duration,
-        answer: Answer<'a, T>,
+        answer: CoordinationFuture<'a, T>,
     ) -> impl Future<Output = Result<T, CoordinationError>> + 'a {
         let limit = self.context.sleep(limit);
         async move {

@@ -10,15 +10,15 @@ use super::{
     PROPOSE_STEPS_MAX, RETRY_PAUSE,
 };
 use crate::coordination::{
-    Change, CoordinationError, Expect, Listing, Version, Watch, WriteOutcome,
+    CoordinationError, Expect, Listing, RecordChange, Version, Watch, WriteOutcome,
 };
-use crate::membership::map::{Member, NodeMap};
+use crate::membership::map::{MemberRecord, NodeMap};
 
 /// All that is known of the cluster at one instant.
 struct ClusterView {
     map: NodeMap,
     map_version: Version,
-    members: Vec<Member>,
+    members: Vec<MemberRecord>,
 }
 
 /// Reads a listing. What is no map or member is left alone: it is of another version of the
@@ -33,7 +33,7 @@ fn view_in(listing: &Listing) -> Option<ClusterView> {
                 Err(error) => tracing::error!(%error, "the node map cannot be read"),
             }
         } else if key.starts_with(MEMBERS_PREFIX) {
-            match Member::from_record(&record.value) {
+            match MemberRecord::from_record(&record.value) {
                 Ok(member) => members.push(member),
                 Err(error) => tracing::error!(key, %error, "a member cannot be read"),
             }
@@ -155,10 +155,10 @@ impl Keeper {
 async fn changed_since(watch: &mut dyn Watch, seen: Version) -> Result<(), CoordinationError> {
     loop {
         match watch.next().await? {
-            Change::Put { record, .. } if record.version <= seen => {}
-            Change::Removed { version, .. } if version <= seen => {}
-            Change::Put { .. } | Change::Removed { .. } => return Ok(()),
-            Change::Missed {} => {
+            RecordChange::Put { record, .. } if record.version <= seen => {}
+            RecordChange::Removed { version, .. } if version <= seen => {}
+            RecordChange::Put { .. } | RecordChange::Removed { .. } => return Ok(()),
+            RecordChange::Missed {} => {
                 return Err(CoordinationError::Unreachable("changes were missed".to_owned()));
             }
         }

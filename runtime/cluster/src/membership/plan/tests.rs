@@ -8,8 +8,8 @@ fn founders(count: u32, disks: u32) -> Vec<Founder> {
     (1..=count).map(|id| Founder { id: ProcessId(id), disks: disks_of(id) }).collect()
 }
 
-fn member(id: u32, incarnation: u64) -> Member {
-    Member { id: ProcessId(id), incarnation, addresses: vec![format!("host{id}:7000")] }
+fn member(id: u32, incarnation: u64) -> MemberRecord {
+    MemberRecord { id: ProcessId(id), incarnation, addresses: vec![format!("host{id}:7000")] }
 }
 
 /// Nodes that each living process has, that may have any.
@@ -33,7 +33,7 @@ fn fewest_moves(map: &NodeMap) -> usize {
 }
 
 /// Lets all moves come to their end; the map, and how many nodes moved.
-fn settle(map: NodeMap, members: &[Member]) -> (NodeMap, usize) {
+fn settle(map: NodeMap, members: &[MemberRecord]) -> (NodeMap, usize) {
     let (mut map, mut moved) = (map, 0);
     loop {
         let moving = map.assignments().find_map(|(node, assignment)| match assignment {
@@ -159,7 +159,7 @@ fn history(rng: &mut Rng) {
     let count = 1 + rng.below(6) as u32;
     let fs_nodes = 1 + rng.below(90) as u32;
     let mut map = NodeMap::first(fs_nodes, &founders(count, 1 + rng.below(8) as u32)).unwrap();
-    let mut members: BTreeMap<u32, Member> = BTreeMap::new();
+    let mut members: BTreeMap<u32, MemberRecord> = BTreeMap::new();
     for life in 1..40 {
         let id = 1 + rng.below(8) as u32;
         match rng.below(4) {
@@ -172,7 +172,7 @@ fn history(rng: &mut Rng) {
                 }
             }
         }
-        let now: Vec<Member> = members.values().cloned().collect();
+        let now: Vec<MemberRecord> = members.values().cloned().collect();
         if now.is_empty() {
             continue;
         }
