@@ -34,8 +34,8 @@ const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
 
 /// A byte stream of either kind.
-trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> ByteStream for S {}
+trait EtcdSocket: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> EtcdSocket for S {}
 
 /// Where etcd is, and connections to it.
 pub(super) struct Http {
@@ -131,7 +131,7 @@ impl Http {
             TcpStream::connect(&endpoint.authority).await.map_err(|error| error.to_string())?;
         // Small requests, each waited for.
         tcp.set_nodelay(true).map_err(|error| error.to_string())?;
-        let stream: Box<dyn ByteStream> = match &self.tls {
+        let stream: Box<dyn EtcdSocket> = match &self.tls {
             Some(connector) if endpoint.secure => {
                 let name = ServerName::try_from(endpoint.name.clone());
                 let name = name.map_err(|error| error.to_string())?;
