@@ -1,8 +1,8 @@
 //! The mesh alone: messages per second of processor time, a million messages before the judge that
 //! moves every flit, and where uniform traffic saturates.
 //!
-//! `cargo bench -p machine-emu --bench mesh`, with `-- judge` the judgement alone; under `cargo test`
-//! it runs once, small.
+//! `cargo bench -p machine-emu --bench mesh`, with `-- judge` the judgement alone; under `cargo
+//! test` it runs once, small.
 
 use machine_emu::mesh::{
     Delivery, FlitMesh, ForwardPolicy, Latencies, Mesh, MeshGeometry, MeshModel, MeshTiming,
@@ -16,8 +16,9 @@ const SATURATED: f64 = 6.0;
 /// Seconds of processor time of this thread.
 #[allow(clippy::cast_precision_loss, reason = "three digits are printed")]
 fn cpu_seconds() -> f64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = told.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds =
+        statistics.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
     nanoseconds.unwrap_or_default() as f64 / 1e9
 }
 

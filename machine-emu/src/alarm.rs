@@ -6,8 +6,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::core::Core;
-use crate::slab::SlabKey;
+use crate::slab::{KeyedSlab, SlabKey};
+
+/// All alarms of a world.
+pub(crate) type AlarmTable = RefCell<KeyedSlab<AlarmState>>;
 
 /// The world's side of an alarm.
 #[derive(Debug, Default)]
@@ -26,14 +28,14 @@ impl AlarmState {
 
 /// Resolves when the world rings.
 pub(crate) struct Alarm {
-    core: Rc<Core>,
+    alarms: Rc<AlarmTable>,
     key: SlabKey,
 }
 
 impl Alarm {
-    pub(crate) fn new(core: Rc<Core>) -> Self {
-        let key = core.alarms.borrow_mut().insert(AlarmState::default());
-        Self { core, key }
+    pub(crate) fn new(alarms: Rc<AlarmTable>) -> Self {
+        let key = alarms.borrow_mut().insert(AlarmState::default());
+        Self { alarms, key }
     }
 
     pub(crate) fn key(&self) -> SlabKey {
@@ -45,7 +47,7 @@ impl Future for Alarm {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut alarms = self.core.alarms.borrow_mut();
+        let mut alarms = self.alarms.borrow_mut();
         let Some(state) = alarms.get_mut(self.key) else { return Poll::Ready(()) };
         if state.rung {
             return Poll::Ready(());
@@ -60,7 +62,7 @@ impl Future for Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        let removed = self.core.alarms.borrow_mut().remove(self.key);
+        let removed = self.alarms.borrow_mut().remove(self.key);
         drop(removed);
     }
 }

@@ -117,8 +117,8 @@ impl Cpu {
         }
     }
 
-    /// A message of `bytes` bytes has arrived, and takes `handler_ns` besides. A long message is many
-    /// short ones, the first of which came when the sender began.
+    /// A message of `bytes` bytes has arrived, and takes `handler_ns` besides. A long message is
+    /// many short ones, the first of which came when the sender began.
     pub(crate) fn receive(&mut self, now_ns: u64, class: Class, bytes: usize, handler_ns: u64) {
         let Some(mdp) = &mut self.mdp else { return };
         let (level, costs) = (level_of(class), &mdp.costs);

@@ -1,8 +1,9 @@
-//! A coordination engine in the world: the rules of `cluster::coordination::Records` at one node, asked
-//! over the emulated network, so that calls and answers are late or lost and ways are cut.
+//! A coordination engine in the world: the rules of `cluster::coordination::Records` at one node,
+//! asked over the emulated network, so that calls and answers are late or lost and ways are cut.
 //!
 //! What it keeps survives its node, as that of a real engine survives its processes. Its leases end
-//! by the clock of its node; after a restart they begin anew, as etcd's do after a change of leader.
+//! by the clock of its node; after a restart they begin anew, as etcd's do after a change of
+//! leader.
 //!
 //! It must not be asked twice for one call (`duplicate_ppm` stays 0): what carries a real engine's
 //! calls is TCP.
@@ -117,8 +118,8 @@ impl EngineStore {
 }
 
 impl EngineStore {
-    /// When the lease of a record ends by the clock of the engine's node, unless it is renewed; `None` if
-    /// there is no such record, or no lease. For those who judge what others do.
+    /// When the lease of a record ends by the clock of the engine's node, unless it is renewed;
+    /// `None` if there is no such record, or no lease. For those who judge what others do.
     pub fn end_of(&self, key: &str) -> Option<Duration> {
         self.records.borrow().end_of(key)
     }
@@ -278,8 +279,13 @@ impl Coordination for SimulatedEngine {
     }
 
     fn watch(&self, prefix: &str, after: Version) -> Box<dyn Watch> {
-        let told = std::collections::VecDeque::new();
-        Box::new(SimulatedWatch { engine: self.clone(), prefix: prefix.to_owned(), after, told })
+        let received = std::collections::VecDeque::new();
+        Box::new(SimulatedWatch {
+            engine: self.clone(),
+            prefix: prefix.to_owned(),
+            after,
+            received,
+        })
     }
 }
 
@@ -287,20 +293,20 @@ struct SimulatedWatch {
     engine: SimulatedEngine,
     prefix: String,
     after: Version,
-    told: std::collections::VecDeque<RecordChange>,
+    received: std::collections::VecDeque<RecordChange>,
 }
 
 impl Watch for SimulatedWatch {
     fn next(&mut self) -> CoordinationFuture<'_, RecordChange> {
         async move {
             loop {
-                if let Some(change) = self.told.pop_front() {
+                if let Some(change) = self.received.pop_front() {
                     return Ok(change);
                 }
                 let changes = Changes { prefix: self.prefix.clone(), after: self.after };
                 let (version, changes) = self.engine.ask(changes).await?;
                 self.after = version;
-                self.told.extend(changes);
+                self.received.extend(changes);
             }
         }
         .boxed_local()

@@ -6,23 +6,21 @@
 //! - The same seed and the same program give the same [`World::trace_hash`], on any day, in debug
 //!   and release. There is no real time, no thread, no order of hash tables in it.
 //! - Time advances only when nothing can run, and then exactly to the next event.
-//! - What crosses nodes is only bytes, so a message may be late, doubled, lost or damaged; a node may
-//!   die, freeze or be cut off; a disk may forget, tear, misplace, rot or refuse. All of it on
+//! - What crosses nodes is only bytes, so a message may be late, doubled, lost or damaged; a node
+//!   may die, freeze or be cut off; a disk may forget, tear, misplace, rot or refuse. All of it on
 //!   request or drawn from the seed, and counted.
-//! - A dead node does nothing any more: its tasks are dropped, and what their destructors ask for is
-//!   not heard.
+//! - A dead node does nothing any more: its tasks are dropped, and requests of their destructors
+//!   are ignored.
 //!
-//! # Asks below
-//!
-//! Nothing but memory.
-//!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `world.rs` | what a test does with a world |
-//! | `core.rs` | all state, and the loop |
-//! | `node.rs` | nodes, their run queues, and the machine as one of them sees it |
+//! | `world.rs`, `control.rs` | what a test does with a world, its nodes and its network |
+//! | `core.rs` | the parts of a world, and the loop |
+//! | `machine.rs` | the machine as a node sees it |
+//! | `kernel.rs` | virtual time, nodes and tasks |
+//! | `node.rs` | nodes, their run queues and incarnations |
 //! | `cpu.rs`, `clock.rs` | what a step costs; what time a node believes it to be |
 //! | `network.rs` | messages, links and their faults |
 //! | `link.rs` | frames of the world as messages of a mesh |
@@ -47,13 +45,16 @@
 
 mod alarm;
 mod clock;
+mod control;
 mod core;
 mod cpu;
 mod disk;
 mod engine;
 mod events;
 pub mod jmachine;
+mod kernel;
 mod link;
+mod machine;
 pub mod mesh;
 mod network;
 mod node;
@@ -63,13 +64,14 @@ mod tasks;
 mod trace;
 mod world;
 
-pub use crate::core::WorldShape;
+pub use control::{NetworkControl, NodeControl};
 pub use disk::{
     DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, SECTOR_SIZE, Survival,
 };
 pub use engine::{EngineStore, SimulatedEngine};
 pub use link::{LinkError, MeshSetup};
 pub use network::{FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
+pub use node::WorldShape;
 pub use stream::StreamFaults;
 pub use trace::{FaultKind, WorldCounters};
 pub use world::World;

@@ -1,30 +1,33 @@
 //! Between the frames of a world and the words of a mesh.
 //!
-//! A frame becomes a row of messages, each with the runtime's envelope and a block of data. Each node
-//! of the world stands at a place of the mesh: file-system nodes in the slice next to the disks (MDFS
-//! thesis 3.1), disk nodes on the edge, applications at the far side. What the mesh delivers happens
-//! in the world's virtual time. Faults of the network hit frames before they enter the mesh.
+//! A frame becomes a row of messages, each with the runtime's envelope and a block of data. Each
+//! node of the world stands at a place of the mesh: file-system nodes in the slice next to the
+//! disks (MDFS thesis 3.1), disk nodes on the edge, applications at the far side. What the mesh
+//! delivers happens in the world's virtual time. Faults of the network hit frames before they enter
+//! the mesh.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use runtime::{Class, NodeId};
 use thiserror::Error;
 
-use crate::core::{Core, WorldShape};
 use crate::events::WorldEvent;
+use crate::kernel::Kernel;
 use crate::mesh::{
     Delivery, ForwardPolicy, Letter, Mesh, MeshGeometry, MeshGeometryError, MeshTiming, Priority,
     Recorder, SendError,
 };
-use crate::network::NetworkTiming;
+use crate::network::EmulatedNetwork;
+use crate::node::WorldShape;
 use crate::slab::SlabKey;
 
 /// Bytes of a word that hold data; its tag holds none.
 const WORD_BYTES: usize = 4;
-/// Words of a message besides its data: the envelope of the runtime's remote call has seven (header,
-/// function, receiver, length and place of the result, number of arguments), and the block its
-/// length.
+/// Words of a message besides its data: the envelope of the runtime's remote call has seven
+/// (header, function, receiver, length and place of the result, number of arguments), and the block
+/// its length.
 const ENVELOPE_WORDS: u32 = 8;
 
 /// The network of a world is a mesh.
@@ -234,62 +237,66 @@ impl MeshLink {
         let takes = self.dispatch_cycles + u64::from(words) * self.receive_cycles_per_word;
         *queue = cycle.max(*queue).max(thawed) + (takes * slowness).max(1);
         let done = *queue;
-        self.mesh.taken(delivery, done);
-        self.mesh.consume(to, priority, words, done);
+        self.mesh.take(delivery, done);
         done
     }
 }
 
-impl Core {
+/// The mesh under the network of a world, if there is one.
+pub(crate) struct MeshDriver {
+    kernel: Rc<Kernel>,
+    network: Rc<EmulatedNetwork>,
+    pub(crate) link: RefCell<Option<MeshLink>>,
+}
+
+impl MeshDriver {
+    pub(crate) fn new(kernel: Rc<Kernel>, network: Rc<EmulatedNetwork>) -> Self {
+        Self { kernel, network, link: RefCell::default() }
+    }
+
     /// From now on frames go through a mesh.
     pub(crate) fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
-        let host = setup.host.and_then(|host| self.nodes.borrow().index(host));
-        let link = MeshLink::new(setup, self.shape, host)?;
-        *self.link.borrow_mut() = Some(link);
-        let mut network = self.network.borrow_mut();
-        network.forget_link_timings();
-        let lost_after_ns = network.timing.lost_after_ns;
-        // The mesh says how long messages take; jitter is for networks that are not known so well.
-        network.timing =
-            NetworkTiming { latency_ns: 0, picoseconds_per_byte: 0, jitter_ns: 0, lost_after_ns };
+        let host = setup.host.and_then(|host| self.kernel.nodes.borrow().index(host));
+        *self.link.borrow_mut() = Some(MeshLink::new(setup, self.kernel.shape, host)?);
+        self.network.state.borrow_mut().use_mesh();
         Ok(())
     }
 
     /// A frame enters the mesh. Panics if it cannot be sent: the machine traps.
-    pub(crate) fn enter_mesh(&self, frame: SlabKey) {
+    pub(crate) fn enter(&self, frame: SlabKey) {
         let mut link = self.link.borrow_mut();
         let Some(link) = link.as_mut() else { return };
-        let envelope = self.network.borrow_mut().envelope_of(frame);
+        let envelope = self.network.state.borrow_mut().envelope_of(frame);
         let Some((from, to, class, bytes)) = envelope else { return };
         let mut letter = link.letter(from, to, class, bytes, frame);
-        let pace_ns = self.nodes.borrow().get(from).cpu.pace_ns(bytes);
+        let pace_ns = self.kernel.nodes.borrow().get(from).cpu.pace_ns(bytes);
         if pace_ns > 0 {
             // The processor feeds one message, then the next.
             let row = link.rows.entry(letter.tag).or_default();
             row.sent += 1;
             if row.sent < letter.count {
                 letter.last_words = letter.words;
-                self.push_in(pace_ns, WorldEvent::Enter(frame));
+                self.kernel.push_in(pace_ns, WorldEvent::Enter(frame));
             }
             letter.count = 1;
         }
-        let cycle = self.now_ns.get().div_ceil(link.cycle_ns());
+        let cycle = self.kernel.now_ns().div_ceil(link.cycle_ns());
         if let Err(error) = link.mesh.send(cycle, letter) {
-            panic!("the world of seed {} traps in node {from}: {error}", self.seed);
+            panic!("the world of seed {} traps in node {from}: {error}", self.kernel.seed);
         }
-        self.plan_mesh(link);
+        self.plan(link);
     }
 
     /// The mesh does what is due, and what no other event of the world can change: all cycles that
     /// end before the next event.
-    pub(crate) fn advance_mesh(self: &Rc<Self>, limit_ns: u64) {
-        let now_ns = self.now_ns.get();
+    pub(crate) fn advance(&self, limit_ns: u64) {
+        let now_ns = self.kernel.now_ns();
         let mut link = self.link.borrow_mut();
         let Some(link) = link.as_mut().filter(|link| link.planned_ns == Some(now_ns)) else {
             return;
         };
         link.planned_ns = None;
-        let next_ns = self.events.borrow().next_ns().unwrap_or(u64::MAX);
+        let next_ns = self.kernel.events.borrow().next_ns().unwrap_or(u64::MAX);
         let horizon_ns = next_ns.min(limit_ns).max(now_ns + 1);
         let horizon = (horizon_ns - 1) / link.cycle_ns();
         let mut arrived = std::mem::take(&mut link.arrived);
@@ -298,13 +305,13 @@ impl Core {
             self.hear(link, &delivery);
         }
         link.arrived = arrived;
-        self.plan_mesh(link);
+        self.plan(link);
     }
 
     /// A message has arrived. With the last of its row the frame has.
     fn hear(&self, link: &mut MeshLink, delivery: &Delivery) {
         let frame = SlabKey { index: (delivery.tag >> 32) as u32, generation: delivery.tag as u32 };
-        let envelope = self.network.borrow_mut().envelope_of(frame);
+        let envelope = self.network.state.borrow_mut().envelope_of(frame);
         if let Some((from, to, class, bytes)) = envelope
             && let Some(done_ns) = self.processor_takes(link, delivery, to, class)
         {
@@ -315,18 +322,18 @@ impl Core {
             if row.taken_out == count {
                 let done_ns = row.done_ns;
                 link.rows.remove(&delivery.tag);
-                self.events.borrow_mut().push(done_ns, WorldEvent::Arrive(frame));
+                self.kernel.push(done_ns, WorldEvent::Arrive(frame));
             }
             return;
         }
         let (frozen_until_ns, slowness) = envelope.map_or((0, 1), |(_, to, class, _)| {
-            let nodes = self.nodes.borrow();
+            let nodes = self.kernel.nodes.borrow();
             let node = nodes.get(to);
-            (node.cpu.busy_until_ns(self.now_ns.get(), class).unwrap_or(0), node.slowness)
+            (node.cpu.busy_until_ns(self.kernel.now_ns(), class).unwrap_or(0), node.slowness)
         });
         let done = link.take_out(delivery, frozen_until_ns, slowness);
         if delivery.last {
-            self.events.borrow_mut().push(done * link.cycle_ns(), WorldEvent::Arrive(frame));
+            self.kernel.push(done * link.cycle_ns(), WorldEvent::Arrive(frame));
         }
     }
 
@@ -339,29 +346,29 @@ impl Core {
         to: u32,
         class: Class,
     ) -> Option<u64> {
-        let Delivery { cycle, priority, words, .. } = *delivery;
+        let Delivery { cycle, words, .. } = *delivery;
         let cycle_ns = link.cycle_ns();
         let mut from_ns = cycle * cycle_ns;
         if link.host == Some(to) {
-            let machine = self.machine.borrow();
+            let machine = self.kernel.machine.borrow();
             from_ns = machine.as_ref()?.host_wire().seen_ns(from_ns);
         }
         let data_words = u64::from(words.saturating_sub(ENVELOPE_WORDS));
-        let done_ns = self.nodes.borrow_mut().get_mut(to).cpu.take(from_ns, class, data_words)?;
+        let done_ns =
+            self.kernel.nodes.borrow_mut().get_mut(to).cpu.take(from_ns, class, data_words)?;
         let done_ns = done_ns.max(from_ns);
         let done = done_ns.div_ceil(cycle_ns);
-        link.mesh.taken(delivery, done);
-        link.mesh.consume(delivery.to, priority, words, done);
+        link.mesh.take(delivery, done);
         Some(done_ns)
     }
 
-    fn plan_mesh(&self, link: &mut MeshLink) {
+    fn plan(&self, link: &mut MeshLink) {
         let Some(next) = link.mesh.next_cycle() else { return };
         // At the end of the cycle, so that all that is sent at its beginning is in it.
-        let due_ns = ((next + 1) * link.cycle_ns() - 1).max(self.now_ns.get());
+        let due_ns = ((next + 1) * link.cycle_ns() - 1).max(self.kernel.now_ns());
         if link.planned_ns.is_none_or(|planned_ns| due_ns < planned_ns) {
             link.planned_ns = Some(due_ns);
-            self.events.borrow_mut().push(due_ns, WorldEvent::Mesh);
+            self.kernel.push(due_ns, WorldEvent::Mesh);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! reply comes back in the same way. Frames of one class between two nodes keep their order unless
 //! a fault says otherwise; control frames and replies do not wait for bulk frames.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -13,8 +14,8 @@ use runtime::seed::Rng;
 use runtime::wire::{BULK_LENGTH_MAX, Decoder, Encoder, HEAD_LENGTH_MAX};
 use runtime::{Caller, Class, Table, Undelivered, hash};
 
-use crate::core::Core;
 use crate::events::WorldEvent;
+use crate::kernel::{Kernel, rng_for};
 use crate::slab::{KeyedSlab, SlabKey};
 use crate::tasks::TaskKind;
 use crate::trace::{FaultKind, TraceTag};
@@ -71,7 +72,7 @@ pub struct NetworkFaults {
     pub reorder_ppm: u32,
     /// Bytes change in transit; the checksum of the frame detects it, and the frame is dropped.
     pub corrupt_ppm: u32,
-    /// The frame is held up.
+    /// The frame is late.
     pub delay_ppm: u32,
     /// For how long at most.
     pub delay_max_ns: u64,
@@ -187,11 +188,13 @@ enum FrameFate {
 }
 
 /// All links, and what is on them.
-pub(crate) struct EmulatedNetwork {
+pub(crate) struct NetworkState {
     pub(crate) timing: NetworkTiming,
     pub(crate) faults: NetworkFaults,
     /// The tolerance of requests; by default all faults.
     pub(crate) tolerance_of: Option<ToleranceOf>,
+    /// Frames take their time in a mesh.
+    is_mesh: bool,
     rng: Rng,
     links: Table<u64, NodeLink>,
     /// Links with a timing of their own.
@@ -199,24 +202,25 @@ pub(crate) struct EmulatedNetwork {
     cut: BTreeSet<(u32, u32)>,
     clogged: BTreeSet<u32>,
     /// Frames from or to a clogged node, in the order in which they were sent.
-    held: Vec<EmulatedFrame>,
+    blocked: Vec<EmulatedFrame>,
     frames: KeyedSlab<EmulatedFrame>,
     calls: KeyedSlab<WaitingCall>,
     inbound: Vec<u32>,
 }
 
-impl EmulatedNetwork {
-    pub(crate) fn new(rng: Rng) -> Self {
+impl NetworkState {
+    fn new(rng: Rng) -> Self {
         Self {
             timing: NetworkTiming::default(),
             faults: NetworkFaults::default(),
             tolerance_of: None,
+            is_mesh: false,
             rng,
             links: Table::default(),
             timings: BTreeMap::new(),
             cut: BTreeSet::new(),
             clogged: BTreeSet::new(),
-            held: Vec::new(),
+            blocked: Vec::new(),
             frames: KeyedSlab::default(),
             calls: KeyedSlab::default(),
             inbound: Vec::new(),
@@ -232,6 +236,16 @@ impl EmulatedNetwork {
         self.timings.clear();
     }
 
+    /// From now on a mesh says how long frames take; jitter is for networks that are not known as
+    /// well.
+    pub(crate) fn use_mesh(&mut self) {
+        self.is_mesh = true;
+        self.forget_link_timings();
+        let lost_after_ns = self.timing.lost_after_ns;
+        self.timing =
+            NetworkTiming { latency_ns: 0, picoseconds_per_byte: 0, jitter_ns: 0, lost_after_ns };
+    }
+
     fn timing_of(&self, frame: &EmulatedFrame) -> LinkTiming {
         let NetworkTiming { latency_ns, picoseconds_per_byte, .. } = self.timing;
         let own = self.timings.get(&(frame.from, frame.to));
@@ -240,10 +254,6 @@ impl EmulatedNetwork {
 
     pub(crate) fn cut(&mut self, from: u32, to: u32) {
         self.cut.insert((from, to));
-    }
-
-    pub(crate) fn mend(&mut self, from: u32, to: u32) {
-        self.cut.remove(&(from, to));
     }
 
     pub(crate) fn mend_all(&mut self) {
@@ -258,12 +268,12 @@ impl EmulatedNetwork {
         self.clogged.contains(&frame.from) || self.clogged.contains(&frame.to)
     }
 
-    /// The frames that need to be held no longer.
+    /// The frames that are free to go.
     fn unclog(&mut self, node: u32) -> Vec<EmulatedFrame> {
         self.clogged.remove(&node);
-        let (held, free) =
-            std::mem::take(&mut self.held).into_iter().partition(|frame| self.is_clogged(frame));
-        self.held = held;
+        let (blocked, free) =
+            std::mem::take(&mut self.blocked).into_iter().partition(|frame| self.is_clogged(frame));
+        self.blocked = blocked;
         free
     }
 
@@ -355,11 +365,22 @@ impl EmulatedNetwork {
     }
 }
 
-impl Core {
+/// The network of a world.
+pub(crate) struct EmulatedNetwork {
+    kernel: Rc<Kernel>,
+    pub(crate) state: RefCell<NetworkState>,
+}
+
+impl EmulatedNetwork {
+    pub(crate) fn new(kernel: Rc<Kernel>) -> Self {
+        let rng = rng_for(kernel.seed, "network", 0);
+        Self { kernel, state: RefCell::new(NetworkState::new(rng)) }
+    }
+
     /// Sends a request of `from`.
     pub(crate) fn send(&self, from: u32, envelope: Envelope) {
         let Envelope { to, caller, class, message, .. } = envelope;
-        let place = self.nodes.borrow().index(to);
+        let place = self.kernel.nodes.borrow().index(to);
         let Some(to) = place else { return message.refuse(Undelivered::Unreachable) };
         let mut out = Encoder::new();
         message.encode(&mut out);
@@ -370,7 +391,7 @@ impl Core {
         }
         let body = FrameBody::Request { caller, protocol: message.protocol() };
         let (call, tolerance) = {
-            let mut network = self.network.borrow_mut();
+            let mut network = self.state.borrow_mut();
             let tag = head.first().copied().unwrap_or_default();
             let tolerance_of = network.tolerance_of.as_ref();
             let tolerance = tolerance_of
@@ -383,118 +404,121 @@ impl Core {
         };
         let frame =
             EmulatedFrame { from, to, class, call, body, head, bulk, tolerance, checksum: None };
-        self.trace.request(frame.bytes());
-        self.note(from, TraceTag::Request, frame.digest());
+        self.kernel.trace.request(frame.bytes());
+        self.kernel.note(from, TraceTag::Request, frame.digest());
         self.transmit(frame);
     }
 
     /// Sends the reply of the node `from` to a call of the node `to`.
     pub(crate) fn reply(&self, from: u32, to: u32, call: SlabKey, reply: Encoder) {
-        if self.living(from).is_none() {
+        if self.kernel.living(from).is_none() {
             return;
         }
         let (head, bulk) = reply.finish();
         let bulk = join(&bulk);
         let body = FrameBody::Reply;
         // A call that no longer exists has been answered: its other reply may have any fate.
-        let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.tolerance);
+        let waiting = self.state.borrow_mut().calls.get_mut(call).map(|call| call.tolerance);
         let tolerance = waiting.unwrap_or(FaultTolerance::All);
         let class = Class::Control;
         let frame =
             EmulatedFrame { from, to, class, call, body, head, bulk, tolerance, checksum: None };
-        self.trace.reply(frame.bytes());
-        self.note(from, TraceTag::Reply, frame.digest());
+        self.kernel.trace.reply(frame.bytes());
+        self.kernel.note(from, TraceTag::Reply, frame.digest());
         self.transmit(frame);
     }
 
     fn transmit(&self, mut frame: EmulatedFrame) {
         let now_ns = self.feed(&frame);
         let slowness = {
-            let nodes = self.nodes.borrow();
+            let nodes = self.kernel.nodes.borrow();
             nodes.get(frame.from).slowness * nodes.get(frame.to).slowness
         };
-        let mut network = self.network.borrow_mut();
+        let mut network = self.state.borrow_mut();
         if network.is_clogged(&frame) {
-            network.held.push(frame);
+            network.blocked.push(frame);
             return;
         }
         let to = frame.to;
-        let fate = network.fate(&mut frame, now_ns, slowness, &mut |fault| self.fault(to, fault));
-        let meshed = self.link.borrow().is_some();
-        let comes =
-            |frame| if meshed { WorldEvent::Enter(frame) } else { WorldEvent::Arrive(frame) };
-        let mut events = self.events.borrow_mut();
+        let fate =
+            network.fate(&mut frame, now_ns, slowness, &mut |fault| self.kernel.fault(to, fault));
+        let arrives = if network.is_mesh { WorldEvent::Enter } else { WorldEvent::Arrive };
+        let mut events = self.kernel.events.borrow_mut();
         match fate {
             FrameFate::Lost => {
-                let told_ns = now_ns + network.timing.lost_after_ns;
-                events.push(told_ns, WorldEvent::Refuse(frame.call, Undelivered::Lost));
+                let known_ns = now_ns + network.timing.lost_after_ns;
+                events.push(known_ns, WorldEvent::Refuse(frame.call, Undelivered::Lost));
             }
             FrameFate::Arrives { at_ns, twin_at_ns } => {
                 if let Some(twin_at_ns) = twin_at_ns {
                     *network.inbound(to) += 1;
                     let twin = network.frames.insert(frame.clone());
-                    events.push(twin_at_ns, comes(twin));
+                    events.push(twin_at_ns, arrives(twin));
                 }
                 *network.inbound(to) += 1;
-                events.push(at_ns, comes(network.frames.insert(frame)));
+                events.push(at_ns, arrives(network.frames.insert(frame)));
             }
         }
     }
 
-    /// The processor of the sender feeds a frame into the network; from when on it can be there as fast
-    /// as the network goes. A processor that costs no time is done at once.
+    /// The processor of the sender feeds a frame into the network; from when on it can be there as
+    /// fast as the network goes. A processor that costs no time is done at once.
     fn feed(&self, frame: &EmulatedFrame) -> u64 {
-        let now_ns = self.now_ns.get();
+        let now_ns = self.kernel.now_ns();
         let bytes = frame.head.len() + frame.bulk.len();
-        let mut nodes = self.nodes.borrow_mut();
+        let mut nodes = self.kernel.nodes.borrow_mut();
         let sender = &mut nodes.get_mut(frame.from).cpu;
         let fed_ns = sender.send(now_ns, bytes);
-        if self.link.borrow().is_some() {
+        if self.state.borrow().is_mesh {
             // Into a mesh goes each message of the row as soon as it has been fed.
             let first_ns = sender.pace_ns(bytes);
             return (fed_ns + first_ns).saturating_sub(sender.send_ns(bytes)).max(now_ns);
         }
         // Words leave while others are still fed, and never faster than the wire takes them.
-        let timing = self.network.borrow().timing_of(frame);
+        let timing = self.state.borrow().timing_of(frame);
         let wire_ns = frame.bytes() as u64 * timing.picoseconds_per_byte / 1000;
         fed_ns.saturating_sub(wire_ns).max(now_ns)
     }
 
     /// The processor of the receiver takes a frame in.
     fn take_in(&self, frame: &EmulatedFrame) {
-        let Some(machine) = &*self.machine.borrow() else { return };
+        let Some(machine) = &*self.kernel.machine.borrow() else { return };
         let bytes = frame.head.len() + frame.bulk.len();
         let handler_ns = match frame.body {
             FrameBody::Request { .. } => machine.costs.handler_ns(),
             FrameBody::Reply => 0,
         };
-        let mut nodes = self.nodes.borrow_mut();
+        let mut nodes = self.kernel.nodes.borrow_mut();
         let receiver = &mut nodes.get_mut(frame.to).cpu;
-        let now_ns = self.now_ns.get();
-        if self.link.borrow().is_some() {
+        let now_ns = self.kernel.now_ns();
+        if self.state.borrow().is_mesh {
             receiver.handle(now_ns, frame.class, handler_ns);
         } else {
             receiver.receive(now_ns, frame.class, bytes, handler_ns);
         }
     }
 
-    /// Frames that were held for a node are sent on.
+    /// Frames that waited for a clogged node are sent on.
     pub(crate) fn unclog(&self, node: u32) {
-        let free = self.network.borrow_mut().unclog(node);
+        let free = self.state.borrow_mut().unclog(node);
         for frame in free {
             self.transmit(frame);
         }
     }
 
     /// A frame has reached its node.
-    pub(crate) fn arrive(self: &Rc<Self>, frame: SlabKey) {
+    pub(crate) fn arrive(&self, frame: SlabKey) {
         let frame = {
-            let mut network = self.network.borrow_mut();
+            let mut network = self.state.borrow_mut();
             let Some(frame) = network.frames.remove(frame) else { return };
             *network.inbound(frame.to) -= 1;
             frame
         };
-        self.note(frame.to, TraceTag::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
+        self.kernel.note(
+            frame.to,
+            TraceTag::Arrive,
+            u64::from(frame.from) << 32 | frame.bytes() as u64,
+        );
         self.take_in(&frame);
         if !frame.intact() {
             return self.lose(frame.call);
@@ -505,32 +529,33 @@ impl Core {
         }
     }
 
-    fn arrive_request(self: &Rc<Self>, frame: EmulatedFrame, caller: Caller, protocol: u8) {
-        let machine = self.living(frame.to);
-        let living = machine.and_then(|machine| Some((machine.living_host()?, machine)));
-        let Some((host, machine)) = living else {
-            self.fault(frame.to, FaultKind::MessageToDeadNode);
-            let refused = self.network.borrow_mut().rng.chance(1, 2);
+    fn arrive_request(&self, frame: EmulatedFrame, caller: Caller, protocol: u8) {
+        let instance = self.kernel.living(frame.to);
+        let living = instance.and_then(|instance| Some((instance.living_host()?, instance)));
+        let Some((host, instance)) = living else {
+            self.kernel.fault(frame.to, FaultKind::MessageToDeadNode);
+            let refused = self.state.borrow_mut().rng.chance(1, 2);
             if !refused {
                 return self.lose(frame.call);
             }
-            let latency_ns = self.network.borrow().timing.latency_ns;
-            return self
-                .push_in(latency_ns, WorldEvent::Refuse(frame.call, Undelivered::Unreachable));
+            let latency_ns = self.state.borrow().timing.latency_ns;
+            let refusal = WorldEvent::Refuse(frame.call, Undelivered::Unreachable);
+            return self.kernel.push_in(latency_ns, refusal);
         };
-        self.stir(frame.to);
-        let bulk = machine.take_in(frame.bulk);
+        self.kernel.request_arrived(frame.to);
+        let bulk = instance.take_in(frame.bulk);
         let handler = host.run_bytes(caller, protocol, &frame.head, bulk);
         let work = TaskKind::Answer { handler, caller: frame.from, call: frame.call };
-        self.tasks.borrow_mut().spawn(frame.to, frame.class, work);
+        self.kernel.tasks.borrow_mut().spawn(frame.to, frame.class, work);
     }
 
     fn arrive_reply(&self, frame: &EmulatedFrame) {
-        // The call no longer exists if this is a duplicate's reply, or if its caller gave up or died.
-        let call = self.network.borrow_mut().calls.remove(frame.call);
+        // The call no longer exists if this is a duplicate's reply, or if its caller gave up or
+        // died.
+        let call = self.state.borrow_mut().calls.remove(frame.call);
         if let Some(call) = call {
-            let bulk = match self.living(frame.to) {
-                Some(machine) => machine.take_in(frame.bulk.clone()),
+            let bulk = match self.kernel.living(frame.to) {
+                Some(instance) => instance.take_in(frame.bulk.clone()),
                 None => frame.bulk.clone(),
             };
             call.message.answer_bytes(Decoder::new(&frame.head, bulk));
@@ -539,15 +564,15 @@ impl Core {
 
     /// The frame is lost, or the other node is dead: the caller gets `Lost` in time.
     fn lose(&self, call: SlabKey) {
-        let lost_after_ns = self.network.borrow().timing.lost_after_ns;
-        self.push_in(lost_after_ns, WorldEvent::Refuse(call, Undelivered::Lost));
+        let lost_after_ns = self.state.borrow().timing.lost_after_ns;
+        self.kernel.push_in(lost_after_ns, WorldEvent::Refuse(call, Undelivered::Lost));
     }
 
     /// The call fails now, unless it has been answered.
     pub(crate) fn refuse(&self, call: SlabKey, why: Undelivered) {
-        let call = self.network.borrow_mut().calls.remove(call);
+        let call = self.state.borrow_mut().calls.remove(call);
         if let Some(call) = call {
-            self.note(call.from, TraceTag::Refuse, u64::from(call.to));
+            self.kernel.note(call.from, TraceTag::Refuse, u64::from(call.to));
             call.message.refuse(why);
         }
     }
@@ -555,7 +580,7 @@ impl Core {
     /// A node dies: its callers get no answer, and its own calls are abandoned. The latter are for
     /// the caller to drop, once nothing is borrowed.
     pub(crate) fn abandon_calls(&self, node: u32) -> Vec<Box<dyn Message>> {
-        let mut network = self.network.borrow_mut();
+        let mut network = self.state.borrow_mut();
         let mut own = Vec::new();
         let mut orphans = Vec::new();
         for (key, call) in network.calls.iter() {
@@ -567,7 +592,7 @@ impl Core {
         }
         for call in orphans {
             let event = WorldEvent::Refuse(call, Undelivered::Lost);
-            self.push_in(network.timing.lost_after_ns, event);
+            self.kernel.push_in(network.timing.lost_after_ns, event);
         }
         let own = own.into_iter().filter_map(|key| network.calls.remove(key));
         own.map(|call| call.message).collect()

@@ -1,27 +1,27 @@
-//! The nodes: their processors, clocks and run queues, and what each sees of the world.
+//! The nodes: their processors, clocks and run queues, and their incarnations.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
 use runtime::buffer::Pool;
-use runtime::disk::Disk;
-use runtime::mail::Envelope;
-use runtime::net::{Address, Listener};
 use runtime::seed::Rng;
-use runtime::{Class, Epoch, Host, Machine, NodeId, NodeKind, SharedServers, Undelivered};
+use runtime::{Class, Epoch, Host, NodeId, NodeKind};
 
 use crate::clock::Clock;
-use crate::core::{Core, WorldShape, rng_for};
 use crate::cpu::Cpu;
 use crate::slab::SlabKey;
-use crate::tasks::TaskKind;
-use crate::trace::TraceTag;
+
+/// How many nodes a world has. Application nodes are created on first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorldShape {
+    /// File-system nodes.
+    pub fs_nodes: u32,
+    /// Disk nodes.
+    pub disk_nodes: u32,
+}
 
 /// A node counts as idle once no request runs or waits there and it has run nothing for this time.
 const IDLE_AFTER_NS: u64 = 20_000;
@@ -43,9 +43,8 @@ struct Idle {
 /// One node, alive or dead.
 pub(crate) struct EmulatedNode {
     pub(crate) id: NodeId,
-    pub(crate) incarnation: u32,
-    /// Of the present incarnation, or of the last one.
-    pub(crate) machine: Rc<NodeMachine>,
+    /// The present incarnation, or the last one.
+    pub(crate) instance: Rc<NodeInstance>,
     pub(crate) cpu: Cpu,
     pub(crate) clock: Clock,
     /// Factor by which messages from and to this node are slower.
@@ -66,7 +65,6 @@ pub(crate) enum NextStep {
     Run(u32, SlabKey),
     /// This node's processor is busy until then.
     Busy(u32, u64),
-    /// No node is ready.
     NoneReady,
 }
 
@@ -102,15 +100,14 @@ impl Nodes {
     }
 
     /// Adds the next node. File-system nodes come first, then disk nodes, then applications.
-    pub(crate) fn add(&mut self, machine: Rc<NodeMachine>, clock: Clock) {
-        let id = machine.id;
+    pub(crate) fn add(&mut self, instance: Rc<NodeInstance>, clock: Clock) {
+        let id = instance.id;
         if let NodeKind::Application(application) = id.kind() {
             self.applications.insert(application, self.all.len() as u32);
         }
         self.all.push(EmulatedNode {
             id,
-            incarnation: 0,
-            machine,
+            instance,
             cpu: Cpu::default(),
             clock,
             slowness: 1,
@@ -200,8 +197,8 @@ impl Nodes {
         idle.due_ns
     }
 
-    /// A request has come to `node`: background work has a reason to look soon.
-    pub(crate) fn stir(&mut self, node: u32, now_ns: u64) -> Option<u64> {
+    /// A request has arrived at `node`: background work has a reason to look soon.
+    pub(crate) fn request_arrived(&mut self, node: u32, now_ns: u64) -> Option<u64> {
         let idle = &mut self.all[node as usize].idle;
         idle.pause_ns = IDLE_AFTER_NS;
         let due_ns = now_ns + IDLE_AFTER_NS;
@@ -219,7 +216,7 @@ impl Nodes {
             return Err(None);
         }
         let quiet_ns = state.last_step_ns + IDLE_AFTER_NS;
-        let requests = state.machine.living_host().map_or(0, |host| host.running());
+        let requests = state.instance.living_host().map_or(0, |host| host.running());
         if requests > 0 || state.listed {
             state.idle.due_ns = Some(now_ns + IDLE_RETRY_NS);
             return Err(state.idle.due_ns);
@@ -261,40 +258,43 @@ fn pick<T>(queue: &mut VecDeque<T>, shuffle: &mut Option<Rng>) -> Option<T> {
 /// Payloads from this size on come in buffers of the receiving node.
 const OWN_BUFFER_MIN: usize = 4096;
 
-/// The machine as one incarnation of one node sees it. Each node is a process of its own: it calls
-/// itself directly and everybody else through the network.
-pub(crate) struct NodeMachine {
-    core: Rc<Core>,
-    id: NodeId,
-    node: u32,
-    incarnation: u32,
-    epoch: Cell<Epoch>,
-    rng: RefCell<Rng>,
-    pool: Pool,
+/// One incarnation of a node: what is lost when the node dies.
+pub(crate) struct NodeInstance {
+    pub(crate) id: NodeId,
+    pub(crate) node: u32,
+    pub(crate) incarnation: u32,
+    pub(crate) epoch: Cell<Epoch>,
+    pub(crate) rng: RefCell<Rng>,
+    pub(crate) pool: Pool,
     /// Absent once this incarnation is dead.
     host: RefCell<Option<Rc<Host>>>,
 }
 
-impl NodeMachine {
-    pub(crate) fn new(core: Rc<Core>, id: NodeId, node: u32, incarnation: u32) -> Rc<Self> {
-        let lives = u64::from(id.0) << 32 | u64::from(incarnation);
-        let rng = RefCell::new(rng_for(core.seed, "node", lives));
-        let epoch = core.epoch.get();
-        let pool = Pool::new(core.pool_limit_bytes.get());
-        let host = RefCell::new(Some(Host::new(id, epoch)));
-        Rc::new(Self { core, id, node, incarnation, epoch: Cell::new(epoch), rng, pool, host })
-    }
-
-    pub(crate) fn incarnation(&self) -> u32 {
-        self.incarnation
+impl NodeInstance {
+    pub(crate) fn new(
+        id: NodeId,
+        (node, incarnation): (u32, u32),
+        epoch: Epoch,
+        pool_limit_bytes: usize,
+        rng: Rng,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            id,
+            node,
+            incarnation,
+            epoch: Cell::new(epoch),
+            rng: RefCell::new(rng),
+            pool: Pool::new(pool_limit_bytes),
+            host: RefCell::new(Some(Host::new(id, epoch))),
+        })
     }
 
     pub(crate) fn alive(&self) -> bool {
         self.host.borrow().is_some()
     }
 
-    /// The payload of a message, in a buffer of this node if it is large and there is space: a receiver of all of
-    /// it may keep the buffer.
+    /// The payload of a message, in a buffer of this node if it is large and there is space: a
+    /// receiver of all of it may keep the buffer.
     pub(crate) fn take_in(&self, bulk: Bytes) -> Bytes {
         let spare = (bulk.len() >= OWN_BUFFER_MIN).then(|| self.pool.take_spare(bulk.len()));
         let Some(mut buffer) = spare.flatten() else { return bulk };
@@ -322,154 +322,7 @@ impl NodeMachine {
     }
 }
 
-impl Machine for NodeMachine {
-    fn fs_nodes(&self) -> u32 {
-        self.core.shape.fs_nodes
-    }
-
-    fn disk_nodes(&self) -> u32 {
-        self.core.shape.disk_nodes
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.epoch.get()
-    }
-
-    fn host(&self, node: NodeId) -> Option<Rc<Host>> {
-        if node != self.id {
-            return None;
-        }
-        // What a dead node asks of itself is answered by a node that serves nothing.
-        Some(self.living_host().unwrap_or_else(|| Host::new(self.id, self.epoch.get())))
-    }
-
-    fn send(&self, envelope: Envelope) {
-        if self.alive() {
-            self.core.send(self.node, envelope);
-        } else {
-            envelope.message.refuse(Undelivered::Unreachable);
-        }
-    }
-
-    fn shares_failure_domain(&self, _: NodeId, other: NodeId) -> bool {
-        matches!(other.kind(), NodeKind::Fs(_)) && self.core.is_one_process(self.id, other)
-    }
-
-    fn shared_servers(&self) -> Option<&SharedServers> {
-        self.core.shared_servers_of(self.id)
-    }
-
-    fn now(&self, _: NodeId) -> Duration {
-        let now_ns = self.core.now_ns.get();
-        self.core.with_node(self.node, |node| node.clock.monotonic(now_ns)).unwrap_or_default()
-    }
-
-    fn unix_time(&self, _: NodeId) -> Duration {
-        let now_ns = self.core.now_ns.get();
-        self.core.with_node(self.node, |node| node.clock.unix(now_ns)).unwrap_or_default()
-    }
-
-    fn sleep(&self, _: NodeId, duration: Duration) -> LocalBoxFuture<'static, ()> {
-        if !self.alive() {
-            return futures::future::pending().boxed_local();
-        }
-        let seen_ns = duration.as_nanos() as u64;
-        let takes_ns = self.core.with_node(self.node, |node| node.clock.takes_ns(seen_ns));
-        self.core.alarm_in(takes_ns.unwrap_or(seen_ns)).boxed_local()
-    }
-
-    fn random(&self, _: NodeId) -> u64 {
-        self.rng.borrow_mut().bits()
-    }
-
-    fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
-        if self.alive() {
-            self.core.tasks.borrow_mut().spawn(self.node, Class::Bulk, TaskKind::Plain(task));
-        }
-    }
-
-    fn idle(&self, _: NodeId) -> LocalBoxFuture<'static, ()> {
-        if !self.alive() {
-            return futures::future::pending().boxed_local();
-        }
-        self.core.idle_alarm(self.node).boxed_local()
-    }
-
-    fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    fn open_disk(
-        &self,
-        _: NodeId,
-        path: &str,
-    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
-        let opened = if self.alive() {
-            self.core.open_disk(self.node, self.incarnation, path, &self.pool)
-        } else {
-            Err(dead())
-        };
-        futures::future::ready(opened).boxed_local()
-    }
-
-    fn listen(
-        &self,
-        _: NodeId,
-        address: &Address,
-    ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        let listener =
-            if self.alive() { self.core.listen(self.node, address) } else { Err(dead()) };
-        futures::future::ready(listener).boxed_local()
-    }
-}
-
 /// The error that a crashed node gets from the machine.
 pub(crate) fn dead() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "this incarnation of the node has crashed")
-}
-
-impl Core {
-    /// Looks at a node; `None` once the world is dropped.
-    pub(crate) fn with_node<T>(
-        &self,
-        node: u32,
-        look: impl FnOnce(&EmulatedNode) -> T,
-    ) -> Option<T> {
-        let nodes = self.nodes.borrow();
-        (node < nodes.len()).then(|| look(nodes.get(node)))
-    }
-
-    /// The machine of a node, if it lives.
-    pub(crate) fn living(&self, node: u32) -> Option<Rc<NodeMachine>> {
-        let machine = self.with_node(node, |node| node.machine.clone())?;
-        machine.alive().then_some(machine)
-    }
-
-    /// Ends the present incarnation of a node: its tasks, servers, calls and streams. Nothing of it
-    /// can act on another node any more. False if it was dead already.
-    pub(crate) fn kill(&self, node: u32) -> bool {
-        let Some(machine) = self.living(node) else { return false };
-        // First of all: what follows runs destructors, and a dead node sends nothing.
-        let host = machine.die();
-        self.note(node, TraceTag::Crash, u64::from(machine.incarnation));
-        self.nodes.borrow_mut().clear(node);
-        let tasks = self.tasks.borrow_mut().evict(node);
-        let calls = self.abandon_calls(node);
-        self.reset_streams(node);
-        drop((tasks, calls, host));
-        true
-    }
-
-    /// Starts a fresh incarnation of a node, ending the present one if it lives.
-    pub(crate) fn restart(self: &Rc<Self>, node: u32) {
-        self.kill(node);
-        let mut nodes = self.nodes.borrow_mut();
-        let state = nodes.get_mut(node);
-        state.incarnation += 1;
-        state.clock.restart(&mut self.rng.borrow_mut());
-        state.cpu.thaw();
-        state.machine = NodeMachine::new(self.clone(), state.id, node, state.incarnation);
-        self.note(node, TraceTag::Restart, u64::from(state.incarnation));
-        nodes.freed(node);
-    }
 }

@@ -17,8 +17,8 @@ use runtime::net::{Address, ByteStream, Direct, Listener, StreamReader, StreamWr
 use runtime::seed::Rng;
 
 use crate::alarm::Alarm;
-use crate::core::Core;
 use crate::jmachine::HostWire;
+use crate::kernel::{Kernel, rng_for};
 use crate::trace::{FaultKind, TraceTag};
 
 /// Bytes on their way in one direction of a stream, at most; then the writer waits.
@@ -54,7 +54,7 @@ struct ListenerState {
 }
 
 /// All listeners, and the pipes of nodes.
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     pub(crate) faults: StreamFaults,
     rng: Rng,
     listeners: BTreeMap<String, ListenerState>,
@@ -64,8 +64,8 @@ pub(crate) struct Streams {
     clients: u64,
 }
 
-impl Streams {
-    pub(crate) fn new(rng: Rng) -> Self {
+impl StreamTable {
+    fn new(rng: Rng) -> Self {
         let listeners = BTreeMap::new();
         let faults = StreamFaults::default();
         Self { faults, rng, listeners, pipes: Vec::new(), ports: PORT_FIRST, clients: 0 }
@@ -154,7 +154,7 @@ enum ReadOutcome {
 }
 
 struct PipeReader {
-    core: Rc<Core>,
+    streams: Rc<EmulatedStreams>,
     pipe: Rc<RefCell<StreamPipe>>,
     alarm: Option<Alarm>,
 }
@@ -170,11 +170,11 @@ impl PipeReader {
                 StreamEnd::Cut | StreamEnd::Reset => Some(ReadOutcome::Reset),
             };
         };
-        if at_ns > self.core.now_ns.get() {
+        if at_ns > self.streams.kernel.now_ns() {
             return Some(ReadOutcome::NotBefore(at_ns));
         }
         let mut count = chunk.len().min(room);
-        let streams = &mut *self.core.streams.borrow_mut();
+        let streams = &mut *self.streams.table.borrow_mut();
         if streams.rng.chance(1, 4) {
             count = 1 + streams.rng.index(count);
         }
@@ -209,8 +209,8 @@ impl PipeReader {
                     return Poll::Ready(Err(error));
                 }
                 Some(ReadOutcome::NotBefore(at_ns)) => {
-                    let wait_ns = at_ns - self.core.now_ns.get();
-                    self.alarm = Some(self.core.alarm_in(wait_ns));
+                    let wait_ns = at_ns - self.streams.kernel.now_ns();
+                    self.alarm = Some(self.streams.kernel.alarm_in(wait_ns));
                 }
                 None => {
                     self.pipe.borrow_mut().reader = Some(cx.waker().clone());
@@ -267,7 +267,7 @@ impl Drop for PipeReader {
 }
 
 struct PipeWriter {
-    core: Rc<Core>,
+    streams: Rc<EmulatedStreams>,
     pipe: Rc<RefCell<StreamPipe>>,
     /// The other direction.
     back: Rc<RefCell<StreamPipe>>,
@@ -298,17 +298,17 @@ impl PipeWriter {
             if chunk.is_empty() {
                 continue;
             }
-            let streams = &mut *self.core.streams.borrow_mut();
+            let streams = &mut *self.streams.table.borrow_mut();
             let StreamFaults { cut_ppm, delay_ppm, delay_max_ns, .. } = streams.faults;
             let mut travel_ns = match self.wire {
                 Some(wire) => chunk.len() as u64 * wire.picoseconds_per_byte / 1000,
                 None => LATENCY_NS + streams.rng.below(JITTER_NS),
             };
             if streams.hits(delay_ppm) {
-                self.core.trace.fault(FaultKind::StreamDelayed);
+                self.streams.kernel.trace.fault(FaultKind::StreamDelayed);
                 travel_ns += streams.rng.below(delay_max_ns + 1);
             }
-            let now_ns = self.core.now_ns.get();
+            let now_ns = self.streams.kernel.now_ns();
             let at_ns = match self.wire {
                 // Bytes follow one another, and are there when they are looked for.
                 Some(wire) => wire.seen_ns(now_ns.max(pipe.last_ns) + travel_ns),
@@ -316,7 +316,7 @@ impl PipeWriter {
             };
             pipe.last_ns = at_ns;
             if streams.hits(cut_ppm) {
-                self.core.trace.fault(FaultKind::StreamCut);
+                self.streams.kernel.trace.fault(FaultKind::StreamCut);
                 chunk.truncate(streams.rng.index(chunk.len() + 1));
                 pipe.cut();
                 self.back.borrow_mut().cut();
@@ -324,7 +324,7 @@ impl PipeWriter {
                     continue;
                 }
             }
-            self.core.note(0, TraceTag::Stream, runtime::hash::xxh3(&chunk));
+            self.streams.kernel.note(0, TraceTag::Stream, runtime::hash::xxh3(&chunk));
             pipe.bytes += chunk.len();
             pipe.chunks.push_back((at_ns, Bytes::copy_from_slice(&chunk)));
             if let Some(reader) = pipe.reader.take() {
@@ -353,16 +353,16 @@ impl Drop for PipeWriter {
 }
 
 struct EmuListener {
-    core: Rc<Core>,
+    streams: Rc<EmulatedStreams>,
     address: Address,
 }
 
 impl Listener for EmuListener {
     fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<ByteStream>> {
         let key = self.address.to_string();
-        let core = self.core.clone();
+        let table = self.streams.clone();
         poll_fn(move |cx| {
-            let mut streams = core.streams.borrow_mut();
+            let mut streams = table.table.borrow_mut();
             let Some(listener) = streams.listeners.get_mut(&key) else {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             };
@@ -382,18 +382,29 @@ impl Listener for EmuListener {
 
 impl Drop for EmuListener {
     fn drop(&mut self) {
-        let listener = self.core.streams.borrow_mut().listeners.remove(&self.address.to_string());
+        let listener = self.streams.table.borrow_mut().listeners.remove(&self.address.to_string());
         drop(listener);
     }
 }
 
-impl Core {
+/// The byte streams between the world and the outside.
+pub(crate) struct EmulatedStreams {
+    kernel: Rc<Kernel>,
+    pub(crate) table: RefCell<StreamTable>,
+}
+
+impl EmulatedStreams {
+    pub(crate) fn new(kernel: Rc<Kernel>) -> Rc<Self> {
+        let table = RefCell::new(StreamTable::new(rng_for(kernel.seed, "streams", 0)));
+        Rc::new(Self { kernel, table })
+    }
+
     pub(crate) fn listen(
         self: &Rc<Self>,
         node: u32,
         address: &Address,
     ) -> io::Result<Box<dyn Listener>> {
-        let mut streams = self.streams.borrow_mut();
+        let mut streams = self.table.borrow_mut();
         let address = streams.settle(address);
         let key = address.to_string();
         if streams.listeners.contains_key(&key) {
@@ -402,7 +413,7 @@ impl Core {
         }
         let backlog = VecDeque::new();
         streams.listeners.insert(key, ListenerState { node, backlog, waker: None });
-        Ok(Box::new(EmuListener { core: self.clone(), address }))
+        Ok(Box::new(EmuListener { streams: self.clone(), address }))
     }
 
     /// A stream from outside to the listener at `address`.
@@ -411,7 +422,7 @@ impl Core {
         address: &Address,
         peer: Option<&str>,
     ) -> io::Result<ByteStream> {
-        let mut streams = self.streams.borrow_mut();
+        let mut streams = self.table.borrow_mut();
         streams.clients += 1;
         let peer = peer.map_or_else(|| format!("client {}", streams.clients), str::to_owned);
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, address.to_string());
@@ -420,8 +431,8 @@ impl Core {
             return Err(refused());
         }
         let (up, down) = (StreamPipe::new(), StreamPipe::new());
-        let at_host = self.nodes.borrow().get(listener.node).id;
-        let machine = self.machine.borrow();
+        let at_host = self.kernel.nodes.borrow().get(listener.node).id;
+        let machine = self.kernel.machine.borrow();
         let machine = machine.as_ref().filter(|machine| machine.is_host(at_host));
         let wire = machine.map(|machine| machine.host_wire());
         listener.backlog.push_back(self.stream(&up, &down, peer, wire));
@@ -443,15 +454,16 @@ impl Core {
         peer: String,
         wire: Option<HostWire>,
     ) -> ByteStream {
-        let reader = PipeReader { core: self.clone(), pipe: from.clone(), alarm: None };
-        let writer = PipeWriter { core: self.clone(), pipe: to.clone(), back: from.clone(), wire };
+        let reader = PipeReader { streams: self.clone(), pipe: from.clone(), alarm: None };
+        let writer =
+            PipeWriter { streams: self.clone(), pipe: to.clone(), back: from.clone(), wire };
         ByteStream { reader: Box::new(reader), writer: Box::new(writer), peer }
     }
 
     /// A node dies: its streams break, its listeners close.
-    pub(crate) fn reset_streams(&self, node: u32) {
+    pub(crate) fn reset(&self, node: u32) {
         let (listeners, pipes) = {
-            let mut streams = self.streams.borrow_mut();
+            let mut streams = self.table.borrow_mut();
             let (dying, living) = std::mem::take(&mut streams.listeners)
                 .into_iter()
                 .partition::<BTreeMap<_, _>, _>(|(_, listener)| listener.node == node);

@@ -14,7 +14,6 @@ use crate::slab::SlabKey;
 /// The index of the future that `World::run` drives; no task has it.
 pub(crate) const MAIN: u32 = u32::MAX;
 
-/// What a task does.
 pub(crate) enum TaskKind {
     /// A task of a layer.
     Plain(LocalBoxFuture<'static, ()>),
@@ -24,7 +23,6 @@ pub(crate) enum TaskKind {
         handler: LocalBoxFuture<'static, Encoder>,
         /// Whom to answer.
         caller: u32,
-        /// Which of its calls.
         call: SlabKey,
     },
 }
@@ -42,7 +40,6 @@ impl Woken {
     }
 }
 
-/// The waker of one task.
 pub(crate) struct TaskWaker {
     key: SlabKey,
     /// The task is in the queue, or in the run queue of its node.

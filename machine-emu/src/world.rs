@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use runtime::net::{Address, ByteStream};
-use runtime::{Context, Epoch, NodeId, NodeKind, SharedServers};
+use runtime::{Context, Epoch, NodeId, SharedServers};
 
-use crate::core::{Core, WorldShape, rng_for};
+use crate::control::{NetworkControl, NodeControl, nanos};
+use crate::core::Core;
 use crate::disk::{DiskControl, DiskEvent};
-use crate::link::{LinkError, MeshSetup};
-use crate::mesh::{Mesh, Recorder};
-use crate::network::{FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
+use crate::kernel::rng_for;
+use crate::machine::NodeMachine;
+use crate::mesh::Mesh;
+use crate::node::WorldShape;
 use crate::stream::StreamFaults;
 use crate::trace::{FaultKind, WorldCounters};
 
@@ -68,87 +70,77 @@ impl World {
 
     /// The seed of everything.
     pub fn seed(&self) -> u64 {
-        self.core().seed
+        self.core().kernel.seed
     }
 
     /// Virtual time since the world began.
     pub fn now(&self) -> Duration {
-        Duration::from_nanos(self.core().now_ns.get())
+        Duration::from_nanos(self.core().kernel.now_ns())
     }
 
     /// A hash of all that has happened: equal for equal seeds and equal programs.
     pub fn trace_hash(&self) -> u64 {
-        self.core().trace.hash()
+        self.core().kernel.trace.hash()
     }
 
     /// What has happened, counted.
     pub fn counters(&self) -> WorldCounters {
-        self.core().trace.counters()
+        self.core().kernel.trace.counters()
     }
 
     // --- Nodes ---
 
-    /// The place of a node; an application node comes into being when first asked for.
-    pub(crate) fn place(&self, node: NodeId) -> u32 {
-        let place = self.core().nodes.borrow().index(node);
-        match (place, node.kind()) {
-            (Some(place), _) => place,
-            (None, NodeKind::Application(_)) => self.core().add_node(node),
-            (None, _) => panic!("this world has no {node}: {:?}", self.core().shape),
-        }
-    }
-
     /// The context of the present incarnation of `node`.
     pub fn context(&self, node: NodeId) -> Context {
-        let place = self.place(node);
-        let machine = self.core().nodes.borrow().get(place).machine.clone();
-        Context::new(node, machine)
+        let place = self.core().place(node);
+        let instance = self.core().kernel.nodes.borrow().get(place).instance.clone();
+        Context::new(node, NodeMachine::new(self.core().clone(), instance))
     }
 
-    /// Runs `work` as a task of `node`, so that it ends with the node: `None` if the node died before
-    /// it was done.
+    /// Runs `work` as a task of `node`, so that it ends with the node: `None` if the node died
+    /// before it was done.
     pub async fn on<F: Future + 'static>(
         &self,
         node: NodeId,
         work: impl FnOnce(Context) -> F,
     ) -> Option<F::Output> {
         let context = self.context(node);
-        let (told, outcome) = oneshot::channel();
+        let (sender, outcome) = oneshot::channel();
         let work = work(context.clone());
         context.task(async move {
             // Waiters may have been cut off.
-            let _ = told.send(work.await);
+            let _ = sender.send(work.await);
         });
         outcome.await.ok()
     }
 
     /// True unless `node` was killed or has crashed.
     pub fn is_alive(&self, node: NodeId) -> bool {
-        self.core().living(self.place(node)).is_some()
+        self.core().kernel.living(self.core().place(node)).is_some()
     }
 
     /// The process of `node` dies; the power stays on, so its disks keep what they were given.
     pub fn kill(&self, node: NodeId) {
-        let place = self.place(node);
+        let place = self.core().place(node);
         if self.core().kill(place) {
-            self.core().fault(place, FaultKind::NodeKilled);
+            self.core().kernel.fault(place, FaultKind::NodeKilled);
         }
     }
 
     /// `node` dies, and the power of all disks that it opened goes: of each write that was not
     /// flushed the seed decides whether it survives whole, in part, or not at all.
     pub fn crash(&self, node: NodeId) {
-        let place = self.place(node);
+        let place = self.core().place(node);
         if self.core().kill(place) {
-            self.core().fault(place, FaultKind::NodeCrashed);
+            self.core().kernel.fault(place, FaultKind::NodeCrashed);
         }
-        self.core().cut_power_of_disks(place);
+        self.core().disks.cut_power_of(place);
     }
 
     /// The power of the whole machine goes: all file-system and disk nodes crash at one instant.
     /// Applications live on, elsewhere.
     pub fn crash_everything(&self) {
-        let WorldShape { fs_nodes, disk_nodes } = self.core().shape;
+        let WorldShape { fs_nodes, disk_nodes } = self.core().kernel.shape;
         let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
         nodes.for_each(|node| self.crash(node));
     }
@@ -156,7 +148,7 @@ impl World {
     /// Starts a fresh incarnation of `node`, with no servers, in the epoch of the world. If it
     /// lives it is killed first.
     pub fn restart(&self, node: NodeId) -> Context {
-        let place = self.place(node);
+        let place = self.core().place(node);
         self.core().restart(place);
         self.context(node)
     }
@@ -176,53 +168,19 @@ impl World {
     /// The nodes that end with `node`, itself among them.
     pub fn process_of(&self, node: NodeId) -> Vec<NodeId> {
         let core = self.core();
-        let WorldShape { fs_nodes, disk_nodes } = core.shape;
+        let WorldShape { fs_nodes, disk_nodes } = core.kernel.shape;
         let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
         nodes.filter(|other| *other == node || core.is_one_process(node, *other)).collect()
     }
 
-    /// The processor of `node` stops for `duration`, then continues.
-    pub fn freeze(&self, node: NodeId, duration: Duration) {
-        let place = self.place(node);
-        self.core().fault(place, FaultKind::NodeFrozen);
-        let until_ns = self.core().now_ns.get() + nanos(duration);
-        self.core().nodes.borrow_mut().get_mut(place).cpu.freeze(until_ns);
+    /// The clocks and the processor of `node`; an application node is created on first use.
+    pub fn node(&self, node: NodeId) -> NodeControl<'_> {
+        NodeControl { core: self.core(), place: self.core().place(node) }
     }
 
-    /// `node` goes on at once, however long it was to stand still.
-    pub fn thaw(&self, node: NodeId) {
-        let place = self.place(node);
-        let mut nodes = self.core().nodes.borrow_mut();
-        nodes.get_mut(place).cpu.thaw();
-        nodes.freed(place);
-    }
-
-    /// Messages from and to `node` take `factor` times as long from now on, and each step of it
-    /// `step` of its processor; 1 and zero are normal. A restart changes neither.
-    pub fn slow(&self, node: NodeId, factor: u64, step: Duration) {
-        let place = self.place(node);
-        self.core().fault(place, FaultKind::NodeSlowed);
-        let mut nodes = self.core().nodes.borrow_mut();
-        let state = nodes.get_mut(place);
-        state.slowness = factor.max(1);
-        state.cpu.set_step_ns(nanos(step));
-    }
-
-    /// The wall clock of `node` jumps by `seconds` seconds, either way.
-    pub fn jump_clock(&self, node: NodeId, seconds: i64) {
-        let place = self.place(node);
-        self.core().fault(place, FaultKind::ClockJumped);
-        let by_ns = seconds.saturating_mul(1_000_000_000);
-        self.core().nodes.borrow_mut().get_mut(place).clock.jump(by_ns);
-    }
-
-    /// The monotonic clock of `node`, and its timers with it, run so much too fast from now on, or too
-    /// slow; a restart does not change that.
-    pub fn drift_clock(&self, node: NodeId, ppm: i32) {
-        let place = self.place(node);
-        self.core().fault(place, FaultKind::ClockDrifts);
-        let now_ns = self.core().now_ns.get();
-        self.core().nodes.borrow_mut().get_mut(place).clock.drift(ppm, now_ns);
+    /// The network between the nodes.
+    pub fn network(&self) -> NetworkControl<'_> {
+        NetworkControl { core: self.core() }
     }
 
     /// The epoch in which nodes start from now on; those that live keep theirs.
@@ -230,158 +188,63 @@ impl World {
         self.core().epoch.set(epoch);
     }
 
-    /// Tells a node that lives of a new epoch: it sends in it, and refuses earlier ones.
-    pub fn tell_epoch(&self, node: NodeId, epoch: Epoch) {
-        if let Some(machine) = self.core().living(self.place(node)) {
-            machine.set_epoch(epoch);
-        }
-    }
-
     /// The limit of the buffer pools of nodes that start from now on.
     pub fn set_pool_limit_bytes(&self, limit_bytes: usize) {
         self.core().pool_limit_bytes.set(limit_bytes);
-    }
-
-    // --- Network ---
-
-    /// From now on messages go through a mesh, and take the time that it says. The timing of the
-    /// network, and of links, does not count any more; their faults do. Before anything is sent.
-    pub fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
-        self.core().use_mesh(setup)
-    }
-
-    /// The mesh, if there is one, records load and messages from now on.
-    pub fn record_mesh(&self, recorder: Recorder) {
-        if let Some(link) = self.core().link.borrow_mut().as_mut() {
-            link.mesh.record(recorder);
-        }
-    }
-
-    /// What `look` sees in the mesh; `None` without one.
-    pub fn mesh<T>(&self, look: impl FnOnce(&Mesh) -> T) -> Option<T> {
-        self.core().link.borrow().as_ref().map(|link| look(&link.mesh))
-    }
-
-    /// How long messages take from now on.
-    pub fn set_network_timing(&self, timing: NetworkTiming) {
-        self.core().network.borrow_mut().timing = timing;
-    }
-
-    /// How long messages from `from` to `to` take from now on, whatever other links do.
-    pub fn slow_link(&self, from: NodeId, to: NodeId, timing: LinkTiming) {
-        let (from, to) = (self.place(from), self.place(to));
-        self.core().fault(to, FaultKind::LinkSlowed);
-        self.core().network.borrow_mut().set_link_timing(from, to, timing);
-    }
-
-    /// All links have the same timing again.
-    pub fn reset_links(&self) {
-        self.core().network.borrow_mut().forget_link_timings();
-    }
-
-    /// How often messages suffer from now on.
-    pub fn set_network_faults(&self, faults: NetworkFaults) {
-        self.core().network.borrow_mut().faults = faults;
-    }
-
-    /// From now on requests are lost, doubled or damaged by chance, and their replies, only as far as
-    /// `tolerance_of` says, of the number of their table and the tag of their row. For requests that do
-    /// not bear it yet; delays and cuts hit all.
-    pub fn set_fault_tolerance(&self, tolerance_of: impl Fn(u8, u8) -> FaultTolerance + 'static) {
-        self.core().network.borrow_mut().tolerance_of = Some(Box::new(tolerance_of));
-    }
-
-    /// Messages from `from` to `to` are lost from now on; the other direction works.
-    pub fn cut(&self, from: NodeId, to: NodeId) {
-        let (from, to) = (self.place(from), self.place(to));
-        self.core().network.borrow_mut().cut(from, to);
-    }
-
-    /// Messages from `from` to `to` arrive again.
-    pub fn mend(&self, from: NodeId, to: NodeId) {
-        let (from, to) = (self.place(from), self.place(to));
-        self.core().network.borrow_mut().mend(from, to);
-    }
-
-    /// Cuts every way between the two sides, in both directions.
-    pub fn partition(&self, one: &[NodeId], other: &[NodeId]) {
-        for &here in one {
-            for &there in other {
-                self.cut(here, there);
-                self.cut(there, here);
-            }
-        }
-    }
-
-    /// Mends everything that was cut.
-    pub fn heal(&self) {
-        self.core().network.borrow_mut().mend_all();
-    }
-
-    /// Messages from and to `node` are held from now on, until [`unclog`](Self::unclog): clog some
-    /// nodes one after the other and unclog them in another order to see old messages arrive late.
-    pub fn clog(&self, node: NodeId) {
-        let place = self.place(node);
-        self.core().fault(place, FaultKind::NodeClogged);
-        self.core().network.borrow_mut().clog(place);
-    }
-
-    /// What was held for `node` goes on its way.
-    pub fn unclog(&self, node: NodeId) {
-        self.core().unclog(self.place(node));
     }
 
     // --- Disks and streams ---
 
     /// A new disk of zeros. Any node may open it by its path, one at a time.
     pub fn create_disk(&self, path: &str, length_bytes: u64) {
-        self.core().create_disk(path, length_bytes, false);
+        self.core().disks.create(path, length_bytes, false);
     }
 
     /// A disk that was used before: what was never written is noise.
     pub fn create_used_disk(&self, path: &str, length_bytes: u64) {
-        self.core().create_disk(path, length_bytes, true);
+        self.core().disks.create(path, length_bytes, true);
     }
 
     /// The disk at `path`, to break it.
     pub fn disk(&self, path: &str) -> DiskControl {
-        DiskControl::new(self.core().clone(), path)
+        DiskControl::new(self.core().disks.clone(), path)
     }
 
     /// The paths of all disks.
     pub fn disks(&self) -> Vec<String> {
-        self.core().disks.borrow().paths()
+        self.core().disks.table.borrow().paths()
     }
 
-    /// From now on all writes and flushes of all disks are recorded, as they were asked for; a flush
-    /// that a fault lets the disk ignore has no writes. Of other faults the record does not tell.
+    /// From now on all writes and flushes of all disks are recorded, as they were asked for; a
+    /// flush that a fault lets the disk ignore has no writes. Of other faults the record does not
+    /// tell.
     pub fn record_disks(&self) {
-        self.core().disks.borrow_mut().start_record();
+        self.core().disks.table.borrow_mut().start_record();
     }
 
     /// Events recorded so far.
     pub fn disk_events_count(&self) -> usize {
-        self.core().disks.borrow().events().len()
+        self.core().disks.table.borrow().events().len()
     }
 
     /// All that was recorded.
     pub fn disk_events(&self) -> Vec<DiskEvent> {
-        self.core().disks.borrow().events().to_vec()
+        self.core().disks.table.borrow().events().to_vec()
     }
 
     /// A stream from outside to the listener at `address`.
     pub fn connect(&self, address: &Address) -> io::Result<ByteStream> {
-        self.core().connect(address, None)
+        self.core().streams.connect(address, None)
     }
 
     /// The same from `peer`, as `10.0.0.1:700`: a client that comes back from where it was.
     pub fn connect_from(&self, peer: &str, address: &Address) -> io::Result<ByteStream> {
-        self.core().connect(address, Some(peer))
+        self.core().streams.connect(address, Some(peer))
     }
 
     /// How often streams suffer from now on.
     pub fn set_stream_faults(&self, faults: StreamFaults) {
-        self.core().streams.borrow_mut().faults = faults;
+        self.core().streams.table.borrow_mut().faults = faults;
     }
 
     // --- Time ---
@@ -389,7 +252,7 @@ impl World {
     /// From now on the seed decides which ready node runs next, and which of its ready tasks;
     /// otherwise nodes take turns and tasks run in the order in which they were woken.
     pub fn shuffle_steps(&self) {
-        self.core().nodes.borrow_mut().shuffle(rng_for(self.seed(), "steps", 0));
+        self.core().kernel.nodes.borrow_mut().shuffle(rng_for(self.seed(), "steps", 0));
     }
 
     /// Lets the world run until `future` resolves. Panics if it never can: if nothing is left to
@@ -403,9 +266,9 @@ impl World {
     pub fn run_within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let core = self.core();
         let mut future = pin!(future);
-        let (key, flag) = core.tasks.borrow_mut().main_waker();
+        let (key, flag) = core.kernel.tasks.borrow_mut().main_waker();
         let waker = Waker::from(flag.clone());
-        let limit_ns = core.now_ns.get().saturating_add(nanos(limit));
+        let limit_ns = core.kernel.now_ns().saturating_add(nanos(limit));
         let outer = core.main.replace((key.generation, true));
         assert!(outer.0 == 0, "World::run within World::run: await instead");
         loop {
@@ -429,9 +292,9 @@ impl World {
     pub fn advance(&self, duration: Duration) {
         let core = self.core();
         assert!(core.main.get().0 == 0, "World::advance within World::run: sleep instead");
-        let end_ns = core.now_ns.get() + nanos(duration);
+        let end_ns = core.kernel.now_ns() + nanos(duration);
         while core.step() || core.fire(end_ns) {}
-        core.now_ns.set(end_ns);
+        core.kernel.now_ns.set(end_ns);
     }
 
     /// Lets the world run until nothing is left to happen. Panics if that takes more than an hour
@@ -439,47 +302,43 @@ impl World {
     pub fn run_until_idle(&self) {
         let core = self.core();
         assert!(core.main.get().0 == 0, "World::run_until_idle within World::run");
-        let limit_ns = core.now_ns.get() + nanos(RUN_TIME_MAX);
+        let limit_ns = core.kernel.now_ns() + nanos(RUN_TIME_MAX);
         while core.step() || core.fire(limit_ns) {}
-        let over = core.events.borrow().next_ns().is_none();
+        let over = core.kernel.events.borrow().next_ns().is_none();
         assert!(over, "{}", self.describe_stall());
     }
 
     /// Why nothing goes on.
     fn describe_stall(&self) -> String {
         let core = self.core();
-        let mut text = match core.events.borrow().next_ns() {
+        let mut text = match core.kernel.events.borrow().next_ns() {
             None => format!(
                 "deadlock in the world of seed {} at {:?}: nothing can run and nothing is to come",
-                core.seed,
+                core.kernel.seed,
                 self.now()
             ),
             Some(_) => format!(
                 "the world of seed {} is not done after {RUN_TIME_MAX:?} of virtual time",
-                core.seed
+                core.kernel.seed
             ),
         };
-        let nodes = core.nodes.borrow();
-        let tasks = core.tasks.borrow();
+        let nodes = core.kernel.nodes.borrow();
+        let tasks = core.kernel.tasks.borrow();
         for place in 0..nodes.len() {
             let node = nodes.get(place);
             let count = tasks.count(place);
-            if count > 0 || !node.machine.alive() {
-                let dead = if node.machine.alive() { "" } else { " (dead)" };
+            if count > 0 || !node.instance.alive() {
+                let dead = if node.instance.alive() { "" } else { " (dead)" };
                 let _ = write!(text, "\n  {}{dead}: {count} tasks wait", node.id);
             }
         }
-        for (from, to) in core.network.borrow().waiting() {
+        for (from, to) in core.network.state.borrow().waiting() {
             let (from, to) = (nodes.get(from).id, nodes.get(to).id);
             let _ = write!(text, "\n  {from} waits for the reply of {to}");
         }
-        if let Some(deadlock) = self.mesh(Mesh::find_deadlock).flatten() {
+        if let Some(deadlock) = self.network().mesh(Mesh::find_deadlock).flatten() {
             let _ = write!(text, "\n  in the mesh: {deadlock}");
         }
         text
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -58,7 +58,7 @@ fn time_of(clients: u32, fs_nodes: u32) -> Duration {
         Volume::format(&machine, fs_nodes).await;
         let applications = (0..clients).map(NodeId::application);
         for node in (0..fs_nodes).map(NodeId::fs).chain(applications) {
-            machine.slow(node, 1, STEP);
+            machine.node(node).slow(1, STEP);
         }
         let start = machine.now();
         let work = (0..clients).map(|client| {

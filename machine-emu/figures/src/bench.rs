@@ -103,7 +103,7 @@ impl FigureBench {
         let machine = JMachine { profile: profile.clone(), topology, host: None };
         world.emulate(&machine, clients);
         if *traffic {
-            world.use_mesh(MeshSetup::machine(&machine, ForwardPolicy::Canonical)?)?;
+            world.network().use_mesh(MeshSetup::machine(&machine, ForwardPolicy::Canonical)?)?;
         }
         Ok(Self { world, geometry, profile: profile.clone(), disks_per_node })
     }
@@ -113,8 +113,8 @@ impl FigureBench {
         (0..self.geometry.disk_nodes).map(|node| disks(node).collect()).collect()
     }
 
-    /// Formats all disks and serves them as the disk nodes of the thesis do: a request at a time for
-    /// each disk, and room for a few writes.
+    /// Formats all disks and serves them as the disk nodes of the thesis do: a request at a time
+    /// for each disk, and room for a few writes.
     pub(crate) async fn serve_disks(&self) -> Result<(), RunError> {
         let (geometry, paths) = (self.geometry, self.paths());
         self.on(NodeId::disk(0), move |context| async move {

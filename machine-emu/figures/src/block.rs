@@ -244,9 +244,9 @@ pub(crate) fn best(profiles: &Profiles, figure: Figure) -> Result<FigureReport, 
         .points
         .iter()
         .zip(&calibrated.points)
-        .map(|(told, found)| {
-            let ratio = if is_rate { found.1 / told.1 } else { told.1 / found.1 };
-            format!("{:+.1} % at {}", (ratio - 1.0) * 100.0, told.0)
+        .map(|(given, found)| {
+            let ratio = if is_rate { found.1 / given.1 } else { given.1 / found.1 };
+            format!("{:+.1} % at {}", (ratio - 1.0) * 100.0, given.0)
         })
         .collect();
     let notes = vec![

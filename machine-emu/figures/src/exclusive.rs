@@ -23,7 +23,7 @@ runtime::protocol! {
 #[derive(Debug, Default)]
 pub(crate) struct AllocationServer {
     lock: KeyedLock<()>,
-    held: RefCell<Option<KeyGuard<()>>>,
+    guard: RefCell<Option<KeyGuard<()>>>,
 }
 
 impl runtime::Server<Allocator> for AllocationServer {
@@ -31,13 +31,13 @@ impl runtime::Server<Allocator> for AllocationServer {
         async move {
             match request {
                 Request::Take(_) => {
-                    let held = self.lock.exclusive(()).await;
-                    *self.held.borrow_mut() = Some(held);
+                    let guard = self.lock.exclusive(()).await;
+                    *self.guard.borrow_mut() = Some(guard);
                     Reply::Take(Ok(()))
                 }
                 Request::Give(_) => {
-                    let held = self.held.borrow_mut().take();
-                    drop(held);
+                    let guard = self.guard.borrow_mut().take();
+                    drop(guard);
                     Reply::Give(Ok(()))
                 }
             }

@@ -21,8 +21,8 @@ const PIECE: u32 = 2 << 10;
 /// What the table of the thesis says: clients and seconds.
 pub(crate) const SECONDS: [(u32, f64); 3] = [(1, 2.421), (2, 2.579), (4, 2.547)];
 
-/// File-system nodes: the plane next to the disks, but for one. With all 64 the first stripes of every
-/// node's space would be cached by the same few nodes, since its groups have 64 stripes.
+/// File-system nodes: the plane next to the disks, but for one. With all 64 the first stripes of
+/// every node's space would be cached by the same few nodes, since its groups have 64 stripes.
 const FS_NODES: u32 = 63;
 
 /// Disk nodes; nothing waits for a disk here.

@@ -111,11 +111,11 @@ impl FigureReport {
     pub(crate) fn fitted_of(profile: &Profile, names: &[&str]) -> Vec<String> {
         let fitted = profile.fitted().into_iter();
         let ours = fitted.filter(|(name, _)| names.contains(&name.as_str()));
-        let told = |(name, number): (String, &machine_emu::jmachine::Number)| {
+        let described = |(name, number): (String, &machine_emu::jmachine::Number)| {
             let to = number.fitted.as_deref().unwrap_or_default();
             format!("{name} = {} {}, fitted {to}", number.value, number.unit)
         };
-        ours.map(told).collect()
+        ours.map(described).collect()
     }
 
     /// The name of a place along x.

@@ -1,5 +1,5 @@
-//! What each figure must show, row by row. Fitted are only the ends of Fig. 4.2, that load delays at
-//! all, and one client of Fig. 4.5; everything else here is predicted.
+//! What each figure must show, row by row. Fitted are only the ends of Fig. 4.2, that load delays
+//! at all, and one client of Fig. 4.5; everything else here is predicted.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -33,8 +33,8 @@ fn best(curve: &[f64]) -> (usize, f64) {
     lowest.unwrap()
 }
 
-fn is_within(found: f64, told: f64, share: f64) -> bool {
-    (found / told - 1.0).abs() <= share
+fn is_within(found: f64, expected: f64, share: f64) -> bool {
+    (found / expected - 1.0).abs() <= share
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn where_stripes_are_on_their_disks_does_not_matter() {
     let rig = Rig::from(Profile::as_measured());
     let places = mean_difference(&rig, ChunkPattern::Scattered(1));
     assert!(places <= 0.05, "{places}");
-    // Drawn without regard to the disk nodes, 64 chunks are uneven, and the fullest node ends last. The
-    // goal was 0.10: without traffic it is missed.
+    // Drawn without regard to the disk nodes, 64 chunks are uneven, and the fullest node ends last.
+    // The goal was 0.10: without traffic it is missed.
     let drawn = mean_difference(&rig, ChunkPattern::Random(1));
     assert!(drawn <= 0.13, "{drawn}");
     assert!(places < drawn, "{places}, {drawn}");
@@ -116,8 +116,8 @@ fn where_stripes_are_on_their_disks_does_not_matter() {
 
 #[test]
 fn where_messages_meet_random_stripes_are_nearly_as_fast_as_consecutive_ones() {
-    // Nothing is fitted to this: consecutive stripes lose in the mesh what random ones lose at the fullest
-    // node.
+    // Nothing is fitted to this: consecutive stripes lose in the mesh what random ones lose at the
+    // fullest node.
     let rig = Rig { traffic: true, ..Profile::as_measured().into() };
     let drawn = mean_difference(&rig, ChunkPattern::Random(1));
     assert!(drawn <= 0.10, "{drawn}");
@@ -183,8 +183,8 @@ fn the_cache_scales_to_24_clients_and_collides_between_25_and_32() {
     assert!(efficiency(32, LineChoice::Plain) >= 0.90, "line i for client i never collides");
 }
 
-/// The share of neighbouring points, along the nodes of the cache and along the disk nodes, at which a
-/// curve rises by more than a twentieth.
+/// The share of neighbouring points, along the nodes of the cache and along the disk nodes, at
+/// which a curve rises by more than a twentieth.
 fn rises(panel: &Panel) -> f64 {
     let (mut pairs, mut rising) = (0.0, 0.0);
     for curve in &panel.curves {
@@ -256,9 +256,10 @@ fn a_figure_is_a_table_a_picture_and_numbers_and_the_same_each_time() {
         (again.text(), again.svg(), again.csv())
     );
     let text = report.text();
-    for told in ["209", "287", "314", "440", "447", "Fitted to this figure: node.receive_word = 22"]
+    for expected in
+        ["209", "287", "314", "440", "447", "Fitted to this figure: node.receive_word = 22"]
     {
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
     assert_eq!(report.csv().lines().count(), 1 + 5 * 5);
     let svg = report.svg();

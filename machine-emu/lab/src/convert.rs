@@ -16,10 +16,10 @@ const STANDARD: &str = "-";
 
 /// Convert text between this computer and the J-Machine.
 ///
-/// The J-Machine addresses words, not bytes: in its text files each character takes four bytes, three
-/// of them zero. Integers of 32 bits and floating point numbers need no conversion. A file that is
-/// no pure text is refused, with the place of the first word that is no character; nothing is left of
-/// its output then.
+/// The J-Machine addresses words, not bytes: in its text files each character takes four bytes,
+/// three of them zero. Integers of 32 bits and floating point numbers need no conversion. A file
+/// that is no pure text is refused, with the place of the first word that is no character; nothing
+/// is left of its output then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs-lab convert --to machine input.txt input.jm

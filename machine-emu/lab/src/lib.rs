@@ -9,8 +9,8 @@
 //! | `convert.rs` | text between this computer and the J-Machine |
 //! | `span.rs` | durations on the command line |
 //!
-//! What it shares with the program `mdfs` (sessions, output, exit codes, sizes) is in the library of the
-//! package `mdfs`.
+//! What it shares with the program `mdfs` (sessions, output, exit codes, sizes) is in the library
+//! of the package `mdfs`.
 
 mod convert;
 mod emulate;

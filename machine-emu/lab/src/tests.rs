@@ -93,8 +93,11 @@ fn text_goes_to_the_machine_and_back_and_what_is_no_text_leaves_nothing() {
 fn a_figure_is_printed_and_put_into_files_and_a_bad_profile_is_told() {
     let lab = Lab::new();
     let out = lab.local("figures");
-    let told = lab.ok(&["emulate", "--figure", "4.3", "--out", &out]);
-    assert!(told.starts_with("Figure 4.3: ") && told.contains("Fitted to this figure: "), "{told}");
+    let output = lab.ok(&["emulate", "--figure", "4.3", "--out", &out]);
+    assert!(
+        output.starts_with("Figure 4.3: ") && output.contains("Fitted to this figure: "),
+        "{output}"
+    );
     let file = |ending| fs::read_to_string(format!("{out}/figure-4.3.{ending}")).unwrap();
     assert!(
         file("svg").starts_with("<svg") && file("csv").starts_with("figure,series,curve,x,y\n")
@@ -117,7 +120,7 @@ fn a_checkpoint_on_the_emulated_mesh_is_read_back_and_played_on_a_page() {
     let page = lab.local("load.html");
     let small = ["--machine", "8x8x8 disks=1", "--profile", "none", "--fs-nodes", "4"];
     let small = [&small[..], &["--writers", "1", "--size", "64KiB"]].concat();
-    let told = lab.ok(&[&["emulate", "--movie", &page][..], &small].concat());
-    assert!(told.contains("all files are as they were written"), "{told}");
+    let output = lab.ok(&[&["emulate", "--movie", &page][..], &small].concat());
+    assert!(output.contains("all files are as they were written"), "{output}");
     assert!(fs::read_to_string(page).unwrap().starts_with("<!doctype html>"));
 }

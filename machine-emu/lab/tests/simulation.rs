@@ -52,10 +52,11 @@ fn a_failure_is_shortened_to_a_file_that_the_printed_command_replays() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let line = "sim --workload cache --seed 2 --seeds 30 --plant lying-disks";
-    let (table, told) = fails(here, line, 1);
+    let (table, output) = fails(here, line, 1);
     assert!(table.contains("\ncache ") && table.contains("\nruns: "), "{table}");
-    let command = told.lines().find_map(|line| line.trim().strip_prefix("to repeat it: mdfs-lab "));
-    let command = command.unwrap_or_else(|| panic!("no command: {told}"));
+    let command =
+        output.lines().find_map(|line| line.trim().strip_prefix("to repeat it: mdfs-lab "));
+    let command = command.unwrap_or_else(|| panic!("no command: {output}"));
     let file = command.rsplit(' ').next().unwrap();
     assert!(file.starts_with("sim-cache-") && file.ends_with(".schedule"), "{command}");
     let text = fs::read_to_string(here.join(file)).unwrap();
@@ -63,7 +64,7 @@ fn a_failure_is_shortened_to_a_file_that_the_printed_command_replays() {
 
     // What failed at first is told at once; what is left after shrinking may fail in another way.
     let is_last = |line: &&str| line.starts_with("cache ") && !line.contains(" failed: ");
-    let message = told.lines().find(is_last).unwrap();
+    let message = output.lines().find(is_last).unwrap();
     let (_, again) = fails(here, command, 1);
     assert!(again.contains(message), "{message}\n{again}");
     assert_eq!(fs::read_to_string(here.join(file)).unwrap(), text, "a replay changes no file");

@@ -16,7 +16,8 @@ use sim::{Case, Workload, quiet};
 
 /// States of one turn of the crash enumerator: all of one operation, and some of two.
 const CRASH_STATES_MAX: u64 = 20_000;
-/// Its turn costs as much as several runs of workloads, so that it has one turn for this number of seeds.
+/// Its turn costs as much as several runs of workloads, so that it has one turn for this number of
+/// seeds.
 const SEEDS_PER_CRASH_TURN: u64 = 8;
 
 /// Something that looks for a violation under a seed.

@@ -5,10 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use fileio::protocol::{
-    Change, Commit, Create, Credentials, Error, Existing, Handle, Lookup, ROOT, Read, Remove,
-    TRANSFER_MAX, Write,
-};
+use fileio::protocol::{Commit, Credentials, Error, Handle, ROOT, Read, TRANSFER_MAX, Write};
 use futures::FutureExt as _;
 use futures::future::join;
 use runtime::seed::Rng;
@@ -88,15 +85,7 @@ impl CheckpointWorkload<'_> {
     async fn checkpoint(&self, key: CheckpointKey, rng: &mut Rng) -> Result<(), CallFailure> {
         let (generation, client) = key;
         self.set(key, CheckpointState::Begun);
-        let create = Create {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: ROOT,
-            name: file_name(key),
-            existing: Existing::Refuse {},
-            change: Change::default(),
-            durable: false,
-        };
+        let create = self.harness.create_request(ROOT, file_name(key), false);
         let made = self.harness.ask(client, create).await?;
         let file = handle_of(&made.attributes);
         let data = content(key, self.bytes);
@@ -135,13 +124,7 @@ impl CheckpointWorkload<'_> {
 
     async fn remove(&self, client: u32, key: CheckpointKey) -> Result<(), CallFailure> {
         self.set(key, CheckpointState::Leaving);
-        let remove = Remove {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: ROOT,
-            name: file_name(key),
-            durable: true,
-        };
+        let remove = self.harness.remove_request(ROOT, file_name(key), true);
         self.harness.ask(client, remove).await?;
         self.set(key, CheckpointState::Gone);
         Ok(())
@@ -185,9 +168,7 @@ impl CheckpointWorkload<'_> {
         let states: Vec<(CheckpointKey, CheckpointState)> =
             self.states.borrow().iter().map(|(&key, &state)| (key, state)).collect();
         for (key, state) in states {
-            let who = Credentials::root();
-            let lookup = Lookup { who, directory: ROOT, name: file_name(key) };
-            match self.harness.ask(0, lookup).await {
+            match self.harness.lookup(0, ROOT, file_name(key)).await {
                 Ok(found) => {
                     assert!(
                         state != CheckpointState::Gone,

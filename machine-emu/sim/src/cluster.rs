@@ -36,9 +36,7 @@ const REJOIN_PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct ClusterLayout {
     /// File-system nodes.
     pub(super) fs_nodes: u32,
-    /// Disk nodes.
     pub(super) disk_nodes: u32,
-    /// Disks of each disk node.
     pub(super) disks_per_node: u32,
     /// Bytes per stripe.
     pub(super) stripe_size: u32,
@@ -64,7 +62,6 @@ impl ClusterLayout {
         }
     }
 
-    /// As a geometry.
     pub(super) fn geometry(&self) -> Geometry {
         let disks = u64::from(self.disk_nodes * self.disks_per_node);
         let stripes = u64::from(self.fs_nodes) * self.stripes_per_node;
@@ -229,15 +226,15 @@ impl SimulatedCluster {
         let epoch = Epoch(self.epoch.get());
         self.world.set_epoch(epoch);
         for index in 0..APPLICATIONS {
-            self.world.tell_epoch(NodeId::application(index), epoch);
+            self.world.node(NodeId::application(index)).set_epoch(epoch);
         }
         for node in self.nodes() {
             self.world.restart(node);
         }
     }
 
-    /// Starts `nodes` again, which may be dead or alive, while all others live on. In a new epoch, so
-    /// that no message to or from their last incarnations is processed any more.
+    /// Starts `nodes` again, which may be dead or alive, while all others live on. In a new epoch,
+    /// so that no message to or from their last incarnations is processed any more.
     pub(super) async fn restart_some(
         &self,
         nodes: &[NodeId],
@@ -252,7 +249,7 @@ impl SimulatedCluster {
         }
         let applications = (0..APPLICATIONS).map(NodeId::application);
         for other in self.nodes().into_iter().chain(applications) {
-            self.world.tell_epoch(other, epoch);
+            self.world.node(other).set_epoch(epoch);
         }
         let served = Epoch(self.served.get());
         let disks = nodes.iter().filter_map(|node| match node.kind() {
@@ -295,7 +292,8 @@ impl SimulatedCluster {
         handed.take().ok_or(VolumeError::Node(Undelivered::Lost))
     }
 
-    /// Starts `node` elsewhere, or with the same disks, after it was [handed over](Self::hand_over).
+    /// Starts `node` elsewhere, or with the same disks, after it was [handed
+    /// over](Self::hand_over).
     pub(super) async fn take_over(
         &self,
         node: NodeId,
@@ -308,7 +306,7 @@ impl SimulatedCluster {
         self.world.restart(node);
         let applications = (0..APPLICATIONS).map(NodeId::application);
         for other in self.nodes().into_iter().chain(applications) {
-            self.world.tell_epoch(other, epoch);
+            self.world.node(other).set_epoch(epoch);
         }
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
         let (servers, memory) = (self.servers.clone(), self.memory_of(node));

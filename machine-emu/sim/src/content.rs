@@ -24,8 +24,8 @@ struct Sizes {
     after_crash: Vec<(u64, bool)>,
     /// Where writes ended since the file was settled: it may end there if earlier ones were lost.
     ends: Vec<u64>,
-    /// Writes that may be done in part, for which the file may end anywhere in these: by their places among those
-    /// above.
+    /// Writes that may be done in part, for which the file may end anywhere in these: by their
+    /// places among those above.
     steps: Vec<(usize, Range<u64>)>,
 }
 
@@ -256,6 +256,21 @@ impl ExpectedContent {
         Ok(())
     }
 
+    /// All that was answered is durable.
+    pub(super) fn all_committed(&mut self) {
+        let moment = self.moment();
+        self.committed(&moment);
+    }
+
+    /// The whole file was read: while there was no writer, or after a crash.
+    pub(super) fn check_all(&mut self, data: &[u8], after_crash: bool) -> Result<(), String> {
+        if after_crash {
+            self.flush(data).map_err(|wrong| format!("after a crash: {wrong}"))
+        } else {
+            self.observe(data).map_err(|wrong| format!("at rest: {wrong}"))
+        }
+    }
+
     /// The whole file was read while there was no writer: it is `data` from now on.
     pub(super) fn observe(&mut self, data: &[u8]) -> Result<(), String> {
         self.check_read(&self.moment(), 0, self.blocks.len() as u64 * BLOCK, data)?;
@@ -272,7 +287,8 @@ impl ExpectedContent {
         Ok(())
     }
 
-    /// The whole file was read after single nodes had restarted, and committed: it is `data`, durably.
+    /// The whole file was read after single nodes had restarted, and committed: it is `data`,
+    /// durably.
     pub(super) fn settle_losses(&mut self, data: &[u8]) -> Result<(), String> {
         let least = self.sizes.after_crash.iter().map(|&(size, _)| size).min().unwrap_or(0);
         let ends = self.sizes.ends.iter().filter(|&&end| end >= least);
@@ -324,8 +340,8 @@ pub(super) fn whole_blocks(data: &[u8], count: usize) -> impl Iterator<Item = (u
     })
 }
 
-/// The part of block `index` that `data`, which begins at `offset`, has of it: it is one of `versions`
-/// from number `oldest` on.
+/// The part of block `index` that `data`, which begins at `offset`, has of it: it is one of
+/// `versions` from number `oldest` on.
 fn check_block(
     index: usize,
     offset: u64,

@@ -1,8 +1,8 @@
-//! Names that several clients change at the same time. Which one wins is undetermined, but one order
-//! of all operations must explain every answer (linearizability); the link count of each file is the
-//! number of its names; and a directory that is not empty is never removed. Each contest is
-//! about names of its own, so it can be checked when it is over, and a power cut ends it. What is left
-//! then is removed; in the end the volume must have as many inodes as before: no inode is left
+//! Names that several clients change at the same time. Which one wins is undetermined, but one
+//! order of all operations must explain every answer (linearizability); the link count of each file
+//! is the number of its names; and a directory that is not empty is never removed. Each contest is
+//! about names of its own, so it can be checked when it is over, and a power cut ends it. What is
+//! left then is removed; in the end the volume must have as many inodes as before: no inode is left
 //! without a name.
 
 use std::cell::{Cell, RefCell};
@@ -10,8 +10,8 @@ use std::fmt;
 use std::time::Duration;
 
 use fileio::protocol::{
-    Attributes, Change, Create, Created, Credentials, Error, Existing, FileIo, GetAttributes,
-    GetSpace, Handle, Link, Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
+    Create, Created, Credentials, Error, Existing, FileIo, GetAttributes, Handle, Lookup, Name,
+    ROOT,
 };
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
@@ -19,7 +19,7 @@ use runtime::Call;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
-use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
+use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
 use super::history::{History, NameOperation};
 use super::names::{handle_of, is_durable, name};
 
@@ -44,14 +44,14 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     harness.set_up().await;
     let workload = Contention { harness, names: Cell::default() };
     for _ in 0..rounds {
-        let before = harness.within_limit("a check", workload.inodes()).await;
+        let before = harness.within_limit("a check", harness.space()).await.inodes;
         let working =
             (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
         match harness.round(working.collect(), round_ms).await {
             RoundEnd::PowerCut => harness.recover().await,
             RoundEnd::Orderly => {
                 harness.stop_and_recover().await;
-                let after = harness.within_limit("a check", workload.inodes()).await;
+                let after = harness.within_limit("a check", harness.space()).await.inodes;
                 assert_eq!(after, before, "inodes, once all names were removed again");
             }
         }
@@ -72,11 +72,6 @@ impl Contention<'_> {
         }
     }
 
-    async fn inodes(&self) -> u64 {
-        let space = self.harness.ask(0, GetSpace {}).await;
-        space.unwrap_or_else(|failure| panic!("GetSpace failed: {failure:?}")).inodes
-    }
-
     fn fresh_name(&self) -> Name {
         self.names.set(self.names.get() + 1);
         name(&format!("prize-{}", self.names.get()))
@@ -87,8 +82,8 @@ impl Contention<'_> {
         &self,
         client: u32,
         rng: &mut Rng,
-        moves: impl Fn(u32, Rng) -> LocalBoxFuture<'b, Result<(), PowerCut>>,
-    ) -> Result<(), PowerCut> {
+        moves: impl Fn(u32, Rng) -> LocalBoxFuture<'b, WorkResult>,
+    ) -> WorkResult {
         let count = 2 + rng.below(CLIENTS_MORE) as u32;
         let contention = (0..count)
             .map(|contender| moves((client + contender) % OBSERVER, Rng::new(rng.bits())));
@@ -96,7 +91,7 @@ impl Contention<'_> {
     }
 
     /// Some make, take and move the files of a few names, while others look at these.
-    async fn contend_for_files(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn contend_for_files(&self, client: u32, rng: &mut Rng) -> WorkResult {
         let contended_count = 2 + rng.index(2);
         let count = 2 + rng.below(CLIENTS_MORE) as usize;
         let fight = ContendedNames {
@@ -122,18 +117,10 @@ impl Contention<'_> {
     }
 
     /// Some put files into a directory that others remove.
-    async fn contend_for_directory(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn contend_for_directory(&self, client: u32, rng: &mut Rng) -> WorkResult {
         let contended = self.fresh_name();
-        let call = self.harness.call_id();
-        let make = MakeNode {
-            who: Credentials::root(),
-            call,
-            directory: ROOT,
-            name: contended.clone(),
-            node: NewNode::Directory {},
-            change: Change::default(),
-            durable: is_durable(call),
-        };
+        let mut make = self.harness.mkdir_request(ROOT, contended.clone(), false);
+        make.durable = is_durable(make.call);
         let directory = match self.harness.ask(client, make).await {
             Ok(attributes) => handle_of(&attributes),
             Err(failure) => return failure.power_cut(),
@@ -157,7 +144,7 @@ impl Contention<'_> {
                 above => above,
             };
             assert!(above.is_ok(), "{contended} was removed with {name} in it: {above:?}");
-            let found = match self.lookup(client, directory, name.clone()).await {
+            let found = match self.harness.lookup(client, directory, name.clone()).await {
                 Err(CallFailure::PowerCut) => return Err(PowerCut),
                 found => found,
             };
@@ -167,12 +154,7 @@ impl Contention<'_> {
         self.remove_directory(client, &contended).await
     }
 
-    async fn put(
-        &self,
-        client: u32,
-        directory: Handle,
-        put: &RefCell<Vec<Name>>,
-    ) -> Result<(), PowerCut> {
+    async fn put(&self, client: u32, directory: Handle, put: &RefCell<Vec<Name>>) -> WorkResult {
         let name = self.fresh_name();
         match self.create(client, directory, name.clone()).await {
             Ok(()) => put.borrow_mut().push(name),
@@ -182,10 +164,9 @@ impl Contention<'_> {
         Ok(())
     }
 
-    async fn remove_directory(&self, client: u32, contended: &Name) -> Result<(), PowerCut> {
-        let (who, call) = (Credentials::root(), self.harness.call_id());
-        let (name, durable) = (contended.clone(), is_durable(call));
-        let remove = RemoveDirectory { who, call, directory: ROOT, name, durable };
+    async fn remove_directory(&self, client: u32, contended: &Name) -> WorkResult {
+        let mut remove = self.harness.rmdir_request(ROOT, contended.clone(), false);
+        remove.durable = is_durable(remove.call);
         match self.harness.ask(client, remove).await {
             Ok(()) | Err(CallFailure::Refused(Error::NotEmpty {} | Error::NotFound {})) => Ok(()),
             Err(failure) => failure.power_cut(),
@@ -193,32 +174,12 @@ impl Contention<'_> {
     }
 
     async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<(), CallFailure> {
-        let create = Create {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory,
-            name,
-            existing: Existing::Refuse {},
-            change: Change::default(),
-            durable: false,
-        };
+        let create = self.harness.create_request(directory, name, false);
         self.harness.ask(client, create).await.map(drop)
     }
 
     async fn remove(&self, client: u32, directory: Handle, name: Name) -> Result<(), CallFailure> {
-        let (who, call) = (Credentials::root(), self.harness.call_id());
-        let remove = Remove { who, call, directory, name, durable: false };
-        self.harness.ask(client, remove).await
-    }
-
-    async fn lookup(
-        &self,
-        client: u32,
-        directory: Handle,
-        name: Name,
-    ) -> Result<Attributes, CallFailure> {
-        let lookup = Lookup { who: Credentials::root(), directory, name };
-        self.harness.ask(client, lookup).await
+        self.harness.ask(client, self.harness.remove_request(directory, name, false)).await
     }
 }
 
@@ -234,7 +195,7 @@ struct ContendedNames<'a> {
 }
 
 impl ContendedNames<'_> {
-    async fn contender(&self, client: u32, own: usize, mut rng: Rng) -> Result<(), PowerCut> {
+    async fn contender(&self, client: u32, own: usize, mut rng: Rng) -> WorkResult {
         let mut outcome = Ok(());
         for _ in 0..OPERATIONS {
             outcome = self.one_operation(client, own, &mut rng).await;
@@ -246,7 +207,7 @@ impl ContendedNames<'_> {
         outcome
     }
 
-    async fn one_operation(&self, client: u32, own: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn one_operation(&self, client: u32, own: usize, rng: &mut Rng) -> WorkResult {
         let (one, more) =
             (rng.index(self.contended_count), 1 + rng.index(self.contended_count - 1));
         let other = (one + more) % self.contended_count;
@@ -265,15 +226,9 @@ impl ContendedNames<'_> {
         }
     }
 
-    /// Renames a file to a name that no other rival knows. It gets a prize for its name, unless that
-    /// is taken, before the other one goes.
-    async fn move_away(
-        &self,
-        client: u32,
-        from: usize,
-        own: usize,
-        back: usize,
-    ) -> Result<(), PowerCut> {
+    /// Renames a file to a name that no other rival knows. It gets a prize for its name, unless
+    /// that is taken, before the other one goes.
+    async fn move_away(&self, client: u32, from: usize, own: usize, back: usize) -> WorkResult {
         if !self.rename(client, from, own).await? {
             return Ok(());
         }
@@ -284,7 +239,7 @@ impl ContendedNames<'_> {
     }
 
     /// Looks at two names again and again while others fight.
-    async fn observe(&self, client: u32, mut rng: Rng) -> Result<(), PowerCut> {
+    async fn observe(&self, client: u32, mut rng: Rng) -> WorkResult {
         let (one, other) = (rng.index(self.contended_count), rng.index(self.names.len()));
         for _ in 0..LOOKS_MAX {
             if self.active.get() == 0 {
@@ -298,7 +253,7 @@ impl ContendedNames<'_> {
     }
 
     /// The contest is over: checks that what is left agrees with the answers.
-    async fn judge(&self, client: u32) -> Result<(), PowerCut> {
+    async fn judge(&self, client: u32) -> WorkResult {
         let mut found = Vec::new();
         for name in 0..self.names.len() {
             found.push(self.look(client, name).await?);
@@ -330,35 +285,28 @@ impl ContendedNames<'_> {
         client: u32,
         call: C,
         operation: impl FnOnce(Result<C::Reply, Error>) -> Result<NameOperation, Error>,
-    ) -> Result<(), PowerCut>
+    ) -> WorkResult
     where
         C: Call<Protocol = FileIo> + Clone + fmt::Debug,
     {
-        let told = format!("{call:?}");
+        let description = format!("{call:?}");
         let began = self.history.asked();
         let answer = match self.harness.ask(client, call).await {
             Ok(reply) => Ok(reply),
             Err(CallFailure::Refused(error)) => Err(error),
             Err(CallFailure::PowerCut) => return Err(PowerCut),
         };
-        let operation = operation(answer).unwrap_or_else(|error| panic!("{told}: {error}"));
+        let operation = operation(answer).unwrap_or_else(|error| panic!("{description}: {error}"));
         self.history.answered(began, operation);
         Ok(())
     }
 
     fn creation(&self, name: usize, existing: Existing, durable: bool) -> Create {
-        Create {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: ROOT,
-            name: self.names[name].clone(),
-            existing,
-            change: Change::default(),
-            durable,
-        }
+        let name = self.names[name].clone();
+        Create { existing, ..self.harness.create_request(ROOT, name, durable) }
     }
 
-    async fn make(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
+    async fn make(&self, client: u32, name: usize, durable: bool) -> WorkResult {
         let create = self.creation(name, Existing::Refuse {}, durable);
         self.ask(client, create, |answer| match answer {
             Ok(made) => Ok(NameOperation::Make { name, made: Some(handle_of(&made.attributes)) }),
@@ -368,7 +316,7 @@ impl ContendedNames<'_> {
         .await
     }
 
-    async fn open(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
+    async fn open(&self, client: u32, name: usize, durable: bool) -> WorkResult {
         let create = self.creation(name, Existing::Use {}, durable);
         self.ask(client, create, |answer| {
             let Created { attributes, new } = answer?;
@@ -377,7 +325,7 @@ impl ContendedNames<'_> {
         .await
     }
 
-    async fn look(&self, client: u32, name: usize) -> Result<Option<Handle>, PowerCut> {
+    async fn look(&self, client: u32, name: usize) -> WorkResult<Option<Handle>> {
         let sought = self.names[name].clone();
         let lookup = Lookup { who: Credentials::root(), directory: ROOT, name: sought };
         let mut seen = None;
@@ -393,27 +341,17 @@ impl ContendedNames<'_> {
         Ok(seen)
     }
 
-    async fn remove(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
-        let (who, call) = (Credentials::root(), self.harness.call_id());
-        let taken = self.names[name].clone();
-        let remove = Remove { who, call, directory: ROOT, name: taken, durable };
+    async fn remove(&self, client: u32, name: usize, durable: bool) -> WorkResult {
+        let remove = self.harness.remove_request(ROOT, self.names[name].clone(), durable);
         let operation =
             |answer| Ok(NameOperation::Remove { name, done: is_done(answer, Error::NotFound {})? });
         self.ask(client, remove, operation).await
     }
 
-    async fn rename(&self, client: u32, from: usize, to: usize) -> Result<bool, PowerCut> {
-        let call = self.harness.call_id();
-        let rename = Rename {
-            who: Credentials::root(),
-            call,
-            from_directory: ROOT,
-            from_name: self.names[from].clone(),
-            to_directory: ROOT,
-            to_name: self.names[to].clone(),
-            replace: true,
-            durable: is_durable(call),
-        };
+    async fn rename(&self, client: u32, from: usize, to: usize) -> WorkResult<bool> {
+        let [old, new] = [from, to].map(|name| (ROOT, self.names[name].clone()));
+        let mut rename = self.harness.rename_request(old, new, false);
+        rename.durable = is_durable(rename.call);
         let mut done = false;
         self.ask(client, rename, |answer| {
             done = is_done(answer, Error::NotFound {})?;
@@ -423,16 +361,9 @@ impl ContendedNames<'_> {
         Ok(done)
     }
 
-    async fn link(&self, client: u32, file: Handle, name: usize) -> Result<(), PowerCut> {
-        let call = self.harness.call_id();
-        let link = Link {
-            who: Credentials::root(),
-            call,
-            file,
-            directory: ROOT,
-            name: self.names[name].clone(),
-            durable: is_durable(call),
-        };
+    async fn link(&self, client: u32, file: Handle, name: usize) -> WorkResult {
+        let mut link = self.harness.link_request(file, (ROOT, self.names[name].clone()), false);
+        link.durable = is_durable(link.call);
         self.ask(client, link, |answer| {
             let done = is_done(answer.map(|_| ()), Error::Exists {})?;
             Ok(NameOperation::Link { file, name, done })
@@ -441,7 +372,6 @@ impl ContendedNames<'_> {
     }
 }
 
-/// Was it done, or is the answer `refusal`?
 fn is_done(answer: Result<(), Error>, refusal: Error) -> Result<bool, Error> {
     match answer {
         Ok(()) => Ok(true),

@@ -1,9 +1,9 @@
-//! Files on disks that rot, lose writes, lie, or are not the right ones: no byte is ever wrong, and a
-//! volume that cannot be mounted says which disk, or which node's metadata, is damaged.
+//! Files on disks that rot, lose writes, lie, or are not the right ones: no byte is ever wrong, and
+//! a volume that cannot be mounted says which disk, or which node's metadata, is damaged.
 //!
-//! Each block names its file, its offset and its version, so that every block read is identified: the right
-//! file's, and of which time. Each round begins with a volume that is well, and ends with its disks
-//! put back, after which everything must be as it was.
+//! Each block names its file, its offset and its version, so that every block read is identified:
+//! the right file's, and of which time. Each round begins with a volume that is well, and ends with
+//! its disks put back, after which everything must be as it was.
 
 mod inspect;
 
@@ -11,10 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use fileio::protocol::{
-    Change, Commit, Create, Credentials, Error, Existing, Flush, Handle, MakeNode, NewNode, ROOT,
-    Remove, Write,
-};
+use fileio::protocol::{Commit, Credentials, Error, Flush, Handle, ROOT, Write};
 use futures::FutureExt as _;
 use machine_emu::DiskSnapshot;
 use runtime::NodeId;
@@ -92,17 +89,7 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     harness.set_up().await;
     let mut directories = vec![ROOT];
     for number in 0..DIRECTORIES {
-        let asked = MakeNode {
-            who: Credentials::root(),
-            call: harness.call_id(),
-            directory: ROOT,
-            name: name(&format!("directory-{number}")),
-            node: NewNode::Directory {},
-            change: Change::default(),
-            durable: true,
-        };
-        let made = harness.ask(0, asked).await.expect("the root has room");
-        directories.push(handle_of(&made));
+        directories.push(harness.make_directory(0, &format!("directory-{number}")).await);
     }
     let (model, numbers) = (RefCell::default(), Cell::new(0));
     let workload = DamageWorkload { harness, directories, model, numbers, clients };
@@ -299,15 +286,7 @@ impl DamageWorkload<'_> {
             let place = entry.files.len() - 1;
             (place, entry.named.issue(Some(place)))
         });
-        let create = Create {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: self.directories[key.0],
-            name: key.1.clone(),
-            existing: Existing::Refuse {},
-            change: Change::default(),
-            durable: true,
-        };
+        let create = self.harness.create_request(self.directories[key.0], key.1.clone(), true);
         let made = self.harness.ask(client, create).await?;
         self.change(key, |entry| {
             entry.files[place].handle = Some(handle_of(&made.attributes));
@@ -363,13 +342,7 @@ impl DamageWorkload<'_> {
 
     async fn remove(&self, client: u32, key: &NameKey) -> Result<(), CallFailure> {
         let issued = self.change(key, |entry| entry.named.issue(None));
-        let remove = Remove {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: self.directories[key.0],
-            name: key.1.clone(),
-            durable: true,
-        };
+        let remove = self.harness.remove_request(self.directories[key.0], key.1.clone(), true);
         self.harness.ask(client, remove).await?;
         self.change(key, |entry| {
             entry.named.acknowledge(issued);
@@ -460,8 +433,8 @@ impl StampedFile {
     }
 }
 
-/// An error that names what is damaged: a disk that was hurt, or a node's metadata. True if it is about
-/// a disk: these are looked at first.
+/// An error that names what is damaged: a disk that was hurt, or a node's metadata. True if it is
+/// about a disk: these are looked at first.
 fn check_refusal(error: &VolumeError, tally: &DamageSummary) -> bool {
     match error {
         VolumeError::Disk { path, .. } => {

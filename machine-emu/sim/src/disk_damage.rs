@@ -77,8 +77,8 @@ impl DamageSummary {
             // A disk that answers and does nothing takes the log's copies, or the roots, along if
             // there is no other, or if all of them do so (redundancy; issue 4: scrubbing).
             || self.forgets
-            // An old image of the same epoch is recognized by the roots and log entries that it lacks, if
-            // it lacks enough of them, and not if all disks are old (ADR 14).
+            // An old image of the same epoch is recognized by the roots and log entries that it
+            // lacks, if it lacks enough of them, and not if all disks are old (ADR 14).
             || self.rolled_back
     }
 }

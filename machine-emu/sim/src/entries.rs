@@ -1,7 +1,8 @@
 //! Clients that change names of their own in shared directories, while the power goes again and
 //! again. Some things they do at the same time: a file gets another name while it becomes durable,
-//! a directory is used before it is answered that it was made. Afterwards what was answered as durable is there, a rename that was not answered was done or
-//! not, and nothing else is left: the whole tree is walked and compared with what the nodes hold.
+//! a directory is used before it is answered that it was made. Afterwards what was answered as
+//! durable is there, a rename that was not answered was done or not, and nothing else is left: the
+//! whole tree is walked and compared with what the nodes hold.
 
 mod check;
 
@@ -10,9 +11,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Attributes, Change, Commit, Create, Credentials, DirectoryEntry, Error, Existing, Handle, Link,
-    Lookup, MakeNode, Name, NewNode, ROOT, ReadDirectory, Remove, RemoveDirectory, RemoveXattr,
-    Rename, SetXattr, SyncDirectory, Write, XattrMode, XattrName,
+    Attributes, Commit, Credentials, DirectoryEntry, Error, Handle, Name, ROOT, ReadDirectory,
+    RemoveXattr, SetXattr, SyncDirectory, Write, XattrMode, XattrName,
 };
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
@@ -20,11 +20,10 @@ use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
 
-use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
+use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
 use super::names::{NameKey, handle_of, name};
 use super::versions::Versions;
 
-/// Directories.
 const DIRECTORIES: usize = 3;
 /// Names of each client in each directory.
 const NAMES: u64 = 4;
@@ -73,19 +72,8 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     harness.set_up().await;
     let mut directories = vec![ROOT];
     while directories.len() < DIRECTORIES {
-        let made = harness.ask(
-            0,
-            MakeNode {
-                who: Credentials::root(),
-                call: harness.call_id(),
-                directory: ROOT,
-                name: name(&format!("shared-{}", directories.len())),
-                node: NewNode::Directory {},
-                change: Change::default(),
-                durable: true,
-            },
-        );
-        directories.push(handle_of(&made.await.expect("the root has room")));
+        let name = format!("shared-{}", directories.len());
+        directories.push(harness.make_directory(0, &name).await);
     }
     let workload = EntriesWorkload {
         harness,
@@ -174,7 +162,7 @@ impl EntriesWorkload<'_> {
         key: &NameKey,
         made: Result<Attributes, CallFailure>,
         durable: bool,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         match made {
             Ok(attributes) => {
                 let number = self.issue(key, Some(handle_of(&attributes)));
@@ -195,17 +183,9 @@ impl EntriesWorkload<'_> {
         other: NameKey,
         durable: bool,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         self.forget_pending_renames(&key);
-        let create = Create {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: self.directories[key.0],
-            name: key.1.clone(),
-            existing: Existing::Refuse {},
-            change: Change::default(),
-            durable,
-        };
+        let create = self.harness.create_request(self.directories[key.0], key.1.clone(), durable);
         let made = self.harness.ask(client, create).await;
         let file = made.as_ref().ok().map(|created| handle_of(&created.attributes));
         self.made(&key, made.map(|created| created.attributes), durable)?;
@@ -223,7 +203,7 @@ impl EntriesWorkload<'_> {
         file: Handle,
         durable: bool,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let is_there = self.xattrs.borrow().get(&file).is_some_and(|set| set.flushed().is_some());
         let set = (!is_there || rng.chance(2, 3)).then(|| rng.bits());
         let number = {
@@ -250,13 +230,7 @@ impl EntriesWorkload<'_> {
     }
 
     /// What a file holds must go with it. While it becomes durable the file gets another name.
-    async fn write(
-        &self,
-        client: u32,
-        file: Handle,
-        other: NameKey,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn write(&self, client: u32, file: Handle, other: NameKey, rng: &mut Rng) -> WorkResult {
         let length = 1 + rng.below(20_000);
         let offset = rng.below(FILE_BYTES_MAX - length);
         let data = vec![Bytes::from(vec![7; length as usize])];
@@ -277,17 +251,9 @@ impl EntriesWorkload<'_> {
         key: NameKey,
         durable: bool,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         self.forget_pending_renames(&key);
-        let asked = MakeNode {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            directory: self.directories[key.0],
-            name: key.1.clone(),
-            node: NewNode::Directory {},
-            change: Change::default(),
-            durable,
-        };
+        let asked = self.harness.mkdir_request(self.directories[key.0], key.1.clone(), durable);
         let is_made = Cell::new(false);
         let making = async {
             let made = self.harness.ask(client, asked).await;
@@ -309,26 +275,21 @@ impl EntriesWorkload<'_> {
         key: &NameKey,
         name: Name,
         is_made: &Cell<bool>,
-    ) -> Result<(), PowerCut> {
-        let who = Credentials::root();
+    ) -> WorkResult {
         let directory = loop {
             if is_made.get() {
                 return Ok(());
             }
             let (above, sought) = (self.directories[key.0], key.1.clone());
-            let lookup = Lookup { who: who.clone(), directory: above, name: sought };
-            match self.harness.ask(client, lookup).await {
+            match self.harness.lookup(client, above, sought).await {
                 Ok(found) => break handle_of(&found),
                 Err(CallFailure::Refused(Error::NotFound {})) => {}
                 Err(failure) => return failure.power_cut(),
             }
         };
-        let call = self.harness.call_id();
-        let (existing, change) = (Existing::Refuse {}, Change::default());
-        let kept = name.clone();
-        let create = Create { who, call, directory, name, existing, change, durable: true };
+        let create = self.harness.create_request(directory, name.clone(), true);
         self.harness.ask(client, create).await.map(|_| ()).or_else(CallFailure::power_cut)?;
-        self.inside.borrow_mut().entry(directory).or_default().push(kept);
+        self.inside.borrow_mut().entry(directory).or_default().push(name);
         Ok(())
     }
 
@@ -339,24 +300,18 @@ impl EntriesWorkload<'_> {
         key: &NameKey,
         directory: Handle,
         durable: bool,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         self.inside.borrow_mut().remove(&directory);
-        let who = Credentials::root();
         for DirectoryEntry { name, .. } in self.names_of(directory, client).await? {
-            let call = self.harness.call_id();
-            let remove = Remove { who: who.clone(), call, directory, name, durable: false };
+            let remove = self.harness.remove_request(directory, name, false);
             self.harness.ask(client, remove).await.or_else(CallFailure::power_cut)?;
         }
-        let (above, name, call) = (self.directories[key.0], key.1.clone(), self.harness.call_id());
-        let remove = RemoveDirectory { who, call, directory: above, name, durable };
+        let above = self.directories[key.0];
+        let remove = self.harness.rmdir_request(above, key.1.clone(), durable);
         self.harness.ask(client, remove).await.or_else(CallFailure::power_cut)
     }
 
-    async fn names_of(
-        &self,
-        directory: Handle,
-        client: u32,
-    ) -> Result<Vec<DirectoryEntry>, PowerCut> {
+    async fn names_of(&self, directory: Handle, client: u32) -> WorkResult<Vec<DirectoryEntry>> {
         let (who, after) = (Credentials::root(), 0);
         let read = ReadDirectory { who, directory, after, count_max: 100, attributes: false };
         match self.harness.ask(client, read).await {
@@ -365,24 +320,12 @@ impl EntriesWorkload<'_> {
         }
     }
 
-    async fn link(
-        &self,
-        client: u32,
-        file: Handle,
-        key: NameKey,
-        durable: bool,
-    ) -> Result<(), PowerCut> {
+    async fn link(&self, client: u32, file: Handle, key: NameKey, durable: bool) -> WorkResult {
         if self.settled_at(&key).is_some() {
             return Ok(());
         }
-        let link = Link {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            file,
-            directory: self.directories[key.0],
-            name: key.1.clone(),
-            durable,
-        };
+        let link =
+            self.harness.link_request(file, (self.directories[key.0], key.1.clone()), durable);
         let number = self.issue(&key, Some(file));
         match self.harness.ask(client, link).await {
             Ok(_) => {
@@ -398,17 +341,10 @@ impl EntriesWorkload<'_> {
         }
     }
 
-    async fn remove(
-        &self,
-        client: u32,
-        key: NameKey,
-        file: Handle,
-        durable: bool,
-    ) -> Result<(), PowerCut> {
-        let (directory, who) = (self.directories[key.0], Credentials::root());
+    async fn remove(&self, client: u32, key: NameKey, file: Handle, durable: bool) -> WorkResult {
+        let directory = self.directories[key.0];
         let number = self.issue(&key, None);
-        let (name, call) = (key.1.clone(), self.harness.call_id());
-        let remove = Remove { who, call, directory, name, durable };
+        let remove = self.harness.remove_request(directory, key.1.clone(), durable);
         match self.harness.ask(client, remove).await {
             Ok(()) => self.answered(&key, number, durable),
             Err(CallFailure::Refused(Error::IsDirectory {})) => {
@@ -429,21 +365,16 @@ impl EntriesWorkload<'_> {
         (from, moved): (NameKey, Handle),
         to: NameKey,
         durable: bool,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let replaced = self.settled_at(&to);
         if from == to || replaced == Some(moved) {
             return Ok(());
         }
-        let rename = Rename {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            from_directory: self.directories[from.0],
-            from_name: from.1.clone(),
-            to_directory: self.directories[to.0],
-            to_name: to.1.clone(),
-            replace: true,
+        let rename = self.harness.rename_request(
+            (self.directories[from.0], from.1.clone()),
+            (self.directories[to.0], to.1.clone()),
             durable,
-        };
+        );
         let from_certain = self.is_certain(&from, Some(moved));
         let to_certain = self.is_certain(&to, replaced);
         let may_have_both = self
@@ -483,7 +414,7 @@ impl EntriesWorkload<'_> {
     }
 
     /// What was answered before, of the names of one directory, survives any crash.
-    async fn sync_directory(&self, client: u32, index: usize) -> Result<(), PowerCut> {
+    async fn sync_directory(&self, client: u32, index: usize) -> WorkResult {
         let answered: Vec<(NameKey, usize)> = {
             let named = self.named.borrow();
             let inside = named.iter().filter(|(key, _)| key.0 == index);

@@ -1,5 +1,6 @@
-//! Several clients write, read, cut, punch and commit some files, compared with [`ExpectedContent`]. In some runs
-//! single nodes restart meanwhile: there clients write whole blocks, and know by [`Losses`] what may be lost.
+//! Several clients write, read, cut, punch and commit some files, compared with
+//! [`ExpectedContent`]. In some runs single nodes restart meanwhile: there clients write whole
+//! blocks, and know by [`Losses`] what may be lost.
 
 mod lists;
 mod space;
@@ -9,23 +10,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace, Handle, Name,
-    ROOT, Read, SetAttributes, TRANSFER_MAX, Time, Write, WriteList,
+    Change, Commit, Credentials, Error, GetAttributes, Handle, Name, ROOT, Read, SetAttributes,
+    TRANSFER_MAX, Time, Write, WriteList,
 };
 use futures::FutureExt as _;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
 use super::content::{BLOCK, ExpectedContent, Moment};
-use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
+use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
 use super::losses::{CommitVerdict, Losses};
 
 /// How the clients behave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
-    /// Clients.
     pub(super) clients: u32,
-    /// Files.
     pub(super) files: usize,
     /// Blocks per file, at most.
     pub(super) blocks: usize,
@@ -45,8 +44,8 @@ impl Habits {
         self.blocks as u64 * BLOCK
     }
 
-    /// Somewhere in the blocks of `client`, which has `group` of them in a row, as (offset, length);
-    /// if `is_hot` in its first ones. `None` if the file ends before them.
+    /// Somewhere in the blocks of `client`, which has `group` of them in a row, as (offset,
+    /// length); if `is_hot` in its first ones. `None` if the file ends before them.
     pub(super) fn own_range(
         &self,
         client: u32,
@@ -143,7 +142,7 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         restarts,
         restarts_before: Cell::default(),
     };
-    let free_bytes = workload.free_bytes().await;
+    let free_bytes = workload.harness.space().await.free_bytes;
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
             .map(|client| workload.client(client, harness.fork_rng()).boxed_local());
@@ -168,15 +167,11 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
 }
 
 async fn create(harness: &Harness, number: usize, blocks: usize) -> ContentFile {
-    let create = Create {
-        who: Credentials::root(),
-        call: harness.call_id(),
-        directory: ROOT,
-        name: Name::new(format!("file-{number}").into_bytes()).expect("a name"),
-        existing: Existing::Refuse {},
-        change: Change::default(),
-        durable: true,
-    };
+    let create = harness.create_request(
+        ROOT,
+        Name::new(format!("file-{number}").into_bytes()).expect("a name"),
+        true,
+    );
     let made = harness.ask(0, create).await.expect("an empty volume has room for a file");
     let handle = Handle { ino: made.attributes.ino, generation: made.attributes.generation };
     let changed = Cell::new(Some(made.attributes.mtime));
@@ -212,8 +207,8 @@ impl FilesWorkload<'_> {
         }
     }
 
-    /// No node has restarted since all started. After one has, a cache that gave writes to it may say
-    /// of later ones, too, that they are lost: it learns of the restart when it needs the node.
+    /// No node has restarted since all started. After one has, a cache that gave writes to it may
+    /// say of later ones, too, that they are lost: it learns of the restart when it needs the node.
     fn keeps_all(&self) -> bool {
         self.harness.restarts() == self.restarts_before.get()
     }
@@ -224,7 +219,7 @@ impl FilesWorkload<'_> {
     }
 
     /// After a node has restarted: finds out what is left of the file.
-    async fn know(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+    async fn know(&self, client: u32, file: usize) -> WorkResult {
         if self.is_known(file) {
             return Ok(());
         }
@@ -235,9 +230,9 @@ impl FilesWorkload<'_> {
         Ok(())
     }
 
-    /// Commits the file and reads it: what it is then is durable, unless one more node has restarted.
-    /// The caller holds it alone.
-    async fn look_for_losses(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+    /// Commits the file and reads it: what it is then is durable, unless one more node has
+    /// restarted. The caller holds it alone.
+    async fn look_for_losses(&self, client: u32, file: usize) -> WorkResult {
         let ContentFile { handle, content, losses, .. } = &self.all[file];
         let restarts = self.harness.restarts();
         let (mark, last) = losses.borrow_mut().begin_look();
@@ -264,11 +259,7 @@ impl FilesWorkload<'_> {
     }
 
     /// The answer, unless it is that something was lost before the request was done.
-    fn unless_lost<T>(
-        &self,
-        file: usize,
-        answer: Result<T, CallFailure>,
-    ) -> Result<Option<T>, PowerCut> {
+    fn unless_lost<T>(&self, file: usize, answer: Result<T, CallFailure>) -> WorkResult<Option<T>> {
         match answer {
             Err(CallFailure::Refused(Error::LostWrites {})) if self.harness.restarts() > 0 => {
                 self.all[file].losses.borrow_mut().refused();
@@ -292,10 +283,10 @@ impl FilesWorkload<'_> {
     }
 
     /// Writes somewhere in a group of blocks of its own.
-    async fn write_own(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn write_own(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         self.know(client, file).await?;
         // A write that is refused is looked at before anybody else writes.
-        let held = if self.habits.fills {
+        let guard = if self.habits.fills {
             self.locks.exclusive(file).await
         } else {
             self.locks.shared(file).await
@@ -309,12 +300,12 @@ impl FilesWorkload<'_> {
         }
         let full = self.write(client, file, ranges, rng).await?;
         let done = if full { self.make_room(client, file).await } else { Ok(()) };
-        drop(held);
+        drop(guard);
         done
     }
 
     /// Writes anywhere, while there is no other writer.
-    async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         self.know(client, file).await?;
         let alone = self.locks.exclusive(file).await;
         let ranges = Habits::few(rng, |rng| Some(self.habits.any_range(rng)));
@@ -331,7 +322,7 @@ impl FilesWorkload<'_> {
         file: usize,
         mut ranges: Vec<(u64, u64)>,
         rng: &mut Rng,
-    ) -> Result<bool, PowerCut> {
+    ) -> WorkResult<bool> {
         if self.restarts {
             for (offset, length) in &mut ranges {
                 *length = (*length + *offset % BLOCK).next_multiple_of(BLOCK);
@@ -350,7 +341,8 @@ impl FilesWorkload<'_> {
         }
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_list(&regions, &data);
-        // A list of many chunks is written in steps; without space for all of it a part may be written.
+        // A list of many chunks is written in steps; without space for all of it a part may be
+        // written.
         if regions.count() > 1 || self.habits.fills {
             content.borrow_mut().in_steps(&issued);
         }
@@ -390,7 +382,7 @@ impl FilesWorkload<'_> {
         }
     }
 
-    fn ended<T>(failure: CallFailure) -> Result<T, PowerCut> {
+    fn ended<T>(failure: CallFailure) -> WorkResult<T> {
         match failure {
             CallFailure::PowerCut => Err(PowerCut),
             CallFailure::Refused(error) => panic!("refused: {error}"),
@@ -399,20 +391,20 @@ impl FilesWorkload<'_> {
 
     /// After a write that was refused for lack of space: nothing else was hurt, and cutting works.
     /// The caller holds the file alone.
-    async fn make_room(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+    async fn make_room(&self, client: u32, file: usize) -> WorkResult {
         self.see_what_is_left(client, file).await?;
         self.cut_to(client, file, 0, true).await
     }
 
     /// After a change that was refused for lack of space. The caller holds the file alone.
-    async fn see_what_is_left(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+    async fn see_what_is_left(&self, client: u32, file: usize) -> WorkResult {
         let data = self.read_all(client, file).await?;
         let observed = self.all[file].content.borrow_mut().observe(&data);
         observed.unwrap_or_else(|wrong| panic!("after a refusal, file {file}: {wrong}"));
         Ok(())
     }
 
-    async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let ContentFile { handle, content, .. } = &self.all[file];
         let most = content.borrow().size().1;
@@ -429,7 +421,7 @@ impl FilesWorkload<'_> {
         Ok(())
     }
 
-    async fn commit(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+    async fn commit(&self, client: u32, file: usize) -> WorkResult {
         self.know(client, file).await?;
         // Some commit alone, so that it is known how the file was then.
         let is_alone = self.restarts && client.is_multiple_of(2);
@@ -464,7 +456,7 @@ impl FilesWorkload<'_> {
         Ok(())
     }
 
-    async fn cut(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn cut(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         self.know(client, file).await?;
         let _alone = self.locks.exclusive(file).await;
         let longest = self.all[file].content.borrow().size().1;
@@ -472,13 +464,7 @@ impl FilesWorkload<'_> {
         self.cut_to(client, file, size, rng.chance(1, 3)).await
     }
 
-    async fn cut_to(
-        &self,
-        client: u32,
-        file: usize,
-        size: u64,
-        durable: bool,
-    ) -> Result<(), PowerCut> {
+    async fn cut_to(&self, client: u32, file: usize, size: u64, durable: bool) -> WorkResult {
         let size = if self.restarts { size - size % BLOCK } else { size };
         let ContentFile { handle, content, losses, .. } = &self.all[file];
         losses.borrow_mut().begin_commit();
@@ -496,7 +482,7 @@ impl FilesWorkload<'_> {
         }
     }
 
-    async fn look(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+    async fn look(&self, client: u32, file: usize) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let ContentFile { handle, content, .. } = &self.all[file];
         let moments = self.moments(file);
@@ -511,7 +497,7 @@ impl FilesWorkload<'_> {
         Ok(())
     }
 
-    async fn read_all(&self, client: u32, file: usize) -> Result<Vec<u8>, PowerCut> {
+    async fn read_all(&self, client: u32, file: usize) -> WorkResult<Vec<u8>> {
         let mut data = Vec::new();
         loop {
             let offset = data.len() as u64;
@@ -556,16 +542,7 @@ impl FilesWorkload<'_> {
 
     /// A clean stop follows.
     fn committed_all(&self) {
-        for file in &self.all {
-            let content = &mut *file.content.borrow_mut();
-            let moment = content.moment();
-            content.committed(&moment);
-        }
-    }
-
-    async fn free_bytes(&self) -> u64 {
-        let space = self.harness.ask(0, GetSpace {}).await;
-        space.unwrap_or_else(|failure| panic!("GetSpace failed: {failure:?}")).free_bytes
+        self.all.iter().for_each(|file| file.content.borrow_mut().all_committed());
     }
 
     async fn check_space_returns(&self, before: u64) {
@@ -573,7 +550,7 @@ impl FilesWorkload<'_> {
             assert!(self.cut_to(0, file, 0, true).await.is_ok(), "no crash was asked for");
         }
         self.harness.pass(Duration::from_secs(10)).await;
-        let after = self.free_bytes().await;
+        let after = self.harness.space().await.free_bytes;
         assert!(after >= before / 10 * 9, "of {before} free bytes {after} came back");
         let range = (0, 16 * BLOCK);
         let full = self.write(0, 0, vec![range], &mut self.harness.fork_rng()).await;

@@ -21,8 +21,8 @@ use super::nemesis::{Nemesis, RoundEnding};
 const DONE_WITHIN: Duration = Duration::from_mins(2);
 /// The pause before a request that did not get through is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// How long the disk operations of a process that died may continue, at most: no other process opens
-/// the disks before.
+/// How long the disk operations of a process that died may continue, at most: no other process
+/// opens the disks before.
 const DISK_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Tries of one request while faults last.
 pub(super) const TRIES_MAX: u32 = 20_000;
@@ -43,9 +43,12 @@ pub(super) enum CallFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PowerCut;
 
+/// The result of a client's work, which only a power cut ends early.
+pub(super) type WorkResult<T = ()> = Result<T, PowerCut>;
+
 impl CallFailure {
     /// The power cut. Panics if the call was refused.
-    pub(super) fn power_cut<T>(self) -> Result<T, PowerCut> {
+    pub(super) fn power_cut<T>(self) -> WorkResult<T> {
         match self {
             Self::PowerCut => Err(PowerCut),
             Self::Refused(error) => panic!("refused: {error}"),
@@ -53,7 +56,6 @@ impl CallFailure {
     }
 }
 
-/// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundEnd {
     /// All requests were answered.
@@ -65,7 +67,6 @@ pub(super) enum RoundEnd {
 /// One run.
 #[derive(Debug)]
 pub(super) struct Harness {
-    /// The cluster.
     pub(super) cluster: SimulatedCluster,
     nemesis: Nemesis,
     rng: RefCell<Rng>,
@@ -149,7 +150,7 @@ impl Harness {
             }
             Nemesis::calm(&self.cluster);
         };
-        let restarting = self.nemesis.restart_nodes(&round, self, &context);
+        let restarting = self.nemesis.restart_nodes(&round, self);
         let all = join(join(join_all(clients), restarting), injecting);
         match select(pin!(all), context.sleep(round.end + DONE_WITHIN)).await {
             Either::Left(_) if round.ending == RoundEnding::Orderly => RoundEnd::Orderly,
@@ -246,13 +247,14 @@ impl Harness {
         }
     }
 
-    /// Asks until there is an answer, also after it may have been done: the same request, so that one
-    /// with a call id is done once.
+    /// Asks until there is an answer, also after it may have been done: the same request, so that
+    /// one with a call id is done once.
     pub(super) async fn ask<C>(&self, client: u32, call: C) -> Result<C::Reply, CallFailure>
     where
         C: Call<Protocol = FileIo> + Clone + fmt::Debug,
     {
-        // What was under way when it went may have been done or not: what builds on it would be in doubt twice.
+        // What was under way when it went may have been done or not: what builds on it would be in
+        // doubt twice.
         if self.power_off.get() {
             return Err(CallFailure::PowerCut);
         }

@@ -1,5 +1,5 @@
-//! What several clients did to a few names at the same time, and whether one order of it explains all
-//! that they were answered: each operation happens at one moment between question and answer.
+//! What several clients did to a few names at the same time, and whether one order of it explains
+//! all that they were answered: each operation happens at one moment between question and answer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

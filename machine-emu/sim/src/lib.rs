@@ -21,6 +21,7 @@
 //! | `shrink.rs` | shorter schedules of a failure |
 //! | `regressions.rs` | cases that failed once |
 //! | `disk_damage.rs` | damage to disks: where it hurts, what it may cost |
+//! | `requests.rs` | requests that several workloads send |
 //! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
 //! | `history.rs` | the oracle for what happens at the same time: one order explains it |
@@ -64,6 +65,7 @@ mod random;
 mod registers;
 mod regressions;
 mod report;
+mod requests;
 pub mod schedule;
 mod shrink;
 mod versions;
@@ -88,15 +90,16 @@ pub use report::RunReport;
 pub use schedule::{Fault, Schedule, ScheduleError};
 pub use shrink::{ShrinkResult, shrink};
 
-/// Says in which runs of `files` single nodes restart. Chosen so that the seeds that failed once keep the
-/// faults with which they did.
+/// Says in which runs of `files` single nodes restart. Chosen so that the seeds that failed once
+/// keep the faults with which they did.
 const RESTARTS_SALT: u64 = 0xB5;
 
-/// Says in which runs the nodes know that they end together, as in one process. Where single nodes come
-/// back they never do.
+/// Says in which runs the nodes know that they end together, as in one process. Where single nodes
+/// come back they never do.
 const TOGETHER_SALT: u64 = 0x70_6E;
 
-/// Says in which runs nodes share memory. Chosen so that the seeds that failed once keep the way in which they did.
+/// Says in which runs nodes share memory. Chosen so that the seeds that failed once keep the way in
+/// which they did.
 const MEMORY_SALT: u64 = 0x21_DF4;
 
 /// What clients do in a run.
@@ -271,9 +274,9 @@ impl Case {
     pub fn run(&self) -> Result<RunReport, Violation> {
         let record = ScheduleRecord::default();
         let layout = format!("{:?}", self.layout(&mut Rng::new(self.seed)));
-        let told = quiet::catch(|| self.run_recorded(record.clone()));
+        let outcome = quiet::catch(|| self.run_recorded(record.clone()));
         let schedule = record.take();
-        match told {
+        match outcome {
             Ok(report) => Ok(RunReport { schedule, ..report }),
             Err(message) => Err(Violation { message, layout, schedule }),
         }

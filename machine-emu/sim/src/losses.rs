@@ -1,8 +1,9 @@
-//! What is known of a file while single nodes restart: as an NFS client knows it, by write verifiers.
+//! What is known of a file while single nodes restart: as an NFS client knows it, by write
+//! verifiers.
 //!
-//! A node that restarts loses its uncommitted writes. The writer learns it from the next
-//! commit: its verifier is another one than that of the write. What was written with the verifier that
-//! a commit returns must be durable.
+//! A node that restarts loses its uncommitted writes. The writer learns it from the next commit:
+//! its verifier is another one than that of the write. What was written with the verifier that a
+//! commit returns must be durable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,7 +42,8 @@ pub(super) struct Losses {
     /// How many nodes had restarted when nothing uncommitted was left: since then nothing was lost
     /// unless there are more. None if a request was refused because of a loss.
     known_at: Option<u64>,
-    /// The last committed state; `None` if more has happened since than writes that are not durable.
+    /// The last committed state; `None` if more has happened since than writes that are not
+    /// durable.
     last: Option<CommittedState>,
 }
 
@@ -84,7 +86,8 @@ impl Losses {
         self.answered += 1;
     }
 
-    /// A commit, or a request that commits, begins; returns the mark for [`committed`](Self::committed).
+    /// A commit, or a request that commits, begins; returns the mark for
+    /// [`committed`](Self::committed).
     pub(super) fn begin_commit(&mut self) -> u64 {
         self.last = None;
         self.answered
@@ -129,8 +132,8 @@ impl Losses {
 pub(super) struct LastCommitted(Option<CommittedState>);
 
 impl LastCommitted {
-    /// All writes since are lost, as reported at `now`, after `moves` planned moves; then the file was `data`. What is
-    /// wrong with that, if anything.
+    /// All writes since are lost, as reported at `now`, after `moves` planned moves; then the file
+    /// was `data`. What is wrong with that, if anything.
     pub(super) fn check(&self, now: Duration, moves: u64, data: &[u8]) -> Result<(), String> {
         let Some(CommittedState { size, blocks, first_write: Some(first_write) }) = &self.0 else {
             return Ok(());

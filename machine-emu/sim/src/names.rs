@@ -14,12 +14,12 @@ use runtime::seed::Rng;
 
 use super::harness::{CallFailure, Harness};
 
-/// Names of a crowded directory, at least, and how many more at most: the tree of a node has several
-/// leaves then.
+/// Names of a crowded directory, at least, and how many more at most: the tree of a node has
+/// several leaves then.
 const CROWD_MIN: u64 = 100;
 const CROWD_MORE: u64 = 200;
-/// Bytes in the value of an extended attribute, at most: two pieces, and with them a record that fits
-/// the smallest stripe.
+/// Bytes in the value of an extended attribute, at most: two pieces, and with them a record that
+/// fits the smallest stripe.
 const XATTR_BYTES_MAX: usize = 9_000;
 /// Names of one page when a whole crowd is listed.
 const CROWD_PAGE: u32 = 40;
@@ -46,19 +46,7 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     harness.set_up().await;
     let mut trees = Vec::new();
     for client in 0..clients {
-        let made = harness.ask(
-            client,
-            MakeNode {
-                who: Credentials::root(),
-                call: harness.call_id(),
-                directory: ROOT,
-                name: name(&format!("home-{client}")),
-                node: NewNode::Directory {},
-                change: Change::default(),
-                durable: true,
-            },
-        );
-        let real = handle_of(&made.await.expect("the root has room"));
+        let real = harness.make_directory(client, &format!("home-{client}")).await;
         let known = vec![HandlePair { real, model: ROOT }];
         trees.push(ClientTree { harness, client, model: Model::default(), known });
     }
@@ -148,17 +136,17 @@ impl ClientTree<'_> {
         C: Call<Protocol = FileIo> + Clone + std::fmt::Debug,
     {
         let call = make(|pair| pair.real);
-        let told = format!("client {}: {call:?}", self.client);
+        let description = format!("client {}: {call:?}", self.client);
         let real = self.harness.ask(self.client, call).await;
         let model = self.model.ask(make(|pair| pair.model));
         match (real, model) {
             (Ok(real), Ok(model)) => Some((real, model)),
             (Err(CallFailure::Refused(real)), Err(model)) => {
-                assert_eq!(real, model, "{told}");
+                assert_eq!(real, model, "{description}");
                 None
             }
-            (Ok(_), Err(model)) => panic!("{told}: done, but the model says {model}"),
-            (Err(real), _) => panic!("{told}: {real:?}, but the model has no objection"),
+            (Ok(_), Err(model)) => panic!("{description}: done, but the model says {model}"),
+            (Err(real), _) => panic!("{description}: {real:?}, but the model has no objection"),
         }
     }
 
@@ -169,9 +157,9 @@ impl ClientTree<'_> {
     where
         C: Call<Protocol = FileIo, Reply = Attributes> + Clone + std::fmt::Debug,
     {
-        let told = format!("client {}: {:?}", self.client, make(|pair| pair.real));
+        let description = format!("client {}: {:?}", self.client, make(|pair| pair.real));
         let (real, model) = self.both(make).await?;
-        assert_eq!(visible(&real), visible(&model), "{told}");
+        assert_eq!(visible(&real), visible(&model), "{description}");
         Some(HandlePair { real: handle_of(&real), model: handle_of(&model) })
     }
 

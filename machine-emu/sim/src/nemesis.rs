@@ -27,7 +27,6 @@ pub(super) enum RestartableNodes {
     None,
     /// Disk nodes.
     Disks,
-    /// All.
     All,
 }
 
@@ -56,7 +55,6 @@ pub(super) struct AllowedFaults {
 pub(super) enum FaultSource {
     /// The seed; only faults of these words, if any are named.
     Drawn(Option<BTreeSet<String>>),
-    /// A schedule.
     Given(Schedule),
 }
 
@@ -116,7 +114,9 @@ pub(super) struct Nemesis {
 
 impl std::fmt::Debug for Nemesis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nemesis").field("tolerance", &self.allowed_faults).finish_non_exhaustive()
+        f.debug_struct("Nemesis")
+            .field("allowed_faults", &self.allowed_faults)
+            .finish_non_exhaustive()
     }
 }
 
@@ -147,7 +147,6 @@ fn is_repeatable(protocol: u8, tag: u8) -> bool {
     protocol == 4 && matches!(tag, 1 | 2 | 3 | 5..=10 | 11 | 12 | 13 | 16)
 }
 
-/// How a round ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundEnding {
     /// In order.
@@ -158,13 +157,11 @@ pub(super) enum RoundEnding {
     Death,
 }
 
-/// The faults of one round.
 #[derive(Debug)]
 pub(super) struct FaultRound {
     faults: Vec<ScheduledFault>,
     /// Virtual time since its beginning.
     pub(super) end: Duration,
-    /// How it ends.
     pub(super) ending: RoundEnding,
 }
 
@@ -181,9 +178,9 @@ impl Nemesis {
         let mut processes = Rng::new(seed ^ PROCESSES_SALT);
         let mut moving = Rng::new(seed ^ MOVES_SALT);
         // A start that cannot read a disk ends the process.
-        let bears_failed_starts =
+        let tolerates_failed_starts =
             allowed_faults.restarts == RestartableNodes::All || !allowed_faults.read_errors;
-        let may_move = allowed_faults.moves && bears_failed_starts;
+        let may_move = allowed_faults.moves && tolerates_failed_starts;
         let pause_max_us = 10_000 << rng.below(6);
         Self {
             source,
@@ -223,7 +220,7 @@ impl Nemesis {
         !matches!(self.allowed_faults.restarts, RestartableNodes::None)
     }
 
-    /// Until the power was cut an error means nothing.
+    /// Errors mean nothing until the power is cut.
     pub(super) fn is_heavy(&self) -> bool {
         self.heavy.get()
     }
@@ -238,7 +235,7 @@ impl Nemesis {
         self.source.plan(part, &self.record, draw)
     }
 
-    /// The faults of the whole run: how messages fare.
+    /// The faults of the whole run: those of messages, and shared processes.
     pub(super) fn prepare(&self, cluster: &SimulatedCluster) {
         let nodes = cluster.nodes();
         let draw = |rng: &mut Rng| {
@@ -295,24 +292,19 @@ impl Nemesis {
     /// Ends all faults but those of the network.
     pub(super) fn calm(cluster: &SimulatedCluster) {
         let world = cluster.world();
-        world.heal();
-        world.reset_links();
+        world.network().heal();
+        world.network().reset_links();
         for node in cluster.nodes() {
-            world.unclog(node);
-            world.slow(node, 1, Duration::ZERO);
+            world.network().unclog(node);
+            world.node(node).slow(1, Duration::ZERO);
         }
         for path in world.disks() {
             world.disk(&path).repair();
         }
     }
 
-    /// One node after the other dies and comes back, or moves, as `round` says, until the round is over.
-    pub(super) async fn restart_nodes(
-        &self,
-        round: &FaultRound,
-        harness: &Harness,
-        context: &Context,
-    ) {
+    /// Restarts or moves one node after the other, as `round` says, until the round is over.
+    pub(super) async fn restart_nodes(&self, round: &FaultRound, harness: &Harness) {
         let world = harness.cluster.world();
         let begin = world.now();
         for item in &round.faults {
@@ -320,7 +312,7 @@ impl Nemesis {
                 continue;
             }
             let at = begin + Duration::from_micros(item.at_us);
-            context.sleep(at.saturating_sub(world.now())).await;
+            harness.pass(at.saturating_sub(world.now())).await;
             if harness.is_over() {
                 return;
             }
@@ -335,15 +327,15 @@ impl Nemesis {
                         }
                     }
                     self.restarts.set(self.restarts.get() + 1);
-                    let away = Duration::from_micros(for_us);
-                    self.restart_until_up(&nodes, away, harness, context).await;
+                    let pause = Duration::from_micros(for_us);
+                    self.restart_until_up(&nodes, pause, harness).await;
                 }
                 Fault::Move { node, for_us } => {
-                    let away = Duration::from_micros(for_us);
+                    let pause = Duration::from_micros(for_us);
                     let kind = |node: &NodeId| std::mem::discriminant(&node.kind());
                     let mut nodes = world.process_of(node);
                     nodes.retain(|other| kind(other) == kind(&node));
-                    self.move_nodes(nodes, away, harness, context).await;
+                    self.move_nodes(nodes, pause, harness).await;
                 }
                 _ => {}
             }
@@ -354,16 +346,10 @@ impl Nemesis {
     }
 
     /// Starts nodes again that have died.
-    async fn restart_until_up(
-        &self,
-        nodes: &[NodeId],
-        away: Duration,
-        harness: &Harness,
-        context: &Context,
-    ) {
+    async fn restart_until_up(&self, nodes: &[NodeId], pause: Duration, harness: &Harness) {
         // The start may meet an injected read error: then it is tried once more.
         for tries in 1.. {
-            context.sleep(away).await;
+            harness.pass(pause).await;
             if harness.is_power_off() {
                 return;
             }
@@ -379,19 +365,13 @@ impl Nemesis {
         }
     }
 
-    /// The disk nodes of a process end in order and come back, or its file-system nodes go elsewhere: all hand
-    /// over at the same time, and each starts anew as soon as it has.
-    async fn move_nodes(
-        &self,
-        nodes: Vec<NodeId>,
-        away: Duration,
-        harness: &Harness,
-        context: &Context,
-    ) {
+    /// The disk nodes of a process end in order and start again, or its file-system nodes move: all
+    /// hand over at the same time, and each starts as soon as it has.
+    async fn move_nodes(&self, nodes: Vec<NodeId>, pause: Duration, harness: &Harness) {
         self.moves.set(self.moves.get() + 1);
         let moving = nodes.into_iter().map(async |node| {
-            let Some(handed) = self.hand_over(node, harness, context).await else { return };
-            context.sleep(away).await;
+            let Some(handed) = self.hand_over(node, harness).await else { return };
+            harness.pass(pause).await;
             if harness.is_power_off() {
                 return;
             }
@@ -401,7 +381,7 @@ impl Nemesis {
                 Err(_) if self.may_restart_nodes() => {
                     // A process that cannot begin a node ends, and begins it anew.
                     self.restarts.set(self.restarts.get() + 1);
-                    self.restart_until_up(&[node], away, harness, context).await;
+                    self.restart_until_up(&[node], pause, harness).await;
                 }
                 Err(error) => panic!("{node} cannot go on elsewhere: {error}"),
             }
@@ -411,19 +391,14 @@ impl Nemesis {
     }
 
     /// Asks a node to hand over until it has; `None` if it never will.
-    async fn hand_over(
-        &self,
-        node: NodeId,
-        harness: &Harness,
-        context: &Context,
-    ) -> Option<NodeHandover> {
+    async fn hand_over(&self, node: NodeId, harness: &Harness) -> Option<NodeHandover> {
         for _ in 0..HAND_OVERS_MAX {
             match harness.cluster.hand_over(node, harness.phases()).await {
                 Ok(handed) => return Some(handed),
                 Err(_) if harness.is_power_off() || harness.is_uncertain() => return None,
                 Err(error) => tracing::debug!(%node, %error, "it does not hand over yet"),
             }
-            context.sleep(HAND_OVER_PAUSE).await;
+            harness.pass(HAND_OVER_PAUSE).await;
         }
         panic!("{node} does not hand over");
     }
@@ -501,20 +476,13 @@ impl Nemesis {
         };
         let broken = std::io::ErrorKind::Other;
         match fault {
-            Fault::Shuffle {} => world.shuffle_steps(),
             Fault::Network { .. } => set_network(cluster, fault),
-            Fault::Freeze { node, for_us } => {
-                world.freeze(*node, Duration::from_micros(*for_us));
-            }
             Fault::Slow { node, factor, step_ns } => {
-                world.slow(*node, *factor, Duration::from_nanos(*step_ns));
+                world.node(*node).slow(*factor, Duration::from_nanos(*step_ns));
             }
             Fault::SlowDisk { disk, factor } => world.disk(disk).slow(*factor),
-            Fault::Clog { node } => world.clog(*node),
-            Fault::Unclog { node } => world.unclog(*node),
             Fault::Processes { count } => world.set_processes(*count),
-            Fault::ClockJump { node, seconds } => world.jump_clock(*node, *seconds),
-            Fault::ClockDrift { node, ppm } => drift(world, *node, *ppm),
+            Fault::ClockJump { node, seconds } => world.node(*node).jump_clock(*seconds),
             Fault::FailRead { disk, after } => {
                 self.read_errors.set(self.read_errors.get() + 1);
                 fail(disk, DiskOperation::Read, *after, false, broken);
@@ -529,20 +497,13 @@ impl Nemesis {
                 let full = std::io::ErrorKind::StorageFull;
                 fail(disk, DiskOperation::Write, *after, true, full);
             }
-            Fault::CutLink { from, to } => world.cut(*from, *to),
-            Fault::Heal {} => world.heal(),
-            Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
-                let (latency_ns, picoseconds_per_byte) = (*latency_ns, *picoseconds_per_byte);
-                world.slow_link(*from, *to, LinkTiming { latency_ns, picoseconds_per_byte });
-            }
-            Fault::ResetLinks {} => world.reset_links(),
-            Fault::Kill { node } => world.kill(*node),
             // The caller of the round does these.
             Fault::Restart { .. }
             | Fault::Move { .. }
             | Fault::PowerCut {}
             | Fault::KillAll {}
             | Fault::End {} => {}
+            fault if inject_into_nodes(world, fault) => {}
             damage => self.disk_damage.inject(cluster, damage),
         }
     }
@@ -553,7 +514,7 @@ const MORE_SALT: u64 = 0x00E7_7A68;
 /// The same for seeds whose nodes share processes.
 const PROCESSES_SALT: u64 = 0x0009_40CE;
 const MOVES_SALT: u64 = 0x000A_30FE;
-/// How often a node that cannot hand over yet is asked again, with a pause between.
+/// Tries of a hand-over, with a pause between.
 const HAND_OVERS_MAX: u32 = 1_000;
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(20);
 /// Starts of one node until it comes back, at most.
@@ -561,9 +522,27 @@ const STARTS_MAX: u32 = 100;
 /// Most volumes are mounted after this.
 const LATE_MIN_US: u64 = 200_000;
 
-/// A clock runs too fast, or too slow.
-pub(super) fn drift(world: &World, node: NodeId, ppm: i64) {
-    world.drift_clock(node, i32::try_from(ppm).unwrap_or_default());
+/// Does a fault of nodes, or of the links between them. False if it is another fault.
+pub(super) fn inject_into_nodes(world: &World, fault: &Fault) -> bool {
+    match *fault {
+        Fault::Shuffle {} => world.shuffle_steps(),
+        Fault::Freeze { node, for_us } => world.node(node).freeze(Duration::from_micros(for_us)),
+        Fault::Clog { node } => world.network().clog(node),
+        Fault::Unclog { node } => world.network().unclog(node),
+        Fault::ClockDrift { node, ppm } => {
+            world.node(node).drift_clock(i32::try_from(ppm).unwrap_or_default());
+        }
+        Fault::CutLink { from, to } => world.network().cut(from, to),
+        Fault::Heal {} => world.network().heal(),
+        Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
+            let timing = LinkTiming { latency_ns, picoseconds_per_byte };
+            world.network().slow_link(from, to, timing);
+        }
+        Fault::ResetLinks {} => world.network().reset_links(),
+        Fault::Kill { node } => world.kill(node),
+        _ => return false,
+    }
+    true
 }
 
 fn set_network(cluster: &SimulatedCluster, fault: &Fault) {
@@ -580,14 +559,14 @@ fn set_network(cluster: &SimulatedCluster, fault: &Fault) {
     else {
         return;
     };
-    let world = cluster.world();
-    world.set_fault_tolerance(if loses_any { tolerance_if_lossy } else { tolerance_of_reads });
-    world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
-    world.set_network_faults(NetworkFaults {
+    let network = cluster.world().network();
+    network.set_fault_tolerance(if loses_any { tolerance_if_lossy } else { tolerance_of_reads });
+    network.set_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
+    network.set_faults(NetworkFaults {
         loss_ppm,
-        corrupt_ppm,
         duplicate_ppm,
         reorder_ppm,
+        corrupt_ppm,
         delay_ppm,
         delay_max_ns,
     });

@@ -9,7 +9,8 @@ thread_local! {
     static TOLD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// The result of `work`, or what it panicked with first, and where. Panics of other threads are not caught.
+/// The result of `work`, or what it panicked with first, and where. Panics of other threads are not
+/// caught.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(keep_panics_of_cases);

@@ -1,5 +1,5 @@
-//! Clients write, read and sync sectors of the logical disk, with or without the cache, while single
-//! nodes restart.
+//! Clients write, read and sync sectors of the logical disk, with or without the cache, while
+//! single nodes restart.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,14 +136,14 @@ impl Registers<'_> {
         }
         let data = Bytes::from(data);
         let offset = (first * SECTOR_SIZE) as u32;
-        let life =
+        let boot_id =
             self.ask(client, |stripes| stripes.write(stripe, offset, vec![data.clone()])).await?;
         let mut sectors = self.sectors.borrow_mut();
         for (sector, number) in issued {
             if let Some(versions) = sectors.get_mut(&(stripe, sector)) {
                 versions.acknowledge(number);
             }
-            self.unsynced.borrow_mut().insert((stripe, sector), (number, life));
+            self.unsynced.borrow_mut().insert((stripe, sector), (number, boot_id));
         }
         Ok(())
     }

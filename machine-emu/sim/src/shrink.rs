@@ -15,9 +15,9 @@ pub struct ShrinkResult {
     pub runs: u32,
 }
 
-/// Looks for a shorter schedule of `case`, which failed with `violation`, in at most `runs_max` runs.
-/// Any violation counts. `may_continue` is asked before each run, with the number of faults left; the search
-/// ends when it says no.
+/// Looks for a shorter schedule of `case`, which failed with `violation`, in at most `runs_max`
+/// runs. Any violation counts. `may_continue` is asked before each run, with the number of faults
+/// left; the search ends when it says no.
 pub fn shrink(
     case: &Case,
     violation: Violation,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use sim::Planted;
 use sim::enumerate::{EnumerationOptions, EnumerationReport, replay, run, workloads};
 
-fn tell(report: &EnumerationReport) {
+fn print(report: &EnumerationReport) {
     println!(
         "{} workloads, {} crash points, {} states, {} of them distinct; wrong {}",
         report.workloads, report.points, report.states, report.distinct, report.wrong
@@ -17,7 +17,7 @@ fn check(options: &EnumerationOptions) -> EnumerationReport {
     let start = Instant::now();
     let report = run(options, |_| {});
     println!("of {} workloads in {:?}:", workloads(options.operations), start.elapsed());
-    tell(&report);
+    print(&report);
     report
 }
 
@@ -47,10 +47,10 @@ fn disks_that_lie_about_flushes_are_found_out() {
     };
     let report = run(&options, |_| {});
     assert!(report.wrong > 0, "nothing was found: {report:?}");
-    let told = &report.violations[0].text;
-    assert!(told.contains("STATE=") && told.contains("workload:"), "{told}");
+    let output = &report.violations[0].text;
+    assert!(output.contains("STATE=") && output.contains("workload:"), "{output}");
     let again = replay(&report.violations[0].state).expect("it is a state");
-    assert!(again.starts_with(told), "{again}");
+    assert!(again.starts_with(output), "{again}");
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn the_same_options_find_the_same_on_any_number_of_threads() {
 /// States of two operations in the gate; the shares of small groups of workloads are not used up.
 const GATE_STATES: u64 = 620_000;
 
-/// `cargo test -p sim --release --test enumerate two -- --ignored --nocapture`, with `STATES=...` for
-/// another bound and `OPERATIONS=3` for longer workloads.
+/// `cargo test -p sim --release --test enumerate two -- --ignored --nocapture`, with `STATES=...`
+/// for another bound and `OPERATIONS=3` for longer workloads.
 #[test]
 #[ignore = "a minute in release: a step of its own in the test command"]
 fn what_was_durable_survives_every_crash_of_two_operations() {

@@ -34,7 +34,7 @@ impl Sum {
         }
     }
 
-    fn tell(&self, what: &str) {
+    fn print(&self, what: &str) {
         println!(
             "{what}: {} runs, {} operations, {} events, {:?} of virtual time, faults {:?}",
             self.runs, self.operations, self.events, self.virtual_time, self.faults
@@ -54,7 +54,7 @@ fn gate(workload: Workload) {
             sum.add(&report);
         }
     });
-    sum.tell(workload.name());
+    sum.print(workload.name());
 }
 
 #[test]

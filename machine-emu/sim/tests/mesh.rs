@@ -19,8 +19,8 @@ fn peak_bytes() -> u64 {
 }
 
 fn cpu_milliseconds() -> u64 {
-    let told = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    told.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1_000_000
+    let statistics = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    statistics.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1_000_000
 }
 
 /// Load at the disk nodes, in flits out of the mesh, and nothing on links that are not there.
@@ -47,7 +47,7 @@ fn checkpoints_on_the_emulated_machine_come_back_byte_by_byte() {
     let machine = Emulation::new(&EmulationSetup::thesis(1)).unwrap();
     let what = CheckpointRun { seed: 1, writers: 7, bytes: 1 << 20 };
     let first = checkpoint(&machine, what).unwrap_or_else(|error| panic!("{error}"));
-    let at_disks = machine.world().mesh(|mesh| {
+    let at_disks = machine.world().network().mesh(|mesh| {
         assert_eq!(mesh.find_deadlock(), None);
         let idle = |node| mesh.queue_words(node, Priority::Normal) <= 512;
         assert!((0..mesh.geometry().nodes()).all(idle));
@@ -89,7 +89,7 @@ fn processors_buses_and_disks_of_1996_are_what_a_checkpoint_waits_for() {
             println!("{done}");
             done.phases[1].time
         });
-    // 200 kB of data at 2 MB/s, and at a tenth of that.
-    // How far the heads move depends on where the stripes are: of 12 % more for one of them nothing is to be said.
+    // 200 kB of data at 2 MB/s, and at a tenth of that. How far the heads move depends on where the
+    // stripes are: of 12 % more for one of them nothing is to be said.
     assert!(mesh < ideal / 2 && 3 * ideal < 2 * measured, "{mesh:?} {ideal:?} {measured:?}");
 }

@@ -63,7 +63,7 @@ fn chromium(page: &Path, mode: &str) -> Vec<u8> {
 fn the_page_loads_plays_zooms_and_lists_the_worms_of_a_link() {
     let machine = Emulation::new(&EmulationSetup::thesis(1)).unwrap();
     checkpoint(&machine, CheckpointRun { seed: 1, writers: 3, bytes: 200_000 }).unwrap();
-    let page = machine.world().mesh(|mesh| movie(mesh, "a <test>")).flatten().unwrap();
+    let page = machine.world().network().mesh(|mesh| movie(mesh, "a <test>")).flatten().unwrap();
     assert!(page.contains("<title>a &lt;test></title>") && !page.contains("{{"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join("mesh.html");

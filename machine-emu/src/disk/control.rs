@@ -3,13 +3,13 @@
 use std::io;
 use std::rc::Rc;
 
-use crate::core::Core;
-use crate::disk::{DiskFaults, DiskOperation, DiskState, OrderedFailure, Platter, Survival};
+use super::platter::{Platter, Survival};
+use super::{DiskFaults, DiskOperation, DiskState, EmulatedDisks, OrderedFailure};
 use crate::trace::FaultKind;
 
 /// A disk, as a test holds it in its hands.
 pub struct DiskControl {
-    core: Rc<Core>,
+    disks: Rc<EmulatedDisks>,
     disk: u32,
 }
 
@@ -45,14 +45,14 @@ impl DiskSnapshot {
 }
 
 impl DiskControl {
-    pub(crate) fn new(core: Rc<Core>, path: &str) -> Self {
-        let disk = core.disks.borrow().index(path);
+    pub(crate) fn new(disks: Rc<EmulatedDisks>, path: &str) -> Self {
+        let disk = disks.table.borrow().index(path);
         let disk = disk.unwrap_or_else(|| panic!("there is no disk {path}"));
-        Self { core, disk }
+        Self { disks, disk }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut DiskState) -> T) -> T {
-        act(self.core.disks.borrow_mut().get_mut(self.disk))
+        act(self.disks.table.borrow_mut().get_mut(self.disk))
     }
 
     /// How often its operations go wrong from now on.
@@ -67,7 +67,7 @@ impl DiskControl {
 
     /// Everything takes `factor` times as long from now on; 1 is the normal speed.
     pub fn slow(&self, factor: u64) {
-        self.core.fault(self.disk, FaultKind::DiskSlowed);
+        self.disks.kernel.fault(self.disk, FaultKind::DiskSlowed);
         self.with(|disk| disk.slowness = factor.max(1));
     }
 
@@ -89,7 +89,7 @@ impl DiskControl {
 
     /// One bit of each of these bytes changes at rest.
     pub fn rot(&self, offset: u64, length: usize) {
-        self.core.fault(self.disk, FaultKind::DiskBitsRotten);
+        self.disks.kernel.fault(self.disk, FaultKind::DiskBitsRotten);
         self.with(|disk| {
             assert!(disk.platter.has(offset, length as u64), "the disk ends before that");
             disk.platter.rot(offset, length, &mut disk.rng);
@@ -125,27 +125,27 @@ impl DiskControl {
     /// The power of this disk goes, and `fate` says what remains of each write that was not flushed
     /// (offset, length), oldest first; writes under way come last. Its owner finds it closed.
     pub fn cut_power(&self, mut fate: impl FnMut(u64, u64) -> Survival) {
-        self.core.cut_disk_power(self.disk, Some(&mut fate));
+        self.disks.cut_power(self.disk, Some(&mut fate));
     }
 
     /// A full copy; writes under way are in its volatile cache, as the last ones. To look at many
     /// crashes of one moment: [`restore`](Self::restore) it in a fresh world, then
     /// [`cut_power`](Self::cut_power) with another fate each time.
     pub fn snapshot(&self) -> DiskSnapshot {
-        DiskSnapshot { platter: self.core.disks.borrow().platter_with_writes_under_way(self.disk) }
+        DiskSnapshot { platter: self.disks.table.borrow().platter_with_writes_under_way(self.disk) }
     }
 
     /// Puts an old copy in the disk's place. Operations under way are lost, its owner finds it
     /// closed.
     pub fn restore(&self, snapshot: &DiskSnapshot) {
-        self.core.fault(self.disk, FaultKind::DiskRestored);
+        self.disks.kernel.fault(self.disk, FaultKind::DiskRestored);
         self.replace(|platter| *platter = snapshot.platter.clone());
     }
 
-    /// A new disk of zeros takes the disk's place. Operations under way are lost, its owner finds it
-    /// closed.
+    /// A new disk of zeros takes the disk's place. Operations under way are lost, its owner finds
+    /// it closed.
     pub fn wipe(&self) {
-        self.core.fault(self.disk, FaultKind::DiskWiped);
+        self.disks.kernel.fault(self.disk, FaultKind::DiskWiped);
         self.replace(Platter::wipe);
     }
 

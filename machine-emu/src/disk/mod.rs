@@ -5,6 +5,7 @@ mod control;
 mod platter;
 mod record;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -17,10 +18,10 @@ use runtime::disk::Disk;
 use runtime::seed::Rng;
 
 use crate::alarm::Promise;
-use crate::core::{Core, rng_for};
 use crate::events::WorldEvent;
 use crate::jmachine::{Bus, Numbers, ScsiCommand as Command, TransferDirection};
-use crate::node::dead;
+use crate::kernel::{Kernel, rng_for};
+use crate::node::{NodeInstance, dead};
 use crate::slab::{KeyedSlab, SlabKey};
 use crate::trace::{FaultKind, TraceTag};
 
@@ -158,9 +159,9 @@ struct RunningDiskOperation {
     recorded: Option<usize>,
 }
 
-/// All disks of a world.
+/// The states of all disks, and what they do.
 #[derive(Default)]
-pub(crate) struct EmulatedDisks {
+pub(crate) struct DiskTable {
     by_path: BTreeMap<String, u32>,
     states: Vec<DiskState>,
     operations: KeyedSlab<RunningDiskOperation>,
@@ -169,7 +170,7 @@ pub(crate) struct EmulatedDisks {
     buses: BTreeMap<u32, Bus<SlabKey>>,
 }
 
-impl EmulatedDisks {
+impl DiskTable {
     fn index(&self, path: &str) -> Option<u32> {
         self.by_path.get(path).copied()
     }
@@ -197,7 +198,6 @@ impl EmulatedDisks {
         platter
     }
 
-    /// The bus of a node.
     pub(crate) fn bus(&self, node: u32) -> Option<&Bus<SlabKey>> {
         self.buses.get(&node)
     }
@@ -339,7 +339,7 @@ impl DiskState {
 
 /// A disk as its owner has it open. Closed when dropped.
 struct OpenDisk {
-    core: Rc<Core>,
+    disks: Rc<EmulatedDisks>,
     disk: u32,
     owner: (u32, u32),
     length: u64,
@@ -350,12 +350,12 @@ struct OpenDisk {
 impl OpenDisk {
     /// Begins an operation at once, whether or not its future is ever polled.
     fn begin(&self, request: DiskRequest) {
-        self.core.begin_disk_operation(self.disk, request);
+        self.disks.begin(self.disk, request);
     }
 
     fn check(&self, offset: u64, length: u64) -> io::Result<()> {
-        if self.core.disks.borrow().get(self.disk).owner != Some(self.owner)
-            || self.core.living(self.owner.0).map(|machine| machine.incarnation())
+        if self.disks.table.borrow().get(self.disk).owner != Some(self.owner)
+            || self.disks.kernel.living(self.owner.0).map(|machine| machine.incarnation)
                 != Some(self.owner.1)
         {
             return Err(dead());
@@ -400,7 +400,7 @@ impl Disk for OpenDisk {
             return futures::future::ready(Err(error)).boxed_local();
         }
         let (done, promised) = Promise::new();
-        let up_to = self.core.disks.borrow().get(self.disk).platter.last_write();
+        let up_to = self.disks.table.borrow().get(self.disk).platter.last_write();
         self.begin(DiskRequest::Sync { up_to, done });
         promised.boxed_local()
     }
@@ -408,7 +408,7 @@ impl Disk for OpenDisk {
 
 impl Drop for OpenDisk {
     fn drop(&mut self) {
-        let mut disks = self.core.disks.borrow_mut();
+        let mut disks = self.disks.table.borrow_mut();
         let state = disks.get_mut(self.disk);
         if state.owner == Some(self.owner) {
             state.owner = None;
@@ -416,11 +416,21 @@ impl Drop for OpenDisk {
     }
 }
 
-impl Core {
-    pub(crate) fn create_disk(&self, path: &str, length: u64, used: bool) {
-        let mut disks = self.disks.borrow_mut();
+/// All disks of a world.
+pub(crate) struct EmulatedDisks {
+    kernel: Rc<Kernel>,
+    pub(crate) table: RefCell<DiskTable>,
+}
+
+impl EmulatedDisks {
+    pub(crate) fn new(kernel: Rc<Kernel>) -> Rc<Self> {
+        Rc::new(Self { kernel, table: RefCell::default() })
+    }
+
+    pub(crate) fn create(&self, path: &str, length: u64, used: bool) {
+        let mut disks = self.table.borrow_mut();
         let disk = disks.states.len() as u32;
-        let mut rng = rng_for(self.seed, "disk", u64::from(disk));
+        let mut rng = rng_for(self.kernel.seed, "disk", u64::from(disk));
         let noise = used.then(|| rng.bits());
         let old = disks.by_path.insert(path.to_owned(), disk);
         assert!(old.is_none(), "there is a disk {path} already");
@@ -439,21 +449,20 @@ impl Core {
         });
     }
 
-    pub(crate) fn open_disk(
+    pub(crate) fn open(
         self: &Rc<Self>,
-        node: u32,
-        incarnation: u32,
+        instance: &NodeInstance,
         path: &str,
-        pool: &Pool,
     ) -> io::Result<Rc<dyn Disk>> {
-        let mut disks = self.disks.borrow_mut();
+        let &NodeInstance { node, incarnation, .. } = instance;
+        let mut disks = self.table.borrow_mut();
         let Some(disk) = disks.index(path) else {
             let error = format!("there is no disk {path}");
             return Err(io::Error::new(io::ErrorKind::NotFound, error));
         };
         let state = disks.get_mut(disk);
         if let Some((node, incarnation)) = state.owner
-            && self.living(node).is_some_and(|machine| machine.incarnation() == incarnation)
+            && self.kernel.living(node).is_some_and(|machine| machine.incarnation == incarnation)
         {
             let error = format!("the disk {path} is in use");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, error));
@@ -462,16 +471,16 @@ impl Core {
         state.owner = Some(owner);
         state.home = Some(node);
         let length = state.platter.length();
-        if let Some(machine) = &*self.machine.borrow() {
+        if let Some(machine) = &*self.kernel.machine.borrow() {
             disks.bus_position(disk, node, &machine.numbers);
         }
-        let pool = pool.clone();
-        Ok(Rc::new(OpenDisk { core: self.clone(), disk, owner, length, pool }))
+        let pool = instance.pool.clone();
+        Ok(Rc::new(OpenDisk { disks: self.clone(), disk, owner, length, pool }))
     }
 
-    fn begin_disk_operation(&self, disk: u32, request: DiskRequest) {
-        self.note(disk, TraceTag::DiskStart, request.digest());
-        let mut disks = self.disks.borrow_mut();
+    fn begin(&self, disk: u32, request: DiskRequest) {
+        self.kernel.note(disk, TraceTag::DiskStart, request.digest());
+        let mut disks = self.table.borrow_mut();
         let disks = &mut *disks;
         let recorded = match (&mut disks.record, &request) {
             (Some(record), DiskRequest::Write { offset, data, .. }) => {
@@ -491,14 +500,14 @@ impl Core {
             }
             return self.note_due(bus_position.0, due);
         }
-        let done_ns = state.done_ns(&request, self.now_ns.get());
+        let done_ns = state.done_ns(&request, self.kernel.now_ns());
         let operation = RunningDiskOperation { disk, power_cycle, request, recorded };
         let operation = disks.operations.insert(operation);
-        self.events.borrow_mut().push(done_ns, WorldEvent::Disk(operation));
+        self.kernel.push(done_ns, WorldEvent::Disk(operation));
     }
 
-    /// What is asked of a disk as a command on its bus; the processor of its node sets it up and copies
-    /// what is written.
+    /// What is asked of a disk as a command on its bus; the processor of its node sets it up and
+    /// copies what is written.
     fn command(
         &self,
         request: &DiskRequest,
@@ -514,12 +523,13 @@ impl Core {
             DiskRequest::Read { offset, .. } | DiskRequest::Write { offset, .. } => *offset,
             DiskRequest::Sync { .. } => 0,
         };
-        let (work_ns, send_piece_ns) = self.machine.borrow().as_ref().map_or((0, 0), |machine| {
-            (machine.costs.disk_ns(copied), machine.costs.send_piece_ns())
-        });
-        let mut nodes = self.nodes.borrow_mut();
+        let (work_ns, send_piece_ns) =
+            self.kernel.machine.borrow().as_ref().map_or((0, 0), |machine| {
+                (machine.costs.disk_ns(copied), machine.costs.send_piece_ns())
+            });
+        let mut nodes = self.kernel.nodes.borrow_mut();
         let (from_ns, copied_ns) =
-            nodes.get_mut(bus_position.0).cpu.work(self.now_ns.get(), work_ns);
+            nodes.get_mut(bus_position.0).cpu.work(self.kernel.now_ns(), work_ns);
         // The token is known once the operation has its place.
         let token = SlabKey { index: 0, generation: 0 };
         let (disk, bytes) = (bus_position.1, request.bytes());
@@ -537,9 +547,8 @@ impl Core {
     }
 
     fn note_due(&self, node: u32, due: Vec<(u64, usize)>) {
-        let mut events = self.events.borrow_mut();
         for (due_ns, disk) in due {
-            events.push(due_ns, WorldEvent::Bus(node, disk as u32));
+            self.kernel.push(due_ns, WorldEvent::Bus(node, disk as u32));
         }
     }
 
@@ -547,20 +556,20 @@ impl Core {
     pub(crate) fn advance_bus(&self, node: u32, disk: u32) {
         let mut due = Vec::new();
         let done = self
-            .disks
+            .table
             .borrow_mut()
             .buses
             .get_mut(&node)
-            .and_then(|bus| bus.advance(self.now_ns.get(), disk as usize, &mut due));
+            .and_then(|bus| bus.advance(self.kernel.now_ns(), disk as usize, &mut due));
         self.note_due(node, due);
         if let Some(operation) = done {
-            self.finish_disk_operation(operation);
+            self.finish(operation);
         }
     }
 
     /// The time has come at which a disk has done what it was asked.
-    pub(crate) fn finish_disk_operation(&self, operation: SlabKey) {
-        let mut disks = self.disks.borrow_mut();
+    pub(crate) fn finish(&self, operation: SlabKey) {
+        let mut disks = self.table.borrow_mut();
         let disks = &mut *disks;
         let Some(operation) = disks.operations.remove(operation) else { return };
         let disk = operation.disk;
@@ -568,8 +577,8 @@ impl Core {
         if state.power_cycle != operation.power_cycle {
             return operation.request.abort();
         }
-        self.note(disk, TraceTag::DiskDone, operation.request.operation() as u64);
-        let hit = |fault| self.fault(disk, fault);
+        self.kernel.note(disk, TraceTag::DiskDone, operation.request.operation() as u64);
+        let hit = |fault| self.kernel.fault(disk, fault);
         match operation.request {
             DiskRequest::Read { offset, buffer, done } => {
                 done.keep(state.read(offset, buffer, &hit));
@@ -595,8 +604,8 @@ impl Core {
     }
 
     /// The power of a disk goes. Writes under way join those in the volatile cache.
-    fn cut_disk_power(&self, disk: u32, fate: Option<&mut dyn FnMut(u64, u64) -> Survival>) {
-        let mut disks = self.disks.borrow_mut();
+    fn cut_power(&self, disk: u32, fate: Option<&mut dyn FnMut(u64, u64) -> Survival>) {
+        let mut disks = self.table.borrow_mut();
         let platter = disks.platter_with_writes_under_way(disk);
         let state = disks.get_mut(disk);
         state.platter = platter;
@@ -609,24 +618,24 @@ impl Core {
         }
         platter.cut_power(|_, _| match rng.below(3) {
             0 => {
-                self.fault(disk, FaultKind::DiskWriteDroppedByCrash);
+                self.kernel.fault(disk, FaultKind::DiskWriteDroppedByCrash);
                 Survival::Lost
             }
             1 => Survival::Whole,
             _ => {
-                self.fault(disk, FaultKind::DiskWriteTornByCrash);
+                self.kernel.fault(disk, FaultKind::DiskWriteTornByCrash);
                 Survival::Torn(rng.bits())
             }
         });
     }
 
     /// The power of a node goes: that of its disks as well.
-    pub(crate) fn cut_power_of_disks(&self, node: u32) {
-        let count = self.disks.borrow().states.len() as u32;
+    pub(crate) fn cut_power_of(&self, node: u32) {
+        let count = self.table.borrow().states.len() as u32;
         for disk in 0..count {
-            let home = self.disks.borrow().get(disk).home;
+            let home = self.table.borrow().get(disk).home;
             if home == Some(node) {
-                self.cut_disk_power(disk, None);
+                self.cut_power(disk, None);
             }
         }
     }

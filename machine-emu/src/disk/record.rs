@@ -1,5 +1,5 @@
-//! The commands to the disks of a world, in order: from them every crash that was possible can be put
-//! together afterwards, without running the world again.
+//! The commands to the disks of a world, in order: from them every crash that was possible can be
+//! put together afterwards, without running the world again.
 
 use std::collections::BTreeMap;
 

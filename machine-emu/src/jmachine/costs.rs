@@ -26,8 +26,8 @@ impl NodeCosts {
         }
     }
 
-    /// Of the host of such a machine: an ordinary node to the others, but its words go through the FIFOs
-    /// of an interface, and its processes are those of Unix.
+    /// Of the host of such a machine: an ordinary node to the others, but its words go through the
+    /// FIFOs of an interface, and its processes are those of Unix.
     pub fn host(numbers: &Numbers) -> Self {
         let mut costs = Self::new(numbers);
         let cycles = |number: &Number| number.value * numbers.node.clock.value;

@@ -1,10 +1,12 @@
-//! The world as a J-Machine: from then on its processors, links and disks take the time of a profile.
+//! The world as a J-Machine: from then on its processors, links and disks take the time of a
+//! profile.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::{NodeId, NodeKind};
 
+use super::emulated::Emulated;
 use super::{NodeCoordinates, NodeCosts, PriorityLevel, Profile, Topology, ZeroLoad};
 use crate::network::{LinkTiming, NetworkTiming};
 use crate::world::World;
@@ -21,50 +23,6 @@ pub struct JMachine {
     pub host: Option<NodeId>,
 }
 
-/// What the parts of a world need to know of the machine that it is.
-pub(crate) struct Emulated {
-    pub(crate) costs: Rc<NodeCosts>,
-    host: Option<NodeId>,
-    host_costs: Rc<NodeCosts>,
-    pub(crate) numbers: super::Numbers,
-}
-
-/// What bytes from outside meet at the host.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostWire {
-    /// Interval at which bytes are polled.
-    pub(crate) poll_ns: u64,
-    /// The inverse of the bandwidth.
-    pub(crate) picoseconds_per_byte: u64,
-}
-
-impl HostWire {
-    /// When what is there at `at_ns` is looked at.
-    pub(crate) fn seen_ns(self, at_ns: u64) -> u64 {
-        if self.poll_ns == 0 { at_ns } else { at_ns.next_multiple_of(self.poll_ns) }
-    }
-}
-
-impl Emulated {
-    /// What software costs at a node.
-    pub(crate) fn costs_of(&self, node: NodeId) -> Rc<NodeCosts> {
-        if self.is_host(node) { self.host_costs.clone() } else { self.costs.clone() }
-    }
-
-    pub(crate) fn is_host(&self, node: NodeId) -> bool {
-        self.host == Some(node)
-    }
-
-    /// How bytes, and messages, come to the host.
-    pub(crate) fn host_wire(&self) -> HostWire {
-        let host = &self.numbers.host;
-        HostWire {
-            poll_ns: (host.poll.value * 1e3).round() as u64,
-            picoseconds_per_byte: (1e6 / host.wire.value).round() as u64,
-        }
-    }
-}
-
 /// What the parts of one node have worked so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLoad {
@@ -77,7 +35,6 @@ pub struct NodeLoad {
 }
 
 impl JMachine {
-    /// Where a node is.
     fn place(&self, node: NodeId) -> NodeCoordinates {
         match node.kind() {
             NodeKind::Fs(index) => self.topology.fs_node(index),
@@ -92,13 +49,13 @@ impl World {
     /// From now on the world is this machine with `applications` application nodes: sending,
     /// receiving and each step cost time of a node's processor, on which control overtakes bulk;
     /// messages take the time of the mesh without traffic, unless
-    /// [`use_mesh`](World::use_mesh) is called afterwards; disks opened from now on are the disks of
-    /// the profile, those of one node on one bus. No time is drawn any more.
+    /// [`use_mesh`](crate::NetworkControl::use_mesh) is called afterwards; disks opened from now on
+    /// are the disks of the profile, those of one node on one bus. No time is drawn any more.
     ///
     /// Panics if the machine has fewer disk nodes or processors than the world has nodes.
     pub fn emulate(&self, machine: &JMachine, applications: u32) {
-        let core = self.core();
-        let shape = core.shape;
+        let kernel = &self.core().kernel;
+        let shape = kernel.shape;
         let processors = shape.fs_nodes + applications;
         let fits = shape.disk_nodes <= machine.topology.disk_nodes
             && processors <= machine.topology.processors();
@@ -115,14 +72,14 @@ impl World {
             host_costs: Rc::new(NodeCosts::host(numbers)),
             numbers: numbers.clone(),
         });
-        *core.machine.borrow_mut() = Some(emulated.clone());
+        *kernel.machine.borrow_mut() = Some(emulated.clone());
         (0..applications).for_each(|index| drop(self.context(NodeId::application(index))));
-        let mut nodes = core.nodes.borrow_mut();
+        let mut nodes = kernel.nodes.borrow_mut();
         for place in 0..nodes.len() {
             let node = nodes.get_mut(place);
             node.cpu.load(emulated.costs_of(node.id));
         }
-        let mut network = core.network.borrow_mut();
+        let mut network = self.core().network.state.borrow_mut();
         let transit = ZeroLoad::new(&machine.topology, &numbers.network);
         let picoseconds_per_byte = costs.cycles_ns(transit.tail_cycles(1) as f64) * 1000 / 4;
         let latency_ns = costs.cycles_ns(machine.topology.sides.iter().sum::<u32>().into());
@@ -141,16 +98,16 @@ impl World {
     /// What the parts of `node` have worked since the world is a J-Machine.
     pub fn load(&self, node: NodeId) -> NodeLoad {
         let core = self.core();
-        let place = self.place(node);
+        let place = core.place(node);
         let worked = |level| {
-            let nodes = core.nodes.borrow();
+            let nodes = core.kernel.nodes.borrow();
             Duration::from_nanos(nodes.get(place).cpu.worked_ns(level))
         };
-        let disks = core.disks.borrow();
+        let disks = core.disks.table.borrow();
         let bus = disks.bus(place);
         NodeLoad {
             processor: [PriorityLevel::P1, PriorityLevel::P0].map(worked),
-            bus: Duration::from_nanos(bus.map_or(0, super::Bus::held_ns)),
+            bus: Duration::from_nanos(bus.map_or(0, super::Bus::occupied_ns)),
             disks: bus
                 .map_or_else(Vec::new, |bus| bus.moved_ns().map(Duration::from_nanos).collect()),
         }

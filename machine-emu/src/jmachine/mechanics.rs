@@ -26,8 +26,8 @@ pub struct Mechanics {
 impl Mechanics {
     /// A disk with its arm at the outer edge, where byte 0 is.
     ///
-    /// All zones have as many cylinders; their rates fall evenly from the outer to the inner edge, and
-    /// their capacities with the rates.
+    /// All zones have as many cylinders; their rates fall evenly from the outer to the inner edge,
+    /// and their capacities with the rates.
     pub fn new(numbers: &DiskNumbers) -> Self {
         let count = numbers.zones.value.max(1.0) as u32;
         let (outer, inner) = (numbers.media_outer.value, numbers.media_inner.value);

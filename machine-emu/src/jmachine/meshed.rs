@@ -6,8 +6,9 @@ use crate::mesh::{Coordinates, ForwardPolicy, MeshGeometry, MeshTiming};
 
 impl MeshSetup {
     /// The mesh of `machine`, with the numbers of its profile. In a world that
-    /// [is](crate::World::emulate) the machine each message enters the mesh when the sender's processor
-    /// has fed it, and its room in the queue is free once the receiver's processor has taken it out.
+    /// [is](crate::World::emulate) the machine each message enters the mesh when the sender's
+    /// processor has fed it, and its room in the queue is free once the receiver's processor has
+    /// taken it out.
     pub fn machine(machine: &JMachine, policy: ForwardPolicy) -> Result<Self, LinkError> {
         let JMachine { profile, topology, host } = machine;
         let numbers = profile.numbers();

@@ -10,10 +10,10 @@
 //! | `profile/` | the tables of numbers, each with its source and how far it may be trusted |
 //! | `topology.rs` | the one-line notation of a machine, and where its nodes are |
 //! | `costs.rs` | what software costs a processor |
-//! | `levels.rs`, `node.rs` | the time of a processor at three levels; a node by itself |
+//! | `levels.rs` | the time of a processor at three levels |
 //! | `transit.rs` | the latency of a message if it meets no other |
 //! | `mechanics.rs`, `scsi.rs` | arm and platter of a disk; the bus of a disk node |
-//! | `machine.rs`, `meshed.rs` | the world as a J-Machine; its mesh |
+//! | `machine.rs`, `emulated.rs`, `meshed.rs` | the world as a J-Machine; its mesh |
 //! | `text.rs` | text between hosts and the machine |
 
 #![allow(
@@ -23,11 +23,11 @@
 )]
 
 mod costs;
+mod emulated;
 mod levels;
 mod machine;
 mod mechanics;
 mod meshed;
-mod node;
 mod profile;
 mod scsi;
 pub mod text;
@@ -35,11 +35,10 @@ mod topology;
 mod transit;
 
 pub use costs::NodeCosts;
+pub(crate) use emulated::{Emulated, HostWire};
 pub use levels::{Levels, PriorityLevel};
-pub(crate) use machine::{Emulated, HostWire};
 pub use machine::{JMachine, NodeLoad};
 pub use mechanics::Mechanics;
-pub use node::{HandlerAction, Mdp, MdpEvent, MdpMessage, QueueFull};
 pub use profile::{
     BusNumbers, Confidence, DiskNodeNumbers, DiskNumbers, FileNumbers, HostNumbers, NetworkNumbers,
     NodeNumbers, Number, Numbers, Profile, ProfileError, ProgramNumbers,

@@ -2,9 +2,9 @@
 //!
 //! A command selects its disk, which leaves the bus as soon as it has to do with its surface, and
 //! comes back when it has something to give or to say (thesis 2.1.2, Fig. 2.4); so the disks work
-//! at the same time and share the bus. Data crosses the bus in pieces: while the controller moves one,
-//! the processor copies the next, or sends the last (Fig. 2.5). A disk takes and gives one buffer of
-//! data at a time, and has one command at a time; further ones wait for it in order.
+//! at the same time and share the bus. Data crosses the bus in pieces: while the controller moves
+//! one, the processor copies the next, or sends the last (Fig. 2.5). A disk takes and gives one
+//! buffer of data at a time, and has one command at a time; further ones wait for it in order.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,6 @@ enum CommandPhase {
     Set,
     /// Waits for the bus, to say this.
     Wants(BusPhase),
-    /// Is on the bus.
     Says(BusPhase),
     /// What was read is at hand as soon as the processor can send it; the rest is still on the bus.
     Gives,
@@ -95,10 +94,10 @@ struct ScsiStation<T> {
 pub struct Bus<T> {
     numbers: Numbers,
     stations: Vec<ScsiStation<T>>,
-    held: bool,
+    occupied: bool,
     /// Disks that wait for the bus.
     waiting: VecDeque<usize>,
-    held_ns: u64,
+    occupied_ns: u64,
 }
 
 /// When a disk is to advance.
@@ -110,9 +109,9 @@ impl<T: Copy> Bus<T> {
         Self {
             numbers: numbers.clone(),
             stations: Vec::new(),
-            held: false,
+            occupied: false,
             waiting: VecDeque::new(),
-            held_ns: 0,
+            occupied_ns: 0,
         }
     }
 
@@ -128,8 +127,8 @@ impl<T: Copy> Bus<T> {
     }
 
     /// How long the bus has been held so far.
-    pub fn held_ns(&self) -> u64 {
-        self.held_ns
+    pub fn occupied_ns(&self) -> u64 {
+        self.occupied_ns
     }
 
     /// How long the arms and surfaces of each disk have been at work so far.
@@ -191,13 +190,13 @@ impl<T: Copy> Bus<T> {
     }
 
     fn release(&mut self, now_ns: u64, due: &mut Vec<Due>) {
-        self.held = false;
+        self.occupied = false;
         self.grant(now_ns, due);
     }
 
     /// Grants the bus to the command that has waited longest, if it is free.
     fn grant(&mut self, now_ns: u64, due: &mut Vec<Due>) {
-        if self.held {
+        if self.occupied {
             return;
         }
         let Some(disk) = self.waiting.pop_front() else { return };
@@ -226,8 +225,8 @@ impl<T: Copy> Bus<T> {
             (BusPhase::Status, _) => start_ns + come_back_ns + completion_ns,
         };
         active.phase = CommandPhase::Says(word);
-        self.held = true;
-        self.held_ns += end_ns - now_ns;
+        self.occupied = true;
+        self.occupied_ns += end_ns - now_ns;
         due.push((end_ns, disk));
     }
 
@@ -243,7 +242,7 @@ impl<T: Copy> Bus<T> {
                 let completion_ns = ms_ns(self.numbers.disk.completion.value);
                 let rest_ns = pieces.rest_ns(send_piece_ns) + completion_ns;
                 active.phase = CommandPhase::Gives;
-                self.held_ns += rest_ns;
+                self.occupied_ns += rest_ns;
                 due.push((now_ns + rest_ns, disk));
                 return Some(token);
             }
@@ -289,7 +288,8 @@ impl<T: Copy> Bus<T> {
 }
 
 impl<T> ActiveCommand<T> {
-    /// Bytes that cross the bus next: of a read what was on the surface last, of a write what will be.
+    /// Bytes that cross the bus next: of a read what was on the surface last, of a write what will
+    /// be.
     fn load(&self, numbers: &Numbers) -> u64 {
         let buffer = numbers.disk.buffer.value as u64;
         let ScsiCommand { direction, bytes, .. } = self.operation;
@@ -340,8 +340,8 @@ impl TransferPieces {
         crossed_ns.saturating_sub(sent_meanwhile_ns).max(start_ns + self.each_ns)
     }
 
-    /// How long the bus is held after that: whichever of the two is slower, the last piece then goes
-    /// over the bus as the one before is sent.
+    /// How long the bus is held after that: whichever of the two is slower, the last piece then
+    /// goes over the bus as the one before is sent.
     fn rest_ns(self, send_piece_ns: u64) -> u64 {
         self.count.saturating_sub(1) * send_piece_ns
     }
@@ -366,7 +366,6 @@ mod tests {
 
     const STRIPE: u64 = 64 << 10;
 
-    /// Numbers with some of them changed.
     fn numbers(changes: &[(&str, f64)]) -> Numbers {
         let change = |profile: Profile, (name, value): &(&str, f64)| {
             profile.with(name, *value).unwrap_or_else(|| panic!("{name}"))
@@ -565,7 +564,7 @@ mod tests {
             assert!(ends.is_sorted(), "{ends:?}");
         }
         assert!(run.bus.moved_ns().all(|moved_ns| moved_ns > 0 && moved_ns < run.now_ns));
-        assert!(run.bus.held_ns() < run.now_ns);
+        assert!(run.bus.occupied_ns() < run.now_ns);
     }
 
     #[test]

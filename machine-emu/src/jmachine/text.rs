@@ -72,7 +72,6 @@ pub struct ToHost {
     order: ByteOrder,
     /// Bytes so far.
     length: u64,
-    /// The begun word.
     begun: [u8; WORD],
 }
 

@@ -17,7 +17,6 @@ use nom::{Err, IResult, Parser};
 /// A routing word has five bits per dimension.
 const SIDE_MAX: u32 = 32;
 
-/// Disk nodes of a board.
 const DISK_NODES_PER_BOARD: u32 = 2;
 
 /// A machine.
@@ -108,9 +107,9 @@ impl Topology {
         NodeCoordinates { x: index % x, y: index / (x * z) % y, z: index / x % z }
     }
 
-    /// Where the host is, if there is one: the text says that it is on an edge connector, not where.
-    /// Here it is beyond the X edge, in a row of the slice next to the disks, on the last board: so
-    /// it reaches every processor directly, and its row reaches it.
+    /// Where the host is, if there is one: the text says that it is on an edge connector, not
+    /// where. Here it is beyond the X edge, in a row of the slice next to the disks, on the last
+    /// board: so it reaches every processor directly, and its row reaches it.
     pub fn host(&self) -> NodeCoordinates {
         let [x, y, z] = self.sides;
         NodeCoordinates { x, y: y - 1, z: z - 1 }
@@ -300,9 +299,9 @@ mod tests {
             let error = Topology::parse(text).unwrap_err();
             assert_eq!((error.column, error.expected.as_str()), (column, expected), "{text}");
         }
-        let told = Topology::parse("8x8x8 disks=x").unwrap_err().to_string();
+        let error = Topology::parse("8x8x8 disks=x").unwrap_err().to_string();
         assert_eq!(
-            told,
+            error,
             "machine \"8x8x8 disks=x\", column 13: expected disk nodes from 1 to 16, as in \
              \"8x8x8 disks=8 board=0,2,4,6\""
         );

@@ -1,4 +1,5 @@
-//! A calendar of whole cycles: one bucket per cycle of the near future, a heap for what lies beyond.
+//! A calendar of whole cycles: one bucket per cycle of the near future, a heap for what lies
+//! beyond.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,11 +1,11 @@
 //! The mesh flit by flit, cycle by cycle: slow, and plain enough to be believed.
 //!
-//! It judges [`super::Mesh`]: with a wire of its own for every channel both deliver every message in
-//! the same cycle. Where priorities or directions share a wire only this one is exact. It knows no
-//! forwarders and no spilling: each leg is a message.
+//! It judges [`super::Mesh`]: with a wire of its own for every channel both deliver every message
+//! in the same cycle. Where priorities or directions share a wire only this one is exact. It knows
+//! no forwarders and no spilling: each leg is a message.
 //!
-//! Flit k of F crosses channel j of its way in the first cycle t in which: the worm holds j; flit k-1
-//! has crossed; the flit has crossed j-1 at least d before; flit k-B has crossed j+1 at least c
+//! Flit k of F crosses channel j of its way in the first cycle t in which: the worm holds j; flit
+//! k-1 has crossed; the flit has crossed j-1 at least d before; flit k-B has crossed j+1 at least c
 //! before; and the wire is free, or the flit has the better claim to it.
 
 use std::collections::VecDeque;

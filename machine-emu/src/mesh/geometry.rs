@@ -1,9 +1,9 @@
 //! Where the nodes stand, which links there are, and how a message goes from one to another.
 //!
-//! Main nodes fill a box. Disk nodes hang on its far Y face, two to a board: `(0,Y,z)` and `(1,Y,z)`,
-//! linked to the main node before them and to each other, and to nothing else; so they have no Z
-//! links. A host may hang on any face by one link. Messages go along X, then Y, then Z (MDFS thesis
-//! 3.2), so not every pair is reached directly.
+//! Main nodes fill a box. Disk nodes hang on its far Y face, two to a board: `(0,Y,z)` and
+//! `(1,Y,z)`, linked to the main node before them and to each other, and to nothing else; so they
+//! have no Z links. A host may hang on any face by one link. Messages go along X, then Y, then Z
+//! (MDFS thesis 3.2), so not every pair is reached directly.
 
 use std::fmt;
 

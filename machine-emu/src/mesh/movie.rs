@@ -1,7 +1,7 @@
 //! The record of a mesh as one page that plays: no file beside it, no network.
 //!
-//! The page has the load of each channel by bucket of time, in 255 steps, and some messages, so that
-//! a click on a link lists those that went over it. `movie.html` draws it.
+//! The page has the load of each channel by bucket of time, in 255 steps, and some messages, so
+//! that a click on a link lists those that went over it. `movie.html` draws it.
 
 use std::fmt::Write as _;
 
@@ -104,8 +104,8 @@ fn links<'a>(
     })
 }
 
-/// Deliveries in 18 bytes each, little-endian: cycle of the record (u48), latency (u32), from, to, via, words; and
-/// how many there were.
+/// Deliveries in 18 bytes each, little-endian: cycle of the record (u48), latency (u32), from, to,
+/// via, words; and how many there were.
 fn messages(recorder: &Recorder) -> (Vec<u8>, usize) {
     let delivered = |event: &&TraceEvent| event.kind == TraceKind::Delivered;
     let all = recorder.events().iter().filter(delivered).count();

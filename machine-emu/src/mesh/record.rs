@@ -1,5 +1,5 @@
-//! What happened in a mesh over virtual time: load and stalls per channel in buckets of cycles, and a
-//! trace of its messages. Both are bounded whatever the run is.
+//! What happened in a mesh over virtual time: load and stalls per channel in buckets of cycles, and
+//! a trace of its messages. Both are bounded whatever the run is.
 
 use runtime::hash;
 
@@ -9,7 +9,6 @@ use super::timing::{Delivery, Letter, Priority};
 pub const BUCKETS_MAX: usize = 256;
 /// Events of a trace, at most (32 MiB); what comes later is only counted.
 pub const EVENTS_MAX: usize = 1 << 20;
-/// Bytes of an event.
 pub(super) const EVENT_BYTES: usize = 32;
 
 /// What crossed a channel in one bucket of time.
@@ -67,8 +66,8 @@ pub struct TraceEvent {
     pub words: u16,
     /// Words of the last of its row.
     pub last_words: u16,
-    /// Messages in the row; of a delivery its latency in cycles; of a continued row how many numbers
-    /// before its own the message before it has.
+    /// Messages in the row; of a delivery its latency in cycles; of a continued row how many
+    /// numbers before its own the message before it has.
     pub count: u32,
     /// What happened.
     pub kind: TraceKind,
@@ -157,8 +156,8 @@ impl Recorder {
         Self { seed, configuration, start, first, bucket_cycles, buckets, events, events_lost }
     }
 
-    /// The record begins in this cycle, with the message of this number: of those that are under way it
-    /// does not tell.
+    /// The record begins in this cycle, with the message of this number: of those that are under
+    /// way it does not tell.
     pub(super) fn begin(&mut self, cycle: u64, number: u64) {
         (self.start, self.first) = (cycle, number);
     }

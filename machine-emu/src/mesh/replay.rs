@@ -2,7 +2,8 @@
 //!
 //! Sends happen when they happened in the recording, whatever becomes of them: the layers are not
 //! there to wait. Each message stays in its queue as long as it did there. So on the machine of the
-//! recording every message comes in the same cycle; elsewhere one sees what the network alone changes.
+//! recording every message comes in the same cycle; elsewhere one sees what the network alone
+//! changes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -29,8 +30,8 @@ pub enum NetworkModel {
     /// Worms: exact unless wires are shared.
     #[default]
     Worm,
-    /// Every flit. At this level only, forwarders pass a message on once they have all of it, and have
-    /// room for any number of them.
+    /// Every flit. At this level only, forwarders pass a message on once they have all of it, and
+    /// have room for any number of them.
     Flit,
 }
 
@@ -232,8 +233,8 @@ fn letters(trace: &MeshTrace, stage: &ReplayTarget) -> Result<Vec<(u64, Letter)>
     letters.collect()
 }
 
-/// The node of `there` that stands for `node` of `here`: of main nodes the one that is as far in the
-/// slices counted from the disks, and of the others the one with the same number.
+/// The node of `there` that stands for `node` of `here`: of main nodes the one that is as far in
+/// the slices counted from the disks, and of the others the one with the same number.
 fn place(here: &MeshGeometry, there: &MeshGeometry, node: u32) -> Result<u32, ReplayError> {
     let (what, index, count) = match here.role(node) {
         Role::Main => ("main node", slice_index(here, node), there.main_nodes()),
@@ -419,8 +420,8 @@ struct MessageRoute {
 }
 
 impl MessageRoute {
-    /// One leg as a message; through a forwarder the first has high priority and the second normal, as
-    /// worms have it.
+    /// One leg as a message; through a forwarder the first has high priority and the second normal,
+    /// as worms have it.
     fn letter(&self, leg: u32, tag: u64) -> Letter {
         let Letter { from, to, priority, .. } = self.letter;
         let (from, to, priority, words) = match (self.via, leg) {

@@ -4,7 +4,6 @@
 pub const LETTER_WORDS_MAX: u32 = 1023;
 /// Messages in a queue take multiples of this number of words: rows of its buffer.
 pub const ROW_WORDS: u32 = 4;
-/// Flits of a word.
 pub(super) const FLITS_PER_WORD: u32 = 2;
 
 /// The two classes of messages. High overtakes Normal wherever they meet.
@@ -91,8 +90,8 @@ impl MeshTiming {
         FLITS_PER_WORD * words + self.header_flits
     }
 
-    /// Cycles from the send to the last word, over `hops` links, if nothing is in the way: H + 7 + 2 L
-    /// for the J-Machine (hop 1, header 3, interface 3).
+    /// Cycles from the send to the last word, over `hops` links, if nothing is in the way: H + 7 +
+    /// 2 L for the J-Machine (hop 1, header 3, interface 3).
     pub fn zero_load_cycles(&self, hops: u32, words: u32) -> u64 {
         let head = (u64::from(hops) + 1) * self.hop_cycles;
         head + u64::from(self.flits(words)) + self.interface_cycles

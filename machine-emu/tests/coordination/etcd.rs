@@ -177,11 +177,11 @@ pub(crate) async fn a_stranger_is_refused(arm: &EtcdArm) {
     let misled = Tls { authorities_pem: foreign.authority.into_bytes(), ..known };
     for tls in [anonymous, stranger, misled] {
         let client = Etcd::new(&EtcdConfig { tls: Some(tls), ..ours.clone() }).unwrap();
-        let told = client.get("x").await;
-        assert!(matches!(told, Err(CoordinationError::Unreachable(_))), "{told:?}");
+        let answer = client.get("x").await;
+        assert!(matches!(answer, Err(CoordinationError::Unreachable(_))), "{answer:?}");
     }
-    let told = Etcd::new(&EtcdConfig { tls: None, ..ours });
-    assert!(matches!(told, Err(CoordinationError::Refused(_))));
+    let answer = Etcd::new(&EtcdConfig { tls: None, ..ours });
+    assert!(matches!(answer, Err(CoordinationError::Refused(_))));
 }
 
 /// Two volumes in one etcd do not see each other.
@@ -194,8 +194,8 @@ pub(crate) async fn prefixes_are_apart(arm: &EtcdArm) {
     let mut watch = arm.client().watch("", Version(0));
     other.put("b", b"other").await.unwrap();
     arm.client().put("c", b"ours").await.unwrap();
-    let told = format!("{:?}", watch.next().await);
-    assert!(told.contains("\"c\""), "{told}");
+    let answer = format!("{:?}", watch.next().await);
+    assert!(answer.contains("\"c\""), "{answer}");
     arm.client().remove("c", Expect::Any {}).await.unwrap();
 }
 
@@ -221,9 +221,9 @@ pub(crate) async fn measure(arm: &EtcdArm) {
             let version = engine.put("m", &value).await.unwrap();
             (version, begun.elapsed())
         };
-        let (told, (put_version, put)) = join(telling, putting).await;
+        let (answer, (put_version, put)) = join(telling, putting).await;
         times[0].push(put);
-        times[1].push(told);
+        times[1].push(answer);
         let begun = now();
         engine.get("m").await.unwrap();
         times[2].push(begun.elapsed());

@@ -1,5 +1,5 @@
-//! One sequence of calls for all coordination engines: sled, etcd and the simulated one keep the same
-//! promises (`runtime/cluster/src/coordination/mod.rs`).
+//! One sequence of calls for all coordination engines: sled, etcd and the simulated one keep the
+//! same promises (`runtime/cluster/src/coordination/mod.rs`).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod etcd;

@@ -143,8 +143,8 @@ async fn watches_tell_all(arm: &dyn Arm) {
         engine.put("v", b"beside").await.unwrap();
         engine.put("w/1", b"one").await.unwrap()
     };
-    let (told, first) = join(next(arm, &mut *watch), acting).await;
-    assert_eq!(put_of(told), ("w/1".to_owned(), b"one".to_vec(), first));
+    let (change, first) = join(next(arm, &mut *watch), acting).await;
+    assert_eq!(put_of(change), ("w/1".to_owned(), b"one".to_vec(), first));
     // No event is lost while there is no waiter, or if the wait is abandoned.
     let given_up = select(watch.next(), arm.sleep(Duration::from_millis(30))).await;
     assert!(matches!(given_up, futures::future::Either::Right(_)));
@@ -198,8 +198,8 @@ async fn leases_end(arm: &dyn Arm) {
     let watcher = arm.client();
     let mut watch = watcher.watch("l/ends", version);
     put_of(next(arm, &mut *watch).await);
-    let told = next(arm, &mut *watch).await;
-    assert!(matches!(&told, RecordChange::Removed { key, .. } if key == "l/ends"), "{told:?}");
+    let change = next(arm, &mut *watch).await;
+    assert!(matches!(&change, RecordChange::Removed { key, .. } if key == "l/ends"), "{change:?}");
     // And by will.
     engine.revoke(lease).await.unwrap();
     engine.revoke(lease).await.unwrap();
@@ -207,7 +207,8 @@ async fn leases_end(arm: &dyn Arm) {
     done(engine.remove("l/freed", Expect::Any {}).await.unwrap());
 }
 
-/// Many write while the engine dies: what was answered is there, and nothing that was never written.
+/// Many write while the engine dies: what was answered is there, and nothing that was never
+/// written.
 async fn what_was_answered_survives(arm: &dyn Arm) {
     let before = arm.client().list("").await.unwrap().records;
     let answered = Rc::new(Cell::new(0u8));
@@ -259,8 +260,8 @@ async fn what_was_answered_survives(arm: &dyn Arm) {
     // It works as before, also for those who watch from now on.
     let mut watch = engine.watch("s/", listing.version);
     let putting = async { engine.put("s/last", b"after").await.unwrap() };
-    let (told, version) = join(next(arm, &mut *watch), putting).await;
-    assert_eq!(put_of(told), ("s/last".into(), b"after".into(), version));
+    let (change, version) = join(next(arm, &mut *watch), putting).await;
+    assert_eq!(put_of(change), ("s/last".into(), b"after".into(), version));
     let many = join_all((0..20).map(|_| next_epoch(&*engine, Epoch(0)))).await;
     assert!(many.into_iter().all(|epoch| epoch.is_ok()));
 }

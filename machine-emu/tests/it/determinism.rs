@@ -57,9 +57,9 @@ async fn nemesis(world: World, context: Context) {
         match context.random() % 6 {
             0 => world.kill(node),
             1 => serve(&world.restart(node)),
-            2 => world.partition(&[node], &[NodeId::fs((node.0 + 1) % NODES)]),
-            3 => world.heal(),
-            4 => world.freeze(node, Duration::from_millis(2)),
+            2 => world.network().partition(&[node], &[NodeId::fs((node.0 + 1) % NODES)]),
+            3 => world.network().heal(),
+            4 => world.node(node).freeze(Duration::from_millis(2)),
             _ => {
                 world.crash(NodeId::disk(0));
                 start_disk_user(&world.restart(NodeId::disk(0)));
@@ -73,7 +73,7 @@ fn busy_world(seed: u64) -> (u64, WorldCounters, Duration) {
     world.create_used_disk("disk", 1 << 20);
     world.disk("disk").set_faults(DiskFaults { read_error_ppm: 1_000, ..Default::default() });
     start_disk_user(&world.context(NodeId::disk(0)));
-    world.set_network_faults(NetworkFaults {
+    world.network().set_faults(NetworkFaults {
         loss_ppm: 20_000,
         duplicate_ppm: 20_000,
         reorder_ppm: 100_000,
@@ -121,13 +121,13 @@ fn a_seed_of_today_gives_the_trace_of_yesterday() {
 #[test]
 fn a_dropped_world_frees_what_its_nodes_held() {
     let witness = std::rc::Rc::new(());
-    let held = witness.clone();
+    let kept = witness.clone();
     let world = serving(1, 2);
     let context = world.context(NodeId::fs(0));
     let own = context.clone();
     context.task(async move {
         futures::future::pending::<()>().await;
-        drop((held, own));
+        drop((kept, own));
     });
     world.advance(Duration::from_millis(1));
     drop((world, context));

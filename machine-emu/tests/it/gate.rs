@@ -21,7 +21,10 @@ fn machine() -> JMachine {
 fn world() -> World {
     let world = World::new(1, WorldShape { fs_nodes: 64, disk_nodes: 2 });
     world.emulate(&machine(), HOST + 1);
-    world.use_mesh(MeshSetup::machine(&machine(), ForwardPolicy::Canonical).unwrap()).unwrap();
+    world
+        .network()
+        .use_mesh(MeshSetup::machine(&machine(), ForwardPolicy::Canonical).unwrap())
+        .unwrap();
     for node in [NodeId::fs(0), NodeId::fs(63), NodeId::disk(1)] {
         serve(&world.context(node));
     }
@@ -49,7 +52,7 @@ fn the_host_asks_like_any_node_but_hears_answers_when_it_looks() {
         // It looks once in a millisecond, and takes three words out of the FIFO.
         assert_eq!(world.now().as_nanos() % 1_000_000, 3_000, "{to}");
     }
-    let counters = world.mesh(Mesh::counters).unwrap();
+    let counters = world.network().mesh(Mesh::counters).unwrap();
     assert!(counters.forwarded >= 2, "{counters:?}");
 }
 
@@ -79,10 +82,10 @@ fn a_host_needs_a_node_and_a_place() {
     let world = World::new(1, WorldShape { fs_nodes: 4, disk_nodes: 2 });
     let setup = MeshSetup::machine(&machine(), ForwardPolicy::Canonical).unwrap();
     let without_host = MeshSetup { host: None, ..setup };
-    assert_eq!(world.use_mesh(without_host).unwrap_err(), LinkError::Host);
+    assert_eq!(world.network().use_mesh(without_host).unwrap_err(), LinkError::Host);
     let slow = Profile::ideal().with("network.word", 3.0).unwrap();
     let slow =
         MeshSetup::machine(&JMachine { profile: slow, ..machine() }, ForwardPolicy::Canonical);
-    let told = slow.unwrap_err().to_string();
-    assert_eq!(told, "network.word is 3: the mesh takes 2 to 2; change the profile");
+    let error = slow.unwrap_err().to_string();
+    assert_eq!(error, "network.word is 3: the mesh takes 2 to 2; change the profile");
 }

@@ -44,15 +44,15 @@ async fn ask(world: &World, request: &str) -> String {
 fn a_page_is_found_by_its_path() {
     let world = world();
     world.run(async {
-        let told = ask(&world, "GET /here?now HTTP/1.1\r\nHost: x\r\n\r\n").await;
-        let (head, body) = told.split_once("\r\n\r\n").unwrap();
+        let answer = ask(&world, "GET /here?now HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n"), "{head}");
         assert!(head.contains("Content-Length: 6\r\n"), "{head}");
         assert_eq!(body, "found\n");
-        let told = ask(&world, "GET /elsewhere HTTP/1.0\r\n\r\n").await;
-        assert!(told.starts_with("HTTP/1.0 404"), "{told}");
-        let told = ask(&world, "PUT /here HTTP/1.1\r\n\r\n").await;
-        assert!(told.starts_with("HTTP/1.0 405"), "{told}");
+        let answer = ask(&world, "GET /elsewhere HTTP/1.0\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.0 404"), "{answer}");
+        let answer = ask(&world, "PUT /here HTTP/1.1\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.0 405"), "{answer}");
     });
 }
 
@@ -69,7 +69,7 @@ fn who_asks_without_end_or_says_nothing_is_hung_up_on() {
             let mut nothing = BytesMut::new();
             assert_eq!(stream.reader.read(&mut nothing).await.unwrap_or(0), 0);
         }
-        let told = ask(&world, "GET /here HTTP/1.0\r\n\r\n").await;
-        assert!(told.ends_with("found\n"), "{told}");
+        let answer = ask(&world, "GET /here HTTP/1.0\r\n\r\n").await;
+        assert!(answer.ends_with("found\n"), "{answer}");
     });
 }

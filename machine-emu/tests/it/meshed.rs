@@ -10,8 +10,8 @@ use runtime::seed::with_seed;
 
 use crate::kit::{Echo, Hop, Ping, application, serving};
 
-/// What the mesh adds to a request of 8 + `words` words over `hops` links: H + 7 + 2 L, and taking it
-/// out of its queue.
+/// What the mesh adds to a request of 8 + `words` words over `hops` links: H + 7 + 2 L, and taking
+/// it out of its queue.
 fn cycles(hops: u64, words: u64) -> u64 {
     let words = words + 8;
     hops + 7 + 2 * words + 4 + 2 * words
@@ -20,7 +20,7 @@ fn cycles(hops: u64, words: u64) -> u64 {
 fn meshed(seed: u64, fs_nodes: u32) -> World {
     let world = serving(seed, fs_nodes);
     let recorder = Some(Recorder::new(seed, "test", 1_000));
-    world.use_mesh(MeshSetup { recorder, ..MeshSetup::thesis(8).unwrap() }).unwrap();
+    world.network().use_mesh(MeshSetup { recorder, ..MeshSetup::thesis(8).unwrap() }).unwrap();
     world
 }
 
@@ -31,7 +31,7 @@ fn a_round_trip_takes_the_time_of_the_mesh() {
     // The first application stands at (0,0,0), node 13 at (5,7,1): thirteen links.
     let answer = world.run(async { context.spawn(NodeId::fs(13), Ping { number: 3 }).await });
     assert_eq!(answer, Ok(3));
-    let delivered = world.mesh(|mesh| {
+    let delivered = world.network().mesh(|mesh| {
         let events = mesh.recorder().unwrap().events().iter();
         let delivered = events.filter(|event| event.kind == TraceKind::Delivered);
         delivered.map(|event| u64::from(event.words) - 8).collect::<Vec<_>>()
@@ -64,18 +64,18 @@ fn a_node_that_stands_still_holds_up_the_mesh_before_it() {
     let world = meshed(3, 64);
     let context = application(&world);
     world.run(async {
-        world.freeze(NodeId::fs(0), Duration::from_millis(5));
+        world.node(NodeId::fs(0)).freeze(Duration::from_millis(5));
         let data = Bytes::from(vec![1; 100_000]);
         assert_eq!(context.spawn(NodeId::fs(0), Echo { data: data.clone() }).await, Ok(data));
     });
-    let counters = world.mesh(machine_emu::mesh::Mesh::counters).unwrap();
+    let counters = world.network().mesh(machine_emu::mesh::Mesh::counters).unwrap();
     assert!(counters.queue_full > 0, "{counters:?}");
     assert!(counters.stalled_cycles > 40_000, "{counters:?}");
 }
 
 fn busy(seed: u64, faults: NetworkFaults) -> (u64, Duration, u64) {
     let world = meshed(seed, 64);
-    world.set_network_faults(faults);
+    world.network().set_faults(faults);
     let contexts: Vec<_> = (0..6).map(|index| world.context(NodeId::application(index))).collect();
     let clients = contexts.into_iter().map(|context| async move {
         for _ in 0..20 {
@@ -90,9 +90,10 @@ fn busy(seed: u64, faults: NetworkFaults) -> (u64, Duration, u64) {
     });
     world.run(futures::future::join_all(clients.collect::<Vec<_>>()));
     world.advance(Duration::from_secs(2));
-    let counters = world.mesh(machine_emu::mesh::Mesh::counters).unwrap();
+    let counters = world.network().mesh(machine_emu::mesh::Mesh::counters).unwrap();
     assert_eq!(counters.injected, counters.delivered);
-    let trace = world.mesh(|mesh| runtime::hash::xxh3(&MeshTrace::of(mesh).unwrap().to_bytes()));
+    let trace =
+        world.network().mesh(|mesh| runtime::hash::xxh3(&MeshTrace::of(mesh).unwrap().to_bytes()));
     (world.trace_hash(), world.now(), trace.unwrap())
 }
 

@@ -20,7 +20,7 @@ fn exact(latency_ns: u64) -> NetworkTiming {
 #[test]
 fn the_latency_of_each_way_adds_up() {
     let world = serving(1, 4);
-    world.set_network_timing(exact(1_000));
+    world.network().set_timing(exact(1_000));
     let context = application(&world);
     let hops = world.run(context.spawn(NodeId::fs(0), Hop { hops: 7 }));
     assert_eq!(hops, Ok(7));
@@ -40,7 +40,7 @@ fn a_node_calls_itself_without_the_network() {
 fn a_payload_takes_the_time_of_its_bytes_and_comes_back_equal() {
     let world = serving(1, 1);
     let timing = NetworkTiming { picoseconds_per_byte: 1_000, ..exact(0) };
-    world.set_network_timing(timing);
+    world.network().set_timing(timing);
     let context = application(&world);
     let data = Bytes::from(vec![7; 1 << 20]);
     let echo = world.run(context.spawn(NodeId::fs(0), Echo { data: data.clone() }));
@@ -52,7 +52,7 @@ fn a_payload_takes_the_time_of_its_bytes_and_comes_back_equal() {
 #[test]
 fn control_overtakes_bulk_and_each_class_keeps_its_order() {
     let world = serving(3, 1);
-    world.set_network_timing(NetworkTiming { picoseconds_per_byte: 1_000, ..Default::default() });
+    world.network().set_timing(NetworkTiming { picoseconds_per_byte: 1_000, ..Default::default() });
     let context = application(&world);
     let order = Rc::new(RefCell::new(Vec::new()));
     world.run(async {
@@ -77,7 +77,7 @@ fn control_overtakes_bulk_and_each_class_keeps_its_order() {
 #[test]
 fn jitter_does_not_change_the_order_of_a_link() {
     let world = serving(3, 1);
-    world.set_network_timing(NetworkTiming { jitter_ns: 1_000_000, ..exact(1_000) });
+    world.network().set_timing(NetworkTiming { jitter_ns: 1_000_000, ..exact(1_000) });
     let context = application(&world);
     let order = Rc::new(RefCell::new(Vec::new()));
     world.run(join_all((0..100).map(|number| {
@@ -94,8 +94,8 @@ fn jitter_does_not_change_the_order_of_a_link() {
 #[test]
 fn the_caller_of_a_lost_message_hears_so_after_the_timeout() {
     let world = serving(1, 1);
-    world.set_network_timing(exact(1_000));
-    world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
+    world.network().set_timing(exact(1_000));
+    world.network().set_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
     let context = application(&world);
     let answer = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(answer, Err(Undelivered::Lost));
@@ -106,10 +106,10 @@ fn the_caller_of_a_lost_message_hears_so_after_the_timeout() {
 #[test]
 fn a_doubled_request_runs_twice_and_is_answered_once() {
     let world = serving(1, 1);
-    world.set_network_faults(NetworkFaults { duplicate_ppm: 1_000_000, ..Default::default() });
+    world.network().set_faults(NetworkFaults { duplicate_ppm: 1_000_000, ..Default::default() });
     let context = application(&world);
     assert_eq!(world.run(context.spawn(NodeId::fs(0), Count {})), Ok(1));
-    world.set_network_faults(NetworkFaults::default());
+    world.network().set_faults(NetworkFaults::default());
     world.run_until_idle();
     assert_eq!(world.run(context.spawn(NodeId::fs(0), Count {})), Ok(3));
 }
@@ -118,7 +118,7 @@ fn a_doubled_request_runs_twice_and_is_answered_once() {
 fn a_damaged_message_is_never_delivered() {
     with_seed(|rng| {
         let world = serving(rng.bits(), 1);
-        world.set_network_faults(NetworkFaults { corrupt_ppm: 300_000, ..Default::default() });
+        world.network().set_faults(NetworkFaults { corrupt_ppm: 300_000, ..Default::default() });
         let context = application(&world);
         world.run(async {
             for number in 0..200 {
@@ -136,7 +136,7 @@ fn a_damaged_message_is_never_delivered() {
 fn reordered_and_delayed_messages_all_arrive() {
     with_seed(|rng| {
         let world = serving(rng.bits(), 2);
-        world.set_network_faults(NetworkFaults {
+        world.network().set_faults(NetworkFaults {
             reorder_ppm: 300_000,
             delay_ppm: 100_000,
             delay_max_ns: 5_000_000,
@@ -163,10 +163,10 @@ fn reordered_and_delayed_messages_all_arrive() {
 fn a_one_way_cut_loses_replies_but_not_requests_and_heals() {
     let world = serving(1, 1);
     let context = application(&world);
-    world.cut(NodeId::fs(0), context.node());
+    world.network().cut(NodeId::fs(0), context.node());
     let lost = world.run(context.spawn(NodeId::fs(0), Count {}));
     assert_eq!(lost, Err(Undelivered::Lost));
-    world.heal();
+    world.network().heal();
     assert_eq!(world.run(context.spawn(NodeId::fs(0), Count {})), Ok(2));
 }
 
@@ -174,13 +174,13 @@ fn a_one_way_cut_loses_replies_but_not_requests_and_heals() {
 fn a_partition_separates_its_sides_only() {
     let world = serving(1, 3);
     let [first, second, third] = [0, 1, 2].map(NodeId::fs);
-    world.partition(&[first], &[second, third]);
+    world.network().partition(&[first], &[second, third]);
     let from = |node| world.context(node);
     let lost = Err(Undelivered::Lost);
     assert_eq!(world.run(from(first).spawn(second, Ping { number: 1 })), lost);
     assert_eq!(world.run(from(third).spawn(first, Ping { number: 1 })), lost);
     assert_eq!(world.run(from(second).spawn(third, Ping { number: 1 })), Ok(1));
-    world.heal();
+    world.network().heal();
     assert_eq!(world.run(from(first).spawn(second, Ping { number: 1 })), Ok(1));
 }
 
@@ -188,12 +188,12 @@ fn a_partition_separates_its_sides_only() {
 fn what_was_held_for_a_clogged_node_arrives_later() {
     let world = serving(1, 2);
     let context = application(&world);
-    world.clog(NodeId::fs(0));
-    let held = context.spawn(NodeId::fs(0), Count {});
+    world.network().clog(NodeId::fs(0));
+    let waiting = context.spawn(NodeId::fs(0), Count {});
     assert_eq!(world.run(context.spawn(NodeId::fs(1), Ping { number: 1 })), Ok(1));
     world.advance(Duration::from_mins(1));
-    world.unclog(NodeId::fs(0));
-    assert_eq!(world.run(held), Ok(1));
+    world.network().unclog(NodeId::fs(0));
+    assert_eq!(world.run(waiting), Ok(1));
 }
 
 #[test]
@@ -208,11 +208,11 @@ fn a_request_to_a_node_that_does_not_exist_or_serve_is_refused() {
 #[test]
 fn only_what_is_expendable_is_lost_by_chance() {
     let world = serving(7, 1);
-    world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
+    world.network().set_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
     // Row 1 is Ping.
-    world.set_fault_tolerance(
-        |_, tag| if tag == 1 { FaultTolerance::All } else { FaultTolerance::Nothing },
-    );
+    world.network().set_fault_tolerance(|_, tag| {
+        if tag == 1 { FaultTolerance::All } else { FaultTolerance::Nothing }
+    });
     let context = application(&world);
     let lost = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(lost, Err(Undelivered::Lost));
@@ -222,11 +222,11 @@ fn only_what_is_expendable_is_lost_by_chance() {
 #[test]
 fn a_link_has_a_latency_and_a_bandwidth_of_its_own_in_one_direction() {
     let world = serving(1, 2);
-    world.set_network_timing(exact(1_000));
+    world.network().set_timing(exact(1_000));
     let context = application(&world);
     let [here, near, far] = [context.node(), NodeId::fs(0), NodeId::fs(1)];
     let slow = LinkTiming { latency_ns: 500_000, picoseconds_per_byte: 1_000_000 };
-    world.slow_link(here, far, slow);
+    world.network().slow_link(here, far, slow);
     let took = |node, data: &'static [u8]| {
         let before = world.now();
         world.run(context.spawn(node, Echo { data: Bytes::from_static(data) })).unwrap();
@@ -238,7 +238,7 @@ fn a_link_has_a_latency_and_a_bandwidth_of_its_own_in_one_direction() {
     // A byte takes a microsecond on the way there, and nothing on the way back.
     assert_eq!(took(far, &[0; 1000]), small + Duration::from_millis(1));
     assert_eq!(world.counters().faults[&FaultKind::LinkSlowed], 1);
-    world.reset_links();
+    world.network().reset_links();
     assert_eq!(took(far, &[0; 1000]), Duration::from_micros(2));
 }
 
@@ -249,12 +249,12 @@ fn nodes_clogged_one_by_one_and_freed_in_another_order_lose_nothing() {
     let nodes = [0, 1, 2, 3].map(NodeId::fs);
     let mut asked = Vec::new();
     for node in nodes {
-        world.clog(node);
+        world.network().clog(node);
         asked.push(context.spawn(node, Count {}));
         world.advance(Duration::from_millis(1));
     }
     for index in [2, 0, 3, 1] {
-        world.unclog(nodes[index]);
+        world.network().unclog(nodes[index]);
         world.advance(Duration::from_millis(1));
     }
     for answer in world.run(join_all(asked)) {

@@ -102,7 +102,7 @@ fn a_node_may_kill_itself() {
 fn a_frozen_node_goes_on_later_as_if_nothing_were() {
     let world = serving(1, 1);
     let context = application(&world);
-    world.freeze(NodeId::fs(0), Duration::from_mins(1));
+    world.node(NodeId::fs(0)).freeze(Duration::from_mins(1));
     assert_eq!(world.run(context.spawn(NodeId::fs(0), Ping { number: 3 })), Ok(3));
     assert!(world.now() >= Duration::from_mins(1));
 }
@@ -111,7 +111,7 @@ fn a_frozen_node_goes_on_later_as_if_nothing_were() {
 fn a_frozen_node_that_is_restarted_runs_at_once() {
     let world = serving(1, 1);
     let context = application(&world);
-    world.freeze(NodeId::fs(0), Duration::from_mins(1));
+    world.node(NodeId::fs(0)).freeze(Duration::from_mins(1));
     context.notify(NodeId::fs(0), Ping { number: 1 });
     world.advance(Duration::from_millis(1));
     serve(&world.restart(NodeId::fs(0)));
@@ -123,7 +123,7 @@ fn a_frozen_node_that_is_restarted_runs_at_once() {
 fn a_slow_node_takes_its_time_and_others_do_not() {
     let world = serving(1, 2);
     let context = application(&world);
-    world.slow(NodeId::fs(0), 100, Duration::from_micros(50));
+    world.node(NodeId::fs(0)).slow(100, Duration::from_micros(50));
     world.run(context.spawn(NodeId::fs(1), Ping { number: 3 })).unwrap();
     let fast = world.now();
     world.run(context.spawn(NodeId::fs(0), Ping { number: 3 })).unwrap();
@@ -134,7 +134,7 @@ fn a_slow_node_takes_its_time_and_others_do_not() {
 fn a_step_of_a_busy_processor_delays_the_next_one() {
     let world = serving(1, 1);
     let context = world.context(NodeId::fs(0));
-    world.slow(NodeId::fs(0), 1, Duration::from_micros(10));
+    world.node(NodeId::fs(0)).slow(1, Duration::from_micros(10));
     let done = Rc::new(Cell::new(Duration::ZERO));
     for _ in 0..5 {
         let (done, world) = (done.clone(), world.clone());
@@ -152,7 +152,7 @@ fn a_restarted_node_lives_in_the_epoch_of_the_world_and_fences_the_old_one() {
     serve(&world.restart(NodeId::fs(0)));
     let fenced = world.run(old.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(fenced, Err(Undelivered::Fenced));
-    world.tell_epoch(old.node(), Epoch(2));
+    world.node(old.node()).set_epoch(Epoch(2));
     assert_eq!(world.run(old.spawn(NodeId::fs(0), Ping { number: 1 })), Ok(1));
 }
 

@@ -24,7 +24,8 @@ fn recorded(seed: u64) -> (MeshTrace, Vec<Delivery>) {
     (MeshTrace::of(&mesh).unwrap(), all)
 }
 
-/// A machine on which `clients` programs send stripes to file-system nodes, and those to disk nodes.
+/// A machine on which `clients` programs send stripes to file-system nodes, and those to disk
+/// nodes.
 fn machine(boards: &str) -> JMachine {
     let topology = Topology::parse(boards).unwrap();
     JMachine { profile: Profile::as_measured(), topology, host: Some(NodeId::application(7)) }
@@ -40,7 +41,7 @@ fn busy_machine(seed: u64, with_costs: bool) -> MeshTrace {
     }
     let recorder = Some(Recorder::new(seed, "busy", 1_000));
     let setup = MeshSetup::machine(&machine, ForwardPolicy::Canonical).unwrap();
-    world.use_mesh(MeshSetup { recorder, ..setup }).unwrap();
+    world.network().use_mesh(MeshSetup { recorder, ..setup }).unwrap();
     let nodes = (0..4).map(NodeId::disk).chain((0..16).map(NodeId::fs));
     nodes.for_each(|node| serve(&world.context(node)));
     let asked = (0..8).map(|index| {
@@ -54,7 +55,7 @@ fn busy_machine(seed: u64, with_costs: bool) -> MeshTrace {
         }
     });
     world.run(futures::future::join_all(asked.collect::<Vec<_>>()));
-    world.mesh(MeshTrace::of).flatten().unwrap()
+    world.network().mesh(MeshTrace::of).flatten().unwrap()
 }
 
 #[test]
@@ -217,9 +218,9 @@ fn a_record_that_begins_amid_messages_tells_of_none_of_those() {
     }
     assert_eq!(out.len(), 10);
     let trace = MeshTrace::of(&mesh).unwrap();
-    let told = Journeys::of(&trace).unwrap();
+    let journeys = Journeys::of(&trace).unwrap();
     // The rest of the row, whose turn came later, and the new one.
-    assert!((2..10).contains(&told.0.len()), "{told:?}");
-    assert!(told.0.iter().all(|journey| journey.sent > 60), "{told:?}");
+    assert!((2..10).contains(&journeys.0.len()), "{journeys:?}");
+    assert!(journeys.0.iter().all(|journey| journey.sent > 60), "{journeys:?}");
     assert!(mesh.recorder().unwrap().buckets().len() < 60);
 }

@@ -173,7 +173,7 @@ fn clocks_of_nodes_differ_and_jump() {
     let [first, second] = [0, 1].map(|index| world.context(NodeId::fs(index)));
     assert_ne!(first.now(), second.now(), "the clocks of two nodes are not comparable");
     assert_eq!(first.unix_time(), second.unix_time());
-    world.jump_clock(NodeId::fs(0), -86_400);
+    world.node(NodeId::fs(0)).jump_clock(-86_400);
     assert_eq!(first.unix_time() + Duration::from_hours(24), second.unix_time());
     let (wall, monotonic) = (first.unix_time(), first.now());
     world.advance(Duration::from_secs(1));

@@ -66,7 +66,7 @@ impl Volume {
         self.epoch.set(self.epoch.get() + 1);
         let epoch = Epoch(self.epoch.get());
         self.world.set_epoch(epoch);
-        self.world.tell_epoch(NodeId::application(0), epoch);
+        self.world.node(NodeId::application(0)).set_epoch(epoch);
         self.world.restart(NodeId::disk(0));
         let fs_nodes = 0..self.geometry.fs_nodes;
         fs_nodes.map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));

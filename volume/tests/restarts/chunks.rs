@@ -96,7 +96,7 @@ fn slow_links(cluster: &Cluster) {
     let timing = LinkTiming { latency_ns: 300_000, picoseconds_per_byte: 100 };
     for (from, to) in (0..FS_NODES).flat_map(|from| (0..FS_NODES).map(move |to| (from, to))) {
         if from != to {
-            cluster.world.slow_link(NodeId::fs(from), NodeId::fs(to), timing);
+            cluster.world.network().slow_link(NodeId::fs(from), NodeId::fs(to), timing);
         }
     }
 }

@@ -152,7 +152,7 @@ impl Cluster {
 
     fn tell_epoch(&self) {
         for node in nodes().chain((0..APPLICATIONS).map(NodeId::application)) {
-            self.world.tell_epoch(node, Epoch(self.epoch.get()));
+            self.world.node(node).set_epoch(Epoch(self.epoch.get()));
         }
     }
 

@@ -81,9 +81,9 @@ impl Trouble<'_> {
 
     async fn cut(&self) {
         let others = [OLD, NEW, NAMED].into_iter().filter(|node| *node != self.node);
-        self.cluster.world.partition(&[self.node], &others.collect::<Vec<_>>());
+        self.cluster.world.network().partition(&[self.node], &others.collect::<Vec<_>>());
         self.cluster.pass(CUT).await;
-        self.cluster.world.heal();
+        self.cluster.world.network().heal();
     }
 }
 

@@ -51,9 +51,9 @@ impl Rivals {
 
 /// The two nodes cannot reach each other for `time`.
 async fn cut(cluster: &Cluster, time: Duration) {
-    cluster.world.partition(&[OLD], &[NEW]);
+    cluster.world.network().partition(&[OLD], &[NEW]);
     cluster.pass(time).await;
-    cluster.world.heal();
+    cluster.world.network().heal();
 }
 
 fn at_moments(
@@ -100,7 +100,7 @@ fn a_name_stays_claimed_while_another_claim_is_given_up() {
         let rivals = Rivals::new(tree).await;
         let third = tree.place(ROOT, OLD);
         // The first rename has its claims, and waits for the node of its file.
-        cluster.world.clog(MOVED);
+        cluster.world.network().clog(MOVED);
         let disturbing = async {
             cluster.pass(Duration::from_millis(1)).await;
             join(tree.create(&third, true), async {
@@ -113,7 +113,7 @@ fn a_name_stays_claimed_while_another_claim_is_given_up() {
             cluster.pass(TOLD).await;
             join(tree.rename(&rivals.second.1, &rivals.name), async {
                 cluster.pass(TRIED).await;
-                cluster.world.unclog(MOVED);
+                cluster.world.network().unclog(MOVED);
             })
             .await;
         };

@@ -26,7 +26,11 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// The delay of this link.
 fn slow_link(cluster: &Cluster, from: NodeId, to: NodeId, latency: Duration) {
     let latency_ns = latency.as_nanos() as u64;
-    cluster.world.slow_link(from, to, LinkTiming { latency_ns, picoseconds_per_byte: 100 });
+    cluster.world.network().slow_link(
+        from,
+        to,
+        LinkTiming { latency_ns, picoseconds_per_byte: 100 },
+    );
 }
 
 /// A listing of `directory` that is given has `file`, at any time until it `is_over`. Counts them.
@@ -75,7 +79,7 @@ fn what_was_renamed_is_listed_while_the_node_of_its_name_comes_back() {
                 is_over.set(true);
             };
             join(restarting, is_listed(&cluster, directory, file, &is_over)).await;
-            world.reset_links();
+            world.network().reset_links();
             is_over.set(false);
             let soon = async {
                 cluster.pass(10 * PAUSE).await;
@@ -112,7 +116,7 @@ fn a_rename_that_waits_while_the_node_of_its_new_name_restarts_loses_no_file() {
                 cluster.ask_for(tree.creation(&new, true)).await
             };
             let ((), (), made) = join3(tree.rename(&old, &new), restarting, rival).await;
-            world.reset_links();
+            world.network().reset_links();
             assert_eq!([tree.find(&old).await, tree.find(&new).await], [None, Some(moved)]);
             match made {
                 Ok(made) => assert!(made.new),

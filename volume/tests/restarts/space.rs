@@ -40,12 +40,12 @@ fn blocks_of_writes_that_failed_come_back() {
     world.run(async {
         let file = cluster.create(here).await;
         let before = free_blocks(&cluster, here).await;
-        world.partition(&[here], &[away]);
+        world.network().partition(&[here], &[away]);
         for _ in 0..4 {
             let failed = try_write(&cluster, file, 0, 64).await;
             assert!(failed.is_err(), "a third of it cannot be cached");
         }
-        world.heal();
+        world.network().heal();
         cluster.pass(AFTERWARDS).await;
         assert_eq!(free_blocks(&cluster, here).await, before);
     });

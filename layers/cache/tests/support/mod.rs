@@ -93,7 +93,7 @@ impl World {
 
     /// How long each step of a node takes.
     pub(crate) fn slow(&self, node: NodeId, step: Duration) {
-        self.machine.slow(node, 1, step);
+        self.machine.node(node).slow(1, step);
     }
 
     /// The context of an application node.

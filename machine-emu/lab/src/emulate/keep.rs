@@ -33,7 +33,7 @@ impl OutputFiles {
         session: &mut CommandSession,
     ) -> Result<(), CommandFailure> {
         let title = format!("An emulated J-Machine, seed {}", machine.world().seed());
-        let page = machine.world().mesh(|mesh| movie(mesh, &title)).flatten();
+        let page = machine.world().network().mesh(|mesh| movie(mesh, &title)).flatten();
         if let (Some(path), Some(page)) = (&self.movie, page) {
             fs::write(path, page).map_err(|error| CommandFailure::local("write", path, error))?;
             session.print(format!("open {} in a browser\n", path.display()))?;

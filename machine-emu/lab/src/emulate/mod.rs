@@ -21,21 +21,21 @@ use self::replay::{GivenOptions, ReplayArgs};
 use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::session::CommandSession;
 
-/// Run the layers on an emulated J-Machine: a checkpoint, a volume to try, NFS, or the figures of the MDFS
-/// thesis.
+/// Run the layers on an emulated J-Machine: a checkpoint, a volume to try, NFS, or the figures of
+/// the MDFS thesis.
 ///
-/// Makes a volume on 8x8x8 nodes with disk nodes on their edge, lets programs on application nodes write
-/// a file each, restarts all nodes, reads the files back and compares them. Time is virtual; all messages
-/// go through the mesh, and the same seed does the same on any day and machine. The volume is in memory
-/// and gone at the end.
+/// Makes a volume on 8x8x8 nodes with disk nodes on their edge, lets programs on application nodes
+/// write a file each, restarts all nodes, reads the files back and compares them. Time is virtual;
+/// all messages go through the mesh, and the same seed does the same on any day and machine. The
+/// volume is in memory and gone at the end.
 ///
 /// With --shell commands work on the volume, and each prints its cost. With --nfs the host of the
 /// machine serves the volume to NFS clients on this computer, until SIGTERM or SIGINT; virtual time
 /// goes on while a call waits, and else with the clock.
 ///
 /// With --figure: does figures of chapter 4 again: block I/O, cache and files as they are today, on
-/// processors, a mesh and disks that take the time of a profile. Printed are what the thesis says, what the
-/// ideal profile gives and what the calibrated one gives, and which numbers were fitted.
+/// processors, a mesh and disks that take the time of a profile. Printed are what the thesis says,
+/// what the ideal profile gives and what the calibrated one gives, and which numbers were fitted.
 /// docs/reproduction.md says what agrees, what does not, and why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:

@@ -1,9 +1,9 @@
 //! NFS clients with real sockets, and the gateway at the emulated host.
 //!
-//! The sockets are outside of the determinism fence: the time at which a client's bytes come cannot be repeated. They
-//! are brought to a byte stream of the machine, whose host looks for them as its profile says. Virtual
-//! time runs as fast as it can while a call waits for its answer, and otherwise with the clock, so that
-//! what works in the background goes on.
+//! The sockets are outside of the determinism fence: the time at which a client's bytes come cannot
+//! be repeated. They are brought to a byte stream of the machine, whose host looks for them as its
+//! profile says. Virtual time runs as fast as it can while a call waits for its answer, and
+//! otherwise with the clock, so that what works in the background goes on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,14 +24,15 @@ use mdfs_cli::signals::{EndSignals, secret};
 
 /// Connections at most; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 64;
-/// Pieces of a connection that wait on their way in, or out; then its socket, or the machine, waits.
+/// Pieces of a connection that wait on their way in, or out; then its socket, or the machine,
+/// waits.
 const PIECES_MAX: usize = 4;
 /// Bytes that are taken from a socket at a time.
 const PIECE_BYTES: usize = 64 << 10;
 /// Virtual time between two looks at the sockets, while a call waits.
 const SLICE: Duration = Duration::from_millis(1);
-/// Virtual time that may run ahead of the clock while no byte moves: an answer that has not come by then
-/// may never come.
+/// Virtual time that may run ahead of the clock while no byte moves: an answer that has not come by
+/// then may never come.
 const AHEAD_MAX: Duration = Duration::from_mins(1);
 /// How often the machine goes on with the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -59,8 +60,8 @@ pub(super) fn serve(
 /// A client that has just connected: its bytes, and those for it.
 struct NewConnection {
     peer: SocketAddr,
-    said: mpsc::Receiver<Bytes>,
-    told: mpsc::Sender<Bytes>,
+    incoming: mpsc::Receiver<Bytes>,
+    outgoing: mpsc::Sender<Bytes>,
 }
 
 /// All connections between sockets and the machine.
@@ -129,14 +130,15 @@ impl<'a> Bridge<'a> {
         }
     }
 
-    /// A connection of the machine for one of the computer; if it is refused the client hears the end.
+    /// A connection of the machine for one of the computer; if it is refused the client hears the
+    /// end.
     fn welcome(&mut self, newcomer: NewConnection) {
-        let NewConnection { peer, said, told } = newcomer;
+        let NewConnection { peer, incoming, outgoing } = newcomer;
         if self.connections.len() >= CONNECTIONS_MAX {
             return;
         }
         if let Ok(line) = self.gate.connect(self.machine, &peer.to_string()) {
-            self.connections.push(BridgeConnection::new(line, said, told));
+            self.connections.push(BridgeConnection::new(line, incoming, outgoing));
         }
     }
 
@@ -144,9 +146,9 @@ impl<'a> Bridge<'a> {
     fn bring_in(&mut self) -> bool {
         let mut moved = false;
         for connection in &mut self.connections {
-            let before = connection.said_records.count;
+            let before = connection.incoming_records.count;
             moved |= connection.bring_in();
-            self.calls += connection.said_records.count - before;
+            self.calls += connection.incoming_records.count - before;
         }
         moved
     }
@@ -165,29 +167,34 @@ impl<'a> Bridge<'a> {
 /// One connection: a socket on one side, a stream of the machine on the other.
 struct BridgeConnection {
     line: HostConnection,
-    said: mpsc::Receiver<Bytes>,
-    told: mpsc::Sender<Bytes>,
+    incoming: mpsc::Receiver<Bytes>,
+    outgoing: mpsc::Sender<Bytes>,
     /// Said, and not taken in by the machine yet.
-    held: Option<Bytes>,
-    said_records: RecordCounter,
-    told_records: RecordCounter,
+    unsent: Option<Bytes>,
+    incoming_records: RecordCounter,
+    outgoing_records: RecordCounter,
 }
 
 impl BridgeConnection {
-    fn new(line: HostConnection, said: mpsc::Receiver<Bytes>, told: mpsc::Sender<Bytes>) -> Self {
-        let (said_records, told_records) = (RecordCounter::default(), RecordCounter::default());
-        Self { line, said, told, held: None, said_records, told_records }
+    fn new(
+        line: HostConnection,
+        incoming: mpsc::Receiver<Bytes>,
+        outgoing: mpsc::Sender<Bytes>,
+    ) -> Self {
+        let (incoming_records, outgoing_records) =
+            (RecordCounter::default(), RecordCounter::default());
+        Self { line, incoming, outgoing, unsent: None, incoming_records, outgoing_records }
     }
 
     /// Does the client wait for an answer, or for its bytes to be taken in?
     fn waits(&self) -> bool {
-        self.held.is_some() || self.said_records.count > self.told_records.count
+        self.unsent.is_some() || self.incoming_records.count > self.outgoing_records.count
     }
 
     fn bring_in(&mut self) -> bool {
         let mut moved = false;
         loop {
-            let bytes = match self.held.take().map_or_else(|| self.said.try_recv(), Ok) {
+            let bytes = match self.unsent.take().map_or_else(|| self.incoming.try_recv(), Ok) {
                 Ok(bytes) => bytes,
                 Err(mpsc::error::TryRecvError::Empty) => return moved,
                 Err(mpsc::error::TryRecvError::Disconnected) => {
@@ -196,9 +203,9 @@ impl BridgeConnection {
                 }
             };
             match self.line.inward.try_send(bytes.clone()) {
-                Ok(()) => self.said_records.see(&bytes),
+                Ok(()) => self.incoming_records.see(&bytes),
                 Err(full) if full.is_full() => {
-                    self.held = Some(full.into_inner());
+                    self.unsent = Some(full.into_inner());
                     return moved;
                 }
                 // The gateway has closed the connection.
@@ -211,14 +218,14 @@ impl BridgeConnection {
     /// Whether anything moved, and whether the connection is still there.
     fn bring_out(&mut self) -> (bool, bool) {
         let mut moved = false;
-        while self.told.capacity() > 0 {
+        while self.outgoing.capacity() > 0 {
             match self.line.outward.next().now_or_never() {
-                None => return (moved, !self.told.is_closed()),
+                None => return (moved, !self.outgoing.is_closed()),
                 Some(None) => return (true, false),
                 Some(Some(bytes)) => {
-                    self.told_records.see(&bytes);
+                    self.outgoing_records.see(&bytes);
                     // There is room, unless the client has gone.
-                    if self.told.try_send(bytes).is_err() {
+                    if self.outgoing.try_send(bytes).is_err() {
                         return (true, false);
                     }
                     moved = true;
@@ -276,10 +283,10 @@ async fn accept(listener: TcpListener, come: mpsc::Sender<NewConnection>, bell: 
             tokio::time::sleep(LOOK_EVERY).await;
             continue;
         };
-        let (to_machine, said) = mpsc::channel(PIECES_MAX);
-        let (told, from_machine) = mpsc::channel(PIECES_MAX);
+        let (to_machine, incoming) = mpsc::channel(PIECES_MAX);
+        let (outgoing, from_machine) = mpsc::channel(PIECES_MAX);
         start(socket, to_machine, from_machine, &bell);
-        if come.send(NewConnection { peer, said, told }).await.is_err() {
+        if come.send(NewConnection { peer, incoming, outgoing }).await.is_err() {
             return;
         }
         bell.notify_one();
@@ -297,7 +304,7 @@ fn start(
     let _ = socket.set_nodelay(true);
     let (reader, writer) = socket.into_split();
     tokio::spawn(listen(reader, to_machine, bell.clone()));
-    tokio::spawn(tell(writer, from_machine, bell.clone()));
+    tokio::spawn(send_out(writer, from_machine, bell.clone()));
 }
 
 /// Bytes of a client go to the machine, until it ends or breaks off.
@@ -315,7 +322,7 @@ async fn listen(mut socket: OwnedReadHalf, to_machine: mpsc::Sender<Bytes>, bell
 }
 
 /// Bytes of the machine go to a client.
-async fn tell(
+async fn send_out(
     mut socket: OwnedWriteHalf,
     mut from_machine: mpsc::Receiver<Bytes>,
     bell: Arc<Notify>,

@@ -23,8 +23,8 @@ pub(super) struct ReplayArgs {
     /// recording unless --machine, --forwarders or --profile name another
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// How the network is modelled: formula (no message meets another), worm, or flit (every flit, slowly;
-    /// forwarders then take messages in whole)
+    /// How the network is modelled: formula (no message meets another), worm, or flit (every flit,
+    /// slowly; forwarders then take messages in whole)
     #[arg(long, value_name = "LEVEL", default_value = "worm", requires = "replay", value_parser = level())]
     level: NetworkModel,
     /// Who shares a wire: own (each channel has one), priorities, or links (both directions)
@@ -117,8 +117,8 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandFailure> {
     Ok(bytes)
 }
 
-/// A number of the comparison: its name, and how it comes from the messages of a run, whose cycles take so
-/// many nanoseconds.
+/// A number of the comparison: its name, and how it comes from the messages of a run, whose cycles
+/// take so many nanoseconds.
 type ReplayRow = (&'static str, fn(&Journeys, f64) -> String);
 
 const ROWS: [ReplayRow; 7] = [

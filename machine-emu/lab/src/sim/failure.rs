@@ -16,9 +16,9 @@ const SHRINK_RUNS_MAX: u32 = 400;
 /// The search ends after this time, with what it has.
 const SHRINK_TIME_MAX: Duration = Duration::from_mins(2);
 /// Failures that are reported in full, at most.
-const TOLD_MAX: usize = 20;
+const REPORTED_MAX: usize = 20;
 /// Lines of a schedule on the screen, at most; the file has all.
-const LINES_TOLD_MAX: usize = 12;
+const LINES_SHOWN_MAX: usize = 12;
 
 /// All that failed.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl RunFailures {
     /// One more.
     pub(super) fn add(&mut self, run: SimRun) {
         self.count += 1;
-        if self.first.len() == TOLD_MAX {
+        if self.first.len() == REPORTED_MAX {
             return;
         }
         let message = run.outcome.message();
@@ -121,9 +121,9 @@ impl RunFailures {
             _ => format!("{} of {runs} runs failed", self.count),
         };
         let untold = self.count - self.first.len() as u64;
-        let told = self.first.iter().map(|failed| failed.lines().join("\n"));
+        let reports = self.first.iter().map(|failed| failed.lines().join("\n"));
         let rest = (untold > 0).then(|| format!("{untold} more are not shown"));
-        let parts: Vec<String> = std::iter::once(head).chain(told).chain(rest).collect();
+        let parts: Vec<String> = std::iter::once(head).chain(reports).chain(rest).collect();
         Err(CommandFailure::Wrong(parts.join("\n\n")))
     }
 }
@@ -201,8 +201,8 @@ impl FailedRun {
         if let (Some(line), Some(schedule)) = (self.shrunk_line(), &self.case.schedule) {
             lines.push(format!("   {line}:"));
             let items = &schedule.items;
-            lines.extend(items.iter().take(LINES_TOLD_MAX).map(|item| format!("   | {item}")));
-            if items.len() > LINES_TOLD_MAX {
+            lines.extend(items.iter().take(LINES_SHOWN_MAX).map(|item| format!("   | {item}")));
+            if items.len() > LINES_SHOWN_MAX {
                 lines.push("   | ... (the file has all)".to_owned());
             }
         }

@@ -36,10 +36,10 @@ const TWICE_IN: u64 = 50;
 
 /// Run whole clusters in virtual time, amid faults, and look for broken guarantees.
 ///
-/// Each run draws everything from one seed: the shape of a cluster, what its clients do, the faults.
-/// Clients compare what they see with a model of what may be. The same seed does the same on any day
-/// and machine. A run that breaks a promise of the file system is shortened to the faults that it
-/// needs; they go into a file, and the command that replays it is printed.
+/// Each run draws everything from one seed: the shape of a cluster, what its clients do, the
+/// faults. Clients compare what they see with a model of what may be. The same seed does the same
+/// on any day and machine. A run that breaks a promise of the file system is shortened to the
+/// faults that it needs; they go into a file, and the command that replays it is printed.
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(after_help = "Examples:
@@ -129,14 +129,14 @@ impl Sim {
         let mut sums = RunTotals::new(&plan);
         let mut failures = RunFailures::default();
         let progress = Progress::of_work(plan.length());
-        let told = runner::run(&plan, threads, self.keep_going, |run| {
+        let finished = runner::run(&plan, threads, self.keep_going, |run| {
             self.note(run, session, &mut sums, &mut failures, &progress)?;
             let elapsed = start.elapsed();
             progress.at(plan.position(sums.runs(), elapsed), sums.line(elapsed));
             Ok(())
         });
         progress.finish();
-        told?;
+        finished?;
         sums.took(start.elapsed());
         if !self.no_shrink && (self.schedule.is_none() || self.shrunk.is_some()) {
             failures.shrink();

@@ -13,7 +13,7 @@ use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::time::now;
 
 /// Runs that are done and not told yet, at most.
-const UNTOLD_MAX: usize = 256;
+const UNREPORTED_MAX: usize = 256;
 
 /// One run that is done.
 #[derive(Debug)]
@@ -78,14 +78,14 @@ fn on_threads(
     each: impl FnMut(SimRun) -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
     std::thread::scope(|scope| {
-        let (tell, told) = mpsc::sync_channel(UNTOLD_MAX);
+        let (results, finished) = mpsc::sync_channel(UNREPORTED_MAX);
         for _ in 0..threads {
-            let tell = tell.clone();
-            scope.spawn(move || shared.work(&tell));
+            let results = results.clone();
+            scope.spawn(move || shared.work(&results));
         }
-        drop(tell);
-        // `told` goes when this returns: threads that still work end then.
-        shared.in_order(told.into_iter(), each)
+        drop(results);
+        // `finished` goes when this returns: threads that still work end then.
+        shared.in_order(finished.into_iter(), each)
     })
 }
 
@@ -98,7 +98,7 @@ struct RunnerState<'a> {
 }
 
 impl RunnerState<'_> {
-    fn work(&self, tell: &SyncSender<SimRun>) {
+    fn work(&self, results: &SyncSender<SimRun>) {
         // The thread that draws a number does the run: none before the first failure is missing.
         while !self.end.load(Ordering::SeqCst) {
             let number = self.next.fetch_add(1, Ordering::SeqCst);
@@ -109,7 +109,7 @@ impl RunnerState<'_> {
             if !run.outcome.is_fine() && !self.keep_going {
                 self.end.store(true, Ordering::SeqCst);
             }
-            if tell.send(run).is_err() {
+            if results.send(run).is_err() {
                 break;
             }
         }
@@ -134,12 +134,12 @@ impl RunnerState<'_> {
 
     fn in_order(
         &self,
-        told: impl Iterator<Item = SimRun>,
+        finished: impl Iterator<Item = SimRun>,
         mut each: impl FnMut(SimRun) -> Result<(), CommandFailure>,
     ) -> Result<(), CommandFailure> {
         let mut early = BTreeMap::new();
         let mut next = 0;
-        for run in told {
+        for run in finished {
             early.insert(run.number, run);
             while let Some(run) = early.remove(&next) {
                 next += 1;

@@ -1,4 +1,5 @@
-//! The host: an ordinary node behind its interface, on which the NFS gateway runs (MDFS thesis 3.3).
+//! The host: an ordinary node behind its interface, on which the NFS gateway runs (MDFS thesis
+//! 3.3).
 //!
 //! Bytes of clients come to it, and go, through one process that looks for them now and then; what
 //! that and its network cost is in the profile. The sender of the bytes is outside virtual time.
@@ -64,7 +65,7 @@ impl HostGateway {
 /// The process at the host that brings bytes to and from a stream.
 fn carry(context: &Context, stream: ByteStream) -> HostConnection {
     let (inward, mut said) = mpsc::channel::<Bytes>(PIECES_MAX);
-    let (mut told, outward) = mpsc::channel::<Bytes>(PIECES_MAX);
+    let (mut outgoing, outward) = mpsc::channel::<Bytes>(PIECES_MAX);
     let ByteStream { mut reader, mut writer, .. } = stream;
     context.task(async move {
         while let Some(bytes) = said.next().await {
@@ -78,7 +79,9 @@ fn carry(context: &Context, stream: ByteStream) -> HostConnection {
         loop {
             let mut buffer = BytesMut::with_capacity(PIECE_BYTES);
             let brought = reader.read(&mut buffer).await;
-            if !brought.is_ok_and(|count| count > 0) || told.send(buffer.freeze()).await.is_err() {
+            if !brought.is_ok_and(|count| count > 0)
+                || outgoing.send(buffer.freeze()).await.is_err()
+            {
                 break;
             }
         }

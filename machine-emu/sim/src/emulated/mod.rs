@@ -1,5 +1,5 @@
-//! The emulated J-Machine with a volume: the real layers on 512 nodes and their disk nodes, with the
-//! costs of a profile, all messages through its mesh.
+//! The emulated J-Machine with a volume: the real layers on 512 nodes and their disk nodes, with
+//! the costs of a profile, all messages through its mesh.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -141,12 +141,12 @@ impl Emulation {
         } else {
             (0..APPLICATIONS).for_each(|index| drop(world.context(NodeId::application(index))));
         }
-        world.use_mesh(MeshSetup::machine(&machine, *policy)?)?;
+        world.network().use_mesh(MeshSetup::machine(&machine, *policy)?)?;
         let emulation = Self { cluster, programs: Cell::new(0) };
         emulation.run(emulation.cluster.format(Phases::All))?;
         if *record {
             let recorder = Recorder::new(seed, &format!("{setup:?}"), BUCKET_CYCLES);
-            emulation.world().record_mesh(recorder);
+            emulation.world().network().record_mesh(recorder);
         }
         Ok(emulation)
     }
@@ -183,7 +183,7 @@ impl Emulation {
     pub fn tally(&self) -> EmulationTally {
         let world = self.world();
         let WorldCounters { messages, replies, bytes, disk_operations, .. } = world.counters();
-        let mesh = world.mesh(Mesh::counters).unwrap_or_default();
+        let mesh = world.network().mesh(Mesh::counters).unwrap_or_default();
         EmulationTally {
             time: world.now(),
             frames: messages + replies,
@@ -195,7 +195,7 @@ impl Emulation {
 
     /// The messages of the mesh; `None` if it does not record.
     pub fn trace(&self) -> Option<MeshTrace> {
-        self.world().mesh(MeshTrace::of).flatten()
+        self.world().network().mesh(MeshTrace::of).flatten()
     }
 }
 

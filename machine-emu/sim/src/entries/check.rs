@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use fileio::protocol::{
-    Attributes, Credentials, Error, GetAttributes, GetSpace, GetXattr, Handle, Kind, ListXattrs,
-    Lookup, Parent, ROOT,
+    Attributes, Credentials, Error, GetAttributes, GetXattr, Handle, Kind, ListXattrs, Parent, ROOT,
 };
 use meta::hash::ino_node;
 use meta::protocol::Map;
@@ -19,9 +18,7 @@ use crate::versions::Versions;
 
 impl EntriesWorkload<'_> {
     async fn look(&self, key: &NameKey) -> NamedFile {
-        let (directory, name) = (self.directories[key.0], key.1.clone());
-        let lookup = Lookup { who: Credentials::root(), directory, name };
-        match self.harness.ask(0, lookup).await {
+        match self.harness.lookup(0, self.directories[key.0], key.1.clone()).await {
             Ok(attributes) => Some(handle_of(&attributes)),
             Err(CallFailure::Refused(Error::NotFound {})) => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
@@ -72,8 +69,7 @@ impl EntriesWorkload<'_> {
         let inside: Vec<_> = self.inside.borrow().clone().into_iter().collect();
         for (directory, names) in inside {
             for name in names {
-                let lookup = Lookup { who: Credentials::root(), directory, name: name.clone() };
-                let found = self.harness.ask(0, lookup).await;
+                let found = self.harness.lookup(0, directory, name.clone()).await;
                 assert!(found.is_ok(), "{name:?} of {directory:?} was durable: {found:?}");
             }
         }
@@ -164,7 +160,7 @@ impl EntriesWorkload<'_> {
         let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
         assert!(audit.flaws.is_empty(), "the metadata contradicts itself: {:?}", audit.flaws);
         let inodes = tree.named.len() as u64 + 1;
-        let held = [
+        let actual = [
             audit.inodes.len() as u64,
             audit.names.len() as u64,
             audit.blocks.values().sum(),
@@ -175,11 +171,11 @@ impl EntriesWorkload<'_> {
         ];
         let needed = [inodes, tree.names, tree.data_blocks, tree.xattrs, 0, 0, 0];
         assert_eq!(
-            held, needed,
+            actual, needed,
             "inodes, names, blocks, pieces of xattrs, trims, promises, marks that the nodes hold and the tree needs"
         );
-        let space = self.harness.ask(0, GetSpace {}).await;
-        assert_eq!(space.map(|space| space.inodes), Ok(inodes), "inodes as reported to clients");
+        let reported = self.harness.space().await.inodes;
+        assert_eq!(reported, inodes, "inodes as reported to clients");
     }
 
     async fn check_lists(&self, present: &BTreeMap<NameKey, Handle>) {

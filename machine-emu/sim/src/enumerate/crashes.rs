@@ -42,7 +42,6 @@ impl WriteFate {
         }
     }
 
-    /// As text.
     pub(super) fn text(self) -> String {
         match self {
             Self::Lost => "0".to_owned(),
@@ -51,7 +50,6 @@ impl WriteFate {
         }
     }
 
-    /// From text.
     pub(super) fn from_text(text: &str) -> Option<Self> {
         match text {
             "0" => Some(Self::Lost),

@@ -56,17 +56,17 @@ struct PristineVolume {
     live: Vec<BlockPosition>,
 }
 
-/// Tampers with `images` volumes, drawn from `seed`. Errors are panics and hangs, with the number of
-/// the image.
+/// Tampers with `images` volumes, drawn from `seed`. Errors are panics and hangs, with the number
+/// of the image.
 pub fn hostile(seed: u64, images: u64) -> Result<HostileTally, String> {
     let bases = SHAPES.map(PristineVolume::new);
     let mut tally = HostileTally::default();
     for number in 0..images {
         let mut rng = Rng::new(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let base = &bases[rng.index(bases.len())];
-        let told = |error| format!("image {number} of seed {seed:#x}: {error}");
+        let explain = |error| format!("image {number} of seed {seed:#x}: {error}");
         let disks = base.tampered(&mut rng);
-        let (mounted, flawed) = look_at(base.shape, &disks).map_err(told)?;
+        let (mounted, flawed) = look_at(base.shape, &disks).map_err(explain)?;
         tally.images += 1;
         tally.mounted += u64::from(mounted);
         tally.flawed += u64::from(flawed);
@@ -74,8 +74,8 @@ pub fn hostile(seed: u64, images: u64) -> Result<HostileTally, String> {
     Ok(tally)
 }
 
-/// Checks, then mounts, checks again and uses a volume. Says whether it could be mounted, and whether
-/// the first check found flaws.
+/// Checks, then mounts, checks again and uses a volume. Says whether it could be mounted, and
+/// whether the first check found flaws.
 fn look_at(shape: VolumeShape, disks: &DiskImages) -> Result<(bool, bool), String> {
     quiet::catch(|| {
         let cluster = open(shape, disks, EPOCH_OF_LOOK);
@@ -183,8 +183,8 @@ impl PristineVolume {
         live.into_keys().collect()
     }
 
-    /// A copy with some blocks changed; on half of all with their checksums right again, all the way up,
-    /// so that what is behind the checksums is reached.
+    /// A copy with some blocks changed; on half of all with their checksums right again, all the
+    /// way up, so that what is behind the checksums is reached.
     fn tampered(&self, rng: &mut Rng) -> DiskImages {
         let mut disks = self.disks.clone();
         let stamped = rng.chance(1, 2);

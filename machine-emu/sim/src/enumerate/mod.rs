@@ -1,16 +1,17 @@
-//! Every crash of every small workload, in the manner of B3: all workloads of one and two operations
-//! over a small vocabulary, on a fresh tiny volume; the power goes at every moment that makes
-//! a difference, and of the writes that no flush has covered every subset is left, and each one torn.
+//! Every crash of every small workload, in the manner of B3: all workloads of one and two
+//! operations over a small vocabulary, on a fresh tiny volume; the power goes at every moment that
+//! makes a difference, and of the writes that no flush has covered every subset is left, and each
+//! one torn.
 //!
 //! # Promise
 //!
 //! - [`run`] runs each workload once, in a world whose disks are recorded, puts each crash state
-//!   together from the record, mounts it by the product's own code in a fresh world and compares what
-//!   is found with the reference model: what was answered as durable is there, everything else wholly
-//!   or not at all, of a write each block by itself; space, links and names add up; and a new file can
-//!   be made, written, committed and read.
-//! - What a mount finds follows from the bytes on the disks alone, so an image that was mounted once
-//!   is not mounted again; it is compared with every state that has it.
+//!   together from the record, mounts it by the product's own code in a fresh world and compares
+//!   what is found with the reference model: what was answered as durable is there, everything else
+//!   wholly or not at all, of a write each block by itself; space, links and names add up; and a
+//!   new file can be made, written, committed and read.
+//! - What a mount finds follows from the bytes on the disks alone, so an image that was mounted
+//!   once is not mounted again; it is compared with every state that has it.
 //! - The same options give the same numbers and violations, on any number of threads.
 //!
 //! # Rooms
@@ -54,15 +55,15 @@ pub use self::hostile::{HostileTally, hostile};
 pub use self::state::replay;
 
 /// Violations that are reported in full, of each group of workloads; each difference once.
-const TOLD_MAX: usize = 20;
+const REPORTED_MAX: usize = 20;
 
 /// What to enumerate.
 #[derive(Clone, Copy, Debug)]
 pub struct EnumerationOptions {
     /// Operations of a workload, at most.
     pub operations: usize,
-    /// Crash states, at most: each first operation on each shape of the volume has an equal share of
-    /// them, and drawn workloads of several operations share what that of one leaves.
+    /// Crash states, at most: each first operation on each shape of the volume has an equal share
+    /// of them, and drawn workloads of several operations share what that of one leaves.
     pub states_max: u64,
     /// What is left out if there are more, and what is torn.
     pub seed: u64,
@@ -198,7 +199,7 @@ struct Enumeration<'a> {
     found: Vec<Result<FoundVolume, String>>,
     mounted: Table<u64, usize>,
     /// What was reported: each difference once.
-    told: BTreeSet<(usize, String)>,
+    reported: BTreeSet<(usize, String)>,
     report: EnumerationReport,
 }
 
@@ -218,7 +219,7 @@ impl<'a> Enumeration<'a> {
             rng: Rng::new(runtime::hash::xxh3(name.as_bytes())),
             found: Vec::new(),
             mounted: Table::default(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             report: EnumerationReport::default(),
         }
     }
@@ -306,7 +307,9 @@ impl<'a> Enumeration<'a> {
                 Verdict::Sound => {}
                 Verdict::Wrong(why) => {
                     self.report.wrong += 1;
-                    if self.told.len() < TOLD_MAX && self.told.insert((ops.len(), why.clone())) {
+                    if self.reported.len() < REPORTED_MAX
+                        && self.reported.insert((ops.len(), why.clone()))
+                    {
                         let shape = self.group.shape;
                         let (ops, planted) = (ops.to_vec(), self.options.planted);
                         let state = CrashState { shape, ops, point: number, fates, planted };

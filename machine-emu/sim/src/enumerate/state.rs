@@ -90,11 +90,11 @@ pub fn replay(state: &str) -> Option<String> {
     }
     let oracle = CrashOracle::new(&state.ops, &recorded.done, point.stage);
     let found = volume::inspect(state.shape, &point.image(&state.fates));
-    let told = match oracle.judge(&found) {
+    let verdict = match oracle.judge(&found) {
         Verdict::Sound => "sound".to_owned(),
         Verdict::Wrong(why) => state.violation(&why, &point).text,
     };
-    Some(format!("{told}\nanswers: {:?}\nfound: {found:#?}", recorded.done))
+    Some(format!("{verdict}\nanswers: {:?}\nfound: {found:#?}", recorded.done))
 }
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ pub(super) const SETUP: &[VolumeOperation] = &[
     VolumeOperation::Flush,
 ];
 
-/// All operations of workloads. `k` and `s` do not exist at first, and on a volume of two nodes they
-/// are at another one than `f`, `g`, `d` and `e`. Stripes have 16 KiB.
+/// All operations of workloads. `k` and `s` do not exist at first, and on a volume of two nodes
+/// they are at another one than `f`, `g`, `d` and `e`. Stripes have 16 KiB.
 pub(super) const VOCABULARY: &[(&str, VolumeOperation)] = &[
     ("create-k", VolumeOperation::Create("k", Acknowledged)),
     ("create-k-later", VolumeOperation::Create("k", Later)),
@@ -134,7 +134,6 @@ impl VolumeOperation {
         VOCABULARY.iter().find(|(known, _)| *known == name).map(|(_, op)| *op)
     }
 
-    /// Its name.
     pub(super) fn name(self) -> &'static str {
         VOCABULARY.iter().find(|(_, op)| *op == self).map_or("?", |(name, _)| name)
     }

@@ -33,7 +33,6 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(5);
 /// Numbers of operations that make the volume start here.
 const SETUP_NUMBER: u64 = 1_000;
 
-/// The shape of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VolumeShape {
     pub(super) name: &'static str,
@@ -44,7 +43,8 @@ pub(super) struct VolumeShape {
     size_factor: u64,
 }
 
-/// One node with two disks; two nodes with a disk each, and so much space that they have some to give.
+/// One node with two disks; two nodes with a disk each, and so much space that they have some to
+/// give.
 pub(super) const SHAPES: [VolumeShape; 2] = [
     VolumeShape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2, size_factor: 1 },
     VolumeShape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1, size_factor: 3 },
@@ -81,7 +81,6 @@ pub(super) type DiskImages = Vec<DiskSnapshot>;
 /// When something happened, as a count of recorded events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkloadMark {
-    /// The volume is mounted.
     Mounted,
     Begun,
     Answered,

@@ -5,7 +5,7 @@ use fileio::regions::Regions;
 use runtime::seed::Rng;
 
 use super::super::content::BLOCK;
-use super::super::harness::PowerCut;
+use super::super::harness::WorkResult;
 use super::{ContentFile, FilesWorkload, Habits, any_range};
 
 /// Ranges of one list, at most.
@@ -35,12 +35,7 @@ pub(super) fn list_of(ranges: &[(u64, u64)]) -> Regions {
 
 impl FilesWorkload<'_> {
     /// Reads a few ranges anywhere.
-    pub(super) async fn read_list(
-        &self,
-        client: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn read_list(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let ContentFile { handle, content, .. } = &self.all[file];
         let most = content.borrow().size().1 + 2 * BLOCK;

@@ -5,17 +5,12 @@ use runtime::seed::Rng;
 
 use super::super::content::BLOCK;
 use super::super::harness::CallFailure;
-use super::super::harness::PowerCut;
+use super::super::harness::WorkResult;
 use super::{ContentFile, FilesWorkload, any_range};
 
 impl FilesWorkload<'_> {
     /// Makes a hole, on a full volume too.
-    pub(super) async fn punch(
-        &self,
-        client: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn punch(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         let _alone = self.locks.exclusive(file).await;
         let end = self.habits.blocks as u64 * BLOCK;
         let (offset, length) = any_range(0, end, end, rng);
@@ -34,12 +29,7 @@ impl FilesWorkload<'_> {
     }
 
     /// No block is left in a hole that was just made. The caller holds the file alone.
-    async fn see_the_hole(
-        &self,
-        client: u32,
-        file: usize,
-        (from, to): (u64, u64),
-    ) -> Result<(), PowerCut> {
+    async fn see_the_hole(&self, client: u32, file: usize, (from, to): (u64, u64)) -> WorkResult {
         let (from, to) = (from.next_multiple_of(BLOCK), to / BLOCK * BLOCK);
         let size = self.all[file].content.borrow().size().0;
         if from >= to || from >= size {
@@ -58,18 +48,13 @@ impl FilesWorkload<'_> {
         file: usize,
         offset: u64,
         target: SeekTarget,
-    ) -> Result<Option<u64>, PowerCut> {
+    ) -> WorkResult<Option<u64>> {
         let (who, file) = (Credentials::root(), self.all[file].handle);
         self.harness.ask(client, Seek { who, file, offset, target }).await.or_else(Self::ended)
     }
 
     /// Allocates blocks; the file may become longer.
-    pub(super) async fn allocate(
-        &self,
-        client: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn allocate(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         let _alone = self.locks.exclusive(file).await;
         let end = self.habits.blocks as u64 * BLOCK;
         let (offset, length) = any_range(0, end, end, rng);
@@ -96,12 +81,7 @@ impl FilesWorkload<'_> {
     }
 
     /// Looks for data or a hole: what is passed over as a hole must be able to be zeros.
-    pub(super) async fn seek(
-        &self,
-        client: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn seek(&self, client: u32, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let content = &self.all[file].content;
         let (least, most) = content.borrow().size();
@@ -113,25 +93,25 @@ impl FilesWorkload<'_> {
 
         let content = content.borrow();
         let most = content.size().1;
-        let told = format!("file {file} of {least}..{most} bytes, {target:?} from {offset}");
+        let case = format!("file {file} of {least}..{most} bytes, {target:?} from {offset}");
         let zeros = match found {
             Some(found) => {
                 let at_end = !is_data && (least..=most).contains(&found);
                 let at_block = found == offset || found.is_multiple_of(BLOCK);
-                assert!(at_block || at_end, "{told}: {found} is inside of a block");
-                assert!((offset..=most).contains(&found), "{told}: {found} is elsewhere");
+                assert!(at_block || at_end, "{case}: {found} is inside of a block");
+                assert!((offset..=most).contains(&found), "{case}: {found} is elsewhere");
                 let block_end = (found / BLOCK + 1) * BLOCK;
                 if is_data { offset..found } else { found..block_end.min(least).max(found) }
             }
             None if is_data => offset..least.max(offset),
             None => {
-                assert!(offset >= least, "{told}: no hole, not even the end");
+                assert!(offset >= least, "{case}: no hole, not even the end");
                 return Ok(());
             }
         };
         let length = zeros.end - zeros.start;
         let checked = content.check_read(&moment, zeros.start, length, &vec![0; length as usize]);
-        checked.unwrap_or_else(|wrong| panic!("{told}: {found:?}, but {wrong}"));
+        checked.unwrap_or_else(|wrong| panic!("{case}: {found:?}, but {wrong}"));
         Ok(())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use machine_emu::{LinkTiming, NetworkFaults, NetworkTiming};
+use machine_emu::{NetworkFaults, NetworkTiming};
 use runtime::NodeId;
 use runtime::seed::Rng;
 
-use super::{ENGINE, MembersCluster};
+use super::MembersCluster;
+use super::oracle::ENGINE;
 use crate::nemesis;
 use crate::random::pick;
 use crate::schedule::{Fault, ScheduledFault};
@@ -16,9 +17,9 @@ const DRIFT_PPM_MAX: u64 = 20_000;
 /// Duration of a round of faults, at most.
 const ROUND_MAX_US: u64 = 30_000_000;
 /// How long a process is down or frozen, at most: longer than its lease.
-const AWAY_MAX_US: u64 = 8_000_000;
+const DOWN_MAX_US: u64 = 8_000_000;
 /// How long the engine is down, at most.
-const ENGINE_AWAY_MAX_US: u64 = 4_000_000;
+const ENGINE_DOWN_MAX_US: u64 = 4_000_000;
 
 pub(super) struct MembersFaults<'a> {
     cluster: &'a MembersCluster,
@@ -80,30 +81,22 @@ impl<'a> MembersFaults<'a> {
         tracing::debug!(now = ?world.now(), %fault);
         let of = |node: NodeId| self.cluster.processes.iter().find(|one| one.node() == node);
         match *fault {
-            Fault::Shuffle {} => world.shuffle_steps(),
-            Fault::ClockDrift { node, ppm } => nemesis::drift(world, node, ppm),
             Fault::Network { loss_ppm, delay_ppm, delay_max_ns, jitter_ns, .. } => {
-                world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
-                let faults = NetworkFaults { loss_ppm, delay_ppm, delay_max_ns, ..calm_network() };
-                world.set_network_faults(faults);
+                world.network().set_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
+                let rest = NetworkFaults::default();
+                let faults = NetworkFaults { loss_ppm, delay_ppm, delay_max_ns, ..rest };
+                world.network().set_faults(faults);
             }
-            Fault::Freeze { node, for_us } => world.freeze(node, Duration::from_micros(for_us)),
-            Fault::Clog { node } => world.clog(node),
-            Fault::Unclog { node } => world.unclog(node),
-            Fault::CutLink { from, to } => world.cut(from, to),
-            Fault::Heal {} => world.heal(),
-            Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
-                world.slow_link(from, to, LinkTiming { latency_ns, picoseconds_per_byte });
+            Fault::Kill { node } if node != ENGINE => {
+                of(node).into_iter().for_each(|process| process.kill());
             }
-            Fault::ResetLinks {} => world.reset_links(),
-            Fault::Kill { node: ENGINE } => world.kill(ENGINE),
-            Fault::Kill { node } => of(node).into_iter().for_each(|process| process.kill()),
             Fault::Restart { node, for_us, .. } => self.restart(node, for_us),
-            _ => {}
+            // A schedule may hold faults of other workloads.
+            _ => drop(nemesis::inject_into_nodes(world, fault)),
         }
     }
 
-    /// It dies, and is back after a while.
+    /// A process, or the engine, dies and starts again after a while.
     fn restart(&self, node: NodeId, for_us: u64) {
         let world = self.cluster.world.clone();
         let process = self.cluster.processes.iter().find(|one| one.node() == node).cloned();
@@ -125,25 +118,21 @@ impl<'a> MembersFaults<'a> {
         });
     }
 
-    /// All faults end, and who is away comes back.
+    /// All faults end, and the processes that are down start.
     pub(super) fn calm(&self) {
         let world = &self.cluster.world;
-        world.heal();
-        world.reset_links();
-        world.set_network_faults(calm_network());
+        world.network().heal();
+        world.network().reset_links();
+        world.network().set_faults(NetworkFaults::default());
         for node in self.nodes().into_iter().chain([ENGINE]) {
-            world.unclog(node);
-            world.thaw(node);
+            world.network().unclog(node);
+            world.node(node).thaw();
         }
         if !world.is_alive(ENGINE) {
             self.cluster.store.serve(&world.restart(ENGINE));
         }
         self.cluster.processes.iter().for_each(|process| process.start());
     }
-}
-
-fn calm_network() -> NetworkFaults {
-    NetworkFaults::default()
 }
 
 /// Calls to the engine are carried by TCP: nothing comes twice, or is damaged. What is lost is a
@@ -166,7 +155,7 @@ fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Fault> {
     let node = pick(rng, nodes);
     let cut = |from, to| Fault::CutLink { from, to };
     // Most pauses are short, some longer than a lease.
-    let longest_us = AWAY_MAX_US >> rng.below(6);
+    let longest_us = DOWN_MAX_US >> rng.below(6);
     let for_us = rng.below(longest_us);
     match rng.below(14) {
         0..=2 => vec![Fault::Freeze { node, for_us }],
@@ -178,7 +167,7 @@ fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Fault> {
         10 => vec![Fault::Clog { node }],
         11 => nodes.iter().map(|&node| Fault::Unclog { node }).collect(),
         12 => {
-            let for_us = rng.below(ENGINE_AWAY_MAX_US);
+            let for_us = rng.below(ENGINE_DOWN_MAX_US);
             vec![Fault::Restart { node: ENGINE, for_us, keeps_power: true }]
         }
         _ => {

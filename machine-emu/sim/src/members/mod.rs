@@ -1,17 +1,19 @@
-//! Workload: processes with keepers, which come, go, freeze, are cut off and take over from each other.
+//! Workload: processes with keepers, which come, go, freeze, are cut off and take over from each
+//! other.
 //!
-//! Each process is a node of the world (`fs:0` and on), and answers for the logical nodes that its keeper
-//! gives it; the coordination engine is at `disk:0`. No file system is above: only who may answer when
-//! is of interest.
+//! Each process is a node of the world (`fs:0` and on), and answers for the logical nodes that its
+//! keeper gives it; the coordination engine is at `disk:0`. No file system is above: only who may
+//! answer when is of interest.
 //!
 //! # Promise
 //!
-//! - No two processes answer for a node in one epoch, none answers once a later epoch has begun to, and
-//!   none after the engine could have reassigned its nodes.
+//! - No two processes answer for a node in one epoch, none answers once a later epoch has begun to,
+//!   and none after the engine could have reassigned its nodes.
 //! - Epochs only grow, and there is one map for each.
-//! - Once the faults are over all nodes are answered for within five seconds, and the load becomes even.
-//! - The nodes of a process that dies then are answered for by others within five seconds; those of one that
-//!   leaves move without a longer gap than a move takes.
+//! - Once the faults are over all nodes are answered for within five seconds, and the load becomes
+//!   even.
+//! - The nodes of a process that dies then are answered for by others within five seconds; those of
+//!   one that leaves move without a longer gap than a move takes.
 
 mod faults;
 mod oracle;
@@ -31,11 +33,9 @@ use crate::nemesis::{FaultSource, ScheduleRecord};
 use crate::report::{RUN_TIME_MAX, RunReport};
 use crate::schedule::{RunPart, Schedule};
 use faults::MembersFaults;
-use oracle::ServiceOracle;
+use oracle::{ENGINE, ServiceOracle};
 use process::KeeperProcess;
 
-/// Where the engine is.
-const ENGINE: NodeId = NodeId::disk(0);
 /// Where the operator is, whom no fault meets.
 const OPERATOR: NodeId = NodeId::application(0);
 /// After the last fault, or a death, all is served after this.
@@ -157,7 +157,7 @@ impl MembersCluster {
         let (nodes, begun): (Vec<NodeId>, _) =
             (self.map().await.assignments().map(|(node, _)| node).collect(), self.world.now());
         loop {
-            let silent = nodes.iter().find(|node| !self.oracle.is_answered_since(**node, begun));
+            let silent = nodes.iter().find(|node| !self.oracle.has_answered_after(**node, begun));
             let Some(silent) = silent else { break };
             let waited = self.world.now().saturating_sub(begun);
             assert!(
@@ -196,7 +196,8 @@ impl MembersCluster {
         }
     }
 
-    /// In quiet times a process dies: the others take over, and it gets its disks again when it is back.
+    /// In quiet times a process dies: the others take over, and it gets its disks again when it is
+    /// back.
     async fn kill_one_process(&self, rng: &mut Rng) {
         let victim = &self.processes[rng.index(self.processes.len())];
         // At any time between two renewals.
@@ -207,7 +208,7 @@ impl MembersCluster {
         let orphans =
             map.fs.iter().zip(0..).filter(|(assignment, _)| assignment.owner() == victim.id());
         for node in orphans.map(|(_, index)| NodeId::fs(index)) {
-            while !self.oracle.is_answered_since(node, begun) {
+            while !self.oracle.has_answered_after(node, begun) {
                 let waited = self.world.now().saturating_sub(begun);
                 assert!(waited <= SERVED_AFTER_MAX, "no process took over {node} after {waited:?}");
                 self.sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! Who answered for what, and whether it was allowed to.
+//! Which process answered for which node, and whether it was allowed to.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,10 @@ use cluster::membership::{NodeMap, ProcessId};
 use machine_emu::{EngineStore, World};
 use runtime::{Epoch, NodeId};
 
-use super::ENGINE;
+/// The node of the engine.
+pub(super) const ENGINE: NodeId = NodeId::disk(0);
 
-/// One life of a process: it ends when the process dies, and when it is fenced.
+/// One incarnation of a process: it ends when the process dies, and when it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProcessIncarnation {
     pub(super) process: ProcessId,
@@ -25,9 +26,9 @@ pub(super) struct ServiceOracle {
     /// The latest epoch in which each node was answered for, by whom, and when last.
     nodes: RefCell<BTreeMap<NodeId, (Epoch, ProcessIncarnation, Duration)>>,
     /// Processes that were assigned a node and have not reported yet that they stopped.
-    held: RefCell<BTreeSet<(NodeId, ProcessIncarnation)>>,
+    assigned: RefCell<BTreeSet<(NodeId, ProcessIncarnation)>>,
     incarnations: Cell<u64>,
-    /// All maps that anybody saw.
+    /// All maps that any process saw.
     maps: RefCell<BTreeMap<Epoch, NodeMap>>,
     answers: Cell<u64>,
 }
@@ -38,7 +39,7 @@ impl ServiceOracle {
             world,
             store,
             nodes: RefCell::default(),
-            held: RefCell::default(),
+            assigned: RefCell::default(),
             incarnations: Cell::new(0),
             maps: RefCell::default(),
             answers: Cell::new(0),
@@ -49,14 +50,15 @@ impl ServiceOracle {
         self.answers.get()
     }
 
-    /// A new life of `process` begins; whatever it held is lost.
+    /// A new incarnation of `process` begins; it holds no node.
     pub(super) fn incarnation(&self, process: ProcessId) -> ProcessIncarnation {
         self.incarnations.set(self.incarnations.get() + 1);
-        self.held.borrow_mut().retain(|(_, incarnation)| incarnation.process != process);
+        self.assigned.borrow_mut().retain(|(_, incarnation)| incarnation.process != process);
         ProcessIncarnation { process, number: self.incarnations.get() }
     }
 
-    /// Does `process` have a lease that is not over at the engine? `None` while the engine is away.
+    /// Whether `process` has a lease that is not over at the engine; `None` while the engine is
+    /// down.
     fn is_leased(&self, process: ProcessId) -> Option<bool> {
         // The engine's clock begins anew with the engine, and leases with it.
         let end = self.store.end_of(&format!("cluster/members/{:010}", process.0));
@@ -95,22 +97,22 @@ impl ServiceOracle {
                 "{incarnation:?} is assigned {node} in {epoch:?}, and {by:?} has in {latest:?}"
             );
         }
-        let mut held = self.held.borrow_mut();
-        let others =
-            held.iter().filter(|(other, by)| *other == node && by.process != incarnation.process);
+        let mut assigned = self.assigned.borrow_mut();
+        let others = assigned
+            .iter()
+            .filter(|(other, by)| *other == node && by.process != incarnation.process);
         for (_, by) in others {
-            let incarnations = self.is_leased(by.process) == Some(true);
             assert!(
-                !incarnations,
+                self.is_leased(by.process) != Some(true),
                 "{incarnation:?} begins to serve {node}, and {by:?} has not settled it"
             );
         }
-        held.insert((node, incarnation));
+        assigned.insert((node, incarnation));
     }
 
-    /// What the process held of `node` is settled.
+    /// What the process assigned of `node` is settled.
     pub(super) fn stopped(&self, incarnation: ProcessIncarnation, node: NodeId) {
-        self.held.borrow_mut().remove(&(node, incarnation));
+        self.assigned.borrow_mut().remove(&(node, incarnation));
     }
 
     /// A process saw this map; `before` is the epoch of the one it saw last.
@@ -126,7 +128,7 @@ impl ServiceOracle {
         self.nodes.borrow().get(&node).map_or(Duration::ZERO, |(_, _, at)| *at)
     }
 
-    pub(super) fn is_answered_since(&self, node: NodeId, since: Duration) -> bool {
-        self.last_answer(node) > since
+    pub(super) fn has_answered_after(&self, node: NodeId, time: Duration) -> bool {
+        self.last_answer(node) > time
     }
 }

@@ -9,8 +9,7 @@ use cluster::membership::{Duties, Keeper, KeeperEvent, ProcessId};
 use machine_emu::{SimulatedEngine, World};
 use runtime::{Context, Epoch, NodeId};
 
-use super::ENGINE;
-use super::oracle::{ProcessIncarnation, ServiceOracle};
+use super::oracle::{ENGINE, ProcessIncarnation, ServiceOracle};
 
 /// What settling a node takes, at most.
 const SETTLE_MAX_US: u64 = 200_000;

@@ -98,8 +98,9 @@ impl Nemesis {
     }
 }
 
-/// Some file-system nodes move, now and then. What a disk node was given by a cache that moved is nowhere
-/// else: after some of the moves one ends in order and comes back, and if disk nodes may restart one does.
+/// Some file-system nodes move, now and then. What a disk node was given by a cache that moved is
+/// nowhere else: after some of the moves one ends in order and comes back, and if disk nodes may
+/// restart one does.
 pub(super) fn draw_moves(
     rng: &mut Rng,
     nodes: &[NodeId],

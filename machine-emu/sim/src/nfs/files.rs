@@ -1,7 +1,7 @@
 //! Files that all hosts write, commit, cut and read, compared with [`ExpectedContent`].
 //!
-//! As a real client, a host keeps what it wrote unstably until a COMMIT with the same verifier; when
-//! the verifier has changed it writes all of it again.
+//! As a real client, a host keeps what it wrote unstably until a COMMIT with the same verifier;
+//! when the verifier has changed it writes all of it again.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use nfs3_types::xdr_codec::Opaque;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::link::{HostLink, NfsCall};
+use super::link::{HostLink, NfsCall, V3Worker};
 use super::lookup::at;
 use super::rules;
 use super::unstable::{UnstableWrites, overlap};
 use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
-use crate::harness::PowerCut;
+use crate::harness::{PowerCut, WorkResult};
 use crate::planted::Planted;
 
 /// Bytes that one call reads, at most.
@@ -69,7 +69,7 @@ impl V3Files {
         habits: Habits,
         planted: Option<Planted>,
         group: u64,
-    ) -> Result<Self, PowerCut> {
+    ) -> WorkResult<Self> {
         let mut all = Vec::new();
         for number in 0..habits.files {
             let name = format!("file-{number}");
@@ -96,75 +96,58 @@ impl V3Files {
     }
 
     /// One operation on some file.
-    pub(super) async fn step(
-        &self,
-        link: &HostLink<'_>,
-        worker: u32,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V3Worker<'_>, rng: &mut Rng) -> WorkResult {
         let file = rng.index(self.all.len());
         match rng.below(100) {
-            0..45 => self.write_own(link, worker, file, rng).await,
-            45..50 => self.write_any(link, worker, file, rng).await,
-            50..74 => self.read(link, file, rng).await,
-            74..88 => self.commit(link, worker, file).await,
-            88..94 => self.cut(link, worker, file, rng).await,
-            _ => self.look(link, file).await,
+            0..45 => self.write_own(worker, file, rng).await,
+            45..50 => self.write_any(worker, file, rng).await,
+            50..74 => self.read(worker.link, file, rng).await,
+            74..88 => self.commit(worker, file).await,
+            88..94 => self.cut(worker, file, rng).await,
+            _ => self.look(worker.link, file).await,
         }
     }
 
     /// Sends again what the power cut left unanswered.
-    pub(super) async fn resume(&self, link: &HostLink<'_>, worker: u32) -> Result<(), PowerCut> {
+    pub(super) async fn resume(&self, worker: &V3Worker<'_>) -> WorkResult {
         loop {
-            let index = self.unanswered.borrow().iter().position(|(whose, _)| *whose == worker);
+            let index =
+                self.unanswered.borrow().iter().position(|(whose, _)| *whose == worker.number);
             let Some(index) = index else { return Ok(()) };
             let (_, unanswered) = self.unanswered.borrow_mut().swap_remove(index);
             match unanswered {
                 UnansweredCall::Write { file, offset, data, stable, call } => {
                     let _alone = self.locks.exclusive(file).await;
-                    self.send_write(link, worker, (file, offset, data, stable), call).await?;
+                    self.send_write(worker, (file, offset, data, stable), call).await?;
                 }
                 UnansweredCall::Cut { file, size, call } => {
                     let _alone = self.locks.exclusive(file).await;
-                    self.send_cut(link, worker, (file, size), call).await?;
+                    self.send_cut(worker, (file, size), call).await?;
                 }
             }
         }
     }
 
-    async fn write_own(
-        &self,
-        link: &HostLink<'_>,
-        worker: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn write_own(&self, worker: &V3Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
-        let range = self.habits.own_range(worker, self.group, false, rng);
+        let range = self.habits.own_range(worker.number, self.group, false, rng);
         let Some(range) = range else { return Ok(()) };
-        self.write(link, worker, file, range, rng).await
+        self.write(worker, file, range, rng).await
     }
 
-    async fn write_any(
-        &self,
-        link: &HostLink<'_>,
-        worker: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn write_any(&self, worker: &V3Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _alone = self.locks.exclusive(file).await;
         let range = self.habits.any_range(rng);
-        self.write(link, worker, file, range, rng).await
+        self.write(worker, file, range, rng).await
     }
 
     async fn write(
         &self,
-        link: &HostLink<'_>,
-        worker: u32,
+        worker: &V3Worker<'_>,
         file: usize,
         (offset, length): (u64, u64),
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let range = offset..offset + length;
         if self.all[file].twins.borrow().iter().any(|twin| overlap(twin, &range)) {
             return Ok(());
@@ -175,8 +158,8 @@ impl V3Files {
             7 => stable_how::DATA_SYNC,
             _ => stable_how::FILE_SYNC,
         };
-        let call = self.prepare_write(link, file, offset, &data, stable);
-        self.send_write(link, worker, (file, offset, data, stable), call).await
+        let call = self.prepare_write(worker.link, file, offset, &data, stable);
+        self.send_write(worker, (file, offset, data, stable), call).await
     }
 
     fn prepare_write(
@@ -196,11 +179,10 @@ impl V3Files {
 
     async fn send_write(
         &self,
-        link: &HostLink<'_>,
-        worker: u32,
+        worker: &V3Worker<'_>,
         (file, offset, data, stable): (usize, u64, Bytes, stable_how),
         mut call: NfsCall,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let V3ContentFile { content, twins, .. } = &self.all[file];
         let range = offset..offset + data.len() as u64;
         // Overwritten data need not be written again.
@@ -208,14 +190,14 @@ impl V3Files {
         let issued = content.borrow_mut().issue_write(offset, &data);
         let drops = self.planted == Some(Planted::DroppedWrites) && call.is_one_in(DROPPED_IN);
         let written = if drops {
-            self.send_nothing(link, file, data.len()).await
+            self.send_nothing(worker.link, file, data.len()).await
         } else {
-            link.ask(&mut call).await
+            worker.link.ask(&mut call).await
         };
-        let written: Result<WRITE3res, PowerCut> = written;
+        let written: WorkResult<WRITE3res> = written;
         let Ok(written) = written else {
             let unanswered = UnansweredCall::Write { file, offset, data, stable, call };
-            self.unanswered.borrow_mut().push((worker, unanswered));
+            self.unanswered.borrow_mut().push((worker.number, unanswered));
             return Err(PowerCut);
         };
         let written = match written {
@@ -234,12 +216,12 @@ impl V3Files {
             content.borrow_mut().acknowledge_durable(&issued);
         } else {
             content.borrow_mut().acknowledge(&issued);
-            self.unstable.note((worker, file), (offset, data), written.verf.0);
+            self.unstable.note((worker.number, file), (offset, data), written.verf.0);
         }
         Ok(())
     }
 
-    async fn read(&self, link: &HostLink<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn read(&self, link: &HostLink<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let content = &self.all[file].content;
         let offset = rng.below(content.borrow().size().1 + 2 * BLOCK);
@@ -258,7 +240,7 @@ impl V3Files {
         file: usize,
         offset: u64,
         count: u32,
-    ) -> Result<(Vec<u8>, bool), PowerCut> {
+    ) -> WorkResult<(Vec<u8>, bool)> {
         let arguments = READ3args { file: self.all[file].handle.clone(), offset, count };
         let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READ, &arguments);
         let read: READ3res<'static> = link.ask(&mut call).await?;
@@ -271,28 +253,28 @@ impl V3Files {
         }
     }
 
-    async fn commit(&self, link: &HostLink<'_>, worker: u32, file: usize) -> Result<(), PowerCut> {
+    async fn commit(&self, worker: &V3Worker<'_>, file: usize) -> WorkResult {
         let lost = {
             let _shared = self.locks.shared(file).await;
             let content = &self.all[file].content;
             let moment = content.borrow().moment();
-            let verifier = self.send_commit(link, file).await?;
+            let verifier = self.send_commit(worker.link, file).await?;
             content.borrow_mut().committed(&moment);
-            self.unstable.flush((worker, file), verifier.0)
+            self.unstable.flush((worker.number, file), verifier.0)
         };
         if !lost.is_empty() {
             // The verifier has changed: all of it is written again. Others may write there by now.
             let _alone = self.locks.exclusive(file).await;
             for (offset, data) in lost {
                 let stable = stable_how::UNSTABLE;
-                let call = self.prepare_write(link, file, offset, &data, stable);
-                self.send_write(link, worker, (file, offset, data, stable), call).await?;
+                let call = self.prepare_write(worker.link, file, offset, &data, stable);
+                self.send_write(worker, (file, offset, data, stable), call).await?;
             }
         }
         Ok(())
     }
 
-    async fn send_commit(&self, link: &HostLink<'_>, file: usize) -> Result<writeverf3, PowerCut> {
+    async fn send_commit(&self, link: &HostLink<'_>, file: usize) -> WorkResult<writeverf3> {
         if self.planted == Some(Planted::IdleCommits) {
             return match self.send_nothing(link, file, 0).await? {
                 Nfs3Result::Ok(written) => Ok(written.verf),
@@ -315,7 +297,7 @@ impl V3Files {
         link: &HostLink<'_>,
         file: usize,
         count: usize,
-    ) -> Result<WRITE3res, PowerCut> {
+    ) -> WorkResult<WRITE3res> {
         let mut call = self.prepare_write(link, file, 0, &[], stable_how::UNSTABLE);
         let written: WRITE3res = link.ask(&mut call).await?;
         Ok(match written {
@@ -328,13 +310,7 @@ impl V3Files {
         })
     }
 
-    async fn cut(
-        &self,
-        link: &HostLink<'_>,
-        worker: u32,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn cut(&self, worker: &V3Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _alone = self.locks.exclusive(file).await;
         let V3ContentFile { handle, content, twins } = &self.all[file];
         if !twins.borrow().is_empty() {
@@ -344,24 +320,25 @@ impl V3Files {
         let new_attributes = sattr3 { size: Nfs3Option::Some(size), ..sattr3::default() };
         let (object, guard) = (handle.clone(), Nfs3Option::None);
         let arguments = SETATTR3args { object, new_attributes, guard };
-        let call = link.prepare(NFS_PROGRAM::NFSPROC3_SETATTR, &arguments);
-        self.send_cut(link, worker, (file, size), call).await
+        let call = worker.link.prepare(NFS_PROGRAM::NFSPROC3_SETATTR, &arguments);
+        self.send_cut(worker, (file, size), call).await
     }
 
     async fn send_cut(
         &self,
-        link: &HostLink<'_>,
-        worker: u32,
+        worker: &V3Worker<'_>,
         (file, size): (usize, u64),
         mut call: NfsCall,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let V3ContentFile { content, twins, .. } = &self.all[file];
         // The clients' pages of the file are no longer valid.
         self.unstable.overwritten(file, &(0..u64::MAX));
         let issued = content.borrow_mut().issue_cut(size);
-        let cut: Result<SETATTR3res, PowerCut> = link.ask(&mut call).await;
+        let cut: WorkResult<SETATTR3res> = worker.link.ask(&mut call).await;
         let Ok(cut) = cut else {
-            self.unanswered.borrow_mut().push((worker, UnansweredCall::Cut { file, size, call }));
+            self.unanswered
+                .borrow_mut()
+                .push((worker.number, UnansweredCall::Cut { file, size, call }));
             return Err(PowerCut);
         };
         match cut {
@@ -379,7 +356,7 @@ impl V3Files {
         Ok(())
     }
 
-    async fn look(&self, link: &HostLink<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn look(&self, link: &HostLink<'_>, file: usize) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let V3ContentFile { handle, content, .. } = &self.all[file];
         let least = content.borrow().size().0;
@@ -397,11 +374,7 @@ impl V3Files {
     }
 
     /// Compares all files while nothing is under way.
-    pub(super) async fn check(
-        &self,
-        link: &HostLink<'_>,
-        after_crash: bool,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn check(&self, link: &HostLink<'_>, after_crash: bool) -> WorkResult {
         for (index, file) in self.all.iter().enumerate() {
             let mut data = Vec::new();
             loop {
@@ -412,23 +385,15 @@ impl V3Files {
                     break;
                 }
             }
-            let mut content = file.content.borrow_mut();
-            let (when, right) = if after_crash {
-                ("after a crash", content.flush(&data))
-            } else {
-                ("at rest", content.observe(&data))
-            };
-            right.unwrap_or_else(|wrong| panic!("{when}, file {index}: {wrong}"));
+            let right = file.content.borrow_mut().check_all(&data, after_crash);
+            right.unwrap_or_else(|wrong| panic!("file {index}: {wrong}"));
         }
         Ok(())
     }
 
     /// A clean stop follows.
     pub(super) fn all_committed(&self) {
-        for file in &self.all {
-            let moment = file.content.borrow().moment();
-            file.content.borrow_mut().committed(&moment);
-        }
+        self.all.iter().for_each(|file| file.content.borrow_mut().all_committed());
     }
 
     /// The server has started again.

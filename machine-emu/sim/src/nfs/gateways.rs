@@ -15,12 +15,11 @@ const GATEWAY_FIRST: u32 = 4;
 /// Gateways at most.
 const GATEWAYS_MAX: u64 = 2;
 
-/// Where the gateways are.
 pub(super) struct Gateways<'a> {
     harness: &'a Harness,
     homes: Vec<NodeId>,
     /// How often each has started.
-    lives: Vec<Cell<u64>>,
+    starts: Vec<Cell<u64>>,
 }
 
 impl<'a> Gateways<'a> {
@@ -36,8 +35,8 @@ impl<'a> Gateways<'a> {
                 NodeId::fs(index % fs_nodes)
             }
         };
-        let lives = vec![Cell::new(0); count as usize];
-        Self { harness, homes: (0..count).map(home).collect(), lives }
+        let starts = vec![Cell::new(0); count as usize];
+        Self { harness, homes: (0..count).map(home).collect(), starts }
     }
 
     /// The run that they belong to.
@@ -50,8 +49,8 @@ impl<'a> Gateways<'a> {
     }
 
     /// How often gateway `index` has started.
-    pub(super) fn lives(&self, index: u32) -> u64 {
-        self.lives[index as usize].get()
+    pub(super) fn starts(&self, index: u32) -> u64 {
+        self.starts[index as usize].get()
     }
 
     /// Those on nodes of their own die: the power went, or they must learn of a new epoch.
@@ -71,8 +70,8 @@ impl<'a> Gateways<'a> {
     }
 
     async fn start_one(&self, index: u32) {
-        let lives = &self.lives[index as usize];
-        lives.set(lives.get() + 1);
+        let starts = &self.starts[index as usize];
+        starts.set(starts.get() + 1);
         let context = self.harness.cluster.world().context(self.homes[index as usize]);
         let entropy = std::array::from_fn(|_| context.random() as u8);
         let geometry = self.harness.cluster.geometry();

@@ -84,8 +84,8 @@ impl<N: Clone + PartialEq + Debug> NameLedger<N> {
         self.named.borrow().keys().chain(unknown.iter()).cloned().collect()
     }
 
-    /// May all that is `present` of [these names](Self::keys) be there, and all else not? After a crash it is
-    /// known from then on.
+    /// May all that is `present` of [these names](Self::keys) be there, and all else not? After a
+    /// crash it is known from then on.
     ///
     /// # Panics
     ///

@@ -20,7 +20,7 @@ use runtime::sync::Event;
 
 use super::rpc;
 use crate::cluster::OBSERVER;
-use crate::harness::{Harness, PowerCut, RETRY_PAUSE, TRIES_MAX};
+use crate::harness::{Harness, PowerCut, RETRY_PAUSE, TRIES_MAX, WorkResult};
 
 /// The reserved ports that a host uses in turn.
 const PORT_FIRST: u16 = 600;
@@ -76,6 +76,14 @@ pub(super) struct HostLink<'a> {
     queued: Event,
 }
 
+/// Makes one call at a time, over the link of a host.
+#[derive(Clone, Copy)]
+pub(super) struct V3Worker<'a> {
+    pub(super) link: &'a HostLink<'a>,
+    /// Among all.
+    pub(super) number: u32,
+}
+
 /// Where gateway `index` listens.
 pub(super) fn address(index: u32) -> Address {
     Address::Tcp(format!("gateway-{index}:2049"))
@@ -99,13 +107,13 @@ impl<'a> HostLink<'a> {
         }
     }
 
-    /// What runs in the name of this host.
+    /// The run that the host belongs to.
     pub(super) fn harness(&self) -> &'a Harness {
         self.harness
     }
 
-    /// Logs what is done next, for the debugging of a repeated run.
-    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+    /// Logs the next operation, to debug a repeated run.
+    pub(super) fn log(&self, what: impl FnOnce() -> String) {
         if tracing::enabled!(tracing::Level::DEBUG) {
             let now = self.harness.cluster.world().now();
             tracing::debug!(?now, host = self.host, what = what());
@@ -135,7 +143,7 @@ impl<'a> HostLink<'a> {
     }
 
     /// Makes a call, again as long as the server says that it will be better later.
-    pub(super) async fn ask<T, E>(&self, call: &mut NfsCall) -> Result<Nfs3Result<T, E>, PowerCut>
+    pub(super) async fn ask<T, E>(&self, call: &mut NfsCall) -> WorkResult<Nfs3Result<T, E>>
     where
         Nfs3Result<T, E>: Unpack,
     {
@@ -167,7 +175,7 @@ impl<'a> HostLink<'a> {
     }
 
     /// The result of `call`, whatever happens to the connection meanwhile.
-    pub(super) async fn exchange(&self, call: &NfsCall) -> Result<Bytes, PowerCut> {
+    pub(super) async fn exchange(&self, call: &NfsCall) -> WorkResult<Bytes> {
         if self.harness.is_power_off() {
             return Err(PowerCut);
         }

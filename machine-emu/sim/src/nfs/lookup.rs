@@ -10,7 +10,7 @@ use nfs3_types::nfs3::{
 };
 
 use super::link::HostLink;
-use crate::harness::PowerCut;
+use crate::harness::WorkResult;
 
 /// A file by its handle; a directory or not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +44,7 @@ pub(super) async fn find(
     link: &HostLink<'_>,
     dir: &nfs_fh3,
     name: &[u8],
-) -> Result<Option<nfs_fh3>, PowerCut> {
+) -> WorkResult<Option<nfs_fh3>> {
     let arguments = LOOKUP3args { what: at(dir, name) };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_LOOKUP, &arguments);
     let found: LOOKUP3res = link.ask(&mut call).await?;
@@ -56,10 +56,7 @@ pub(super) async fn find(
 }
 
 /// What a handle is, and how many links it has.
-pub(super) async fn named_by(
-    link: &HostLink<'_>,
-    handle: &nfs_fh3,
-) -> Result<(V3File, u32), PowerCut> {
+pub(super) async fn named_by(link: &HostLink<'_>, handle: &nfs_fh3) -> WorkResult<(V3File, u32)> {
     let arguments = GETATTR3args { object: handle.clone() };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
     let looked: GETATTR3res = link.ask(&mut call).await?;
@@ -74,7 +71,7 @@ pub(super) async fn named_by(
 }
 
 /// When a directory changed last, as kernels go by it.
-pub(super) async fn state_of(link: &HostLink<'_>, handle: &nfs_fh3) -> Result<u64, PowerCut> {
+pub(super) async fn state_of(link: &HostLink<'_>, handle: &nfs_fh3) -> WorkResult<u64> {
     let arguments = GETATTR3args { object: handle.clone() };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
     let looked: GETATTR3res = link.ask(&mut call).await?;
@@ -87,8 +84,8 @@ pub(super) async fn state_of(link: &HostLink<'_>, handle: &nfs_fh3) -> Result<u6
     }
 }
 
-/// What was listed of each directory, by what stands for its state: a kernel goes by that as long as the
-/// directory is in the same state.
+/// What was listed of each directory, by what stands for its state: a kernel goes by that as long
+/// as the directory is in the same state.
 #[derive(Default)]
 pub(super) struct ListedDirectories(RefCell<BTreeMap<(usize, u64), BTreeSet<String>>>);
 
@@ -110,7 +107,7 @@ pub(super) async fn read_plain(
     dir: &nfs_fh3,
     (cookie, cookieverf): (u64, cookieverf3),
     count: u32,
-) -> Result<NameListing, PowerCut> {
+) -> WorkResult<NameListing> {
     let arguments = READDIR3args { dir: dir.clone(), cookie, cookieverf, count };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READDIR, &arguments);
     let listed: READDIR3res<'static> = link.ask(&mut call).await?;
@@ -129,7 +126,7 @@ pub(super) async fn read_plus(
     dir: &nfs_fh3,
     (cookie, cookieverf): (u64, cookieverf3),
     count: u32,
-) -> Result<NameListing, PowerCut> {
+) -> WorkResult<NameListing> {
     let (dircount, maxcount) = (count, 2 * count);
     let arguments = READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount, maxcount };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READDIRPLUS, &arguments);

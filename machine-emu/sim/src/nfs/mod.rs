@@ -1,5 +1,5 @@
-//! NFS clients and gateways: hosts speak `NFSv3`, or `NFSv4.1` (`v4/`), over streams that break, to gateways on
-//! nodes that die, and compare what they see with what may be.
+//! NFS clients and gateways: hosts speak `NFSv3`, or `NFSv4.1` (`v4/`), over streams that break, to
+//! gateways on nodes that die, and compare what they see with what may be.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -39,10 +39,10 @@ use crate::harness::{Harness, RoundEnd, TRIES_MAX};
 use crate::planted::Planted;
 pub(crate) use v4::run as run_v4;
 
-use crate::harness::PowerCut;
+use crate::harness::WorkResult;
 use files::V3Files;
 use gateways::Gateways;
-use link::HostLink;
+use link::{HostLink, V3Worker};
 use names::V3Names;
 
 /// Workers of one host at most: the number of its calls in flight.
@@ -98,13 +98,13 @@ async fn set_up(
     habits: Habits,
     planted: Option<Planted>,
     rng: &mut Rng,
-) -> Result<(V3Files, V3Names), PowerCut> {
+) -> WorkResult<(V3Files, V3Names)> {
     let root = mount_root(link).await?;
     let files = V3Files::create(link, &root, habits, planted, 1 + rng.below(12)).await?;
     Ok((files, V3Names::create(link, &root).await?))
 }
 
-async fn mount_root(link: &HostLink<'_>) -> Result<nfs_fh3, PowerCut> {
+async fn mount_root(link: &HostLink<'_>) -> WorkResult<nfs_fh3> {
     let procedure = mount::MOUNT_PROGRAM::MOUNTPROC3_MNT as u32;
     let path = mount::dirpath(Opaque::borrowed(b"/"));
     for _ in 0..TRIES_MAX {
@@ -153,21 +153,21 @@ impl Nfs<'_> {
     async fn host(&self, host: &V3Host<'_>) {
         let working = host.workers.iter().map(|&worker| {
             let rng = self.harness.fork_rng();
-            self.work(&host.link, worker, rng)
+            self.work(V3Worker { link: &host.link, number: worker }, rng)
         });
         host.link.run(join_all(working)).await;
     }
 
-    async fn work(&self, link: &HostLink<'_>, worker: u32, mut rng: Rng) {
+    async fn work(&self, worker: V3Worker<'_>, mut rng: Rng) {
         let resumed = async {
-            self.files.resume(link, worker).await?;
-            self.names.resume(link, worker).await
+            self.files.resume(&worker).await?;
+            self.names.resume(&worker).await
         };
         let mut done = resumed.await;
         while done.is_ok() && !self.harness.is_over() {
             done = match rng.below(100) {
-                0..65 => self.files.step(link, worker, &mut rng).await,
-                65..98 => self.names.step(link, worker, &mut rng).await,
+                0..65 => self.files.step(&worker, &mut rng).await,
+                65..98 => self.names.step(&worker, &mut rng).await,
                 _ => {
                     self.harness.pass(Duration::from_millis(rng.below(1_000))).await;
                     Ok(())

@@ -14,13 +14,13 @@ use nfs3_types::nfs3::{
 use runtime::seed::Rng;
 
 use super::ledger::{LedgerKey, NameLedger};
-use super::link::{HostLink, NfsCall};
+use super::link::{HostLink, NfsCall, V3Worker};
 use super::lookup::{
     ListedDirectories, V3File, at, bytes_of, find, handle_of, named_by, read_plain, read_plus,
     state_of,
 };
 use super::rules;
-use crate::harness::PowerCut;
+use crate::harness::{PowerCut, WorkResult};
 
 /// Directories that all use.
 const DIRECTORIES: usize = 3;
@@ -49,7 +49,6 @@ enum V3CreateMode {
 
 /// What an answer says.
 struct NameReply {
-    /// What was made.
     made: Option<V3File>,
     /// It survives a power cut.
     durable: bool,
@@ -68,7 +67,7 @@ pub(super) struct V3Names {
 
 impl V3Names {
     /// Makes the directories.
-    pub(super) async fn create(link: &HostLink<'_>, root: &nfs_fh3) -> Result<Self, PowerCut> {
+    pub(super) async fn create(link: &HostLink<'_>, root: &nfs_fh3) -> WorkResult<Self> {
         let mut directories = vec![root.clone()];
         for number in 1..DIRECTORIES {
             let name = format!("shared-{number}");
@@ -95,21 +94,16 @@ impl V3Names {
     }
 
     /// One operation on some names of this worker.
-    pub(super) async fn step(
-        &self,
-        link: &HostLink<'_>,
-        worker: u32,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
-        let (one, other) = (any_key(worker, rng), any_key(worker, rng));
+    pub(super) async fn step(&self, worker: &V3Worker<'_>, rng: &mut Rng) -> WorkResult {
+        let (one, other) = (any_key(worker.number, rng), any_key(worker.number, rng));
         let twins = [&one, &other].map(|key| self.twins.borrow().contains(key));
         if twins.contains(&true) {
             return Ok(());
         }
         let (here, there) = (self.ledger.settled_at(&one), self.ledger.settled_at(&other));
         let change = match (here, rng.below(8)) {
-            (_, 0) => return self.look(link, &one).await,
-            (_, 1) => return self.list(link, one.0, rng).await.map(drop),
+            (_, 0) => return self.look(worker.link, &one).await,
+            (_, 1) => return self.list(worker.link, one.0, rng).await.map(drop),
             (None, 2) => V3Change::MakeDirectory(one),
             (None, _) => {
                 let ways = [
@@ -132,14 +126,15 @@ impl V3Names {
             (Some(named), _) if named.is_directory => V3Change::RemoveDirectory(one),
             (Some(_), _) => V3Change::Remove(one),
         };
-        let call = self.prepare(link, &change);
-        self.send(link, worker, change, call).await
+        let call = self.prepare(worker.link, &change);
+        self.send(worker, change, call).await
     }
 
     /// Sends again what the power cut left unanswered.
-    pub(super) async fn resume(&self, link: &HostLink<'_>, worker: u32) -> Result<(), PowerCut> {
+    pub(super) async fn resume(&self, worker: &V3Worker<'_>) -> WorkResult {
         loop {
-            let index = self.unanswered.borrow().iter().position(|(whose, ..)| *whose == worker);
+            let index =
+                self.unanswered.borrow().iter().position(|(whose, ..)| *whose == worker.number);
             let Some(index) = index else { return Ok(()) };
             let (_, change, call) = self.unanswered.borrow_mut().swap_remove(index);
             if let V3Change::Rename(_, from, to) = &change
@@ -148,7 +143,7 @@ impl V3Names {
                 // Both name the file: by RFC 1813 section 3.3.14 nothing is to be done.
                 continue;
             }
-            self.send(link, worker, change, call).await?;
+            self.send(worker, change, call).await?;
         }
     }
 
@@ -198,18 +193,12 @@ impl V3Names {
         }
     }
 
-    async fn send(
-        &self,
-        link: &HostLink<'_>,
-        worker: u32,
-        change: V3Change,
-        mut call: NfsCall,
-    ) -> Result<(), PowerCut> {
-        link.tell(|| format!("{change:?}"));
+    async fn send(&self, worker: &V3Worker<'_>, change: V3Change, mut call: NfsCall) -> WorkResult {
+        worker.link.log(|| format!("{change:?}"));
         let mut issued = self.issue(&change);
-        let Ok(done) = self.do_once(link, &change, &mut call).await else {
+        let Ok(done) = self.do_once(worker.link, &change, &mut call).await else {
             self.left_unanswered(&change);
-            self.unanswered.borrow_mut().push((worker, change, call));
+            self.unanswered.borrow_mut().push((worker.number, change, call));
             return Err(PowerCut);
         };
         let NameReply { made, durable } = done;
@@ -221,7 +210,7 @@ impl V3Names {
         for (key, number) in &issued {
             self.ledger.answered(key, *number, durable);
         }
-        link.tell(|| format!("done: {change:?}, stray twin: {}", call.has_stray_twin()));
+        worker.link.log(|| format!("done: {change:?}, stray twin: {}", call.has_stray_twin()));
         if rules::HAS_A_LATE_TWIN && call.has_stray_twin() {
             self.twins.borrow_mut().extend(keys_of(&change));
         }
@@ -234,7 +223,7 @@ impl V3Names {
         link: &HostLink<'_>,
         change: &V3Change,
         call: &mut NfsCall,
-    ) -> Result<NameReply, PowerCut> {
+    ) -> WorkResult<NameReply> {
         let done = match change {
             V3Change::Create(..) | V3Change::MakeDirectory(_) => {
                 let made: CREATE3res = link.ask(call).await?;
@@ -273,7 +262,7 @@ impl V3Names {
         change: &V3Change,
         call: &NfsCall,
         made: Result3<CREATE3resok>,
-    ) -> Result<NameReply, PowerCut> {
+    ) -> WorkResult<NameReply> {
         let (V3Change::Create(key, _) | V3Change::MakeDirectory(key)) = change else {
             unreachable!("what is made has a name");
         };
@@ -336,7 +325,7 @@ impl V3Names {
 
     // --- What is ---
 
-    async fn look(&self, link: &HostLink<'_>, key: &LedgerKey) -> Result<(), PowerCut> {
+    async fn look(&self, link: &HostLink<'_>, key: &LedgerKey) -> WorkResult {
         let found = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
         let wanted = self.ledger.settled_at(key).map(|named| named.handle);
         assert_eq!(found.as_ref().map(bytes_of), wanted, "{key:?}");
@@ -349,7 +338,7 @@ impl V3Names {
         link: &HostLink<'_>,
         directory: usize,
         rng: &mut Rng,
-    ) -> Result<BTreeMap<String, Option<Vec<u8>>>, PowerCut> {
+    ) -> WorkResult<BTreeMap<String, Option<Vec<u8>>>> {
         let dir = &self.directories[directory];
         let count = 600 + rng.below(2_000) as u32;
         let plus = rng.chance(1, 2);
@@ -376,11 +365,7 @@ impl V3Names {
     }
 
     /// Compares all names while nothing is under way.
-    pub(super) async fn check(
-        &self,
-        link: &HostLink<'_>,
-        after_crash: bool,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn check(&self, link: &HostLink<'_>, after_crash: bool) -> WorkResult {
         let mut present: BTreeMap<LedgerKey, V3File> = BTreeMap::new();
         for key in self.ledger.keys() {
             let handle = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
@@ -398,7 +383,7 @@ impl V3Names {
         &self,
         link: &HostLink<'_>,
         present: &BTreeMap<LedgerKey, V3File>,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         for (key, named) in present {
             let (_, links) = named_by(link, &handle_of(named)).await?;
             let names = present.values().filter(|other| *other == named).count();
@@ -414,7 +399,7 @@ impl V3Names {
         &self,
         link: &HostLink<'_>,
         present: &BTreeMap<LedgerKey, V3File>,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let mut rng = link.harness().fork_rng();
         for directory in 0..DIRECTORIES {
             let state = state_of(link, &self.directories[directory]).await?;

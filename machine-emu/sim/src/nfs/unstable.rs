@@ -56,7 +56,8 @@ impl UnstableWrites {
         writes.retain(|write| write.file != file || !overlap(&write.range(), range));
     }
 
-    /// A worker's commit of a file was answered with `verifier`: what it must write again, as offset and bytes.
+    /// A worker's commit of a file was answered with `verifier`: what it must write again, as
+    /// offset and bytes.
     pub(super) fn flush(
         &self,
         (worker, file): (u32, usize),

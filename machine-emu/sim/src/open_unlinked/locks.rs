@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use runtime::seed::Rng;
 
-use crate::harness::PowerCut;
+use crate::harness::WorkResult;
 
 use super::{CrashableClient, CrashableProgram, LEASE_AND_GRACE, OpenUnlinked};
 
@@ -31,7 +31,7 @@ type HeldLocks = RefCell<Vec<HeldLock>>;
 
 impl OpenUnlinked<'_> {
     /// Some programs lock bytes of a file, each for a while; some of them die.
-    pub(super) async fn lock_ranges(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn lock_ranges(&self, client: u32, rng: &mut Rng) -> WorkResult {
         let path = self.fresh_path();
         let restarts = self.harness.restarts();
         let maker = self.program(client);
@@ -51,7 +51,7 @@ impl OpenUnlinked<'_> {
             let program = self.program(client + locker as u32);
             self.locker(locker, program, &path, &held_locks, Rng::new(rng.bits())).boxed_local()
         });
-        let fought: Result<Vec<()>, PowerCut> =
+        let fought: WorkResult<Vec<()>> =
             join_all(fighting.collect::<Vec<_>>()).await.into_iter().collect();
         fought.map(drop)
     }
@@ -63,7 +63,7 @@ impl OpenUnlinked<'_> {
         path: &str,
         held_locks: &HeldLocks,
         mut rng: Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let options = OpenOptions::new().read(true);
         let opened = self.ask(async || program.system.open(path, options).await).await?;
         let file = opened.unwrap_or_else(|error| panic!("{path} cannot be opened: {error}"));
@@ -89,10 +89,10 @@ impl OpenUnlinked<'_> {
                 // The dead believe nothing; their locks go when their leases end.
                 tracing::debug!(now = ?self.harness.cluster.world().now(), path, locker, "dies");
                 program.die();
-                held_locks.borrow_mut().retain(|held| held.locker != locker);
+                held_locks.borrow_mut().retain(|other| other.locker != locker);
                 return Ok(());
             }
-            held_locks.borrow_mut().retain(|held| held.locker != locker);
+            held_locks.borrow_mut().retain(|other| other.locker != locker);
             if file.has_lost_locks() {
                 return Ok(());
             }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::{Attributes, Cause, Credentials, Error, FileSystem, OpenOptions};
-use fileio::protocol::{Error as FileIoError, GetAttributes, Handle, LEASE, Link, ROOT};
+use fileio::protocol::{Error as FileIoError, GetAttributes, Handle, LEASE, ROOT};
 use futures::FutureExt as _;
 use runtime::protocol::{ErrorOf, Undelivered};
 use runtime::seed::Rng;
@@ -24,7 +24,7 @@ use runtime::{Call, Context, NodeId, Protocol, Spawn};
 
 use crate::cluster::OBSERVER;
 use crate::enumerate::volume::flaws;
-use crate::harness::{Harness, PowerCut, RETRY_PAUSE, RoundEnd, TRIES_MAX};
+use crate::harness::{Harness, PowerCut, RETRY_PAUSE, RoundEnd, TRIES_MAX, WorkResult};
 use crate::names::name;
 
 /// Bytes of a file, at most.
@@ -95,7 +95,6 @@ impl CrashableClient {
 
 type UnlinkedFile = client::File<CrashableClient>;
 
-/// One program.
 struct CrashableProgram {
     system: FileSystem<CrashableClient>,
 }
@@ -170,7 +169,7 @@ impl OpenUnlinked<'_> {
     async fn ask<T>(
         &self,
         operation: impl AsyncFn() -> Result<T, Error>,
-    ) -> Result<Result<T, FileIoError>, PowerCut> {
+    ) -> WorkResult<Result<T, FileIoError>> {
         for _ in 0..TRIES_MAX {
             let answer = operation().await;
             if self.harness.is_power_off() {
@@ -192,7 +191,7 @@ impl OpenUnlinked<'_> {
     }
 
     /// One file from its beginning to its end.
-    async fn play(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn play(&self, client: u32, rng: &mut Rng) -> WorkResult {
         let restarts = self.harness.restarts();
         let (path, first) = (self.fresh_path(), self.program(client));
         let options = OpenOptions::new().read(true).write(true);
@@ -243,7 +242,7 @@ impl OpenUnlinked<'_> {
         file: &UnlinkedFile,
         content: &mut Vec<u8>,
         rng: &mut Rng,
-    ) -> Result<Result<(), FileIoError>, PowerCut> {
+    ) -> WorkResult<Result<(), FileIoError>> {
         let offset = rng.below(content.len() as u64 + 1) as usize;
         let mut data = vec![0; 1 + rng.below(FILE_BYTES_MAX / 2) as usize];
         rng.fill(&mut data);
@@ -272,7 +271,7 @@ impl OpenUnlinked<'_> {
         client: u32,
         restarts: u64,
         rng: &mut Rng,
-    ) -> Result<bool, PowerCut> {
+    ) -> WorkResult<bool> {
         let system = self.program(client + rng.below(3) as u32).system;
         if rng.chance(1, 4) {
             let other = self.fresh_path();
@@ -304,7 +303,7 @@ impl OpenUnlinked<'_> {
         system: &FileSystem<CrashableClient>,
         from: &str,
         to: &str,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         for _ in 0..TRIES_MAX {
             let renamed = system.rename(from, to).await;
             if self.harness.is_power_off() {
@@ -330,7 +329,7 @@ impl OpenUnlinked<'_> {
         content: &mut Vec<u8>,
         handle: Handle,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let (some, what) = (rng.index(open.len()), rng.below(8));
         tracing::debug!(now = ?self.harness.cluster.world().now(), ?handle, open = open.len(), what);
         match what {
@@ -355,12 +354,7 @@ impl OpenUnlinked<'_> {
         Ok(())
     }
 
-    async fn cut(
-        &self,
-        file: &UnlinkedFile,
-        content: &mut Vec<u8>,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn cut(&self, file: &UnlinkedFile, content: &mut Vec<u8>, rng: &mut Rng) -> WorkResult {
         let size = rng.below(FILE_BYTES_MAX);
         loop {
             let cut = self.ask(async || file.set_len(size).await).await?;
@@ -383,17 +377,10 @@ impl OpenUnlinked<'_> {
         &self,
         open: &[(CrashableProgram, UnlinkedFile)],
         handle: Handle,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let Some((program, _)) = open.first() else { return Ok(()) };
         let (context, path) = (program.system.machine().context.clone(), self.fresh_path());
-        let link = Link {
-            who: Credentials::root(),
-            call: self.harness.call_id(),
-            file: handle,
-            directory: ROOT,
-            name: name(&path[1..]),
-            durable: true,
-        };
+        let link = self.harness.link_request(handle, (ROOT, name(&path[1..])), true);
         loop {
             let linked = fileio::client::ask(&context, link.clone()).await;
             if self.harness.is_power_off() {
@@ -402,7 +389,7 @@ impl OpenUnlinked<'_> {
             match linked {
                 Err(FileIoError::NotFound {}) => return Ok(()),
                 Err(FileIoError::Undelivered { .. }) => self.harness.pass(RETRY_PAUSE).await,
-                told => panic!("a file without a name got one: {told:?}"),
+                outcome => panic!("a file without a name got one: {outcome:?}"),
             }
         }
     }
@@ -412,7 +399,7 @@ impl OpenUnlinked<'_> {
         &self,
         open: &[(CrashableProgram, UnlinkedFile)],
         content: &[u8],
-    ) -> Result<Handle, PowerCut> {
+    ) -> WorkResult<Handle> {
         let mut handle = ROOT;
         for (_, file) in open {
             let path = String::from_utf8_lossy(file.path()).into_owned();
@@ -428,7 +415,7 @@ impl OpenUnlinked<'_> {
     }
 
     /// A file that has lost its name; after a restart its node may learn that late.
-    async fn nameless(&self, path: &str, file: &UnlinkedFile) -> Result<Attributes, PowerCut> {
+    async fn nameless(&self, path: &str, file: &UnlinkedFile) -> WorkResult<Attributes> {
         let until = self.harness.cluster.world().now() + GONE_WITHIN;
         loop {
             let found = self.ask(async || file.metadata().await).await?;
@@ -443,7 +430,7 @@ impl OpenUnlinked<'_> {
     }
 
     /// A file that is not open is freed in bounded time.
-    async fn is_gone(&self, handle: Handle) -> Result<(), PowerCut> {
+    async fn is_gone(&self, handle: Handle) -> WorkResult {
         let context = self.harness.cluster.application(OBSERVER);
         tracing::debug!(now = ?context.now(), ?handle, "is closed");
         let until = context.now() + GONE_WITHIN;

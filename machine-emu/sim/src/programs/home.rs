@@ -11,8 +11,8 @@ use fileio::model::Model;
 use runtime::Spawn;
 use runtime::seed::Rng;
 
-use super::retrying_client::{OperationFailure, RetryingClient};
-use super::spawn::{ClusterSpawn, ModelSpawn};
+use super::retrying_client::{ClusterClient, OperationFailure, RetryingClient};
+use super::spawn::ModelSpawn;
 
 /// Bytes that a file in a home gets by one write, at most.
 const WRITE_BYTES_MAX: u64 = 5_000;
@@ -144,12 +144,12 @@ impl ProgramHome {
     /// Does `step` on the reference. From now on it is unknown, until it is answered
     /// and made durable, what is there of all that it touches.
     pub(super) async fn foresee(&mut self, step: &PathOperation) -> Result<PathResult, Cause> {
-        let told = perform(&self.reference, step).await;
+        let outcome = perform(&self.reference, step).await;
         if !self.durable.is_empty() {
             let now = self.reference_tree().await;
             self.durable.retain(|path, visible| now.get(path) == Some(visible));
         }
-        told.map_err(|stop| match stop {
+        outcome.map_err(|stop| match stop {
             OperationFailure::Refused(cause) => cause,
             OperationFailure::PowerCut => unreachable!("the reference needs no power"),
         })
@@ -167,15 +167,18 @@ impl ProgramHome {
         tree
     }
 
-    /// While nothing is under way: both sides have the same names, with the same attributes.
-    pub(super) async fn check(&self, real: &RetryingClient<'_, ClusterSpawn>) {
+    /// While nothing is under way: both sides have the same names, with the same attributes. After
+    /// a power cut: what was durable is there, and all that is there can be read.
+    pub(super) async fn check(&self, real: &ClusterClient<'_>, after_crash: bool) {
+        if after_crash {
+            return self.check_after_crash(real).await;
+        }
         let found = tree(real, &self.path).await;
         let wanted = self.reference_tree().await;
         assert_eq!(found.as_ref(), Ok(&wanted), "the home {}", self.path);
     }
 
-    /// After a power cut: what was durable is there, and all that is there can be looked at.
-    pub(super) async fn check_after_crash(&self, real: &RetryingClient<'_, ClusterSpawn>) {
+    async fn check_after_crash(&self, real: &ClusterClient<'_>) {
         for (path, wanted) in &self.durable {
             let found = look(real, path).await;
             // Other names of the file may have come or gone.

@@ -1,5 +1,6 @@
 //! Programs that use the client: some files that all of them write and read, compared with
-//! [`ExpectedContent`], and paths of each program's own, compared with the same client on the reference.
+//! [`ExpectedContent`], and paths of each program's own, compared with the same client on the
+//! reference.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -19,24 +20,16 @@ use runtime::seed::Rng;
 
 use crate::cluster::OBSERVER;
 use crate::files::Habits;
-use crate::harness::{Harness, PowerCut, RoundEnd};
+use crate::harness::{Harness, PowerCut, RoundEnd, WorkResult};
 use crate::planted::Planted;
 use home::{ProgramHome, perform};
-use retrying_client::{OperationFailure, RetryingClient};
+use retrying_client::{ClusterClient, OperationFailure, RetryingClient};
 use shared::{Handles, SharedFiles};
 use spawn::ClusterSpawn;
 
-/// What stops a program: only the power may.
-fn end<T>(stop: OperationFailure) -> Result<T, PowerCut> {
-    match stop {
-        OperationFailure::PowerCut => Err(PowerCut),
-        OperationFailure::Refused(cause) => panic!("refused: {cause}"),
-    }
-}
-
 /// One program: the client on an application node of its own.
 struct ClientProgram<'a> {
-    client: RetryingClient<'a, ClusterSpawn>,
+    client: ClusterClient<'a>,
     /// Its files, as long as it keeps them open.
     handles: Handles,
     home: ProgramHome,
@@ -66,32 +59,26 @@ pub(crate) async fn run(harness: &Harness, habits: Habits, planted: Option<Plant
         let working = programs
             .iter_mut()
             .map(|program| workload.work(program, harness.fork_rng()).boxed_local());
-        match harness.round(working.collect(), habits.round_ms).await {
-            RoundEnd::PowerCut => {
-                harness.recover().await;
-                harness
-                    .within_limit("a check", workload.check_after_crash(&observer, &programs))
-                    .await;
-            }
-            RoundEnd::Orderly => {
-                harness.within_limit("a check", workload.check(&observer, &programs)).await;
-                if harness.fork_rng().chance(1, 2) {
-                    workload.shared.all_committed();
-                    harness.stop_and_recover().await;
-                    harness
-                        .within_limit("a check", workload.shared.check_after_crash(&observer))
-                        .await;
-                    for program in &programs {
-                        harness.within_limit("a check", program.home.check(&observer)).await;
-                    }
-                }
+        let ended = harness.round(working.collect(), habits.round_ms).await;
+        let after_crash = ended == RoundEnd::PowerCut;
+        if after_crash {
+            harness.recover().await;
+        }
+        let checking = workload.check(&observer, &programs, after_crash);
+        harness.within_limit("a check", checking).await;
+        if !after_crash && harness.fork_rng().chance(1, 2) {
+            workload.shared.all_committed();
+            harness.stop_and_recover().await;
+            harness.within_limit("a check", workload.shared.check(&observer, true)).await;
+            for program in &programs {
+                harness.within_limit("a check", program.home.check(&observer, false)).await;
             }
         }
     }
 }
 
 impl<'a> ClientWorkload<'a> {
-    fn client(&self, number: u32) -> RetryingClient<'a, ClusterSpawn> {
+    fn client(&self, number: u32) -> ClusterClient<'a> {
         let context = self.harness.cluster.application(number);
         let mark = context.random();
         let system = FileSystem::new(
@@ -110,25 +97,26 @@ impl<'a> ClientWorkload<'a> {
 
     async fn work(&self, program: &mut ClientProgram<'_>, mut rng: Rng) {
         let first = program.home.first();
-        let mut done = perform(&program.client, &first).await.map(drop).or_else(end);
+        let mut done =
+            perform(&program.client, &first).await.map(drop).or_else(OperationFailure::power_cut);
         while done.is_ok() && !self.harness.is_over() {
             done = self.step(program, &mut rng).await;
         }
     }
 
-    async fn step(&self, program: &mut ClientProgram<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn step(&self, program: &mut ClientProgram<'_>, rng: &mut Rng) -> WorkResult {
         let ClientProgram { client, handles, home } = program;
         match rng.below(100) {
             0..24 => {
                 let step = home.draw(rng);
-                client.tell(|| format!("{step:?}"));
+                client.log(|| format!("{step:?}"));
                 let wanted = home.foresee(&step).await;
                 match perform(client, &step).await {
                     Err(OperationFailure::PowerCut) => return Err(PowerCut),
                     Err(OperationFailure::Refused(cause)) => {
                         assert_eq!(Err(cause), wanted, "{step:?}");
                     }
-                    Ok(told) => assert_eq!(Ok(told), wanted, "{step:?}"),
+                    Ok(outcome) => assert_eq!(Ok(outcome), wanted, "{step:?}"),
                 }
                 Ok(())
             }
@@ -141,26 +129,16 @@ impl<'a> ClientWorkload<'a> {
         }
     }
 
-    /// While nothing is under way.
+    /// While nothing is under way, or after a power cut.
     async fn check(
         &self,
-        observer: &RetryingClient<'_, ClusterSpawn>,
+        observer: &ClusterClient<'_>,
         programs: &[ClientProgram<'_>],
+        after_crash: bool,
     ) {
-        self.shared.check(observer).await;
+        self.shared.check(observer, after_crash).await;
         for program in programs {
-            program.home.check(observer).await;
-        }
-    }
-
-    async fn check_after_crash(
-        &self,
-        observer: &RetryingClient<'_, ClusterSpawn>,
-        programs: &[ClientProgram<'_>],
-    ) {
-        self.shared.check_after_crash(observer).await;
-        for program in programs {
-            program.home.check_after_crash(observer).await;
+            program.home.check(observer, after_crash).await;
         }
     }
 }

@@ -1,11 +1,12 @@
-//! How a program meets failures: it does again, as a whole, what the client gave up.
+//! How a program handles failures: it repeats, as a whole, what the client gave up.
 
 use std::future::Future;
 
 use client::{Cause, Error, FileSystem};
 use runtime::Spawn;
 
-use crate::harness::{Harness, RETRY_PAUSE, TRIES_MAX};
+use super::spawn::ClusterSpawn;
+use crate::harness::{Harness, PowerCut, RETRY_PAUSE, TRIES_MAX, WorkResult};
 
 /// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,29 +17,50 @@ pub(super) enum OperationFailure {
     Refused(Cause),
 }
 
+impl OperationFailure {
+    /// The power cut. Panics if the operation was refused.
+    pub(super) fn power_cut<T>(self) -> WorkResult<T> {
+        match self {
+            Self::PowerCut => Err(PowerCut),
+            Self::Refused(cause) => panic!("refused: {cause}"),
+        }
+    }
+}
+
+/// The file system of a program on the cluster.
+pub(super) type ClusterClient<'a> = RetryingClient<'a, ClusterSpawn>;
+
 /// A program's file system.
 pub(super) struct RetryingClient<'a, S> {
     /// The client under test.
     pub(super) system: FileSystem<S>,
     /// Which program.
     pub(super) number: u32,
-    /// Whose faults excuse failures; without one each operation is tried once.
+    /// Its faults excuse failures; without one each operation is tried once.
     pub(super) harness: Option<&'a Harness>,
 }
 
 impl<S: Spawn> RetryingClient<'_, S> {
-    /// The power has gone: what others did not end is not known.
+    /// The power has gone: the outcome of what is under way is unknown.
     pub(super) fn is_power_off(&self) -> bool {
         self.harness.is_some_and(Harness::is_power_off)
     }
 
-    /// Logs what is done next, for the debugging of a repeated run.
-    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+    /// Logs the next operation, to debug a repeated run.
+    pub(super) fn log(&self, what: impl FnOnce() -> String) {
         if let Some(harness) = self.harness
             && tracing::enabled!(tracing::Level::DEBUG)
         {
             tracing::debug!(now = ?harness.cluster.world().now(), client = self.number, what = what());
         }
+    }
+
+    /// See [`ask`](Self::ask). Panics if the operation is refused.
+    pub(super) async fn must<T, F>(&self, operation: impl Fn() -> F) -> WorkResult<T>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.ask(operation).await.or_else(OperationFailure::power_cut)
     }
 
     /// Does one operation of the client until there is an answer. The client itself asks busy nodes

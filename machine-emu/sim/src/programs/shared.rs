@@ -1,7 +1,7 @@
 //! Files that all programs open, write, append to, cut, sync and read.
 //!
-//! What a program reads after an open holds every byte that was written, by whomever, before that:
-//! [`ExpectedContent`] knows since when each byte was answered.
+//! A program reads every byte that any program wrote before the open: [`ExpectedContent`] knows
+//! when each byte was answered.
 
 use std::cell::RefCell;
 
@@ -9,12 +9,11 @@ use client::{OpenOptions, Regions};
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::end;
-use super::retrying_client::RetryingClient;
+use super::retrying_client::ClusterClient;
 use super::spawn::ClusterSpawn;
 use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
-use crate::harness::PowerCut;
+use crate::harness::{PowerCut, WorkResult};
 
 /// A read of this length is split into several concurrent requests.
 const LONG_READ_BYTES: usize = 9 << 20;
@@ -25,7 +24,7 @@ type SharedFile = client::File<ClusterSpawn>;
 pub(super) struct SharedFiles {
     habits: Habits,
     contents: Vec<RefCell<ExpectedContent>>,
-    /// Shared by those who write blocks of their own; exclusive to cut, to append, to write any.
+    /// Shared to write one's own blocks; exclusive to cut, to append, to write any.
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one program.
     group: u64,
@@ -35,6 +34,14 @@ pub(super) struct SharedFiles {
 struct OpenSharedFile {
     file: SharedFile,
     position: u64,
+}
+
+/// One operation of a program on an open file.
+struct SharedTurn<'a> {
+    client: &'a ClusterClient<'a>,
+    index: usize,
+    file: &'a SharedFile,
+    content: &'a RefCell<ExpectedContent>,
 }
 
 /// The files that one program keeps open.
@@ -60,155 +67,125 @@ impl SharedFiles {
     }
 
     /// Makes the files, durably.
-    pub(super) async fn create(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-    ) -> Result<(), PowerCut> {
-        client.ask(|| client.system.mkdir("/shared")).await.or_else(end)?;
+    pub(super) async fn create(&self, client: &ClusterClient<'_>) -> WorkResult {
+        client.must(|| client.system.mkdir("/shared")).await?;
         for file in 0..self.contents.len() {
-            client.ask(|| client.system.create(path(file))).await.or_else(end)?;
+            client.must(|| client.system.create(path(file))).await?;
         }
-        client.ask(|| client.system.sync()).await.or_else(end)
+        client.must(|| client.system.sync()).await
     }
 
     /// One operation on some file.
     pub(super) async fn step(
         &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
+        client: &ClusterClient<'_>,
         handles: &mut Handles,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let index = rng.index(self.contents.len());
         let kept = &mut handles.0[index];
         if kept.is_none() || rng.chance(1, 8) {
             let options = OpenOptions::new().read(true).write(true);
-            let file =
-                client.ask(|| client.system.open(path(index), options)).await.or_else(end)?;
+            let file = client.must(|| client.system.open(path(index), options)).await?;
             *kept = Some(OpenSharedFile { file, position: 0 });
         }
         let Some(OpenSharedFile { file, position }) = kept else { return Ok(()) };
+        let turn = &SharedTurn { client, index, file, content: &self.contents[index] };
         match rng.below(74) {
-            0..28 => self.write_own(client, index, file, rng).await,
-            28..32 => self.write_any(client, index, file, rng).await,
-            32..36 => self.append(client, index, file, rng).await,
-            36..40 => self.cut(client, index, file, rng).await,
-            40..50 => self.sync(client, index, file).await,
-            50..53 => self.look(client, index, file).await,
+            0..28 => self.write_own(turn, rng).await,
+            28..32 => self.write_any(turn, rng).await,
+            32..36 => self.append(turn, rng).await,
+            36..40 => self.cut(turn, rng).await,
+            40..50 => self.sync(turn).await,
+            50..53 => self.look(turn).await,
             53..55 => {
                 *kept = None;
                 Ok(())
             }
             _ => {
                 if rng.chance(1, 2) {
-                    *position = rng.below(self.contents[index].borrow().size().1 + 2 * BLOCK);
+                    *position = rng.below(turn.content.borrow().size().1 + 2 * BLOCK);
                 }
-                *position += self.read(client, index, file, *position, rng).await?;
+                *position += self.read(turn, *position, rng).await?;
                 Ok(())
             }
         }
     }
 
     /// Writes somewhere in a group of blocks of the program's own.
-    async fn write_own(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
-        let _shared = self.locks.shared(index).await;
+    async fn write_own(&self, turn: &SharedTurn<'_>, rng: &mut Rng) -> WorkResult {
+        let _shared = self.locks.shared(turn.index).await;
         if rng.chance(1, 4) {
-            return self.write_own_list(client, index, file, rng).await;
+            return self.write_own_list(turn, rng).await;
         }
-        let range = self.habits.own_range(client.number, self.group, false, rng);
+        let range = self.habits.own_range(turn.client.number, self.group, false, rng);
         let Some(range) = range else { return Ok(()) };
-        self.write(client, index, file, range, rng).await
+        self.write(turn, range, rng).await
     }
 
     /// Writes a vector in a group of blocks of the program's own, and reads it.
-    async fn write_own_list(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
-        let range = self.habits.own_range(client.number, self.group, false, rng);
+    async fn write_own_list(&self, turn: &SharedTurn<'_>, rng: &mut Rng) -> WorkResult {
+        let range = self.habits.own_range(turn.client.number, self.group, false, rng);
         let Some((offset, length)) = range else { return Ok(()) };
         let block = rng.below(length.min(3 * BLOCK)) + 1;
         let stride = block + rng.below(2 * block);
         let count = ((length - block) / stride + 1).min(64);
         let regions = Regions::strided(offset, block, count, stride).expect("in a small file");
         let data = any_bytes(regions.bytes(), rng);
-        let name = path(index);
-        client.tell(|| format!("{name}: write {count} times {block} from {offset}, each {stride}"));
-        let content = &self.contents[index];
-        let issued = content.borrow_mut().issue_list(&regions, &data);
-        client.ask(|| file.write_list(&regions, data.clone())).await.or_else(end)?;
-        content.borrow_mut().acknowledge(&issued);
+        let name = path(turn.index);
+        turn.client
+            .log(|| format!("{name}: write {count} times {block} from {offset}, each {stride}"));
+        let issued = turn.content.borrow_mut().issue_list(&regions, &data);
+        turn.client.must(|| turn.file.write_list(&regions, data.clone())).await?;
+        turn.content.borrow_mut().acknowledge(&issued);
 
-        let moment = content.borrow().moment();
+        let moment = turn.content.borrow().moment();
         let read = || async {
             let mut out = vec![0; data.len()];
-            let count = file.read_list(&regions, &mut out).await?;
+            let count = turn.file.read_list(&regions, &mut out).await?;
             out.truncate(count);
             Ok(out)
         };
-        let read = client.ask(read).await.or_else(end)?;
+        let read = turn.client.must(read).await?;
         for region in regions.walk(0..u64::MAX) {
             let from = (region.position as usize).min(read.len());
             let to = ((region.position + region.length) as usize).min(read.len());
             let found = &read[from..to];
-            let checked = content.borrow().check_read(&moment, region.offset, region.length, found);
+            let checked =
+                turn.content.borrow().check_read(&moment, region.offset, region.length, found);
             checked.unwrap_or_else(|wrong| panic!("{name}, in a list: {wrong}"));
         }
         Ok(())
     }
 
     /// Writes anywhere, while there is no other writer.
-    async fn write_any(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
-        let _alone = self.locks.exclusive(index).await;
+    async fn write_any(&self, turn: &SharedTurn<'_>, rng: &mut Rng) -> WorkResult {
+        let _alone = self.locks.exclusive(turn.index).await;
         let range = self.habits.any_range(rng);
-        self.write(client, index, file, range, rng).await
+        self.write(turn, range, rng).await
     }
 
     async fn write(
         &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
+        turn: &SharedTurn<'_>,
         (offset, length): (u64, u64),
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let data = any_bytes(length, rng);
-        client.tell(|| format!("{}: write {length} at {offset}", path(index)));
-        let content = &self.contents[index];
-        let issued = content.borrow_mut().issue_write(offset, &data);
-        client.ask(|| file.write_at(offset, data.clone())).await.or_else(end)?;
-        content.borrow_mut().acknowledge(&issued);
+        turn.client.log(|| format!("{}: write {length} at {offset}", path(turn.index)));
+        let issued = turn.content.borrow_mut().issue_write(offset, &data);
+        turn.client.must(|| turn.file.write_at(offset, data.clone())).await?;
+        turn.content.borrow_mut().acknowledge(&issued);
         Ok(())
     }
 
-    /// Appends, while there is no other writer. A program that does not know how much of it was done
-    /// must not append again: it writes at the same place.
-    async fn append(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
-        let _alone = self.locks.exclusive(index).await;
-        let content = &self.contents[index];
-        let (offset, longest) = content.borrow().size();
+    /// Appends, while there is no other writer. A program that does not know how much of it was
+    /// done must not append again: it writes at the same place.
+    async fn append(&self, turn: &SharedTurn<'_>, rng: &mut Rng) -> WorkResult {
+        let _alone = self.locks.exclusive(turn.index).await;
+        let (offset, longest) = turn.content.borrow().size();
         if offset != longest {
-            assert!(client.is_power_off(), "there is no other writer");
+            assert!(turn.client.is_power_off(), "there is no other writer");
             return Err(PowerCut);
         }
         let room = self.habits.blocks as u64 * BLOCK - offset;
@@ -217,121 +194,92 @@ impl SharedFiles {
             return Ok(());
         }
         let data = any_bytes(length, rng);
-        client.tell(|| format!("{}: append {length} at {offset}", path(index)));
-        let issued = content.borrow_mut().issue_write(offset, &data);
+        turn.client.log(|| format!("{}: append {length} at {offset}", path(turn.index)));
+        let issued = turn.content.borrow_mut().issue_write(offset, &data);
         let tried = std::cell::Cell::new(false);
         let append = || async {
             if tried.replace(true) {
-                file.write_at(offset, data.clone()).await.map(|()| offset + length)
+                turn.file.write_at(offset, data.clone()).await.map(|()| offset + length)
             } else {
-                file.append(data.clone()).await
+                turn.file.append(data.clone()).await
             }
         };
-        let end_now = client.ask(append).await.or_else(end)?;
+        let end_now = turn.client.must(append).await?;
         assert_eq!(end_now, offset + length, "where the appended bytes end");
-        content.borrow_mut().acknowledge(&issued);
+        turn.content.borrow_mut().acknowledge(&issued);
         Ok(())
     }
 
     /// Cuts or lengthens the file, or empties it by opening it.
-    async fn cut(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
-        let _alone = self.locks.exclusive(index).await;
-        let content = &self.contents[index];
-        let size = self.habits.any_size(content.borrow().size().1, rng);
-        client.tell(|| format!("{}: cut to {size}", path(index)));
-        let issued = content.borrow_mut().issue_cut(size);
+    async fn cut(&self, turn: &SharedTurn<'_>, rng: &mut Rng) -> WorkResult {
+        let _alone = self.locks.exclusive(turn.index).await;
+        let size = self.habits.any_size(turn.content.borrow().size().1, rng);
+        turn.client.log(|| format!("{}: cut to {size}", path(turn.index)));
+        let issued = turn.content.borrow_mut().issue_cut(size);
         if size == 0 && rng.chance(1, 2) {
-            client.ask(|| client.system.create(path(index))).await.or_else(end)?;
+            turn.client.must(|| turn.client.system.create(path(turn.index))).await?;
         } else {
-            client.ask(|| file.set_len(size)).await.or_else(end)?;
+            turn.client.must(|| turn.file.set_len(size)).await?;
         }
-        content.borrow_mut().acknowledge(&issued);
+        turn.content.borrow_mut().acknowledge(&issued);
         Ok(())
     }
 
     /// Reads from `offset`; how many bytes came.
-    async fn read(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-        offset: u64,
-        rng: &mut Rng,
-    ) -> Result<u64, PowerCut> {
-        let _shared = self.locks.shared(index).await;
+    async fn read(&self, turn: &SharedTurn<'_>, offset: u64, rng: &mut Rng) -> WorkResult<u64> {
+        let _shared = self.locks.shared(turn.index).await;
         let length = match rng.below(16) {
             0 => LONG_READ_BYTES,
             _ => rng.below(40 * BLOCK) as usize,
         };
-        let content = &self.contents[index];
-        client.tell(|| format!("{}: read {length} at {offset}", path(index)));
-        let moment = content.borrow().moment();
-        let read = client.ask(|| file.read_bytes_at(offset, length)).await.or_else(end)?.concat();
-        let checked = content.borrow().check_read(&moment, offset, length as u64, &read);
-        checked.unwrap_or_else(|wrong| panic!("{}: {wrong}", path(index)));
+        turn.client.log(|| format!("{}: read {length} at {offset}", path(turn.index)));
+        let moment = turn.content.borrow().moment();
+        let read = turn.client.must(|| turn.file.read_bytes_at(offset, length)).await?.concat();
+        let checked = turn.content.borrow().check_read(&moment, offset, length as u64, &read);
+        checked.unwrap_or_else(|wrong| panic!("{}: {wrong}", path(turn.index)));
         Ok(read.len() as u64)
     }
 
-    async fn sync(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-    ) -> Result<(), PowerCut> {
-        let _shared = self.locks.shared(index).await;
-        let content = &self.contents[index];
-        client.tell(|| format!("{}: sync", path(index)));
-        let moment = content.borrow().moment();
-        client.ask(|| file.sync()).await.or_else(end)?;
-        content.borrow_mut().committed(&moment);
+    async fn sync(&self, turn: &SharedTurn<'_>) -> WorkResult {
+        let _shared = self.locks.shared(turn.index).await;
+        turn.client.log(|| format!("{}: sync", path(turn.index)));
+        let moment = turn.content.borrow().moment();
+        turn.client.must(|| turn.file.sync()).await?;
+        turn.content.borrow_mut().committed(&moment);
         Ok(())
     }
 
     /// Makes everything durable.
-    pub(super) async fn sync_all(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-    ) -> Result<(), PowerCut> {
-        client.tell(|| "sync all".to_owned());
-        let mut held = Vec::new();
+    pub(super) async fn sync_all(&self, client: &ClusterClient<'_>) -> WorkResult {
+        client.log(|| "sync all".to_owned());
+        let mut guards = Vec::new();
         for index in 0..self.contents.len() {
-            held.push(self.locks.shared(index).await);
+            guards.push(self.locks.shared(index).await);
         }
         let moments: Vec<_> =
             self.contents.iter().map(|content| content.borrow().moment()).collect();
-        client.ask(|| client.system.sync()).await.or_else(end)?;
+        client.must(|| client.system.sync()).await?;
         for (content, moment) in self.contents.iter().zip(&moments) {
             content.borrow_mut().committed(moment);
         }
         Ok(())
     }
 
-    async fn look(
-        &self,
-        client: &RetryingClient<'_, ClusterSpawn>,
-        index: usize,
-        file: &SharedFile,
-    ) -> Result<(), PowerCut> {
-        let _shared = self.locks.shared(index).await;
-        let content = &self.contents[index];
-        let least = content.borrow().size().0;
-        let by_handle = client.ask(|| file.metadata()).await.or_else(end)?.size;
-        let by_path = client.ask(|| client.system.metadata(path(index))).await.or_else(end)?.size;
-        let most = content.borrow().size().1;
+    async fn look(&self, turn: &SharedTurn<'_>) -> WorkResult {
+        let _shared = self.locks.shared(turn.index).await;
+        let least = turn.content.borrow().size().0;
+        let by_handle = turn.client.must(|| turn.file.metadata()).await?.size;
+        let by_path =
+            turn.client.must(|| turn.client.system.metadata(path(turn.index))).await?.size;
+        let most = turn.content.borrow().size().1;
         for size in [by_handle, by_path] {
             let right = (least..=most).contains(&size);
-            assert!(right, "{} has {size} bytes, not {least}..{most}", path(index));
+            assert!(right, "{} has {size} bytes, not {least}..{most}", path(turn.index));
         }
         Ok(())
     }
 
-    async fn read_all(&self, client: &RetryingClient<'_, ClusterSpawn>, index: usize) -> Vec<u8> {
+    async fn read_all(&self, client: &ClusterClient<'_>, index: usize) -> Vec<u8> {
         let length = (self.habits.blocks + 1) * BLOCK as usize;
         let options = OpenOptions::new().read(true);
         let read = client.ask(|| async {
@@ -341,29 +289,17 @@ impl SharedFiles {
         read.await.unwrap_or_else(|stop| panic!("{}: {stop:?}", path(index))).concat()
     }
 
-    /// While there is no writer.
-    pub(super) async fn check(&self, client: &RetryingClient<'_, ClusterSpawn>) {
+    /// Compares all files while there is no writer, or after a power cut.
+    pub(super) async fn check(&self, client: &ClusterClient<'_>, after_crash: bool) {
         for (index, content) in self.contents.iter().enumerate() {
             let data = self.read_all(client, index).await;
-            let observed = content.borrow_mut().observe(&data);
-            observed.unwrap_or_else(|wrong| panic!("at rest, {}: {wrong}", path(index)));
-        }
-    }
-
-    /// After the power went.
-    pub(super) async fn check_after_crash(&self, client: &RetryingClient<'_, ClusterSpawn>) {
-        for (index, content) in self.contents.iter().enumerate() {
-            let data = self.read_all(client, index).await;
-            let flushed = content.borrow_mut().flush(&data);
-            flushed.unwrap_or_else(|wrong| panic!("after a crash, {}: {wrong}", path(index)));
+            let checked = content.borrow_mut().check_all(&data, after_crash);
+            checked.unwrap_or_else(|wrong| panic!("{}: {wrong}", path(index)));
         }
     }
 
     /// A clean stop follows.
     pub(super) fn all_committed(&self) {
-        for content in &self.contents {
-            let moment = content.borrow().moment();
-            content.borrow_mut().committed(&moment);
-        }
+        self.contents.iter().for_each(|content| content.borrow_mut().all_committed());
     }
 }

@@ -130,8 +130,8 @@ faults! {
     /// Nodes live in `count` processes: those of one kind with equal indices modulo `count` die and
     /// come back together, and know it.
     Processes "processes" { count: u32 }
-    /// How messages fare from now on. Lost, doubled and damaged ones are requests that change nothing,
-    /// or have a call id: of applications only, or of all nodes.
+    /// How messages fare from now on. Lost, doubled and damaged ones are requests that change
+    /// nothing, or have a call id: of applications only, or of all nodes.
     Network "network" {
         loss_ppm: u32, corrupt_ppm: u32, duplicate_ppm: u32, reorder_ppm: u32, delay_ppm: u32,
         delay_max_ns: u64, jitter_ns: u64, loses_any: bool,
@@ -191,12 +191,12 @@ faults! {
     SwapDisks "swap-disks" { disk: String, other: String }
     /// All processes die, the disks keep their power. A round ends with it.
     KillAll "kill-all" {}
-    /// The process of a node dies, with the power of its disks unless they keep it, and starts again
-    /// while all others live on. One at a time: those that come too early wait.
+    /// The process of a node dies, with the power of its disks unless they keep it, and starts
+    /// again while all others live on. One at a time: those that come too early wait.
     Restart "restart" { node: NodeId, for_us: u64, keeps_power: bool }
-    /// The file-system nodes of one process move to others by plan, or its disk nodes end in order and come
-    /// back, while all others live on: they hand over, and each starts after a while. No node is notified of a
-    /// loss. Takes turns with `restart`.
+    /// The file-system nodes of one process move to others by plan, or its disk nodes end in order
+    /// and come back, while all others live on: they hand over, and each starts after a while. No
+    /// node is notified of a loss. Takes turns with `restart`.
     Move "move" { node: NodeId, for_us: u64 }
     /// The power of everything goes. A round ends with it.
     PowerCut "power-cut" {}

@@ -1,7 +1,7 @@
 //! What is done to a cluster in one run, as data: drawn from the seed, printed, edited, replayed.
 //!
-//! A schedule is text, one fault in a line, with the part of the run and the virtual time since that
-//! part began:
+//! A schedule is text, one fault in a line, with the part of the run and the virtual time since
+//! that part began:
 //!
 //! ```text
 //! setup       at 0 us: network loss_ppm=0 corrupt_ppm=0 ...

@@ -48,7 +48,7 @@ fn write_number(page: &mut String, name: &str, number: &Number) -> fmt::Result {
     let mark = if fitted.is_some() { '*' } else { ' ' };
     let name = name.replace('_', " ");
     writeln!(page, "  {confidence:?}{mark} {name:<15} {value:>10} {unit}")?;
-    let source = fitted.iter().fold(source.clone(), |told, to| format!("{told}; fitted {to}"));
+    let source = fitted.iter().fold(source.clone(), |text, to| format!("{text}; fitted {to}"));
     for line in broken(&source, WIDTH - INDENT) {
         writeln!(page, "{:INDENT$}{line}", "")?;
     }

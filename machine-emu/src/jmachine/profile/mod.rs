@@ -280,9 +280,9 @@ mod tests {
             (ONE.replace("based_on = 'ideal'", ""), "mine.toml has no node."),
             (format!("{ONE}\n[nodes]\n"), "unknown field `nodes`"),
         ];
-        for (text, told) in bad {
+        for (text, expected) in bad {
             let error = Profile::parse(&text, "mine.toml").unwrap_err().to_string();
-            assert!(error.contains(told), "{error}, not {told}");
+            assert!(error.contains(expected), "{error}, not {expected}");
         }
     }
 

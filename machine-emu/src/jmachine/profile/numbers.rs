@@ -196,7 +196,8 @@ tables! {
 
     /// The host: a workstation behind an interface of its own.
     host: HostNumbers / HostPatch {
-        /// Interval at which the process with the interface polls for messages and for bytes from outside.
+        /// Interval at which the process with the interface polls for messages and for bytes from
+        /// outside.
         poll: "us",
         /// A word goes between the FIFOs of the interface and the memory.
         word: "us per word",

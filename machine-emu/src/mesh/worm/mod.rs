@@ -3,27 +3,28 @@
 //! A worm reaches from its head back to its tail over the channels that it holds. Its head asks for
 //! the next channel `d` cycles after it crossed the last one, and crosses it when it is free; who
 //! asked first goes first. When the tail has crossed a channel follows in closed form from the
-//! heads' times (references: wormhole routing with B flits of buffer and credit delay c): of F flits
-//! the last crosses channel q at
+//! heads' times (references: wormhole routing with B flits of buffer and credit delay c): of F
+//! flits the last crosses channel q at
 //!
 //! `R(q) = max over j = q ..= q + floor((F-1)/B) of h(j) + (F-1 - (j-q) B) + (j-q) c`
 //!
-//! because that many flits still have to pass j when the buffers between are full. It is known as soon
-//! as the head has crossed the last j, often long before it happens: then the channel goes to the
-//! first that waits, at `R(q) + 1` plus the gap. So no event is needed for tails.
+//! because that many flits still have to pass j when the buffers between are full. It is known as
+//! soon as the head has crossed the last j, often long before it happens: then the channel goes to
+//! the first that waits, at `R(q) + 1` plus the gap. So no event is needed for tails.
 //!
 //! Into the queue at its end a worm goes only if the whole message has room there; else it stays
-//! where it is, with all its channels. A forwarder sends the second leg on while the first comes in.
+//! where it is, with all its channels. A forwarder sends the second leg on while the first comes
+//! in.
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `worms.rs` | messages and channels |
 //! | `queue.rs` | queues that fill |
 //! | `share.rs` | wires that priorities or directions share |
-//! | `look.rs` | what stands still |
 
-mod look;
 mod queue;
 mod share;
+mod worms;
 
 use super::calendar::Calendar;
 use super::forward::Forwarders;
@@ -33,6 +34,8 @@ use super::timing::{
     Delivery, LETTER_WORDS_MAX, Letter, MeshCounters, MeshTiming, Priority, ROW_WORDS, Wires,
 };
 use super::{ForwardPolicy, SendError};
+use queue::WormQueues;
+use worms::{Hop, Worm, WormChannel, WormTable};
 
 /// Channels of a node: eight of each priority.
 const CHANNELS_PER_NODE: u32 = 16;
@@ -41,66 +44,6 @@ const NONE: u32 = u32::MAX;
 /// Messages in the mesh or waiting to enter it, at most.
 pub const LETTERS_MAX: usize = 1 << 22;
 
-/// A channel of one direction and one priority.
-#[derive(Clone, Copy, Debug)]
-struct WormChannel {
-    /// If not held: since or from when.
-    free_at: u64,
-    /// The last worm whose head has crossed.
-    owner: u32,
-    /// When the owner's tail has crossed is not known yet.
-    held: bool,
-    first_waiter: u32,
-    last_waiter: u32,
-}
-
-/// The crossing of one channel.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hop {
-    /// When the head crossed, plus what thieves of the wire took since.
-    cycle: u64,
-    channel: u32,
-}
-
-/// One message on one leg of its way.
-#[derive(Clone, Copy, Debug)]
-struct Worm {
-    /// Where its head is, or will be once it has what it asks for.
-    at: u32,
-    /// The end of this leg.
-    to: u32,
-    flits: u32,
-    /// Channels behind the head that its flits can fill: floor((F-1)/B).
-    window: u32,
-    /// Channels that the head has crossed.
-    crossed: u32,
-    /// The next in the line for a channel.
-    next: u32,
-    /// When it asked for what it waits for.
-    asked: u64,
-    /// Cycles that others took of its shared wires: see [`Wires`].
-    stolen: u64,
-    /// The last that it met on a link, in the other direction.
-    rival: u64,
-    level: Priority,
-    number: u64,
-    letter: Letter,
-    sent: u64,
-    via: Option<u32>,
-    /// The queue of the forwarder that this leg comes from.
-    room: Option<u32>,
-}
-
-/// One queue of a node.
-#[derive(Clone, Copy, Debug, Default)]
-struct WormQueue {
-    used: u32,
-    spilled: u32,
-    /// The worm that stands before it, and from when it could go in.
-    blocked: Option<(u32, u64)>,
-    spilling: bool,
-}
-
 /// What happens in a cycle, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CycleStep {
@@ -108,7 +51,7 @@ enum CycleStep {
     Room,
     /// A queue has been spilled.
     Spilled,
-    /// A head asks for its next channel.
+    /// A head requests its next channel.
     Ask,
     /// A tail is in its queue.
     Deliver,
@@ -156,15 +99,9 @@ pub struct Mesh {
     timing: MeshTiming,
     forwarders: Forwarders,
     calendar: Calendar,
-    channels: Vec<WormChannel>,
-    worms: Vec<Worm>,
-    free: Vec<u32>,
-    /// The crossings of all worms, `stride` for each.
-    hops: Vec<Hop>,
-    stride: usize,
-    queues: Vec<WormQueue>,
-    /// What the handler of a queue cannot go on without: see [`Mesh::handler_waits`].
-    pub(super) handlers: Vec<Option<u64>>,
+    pub(super) channels: Vec<WormChannel>,
+    pub(super) worms: WormTable,
+    pub(super) queues: WormQueues,
     numbers: u64,
     counters: MeshCounters,
     /// Channels that go to worms: work of one event.
@@ -181,22 +118,18 @@ impl Mesh {
         let empty = WormChannel {
             free_at: 0,
             owner: NONE,
-            held: false,
+            occupied: false,
             first_waiter: NONE,
             last_waiter: NONE,
         };
         Self {
             // Into the mesh, out of it, and the links between.
-            stride: geometry.diameter() as usize + 2,
+            worms: WormTable::new(geometry.diameter() as usize + 2),
             timing,
             forwarders: Forwarders::new(policy),
             calendar: Calendar::new(),
             channels: vec![empty; (nodes * CHANNELS_PER_NODE) as usize],
-            worms: Vec::new(),
-            free: Vec::new(),
-            hops: Vec::new(),
-            queues: vec![WormQueue::default(); nodes as usize * 2],
-            handlers: vec![None; nodes as usize * 2],
+            queues: WormQueues::new(nodes),
             numbers: 0,
             counters: MeshCounters::default(),
             grants: Vec::new(),
@@ -221,10 +154,10 @@ impl Mesh {
         self.counters
     }
 
-    /// Messages that were sent and have not been delivered. Those of a row count once their turn has
-    /// come.
+    /// Messages that were sent and have not been delivered. Those of a row count once their turn
+    /// has come.
     pub fn in_flight(&self) -> u64 {
-        (self.worms.len() - self.free.len()) as u64
+        self.worms.len() as u64
     }
 
     /// The first cycle that is not over.
@@ -248,11 +181,12 @@ impl Mesh {
         self.forwarders.policy()
     }
 
-    /// Records that the handlers have taken a delivered message out of its queue in `cycle`.
-    pub fn taken(&mut self, delivery: &Delivery, cycle: u64) {
+    /// The handlers take a delivered message out of its queue in `cycle`.
+    pub fn take(&mut self, delivery: &Delivery, cycle: u64) {
         if let Some(recorder) = &mut self.recorder {
             recorder.taken(delivery, cycle);
         }
+        self.consume(delivery.to, delivery.priority, delivery.words, cycle);
     }
 
     /// What was recorded.
@@ -287,7 +221,7 @@ impl Mesh {
             Some(queue_words) if rows(whole) > queue_words => {
                 Err(SendError::QueueTooSmall { words: whole, queue_words })
             }
-            _ if self.worms.len() - self.free.len() >= LETTERS_MAX => Err(SendError::Busy),
+            _ if self.worms.len() >= LETTERS_MAX => Err(SendError::Busy),
             _ => Ok(()),
         }
     }
@@ -323,21 +257,10 @@ impl Mesh {
         }
     }
 
-    /// A slot for a worm.
-    fn place(&mut self, worm: Worm) -> u32 {
-        if let Some(slot) = self.free.pop() {
-            self.worms[slot as usize] = worm;
-            return slot;
-        }
-        self.worms.push(worm);
-        self.hops.resize(self.hops.len() + self.stride, Hop::default());
-        self.worms.len() as u32 - 1
-    }
-
-    /// A worm will ask for its first channel.
+    /// A worm will request its first channel.
     fn start(&mut self, cycle: u64, worm: Worm) {
         let number = worm.number;
-        let slot = self.place(worm);
+        let slot = self.worms.insert(worm);
         self.calendar.push(cycle, entry(CycleStep::Ask, number, slot));
     }
 
@@ -376,9 +299,9 @@ impl Mesh {
         self.due = due;
     }
 
-    /// The head of a worm asks for its next channel.
+    /// The head of a worm requests its next channel.
     fn ask(&mut self, slot: u32, cycle: u64) {
-        let worm = &mut self.worms[slot as usize];
+        let worm = self.worms.get_mut(slot);
         worm.asked = cycle;
         let channel = if worm.crossed == 0 {
             channel_of(worm.at, worm.level, Direction::In)
@@ -389,7 +312,7 @@ impl Mesh {
             channel
         };
         let state = &mut self.channels[channel as usize];
-        if !state.held {
+        if !state.occupied {
             let cycle = cycle.max(state.free_at);
             self.grants.push((slot, channel, cycle));
             return self.settle();
@@ -399,7 +322,7 @@ impl Mesh {
         if last == NONE {
             state.first_waiter = slot;
         } else {
-            self.worms[last as usize].next = slot;
+            self.worms.get_mut(last).next = slot;
         }
     }
 
@@ -407,7 +330,7 @@ impl Mesh {
     fn settle(&mut self) {
         while let Some((slot, channel, cycle)) = self.grants.pop() {
             let state = &mut self.channels[channel as usize];
-            state.held = true;
+            state.occupied = true;
             state.owner = slot;
             if channel & 7 == Direction::Out as u32 {
                 self.admit(slot, channel, cycle);
@@ -423,14 +346,14 @@ impl Mesh {
             Wires::Own => cycle,
             wires => self.share(slot, channel, cycle, wires),
         };
-        let worm = &mut self.worms[slot as usize];
+        let worm = self.worms.get_mut(slot);
         let index = worm.crossed;
         worm.crossed += 1;
         let (flits, window, asked) = (worm.flits, worm.window, worm.asked);
         // While the head waits the flits behind it catch up.
         worm.stolen = worm.stolen.saturating_sub(cycle - asked);
         let hop = Hop { cycle: cycle + worm.stolen, channel };
-        self.hops[slot as usize * self.stride + index as usize] = hop;
+        self.worms.hops_mut(slot)[index as usize] = hop;
         self.counters.crossings += 1;
         self.counters.stalled_cycles += cycle - asked;
         if let Some(recorder) = &mut self.recorder {
@@ -438,7 +361,7 @@ impl Mesh {
             if channel & 7 == Direction::Out as u32 {
                 let (node, level, _) = describe(channel);
                 let queue = queue_of(node, level);
-                recorder.queued(cycle, queue, self.queues[queue as usize].used);
+                recorder.queued(cycle, queue, self.queues.all[queue as usize].used);
             }
         }
         if index == 0 {
@@ -447,7 +370,7 @@ impl Mesh {
         if channel & 7 == Direction::Out as u32 {
             return self.finish(slot);
         }
-        let number = self.worms[slot as usize].number;
+        let number = self.worms.get(slot).number;
         self.calendar.push(cycle + self.timing.hop_cycles, entry(CycleStep::Ask, number, slot));
         if index >= window {
             self.release(slot, index - window);
@@ -457,19 +380,19 @@ impl Mesh {
     /// The next message of a row waits for the one before, ahead of all others: a handler sends its
     /// messages before the next one of its level runs.
     fn continue_row(&mut self, slot: u32, channel: u32, cycle: u64) {
-        let Worm { letter, via, room, .. } = self.worms[slot as usize];
+        let Worm { letter, via, room, .. } = *self.worms.get(slot);
         // The second leg starts at a forwarder: the row goes on where it began.
         if letter.count == 1 || room.is_some() {
             return;
         }
-        let before = self.worms[slot as usize].number;
+        let before = self.worms.get(slot).number;
         let next = self.make(cycle + 1, Letter { count: letter.count - 1, ..letter }, via);
         if let Some(recorder) = &mut self.recorder {
             recorder.continued(cycle + 1, next.number, before, &next.letter);
         }
-        let next = self.place(next);
+        let next = self.worms.insert(next);
         let state = &mut self.channels[channel as usize];
-        self.worms[next as usize].next = std::mem::replace(&mut state.first_waiter, next);
+        self.worms.get_mut(next).next = std::mem::replace(&mut state.first_waiter, next);
         if state.last_waiter == NONE {
             state.last_waiter = next;
         }
@@ -477,39 +400,39 @@ impl Mesh {
 
     /// When the tail crosses channel `index` of the way is known now: see the module.
     fn release(&mut self, slot: u32, index: u32) {
-        let worm = &self.worms[slot as usize];
-        let start = slot as usize * self.stride + index as usize;
+        let worm = self.worms.get(slot);
+        let start = index as usize;
         let last = start + (worm.crossed - 1 - index).min(worm.window) as usize;
         let mut rest = u64::from(worm.flits - 1);
         let mut tail = 0;
-        for hop in &self.hops[start..=last] {
+        for hop in &self.worms.hops(slot)[start..=last] {
             tail = tail.max(hop.cycle + rest);
             // Wraps at the end of the window only, when it is not used any more.
             rest = rest
                 .wrapping_add(self.timing.credit_cycles)
                 .wrapping_sub(u64::from(self.timing.buffer_flits));
         }
-        self.free_channel(slot, start, index, tail);
+        self.free_channel(slot, index, tail);
     }
 
-    fn free_channel(&mut self, slot: u32, hop: usize, index: u32, tail: u64) {
+    fn free_channel(&mut self, slot: u32, index: u32, tail: u64) {
         if index == 0
-            && let Some(queue) = self.worms[slot as usize].room
+            && let Some(queue) = self.worms.get(slot).room
         {
             // All of it has left the forwarder.
-            let words = rows(self.worms[slot as usize].letter_words() + 1);
+            let words = rows(self.worms.get(slot).letter_words() + 1);
             self.calendar.push(tail + 1, entry(CycleStep::Room, u64::from(words), queue));
         }
-        let channel = self.hops[hop].channel;
+        let channel = self.worms.hops(slot)[index as usize].channel;
         let state = &mut self.channels[channel as usize];
         let free_at = tail + 1 + self.timing.gap_cycles;
         state.free_at = free_at;
         let first = state.first_waiter;
         if first == NONE {
-            state.held = false;
+            state.occupied = false;
             return;
         }
-        state.first_waiter = self.worms[first as usize].next;
+        state.first_waiter = self.worms.get(first).next;
         if state.first_waiter == NONE {
             state.last_waiter = NONE;
         }
@@ -518,23 +441,21 @@ impl Mesh {
 
     /// The head is in the queue: from now on nothing stops the tail.
     fn finish(&mut self, slot: u32) {
-        let worm = self.worms[slot as usize];
-        let start = slot as usize * self.stride;
+        let worm = *self.worms.get(slot);
         let last = worm.crossed - 1;
         let flits = u64::from(worm.flits - 1);
         let mut tail = 0;
         for index in (last.saturating_sub(worm.window)..=last).rev() {
-            let hop = start + index as usize;
             let buffered = tail + self.timing.credit_cycles;
-            tail = (self.hops[hop].cycle + flits)
+            tail = (self.worms.hops(slot)[index as usize].cycle + flits)
                 .max(buffered.saturating_sub(u64::from(self.timing.buffer_flits)));
-            self.free_channel(slot, hop, index, tail);
+            self.free_channel(slot, index, tail);
         }
-        let head = self.hops[start + last as usize].cycle;
+        let head = self.worms.hops(slot)[last as usize].cycle;
         let in_queue = head + u64::from(self.timing.header_flits) + self.timing.interface_cycles;
         match worm.via {
             Some(via) if worm.room.is_none() => {
-                self.free.push(slot);
+                self.worms.free(slot);
                 self.pass_on(worm, via, in_queue + self.timing.forward_cycles);
             }
             _ => {
@@ -548,7 +469,8 @@ impl Mesh {
     ///
     /// It has normal priority whatever the message had: then first legs wait for second legs and
     /// those for nothing but handlers. With second legs of high priority the forwarders of two disk
-    /// nodes soon wait for each other: checkpoints of seven writers on eight disk nodes stood still.
+    /// nodes soon wait for each other: checkpoints of seven writers on eight disk nodes stood
+    /// still.
     fn pass_on(&mut self, worm: Worm, via: u32, cycle: u64) {
         let flits = self.timing.flits(worm.letter_words());
         let leg = Worm {
@@ -567,8 +489,8 @@ impl Mesh {
     }
 
     fn deliver(&mut self, slot: u32, cycle: u64, out: &mut Vec<Delivery>) {
-        let worm = self.worms[slot as usize];
-        self.free.push(slot);
+        let worm = *self.worms.get(slot);
+        self.worms.free(slot);
         self.counters.delivered += 1;
         let body = u64::from(worm.flits - self.timing.header_flits);
         let delivery = Delivery {
@@ -588,12 +510,5 @@ impl Mesh {
             recorder.delivered(&delivery);
         }
         out.push(delivery);
-    }
-}
-
-impl Worm {
-    /// Words of this message, without the header for a forwarder.
-    fn letter_words(&self) -> u32 {
-        if self.letter.count == 1 { self.letter.last_words } else { self.letter.words }
     }
 }

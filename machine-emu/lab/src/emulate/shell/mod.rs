@@ -173,9 +173,9 @@ fn obey(
     let command = match ShellLine::try_parse_from(words) {
         Ok(line) => line.command,
         Err(error) if error.use_stderr() => {
-            let told = error.to_string();
-            let told = told.trim_start_matches("error: ").trim_end();
-            return Err(CommandFailure::Usage(format!("{told}\n'help' lists the commands")));
+            let text = error.to_string();
+            let text = text.trim_start_matches("error: ").trim_end();
+            return Err(CommandFailure::Usage(format!("{text}\n'help' lists the commands")));
         }
         Err(help) => {
             session.print(help.to_string())?;

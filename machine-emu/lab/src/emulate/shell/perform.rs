@@ -90,10 +90,10 @@ impl<'a> Shell<'a> {
                 .run(self.machine.restart())
                 .map_err(|error| CommandFailure::Wrong(error.to_string()))?,
             ShellCommand::Wait { seconds } => self.machine.world().advance(seconds),
-            ShellCommand::Cost => return tell(session, self.machine.tally()),
+            ShellCommand::Cost => return report_cost(session, self.machine.tally()),
             ShellCommand::Quit => return Ok(()),
         }
-        tell(session, self.machine.tally() - before)
+        report_cost(session, self.machine.tally() - before)
     }
 
     fn target(&self, path: &str, kind: Kind) -> Result<Option<Vec<u8>>, CommandFailure> {
@@ -174,6 +174,6 @@ impl<'a> Shell<'a> {
     }
 }
 
-fn tell(session: &mut CommandSession, cost: EmulationTally) -> Result<(), CommandFailure> {
+fn report_cost(session: &mut CommandSession, cost: EmulationTally) -> Result<(), CommandFailure> {
     session.print(format!("-- {cost}\n"))
 }

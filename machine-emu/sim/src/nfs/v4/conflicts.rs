@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use runtime::seed::Rng;
 
+use super::Nfs4;
 use super::content::open_root;
 use super::host::{V4Host, V4Lock, V4Open, lock_by};
 use super::wire::{CompoundOps, CreateMode, op, status};
-use super::{Nfs4, V4Worker};
-use crate::harness::PowerCut;
+use super::worker::V4Worker;
+use crate::harness::WorkResult;
 
 /// Files of each kind that are fought for.
 const FILES: u64 = 2;
@@ -25,7 +26,7 @@ struct ClaimedOpen {
     gateway: u32,
     file: u64,
     /// It is open so, as its worker believes.
-    held: (u32, u32),
+    granted: (u32, u32),
     /// It may be open so.
     perhaps: (u32, u32),
     /// The moment from which on it is not.
@@ -66,7 +67,7 @@ impl ConflictingOpens {
         all: &Nfs4<'_>,
         worker: &V4Worker<'_>,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let mine = self.lockers.borrow().get(&worker.number).copied();
         let open = mine.and_then(|(_, number)| worker.host.open(number));
         let (Some((file, number)), Some(open)) = (mine, open) else {
@@ -123,7 +124,7 @@ impl ConflictingOpens {
         worker: &V4Worker<'_>,
         (file, number): (u64, u64),
         wanted: (bool, (u64, u64)),
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let answer = worker.ask(true, || {
             let V4Open { file, owner, stateid, .. } = worker.host.open(number)?;
             Some(lock_by(CompoundOps::default().put(&file), &owner, &stateid, wanted, false))
@@ -151,7 +152,7 @@ impl ConflictingOpens {
         worker: &V4Worker<'_>,
         (file, handle): (u64, &[u8]),
         wanted: (bool, (u64, u64)),
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let (exclusive, (first, count)) = wanted;
         let owner = format!("tester-{}", worker.number);
         let before = self.in_the_way(all, u32::MAX, file, wanted);
@@ -175,7 +176,7 @@ impl ConflictingOpens {
     }
 
     /// Writes under a lock; refused only if that was lost.
-    async fn write_locked(&self, worker: &V4Worker<'_>, number: u64) -> Result<(), PowerCut> {
+    async fn write_locked(&self, worker: &V4Worker<'_>, number: u64) -> WorkResult {
         let answer = worker.ask(false, || {
             let (ops, stateid) = super::content::on(worker, number, false)?;
             Some(ops.op(op::WRITE).fixed(&stateid).long(0).word(0).opaque(b"x"))
@@ -197,7 +198,7 @@ impl ConflictingOpens {
         all: &Nfs4<'_>,
         worker: &V4Worker<'_>,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let mine = self.sharers.borrow().get(&worker.number).copied();
         let mine = mine.and_then(|(number, place)| {
             worker.host.open(number).map(|open| (number, place, open)).or_else(|| {
@@ -216,7 +217,7 @@ impl ConflictingOpens {
             }
             _ => {
                 self.sharers.borrow_mut().remove(&worker.number);
-                self.claimed.borrow_mut()[place].held = (0, 0);
+                self.claimed.borrow_mut()[place].granted = (0, 0);
                 let closed = worker.close(number).await;
                 self.ended(place);
                 closed
@@ -226,7 +227,7 @@ impl ConflictingOpens {
 
     fn claim(&self, worker: &V4Worker<'_>, file: u64, perhaps: (u32, u32)) -> usize {
         let (worker, gateway) = (worker.number, worker.host.gateway);
-        let claimed = ClaimedOpen { worker, gateway, file, held: (0, 0), perhaps, gone: None };
+        let claimed = ClaimedOpen { worker, gateway, file, granted: (0, 0), perhaps, gone: None };
         self.claimed.borrow_mut().push(claimed);
         self.claimed.borrow().len() - 1
     }
@@ -234,7 +235,7 @@ impl ConflictingOpens {
     fn ended(&self, place: usize) {
         let now = self.moment();
         let mut claimed = self.claimed.borrow_mut();
-        claimed[place].held = (0, 0);
+        claimed[place].granted = (0, 0);
         claimed[place].gone.get_or_insert(now);
     }
 
@@ -245,7 +246,7 @@ impl ConflictingOpens {
         worker: &V4Worker<'_>,
         (file, place): (u64, usize),
         sharing: (u32, u32),
-    ) -> Result<Option<V4Open>, PowerCut> {
+    ) -> WorkResult<Option<V4Open>> {
         let began = self.moment();
         let (owner, name) = (format!("sharer-{}", worker.number), format!("shared-file-{file}"));
         let opened = open_root(worker, &owner, sharing, (&name, CreateMode::Unchecked)).await;
@@ -257,14 +258,14 @@ impl ConflictingOpens {
         };
         match opened? {
             Ok(open) => {
-                let held = |other: &&ClaimedOpen| {
+                let granted = |other: &&ClaimedOpen| {
                     let host = all.host_of(other.worker);
                     let is_sure = host.has_everything() && host.is_within_lease();
-                    is_sure && self.has_open(host, other.worker) && forbid(other.held, sharing)
+                    is_sure && self.has_open(host, other.worker) && forbid(other.granted, sharing)
                 };
                 // What a gateway granted that has died since does not count.
                 let counts = worker.host.has_everything();
-                let rival = others().find(held).filter(|_| counts);
+                let rival = others().find(granted).filter(|_| counts);
                 let mine = &claimed[place];
                 assert!(rival.is_none(), "{mine:?} is open {sharing:?} beside {rival:?}");
                 Ok(Some(open))
@@ -294,7 +295,7 @@ impl ConflictingOpens {
         worker: &V4Worker<'_>,
         file: u64,
         sharing: (u32, u32),
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let place = self.claim(worker, file, sharing);
         let opened = self.ask_for(all, worker, (file, place), sharing).await;
         let Ok(Some(open)) = opened else {
@@ -302,7 +303,7 @@ impl ConflictingOpens {
             return opened.map(drop);
         };
         let number = worker.host.add_open(open);
-        self.claimed.borrow_mut()[place].held = sharing;
+        self.claimed.borrow_mut()[place].granted = sharing;
         self.sharers.borrow_mut().insert(worker.number, (number, place));
         Ok(())
     }
@@ -314,7 +315,7 @@ impl ConflictingOpens {
         worker: &V4Worker<'_>,
         (number, place): (u64, usize),
         sharing: (u32, u32),
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let file = self.claimed.borrow()[place].file;
         let asked = self.claim(worker, file, sharing);
         let opened = self.ask_for(all, worker, (file, place), sharing).await;
@@ -323,7 +324,7 @@ impl ConflictingOpens {
                 let both = (mine.sharing.0 | sharing.0, mine.sharing.1 | sharing.1);
                 *mine = V4Open { sharing: both, ..open.clone() };
                 let claimed = &mut self.claimed.borrow_mut()[place];
-                (claimed.held, claimed.perhaps) = (both, both);
+                (claimed.granted, claimed.perhaps) = (both, both);
             });
         }
         self.ended(asked);
@@ -336,8 +337,8 @@ impl ConflictingOpens {
         worker: &V4Worker<'_>,
         (number, place): (u64, usize),
         to: (u32, u32),
-    ) -> Result<(), PowerCut> {
-        self.claimed.borrow_mut()[place].held = to;
+    ) -> WorkResult {
+        self.claimed.borrow_mut()[place].granted = to;
         let answer = worker.ask(true, || {
             let V4Open { file, stateid, .. } = worker.host.open(number)?;
             let ops = CompoundOps::default().put(&file).op(op::OPEN_DOWNGRADE).fixed(&stateid);
@@ -351,7 +352,7 @@ impl ConflictingOpens {
         // Who asked meanwhile may have met what was before.
         let before = self.claimed.borrow()[place].clone();
         self.claimed.borrow_mut()[place].perhaps = to;
-        self.claimed.borrow_mut().push(ClaimedOpen { held: (0, 0), ..before });
+        self.claimed.borrow_mut().push(ClaimedOpen { granted: (0, 0), ..before });
         let last = self.claimed.borrow().len() - 1;
         self.ended(last);
         Ok(())
@@ -370,8 +371,9 @@ impl ConflictingOpens {
         }
     }
 
-    /// At the end no lock and no share mode is left: each file can be opened and locked exclusively.
-    pub(super) async fn end(&self, worker: &V4Worker<'_>) -> Result<(), PowerCut> {
+    /// At the end no lock and no share mode is left: each file can be opened and locked
+    /// exclusively.
+    pub(super) async fn end(&self, worker: &V4Worker<'_>) -> WorkResult {
         for file in 0..FILES {
             let name = format!("shared-file-{file}");
             let opened =
@@ -393,7 +395,7 @@ impl ConflictingOpens {
 }
 
 /// Unlocks; a lock that the gateway has lost is not reclaimed.
-async fn unlock(worker: &V4Worker<'_>, number: u64, lock: &V4Lock) -> Result<(), PowerCut> {
+async fn unlock(worker: &V4Worker<'_>, number: u64, lock: &V4Lock) -> WorkResult {
     worker.host.with_open(number, |open| open.lock = None);
     let session = worker.host.sessions();
     let answer = worker.ask(true, || {

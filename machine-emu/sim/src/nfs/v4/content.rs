@@ -1,4 +1,5 @@
-//! Files that all hosts open, write, commit, cut, read and close, compared with [`ExpectedContent`].
+//! Files that all hosts open, write, commit, cut, read and close, compared with
+//! [`ExpectedContent`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,19 +9,18 @@ use bytes::Bytes;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::V4Worker;
 use super::host::V4Open;
 use super::wire::{ANONYMOUS, CompoundOps, CreateMode, WireOpenClaim, WireStateid, op, status};
+use super::worker::V4Worker;
 use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
-use crate::harness::PowerCut;
+use crate::harness::WorkResult;
 use crate::nfs::unstable::{UnstableWrites, overlap};
 
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;
 /// To read and to write; nothing is forbidden to others.
 const BOTH: (u32, u32) = (3, 0);
-/// `FILE_SYNC4`.
 const FILE_SYNC: u32 = 2;
 
 struct V4ContentFile {
@@ -65,7 +65,7 @@ impl V4Files {
     }
 
     /// One operation on some file.
-    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> WorkResult {
         let file = rng.index(self.all.len());
         match rng.below(100) {
             0..45 => self.write_own(worker, file, rng).await,
@@ -78,24 +78,14 @@ impl V4Files {
         }
     }
 
-    async fn write_own(
-        &self,
-        worker: &V4Worker<'_>,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn write_own(&self, worker: &V4Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let range = self.habits.own_range(worker.number, self.group, false, rng);
         let Some(range) = range else { return Ok(()) };
         self.write(worker, file, range, rng).await
     }
 
-    async fn write_any(
-        &self,
-        worker: &V4Worker<'_>,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn write_any(&self, worker: &V4Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _alone = self.locks.exclusive(file).await;
         self.write(worker, file, self.habits.any_range(rng), rng).await
     }
@@ -106,7 +96,7 @@ impl V4Files {
         file: usize,
         (offset, length): (u64, u64),
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let data = any_bytes(length, rng);
         let stable = rng.below(10).saturating_sub(7) as u32;
         self.send_write(worker, (file, offset, data, stable), rng.chance(1, 8)).await
@@ -118,7 +108,7 @@ impl V4Files {
         worker: &V4Worker<'_>,
         (file, offset, data, stable): (usize, u64, Bytes, u32),
         anonymous: bool,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         let V4ContentFile { content, twins, .. } = &self.all[file];
         let range = offset..offset + data.len() as u64;
         if twins.borrow().iter().any(|twin| overlap(twin, &range)) {
@@ -154,12 +144,7 @@ impl V4Files {
         Ok(())
     }
 
-    async fn read(
-        &self,
-        worker: &V4Worker<'_>,
-        file: usize,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn read(&self, worker: &V4Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let number = self.open(worker, file).await?;
         let content = &self.all[file].content;
@@ -183,7 +168,7 @@ impl V4Files {
         number: u64,
         (offset, count): (u64, u32),
         anonymous: bool,
-    ) -> Result<Option<(Bytes, bool)>, PowerCut> {
+    ) -> WorkResult<Option<(Bytes, bool)>> {
         let answer = worker.ask(false, || {
             let (ops, stateid) = on(worker, number, anonymous)?;
             Some(ops.op(op::READ).fixed(&stateid).long(offset).word(count))
@@ -196,7 +181,7 @@ impl V4Files {
         Ok(Some((read.opaque(), end)))
     }
 
-    async fn commit(&self, worker: &V4Worker<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn commit(&self, worker: &V4Worker<'_>, file: usize) -> WorkResult {
         let lost = {
             let _shared = self.locks.shared(file).await;
             let number = self.open(worker, file).await?;
@@ -226,7 +211,7 @@ impl V4Files {
         Ok(())
     }
 
-    async fn cut(&self, worker: &V4Worker<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn cut(&self, worker: &V4Worker<'_>, file: usize, rng: &mut Rng) -> WorkResult {
         let _alone = self.locks.exclusive(file).await;
         let V4ContentFile { content, twins, .. } = &self.all[file];
         if !twins.borrow().is_empty() {
@@ -258,7 +243,7 @@ impl V4Files {
         Ok(())
     }
 
-    async fn look(&self, worker: &V4Worker<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn look(&self, worker: &V4Worker<'_>, file: usize) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let number = self.open(worker, file).await?;
         let content = &self.all[file].content;
@@ -276,8 +261,7 @@ impl V4Files {
         Ok(())
     }
 
-    /// The opening of a file by a worker; it is opened if it is not.
-    async fn open(&self, worker: &V4Worker<'_>, file: usize) -> Result<u64, PowerCut> {
+    async fn open(&self, worker: &V4Worker<'_>, file: usize) -> WorkResult<u64> {
         let key = (worker.number, file);
         let opened = self.opened.borrow().get(&key).copied();
         if let Some(number) = opened.filter(|number| worker.host.open(*number).is_some()) {
@@ -301,12 +285,13 @@ impl V4Files {
         Ok(number)
     }
 
-    /// The opening is of no use any more: the gateway has forgotten it with reason, or it is closed.
+    /// The opening is of no use any more: the gateway has forgotten it with reason, or it is
+    /// closed.
     fn forget(&self, worker: &V4Worker<'_>, file: usize) {
         self.opened.borrow_mut().remove(&(worker.number, file));
     }
 
-    async fn close(&self, worker: &V4Worker<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn close(&self, worker: &V4Worker<'_>, file: usize) -> WorkResult {
         let _shared = self.locks.shared(file).await;
         let Some(number) = self.opened.borrow_mut().remove(&(worker.number, file)) else {
             return Ok(());
@@ -315,11 +300,7 @@ impl V4Files {
     }
 
     /// Compares all files while nothing is under way.
-    pub(super) async fn check(
-        &self,
-        worker: &V4Worker<'_>,
-        after_crash: bool,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn check(&self, worker: &V4Worker<'_>, after_crash: bool) -> WorkResult {
         for (index, file) in self.all.iter().enumerate() {
             let mut data = Vec::new();
             let number = self.open(worker, index).await?;
@@ -332,12 +313,8 @@ impl V4Files {
                     break;
                 }
             }
-            let (when, right) = if after_crash {
-                ("after a crash", file.content.borrow_mut().flush(&data))
-            } else {
-                ("at rest", file.content.borrow_mut().observe(&data))
-            };
-            right.unwrap_or_else(|wrong| panic!("{when}, file {index}: {wrong}"));
+            let right = file.content.borrow_mut().check_all(&data, after_crash);
+            right.unwrap_or_else(|wrong| panic!("file {index}: {wrong}"));
             self.forget(worker, index);
             worker.close(number).await?;
         }
@@ -346,10 +323,7 @@ impl V4Files {
 
     /// A clean stop follows.
     pub(super) fn all_committed(&self) {
-        for file in &self.all {
-            let moment = file.content.borrow().moment();
-            file.content.borrow_mut().committed(&moment);
-        }
+        self.all.iter().for_each(|file| file.content.borrow_mut().all_committed());
     }
 
     /// The server has started again.
@@ -381,7 +355,7 @@ pub(super) async fn open_root(
     owner: &str,
     sharing: (u32, u32),
     (name, how): (&str, CreateMode),
-) -> Result<Result<V4Open, u32>, PowerCut> {
+) -> WorkResult<Result<V4Open, u32>> {
     let claim = WireOpenClaim::Name(name, how);
     let answer = worker.ask(true, || {
         Some(CompoundOps::default().root().open(owner.as_bytes(), sharing, claim).op(op::GETFH))
@@ -403,7 +377,7 @@ async fn open_handle(
     owner: &str,
     sharing: (u32, u32),
     file: Bytes,
-) -> Result<Result<V4Open, u32>, PowerCut> {
+) -> WorkResult<Result<V4Open, u32>> {
     let (owner, claim) = (owner.as_bytes().to_vec(), WireOpenClaim::Here);
     let answer =
         worker.ask(true, || Some(CompoundOps::default().put(&file).open(&owner, sharing, claim)));

@@ -1,5 +1,5 @@
-//! One client host: its session and slots, what it has open and locked, and how it gets all of that back when the
-//! gateway has forgotten it.
+//! One client host: its session and slots, what it has open and locked, and how it gets all of that
+//! back when the gateway has forgotten it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use runtime::sync::KeyedLock;
 use super::wire::{
     COMPOUND, CompoundOps, ReplyReader, WireOpenClaim, WireSessionId, WireStateid, op, status,
 };
-use crate::harness::PowerCut;
+use crate::harness::WorkResult;
 use crate::harness::{RETRY_PAUSE, TRIES_MAX};
 use crate::nfs::gateways::Gateways;
 use crate::nfs::link::{HostLink, NfsCall};
@@ -21,7 +21,8 @@ use crate::nfs::link::{HostLink, NfsCall};
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 /// A host that has nothing to say says so as often.
 pub(super) const RENEW_PAUSE: Duration = Duration::from_secs(10);
-/// Gateways renew their own leases at this interval, so a node may count from that much earlier, plus latency.
+/// Gateways renew their own leases at this interval, so a node may count from that much earlier,
+/// plus latency.
 const SLACK: Duration = Duration::from_secs(11);
 /// One in this number of non-idempotent requests is sent again after its answer,
 const AGAIN_IN: u64 = 8;
@@ -62,10 +63,9 @@ struct V4Session {
     /// The numbers of the last requests.
     slots: Vec<u32>,
     /// How often the gateway had started when it was made.
-    life: u64,
+    start: u64,
 }
 
-/// An answer.
 pub(super) struct V4Answer {
     /// What came of it.
     pub(super) status: u32,
@@ -81,7 +81,6 @@ struct SessionLost {
     perhaps_done: bool,
 }
 
-/// A host.
 pub(super) struct V4Host<'a> {
     /// Its connection.
     pub(super) link: HostLink<'a>,
@@ -94,7 +93,6 @@ pub(super) struct V4Host<'a> {
     rng: RefCell<Rng>,
     slots: usize,
     session: RefCell<Option<V4Session>>,
-    /// Sessions that it had.
     sessions: Cell<u64>,
     recovering: KeyedLock<()>,
     /// When it last said something that was answered.
@@ -136,7 +134,8 @@ impl<'a> V4Host<'a> {
         self.link.harness().cluster.world().now()
     }
 
-    /// The power was away: the nodes have begun a grace, and the host gets back its locks before it ends.
+    /// The power was away: the nodes have begun a grace, and the host gets back its locks before it
+    /// ends.
     pub(super) fn power_is_back(&self) {
         self.after_power.set(true);
     }
@@ -180,8 +179,8 @@ impl<'a> V4Host<'a> {
 
     /// The gateway knows all that the host has.
     pub(super) fn has_everything(&self) -> bool {
-        let life = self.gateways.lives(self.gateway);
-        let is_known = self.session.borrow().as_ref().is_some_and(|session| session.life == life);
+        let start = self.gateways.starts(self.gateway);
+        let is_known = self.session.borrow().as_ref().is_some_and(|session| session.start == start);
         is_known && self.recovering.is_open(&())
     }
 
@@ -192,19 +191,20 @@ impl<'a> V4Host<'a> {
 
     // --- Requests ---
 
-    /// The answer to a request, which `make` makes anew as long as it will be better later, and after each
-    /// recovery: `None` if it cannot any more, since what it is about is lost. What is `once` done must be
-    /// answered as before when it comes again.
+    /// The answer to a request, which `make` makes anew as long as it will be better later, and
+    /// after each recovery: `None` if it cannot any more, since what it is about is lost. What is
+    /// `once` done must be answered as before when it comes again.
     pub(super) async fn ask(
         &self,
         slot: usize,
         once: bool,
         make: impl Fn() -> Option<CompoundOps>,
-    ) -> Result<Option<V4Answer>, PowerCut> {
+    ) -> WorkResult<Option<V4Answer>> {
         let mut has_stray_twin = false;
         for _ in 0..TRIES_MAX {
             let session = self.ready().await?;
-            // As in kernels, state is not reclaimed while a request is in flight, which could open more.
+            // As in kernels, state is not reclaimed while a request is in flight, which could open
+            // more.
             let under_way = self.recovering.shared(()).await;
             if self.sessions.get() != session {
                 continue;
@@ -246,7 +246,7 @@ impl<'a> V4Host<'a> {
         slot: usize,
         once: bool,
         ops: &CompoundOps,
-    ) -> Result<Result<ReplyReader, SessionLost>, PowerCut> {
+    ) -> WorkResult<Result<ReplyReader, SessionLost>> {
         let (id, number) = {
             let mut session = self.session.borrow_mut();
             let Some(session) = session.as_mut() else {
@@ -277,7 +277,7 @@ impl<'a> V4Host<'a> {
     }
 
     /// The reply to a call that begins with SEQUENCE; waits for a copy of it that is being done.
-    async fn exchange(&self, call: &NfsCall) -> Result<Bytes, PowerCut> {
+    async fn exchange(&self, call: &NfsCall) -> WorkResult<Bytes> {
         for _ in 0..TRIES_MAX {
             let reply = self.link.exchange(call).await?;
             let reader = ReplyReader::of(reply.clone());
@@ -293,14 +293,9 @@ impl<'a> V4Host<'a> {
         self.rng.borrow_mut().chance(1, one_in)
     }
 
-    /// Now and then: a request that was answered comes again, and is answered as before; by a gateway that has
-    /// forgotten the session with other attributes, or not at all.
-    async fn once_more(
-        &self,
-        id: &WireSessionId,
-        call: &NfsCall,
-        reply: &Bytes,
-    ) -> Result<(), PowerCut> {
+    /// Now and then: a request that was answered comes again, and is answered as before; by a
+    /// gateway that has forgotten the session with other attributes, or not at all.
+    async fn once_more(&self, id: &WireSessionId, call: &NfsCall, reply: &Bytes) -> WorkResult {
         if self.chance(AGAIN_IN) {
             let again = self.exchange(call).await?;
             let [reader, status_again] =
@@ -314,7 +309,7 @@ impl<'a> V4Host<'a> {
     }
 
     /// Now and then: another request has the number of one that was answered.
-    async fn in_its_place(&self, id: &WireSessionId, at: (usize, u32)) -> Result<(), PowerCut> {
+    async fn in_its_place(&self, id: &WireSessionId, at: (usize, u32)) -> WorkResult {
         if self.chance(FALSE_IN) {
             let other = CompoundOps::default().root().op(op::GETFH).op(op::GETFH).op(op::GETFH);
             let call = self.link.prepare_bytes(COMPOUND, &other.in_sequence(id, at, true));
@@ -327,17 +322,17 @@ impl<'a> V4Host<'a> {
 
     // --- Sessions ---
 
-    /// The gateway may have forgotten the session: it has started again, the lease has ended, or the host has
-    /// another one.
+    /// The gateway may have forgotten the session: it has started again, the lease has ended, or
+    /// the host has another one.
     fn may_be_forgotten(&self, id: &WireSessionId) -> bool {
-        let lives = self.gateways.lives(self.gateway);
+        let starts = self.gateways.starts(self.gateway);
         let session = self.session.borrow();
-        let is_known = session.as_ref().is_some_and(|now| now.id == *id && now.life == lives);
+        let is_known = session.as_ref().is_some_and(|now| now.id == *id && now.start == starts);
         !is_known || self.now() > self.heard.get() + LEASE
     }
 
     /// There is a session, in which all is open again that was: the number of the last one.
-    async fn ready(&self) -> Result<u64, PowerCut> {
+    async fn ready(&self) -> WorkResult<u64> {
         drop(self.recovering.shared(()).await);
         if self.session.borrow().is_none() {
             self.recover(self.sessions.get()).await?;
@@ -346,7 +341,7 @@ impl<'a> V4Host<'a> {
     }
 
     /// Says something, so that the lease does not end.
-    pub(super) async fn renew(&self) -> Result<(), PowerCut> {
+    pub(super) async fn renew(&self) -> WorkResult {
         let own = self.slots - 1;
         self.ask(own, false, || Some(CompoundOps::default())).await.map(drop)
     }
@@ -358,20 +353,21 @@ impl<'a> V4Host<'a> {
         self.verifier.set(self.verifier.get() + 1);
     }
 
-    /// Makes a new session, unless another worker has since `session`, and reclaims opens and locks.
-    async fn recover(&self, session: u64) -> Result<(), PowerCut> {
+    /// Makes a new session, unless another worker has since `session`, and reclaims opens and
+    /// locks.
+    async fn recover(&self, session: u64) -> WorkResult {
         let _alone = self.recovering.exclusive(()).await;
         if self.sessions.get() != session {
             return Ok(());
         }
         let before = self.session.borrow_mut().take();
-        if let Some(V4Session { life, .. }) = &before {
-            let has_reason =
-                *life != self.gateways.lives(self.gateway) || self.now() > self.heard.get() + LEASE;
+        if let Some(V4Session { start, .. }) = &before {
+            let has_reason = *start != self.gateways.starts(self.gateway)
+                || self.now() > self.heard.get() + LEASE;
             let (name, now, heard) = (&self.name, self.now(), self.heard.get());
             assert!(
                 has_reason,
-                "at {now:?} gateway {} has lost the session of {name}, made in its life {life}, without a reason; last renewed at {heard:?}",
+                "at {now:?} gateway {} has lost the session of {name}, made after start {start}, without a reason; last renewed at {heard:?}",
                 self.gateway
             );
         }
@@ -400,8 +396,8 @@ impl<'a> V4Host<'a> {
     }
 
     /// `EXCHANGE_ID` and `CREATE_SESSION`; `None` if the gateway has started again in between.
-    async fn new_session(&self) -> Result<Option<V4Session>, PowerCut> {
-        let (life, began) = (self.gateways.lives(self.gateway), self.now());
+    async fn new_session(&self) -> WorkResult<Option<V4Session>> {
+        let (start, began) = (self.gateways.starts(self.gateway), self.now());
         let exchange = CompoundOps::default().op(op::EXCHANGE_ID).long(self.verifier.get());
         let exchange = exchange.opaque(self.name.as_bytes()).word(0).word(0).word(0);
         let mut reader = self.alone(&exchange).await?;
@@ -421,11 +417,11 @@ impl<'a> V4Host<'a> {
         assert_eq!(reader.status, status::OK, "CREATE_SESSION");
         let id = reader.done(op::CREATE_SESSION).fixed();
         self.heard.set(self.heard.get().max(began));
-        Ok(Some(V4Session { id, client, slots: vec![0; self.slots], life }))
+        Ok(Some(V4Session { id, client, slots: vec![0; self.slots], start }))
     }
 
     /// A request outside of sessions.
-    async fn alone(&self, ops: &CompoundOps) -> Result<ReplyReader, PowerCut> {
+    async fn alone(&self, ops: &CompoundOps) -> WorkResult<ReplyReader> {
         loop {
             let call = self.link.prepare_bytes(COMPOUND, &ops.compound());
             let reader = ReplyReader::of(self.link.exchange(&call).await?);
@@ -437,7 +433,7 @@ impl<'a> V4Host<'a> {
     }
 
     /// Opens and locks again what the gateway has forgotten, and says that this is all.
-    async fn get_again(&self) -> Result<Result<(), SessionLost>, PowerCut> {
+    async fn get_again(&self) -> WorkResult<Result<(), SessionLost>> {
         let numbers: Vec<u64> = self.opens.borrow().keys().copied().collect();
         for number in numbers {
             if let Err(forgotten) = self.open_again(number).await? {
@@ -454,10 +450,7 @@ impl<'a> V4Host<'a> {
     }
 
     /// A request of the recovery.
-    async fn for_itself(
-        &self,
-        ops: &CompoundOps,
-    ) -> Result<Result<ReplyReader, SessionLost>, PowerCut> {
+    async fn for_itself(&self, ops: &CompoundOps) -> WorkResult<Result<ReplyReader, SessionLost>> {
         loop {
             match self.in_session(self.slots - 1, true, ops).await? {
                 Ok(reader) if self.is_expected(reader.status) => {
@@ -468,7 +461,7 @@ impl<'a> V4Host<'a> {
         }
     }
 
-    async fn open_again(&self, number: u64) -> Result<Result<(), SessionLost>, PowerCut> {
+    async fn open_again(&self, number: u64) -> WorkResult<Result<(), SessionLost>> {
         let Some(open) = self.open(number) else { return Ok(Ok(())) };
         let ops = CompoundOps::default().put(&open.file).open(
             &open.owner,
@@ -479,8 +472,8 @@ impl<'a> V4Host<'a> {
             Ok(reader) => reader,
             Err(forgotten) => return Ok(Err(forgotten)),
         };
-        // Until it has claimed it, another one may do what this opening forbids (ADR 21); and who did so is
-        // the one that is refused if the gateway starts again before that.
+        // Until it has claimed it, another one may do what this opening forbids (ADR 21); and who
+        // did so is the one that is refused if the gateway starts again before that.
         let contested = reader.status == status::RECLAIM_CONFLICT;
         if reader.status != status::OK {
             let gone = reader.status == status::STALE && open.closing;
@@ -498,7 +491,7 @@ impl<'a> V4Host<'a> {
         self.lock_again(number).await
     }
 
-    async fn lock_again(&self, number: u64) -> Result<Result<(), SessionLost>, PowerCut> {
+    async fn lock_again(&self, number: u64) -> WorkResult<Result<(), SessionLost>> {
         let Some(V4Open { file, owner, stateid, lock: Some(lock), .. }) = self.open(number) else {
             return Ok(Ok(()));
         };

@@ -1,17 +1,18 @@
-//! Clients of version 4.1: hosts with sessions, open files and locks, whose connections break and whose gateways
-//! start again, and a model of what may be seen.
+//! Clients of version 4.1: hosts with sessions, open files and locks, whose connections break and
+//! whose gateways start again, and a model of what may be seen.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `wire.rs` | calls and replies as bytes |
 //! | `host.rs` | one host: its session, and how it gets back what a gateway has forgotten |
+//! | `worker.rs` | one call at a time in a slot of a host |
 //! | `content.rs` | content: open, write, commit, cut, read, close |
 //! | `names.rs` | names: made, linked, moved, removed |
 //! | `open_unlinked_v4.rs` | files that lose their name while they are open |
 //! | `conflicts.rs` | locks and share modes |
 //!
-//! A host that is alive keeps its lease, also between rounds; now and then one starts again and has forgotten
-//! everything.
+//! A host that is alive keeps its lease, also between rounds; now and then one starts again and has
+//! forgotten everything.
 
 mod conflicts;
 mod content;
@@ -19,6 +20,7 @@ mod host;
 mod names;
 mod open_unlinked_v4;
 mod wire;
+mod worker;
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -32,14 +34,13 @@ use runtime::sync::Event;
 use super::gateways::Gateways;
 use super::set_stream_faults;
 use crate::files::Habits;
-use crate::harness::PowerCut;
 use crate::harness::{Harness, RoundEnd};
 use conflicts::ConflictingOpens;
 use content::V4Files;
-use host::{LEASE, RENEW_PAUSE, V4Answer, V4Host};
+use host::{LEASE, RENEW_PAUSE, V4Host};
 use names::V4Names;
 use open_unlinked_v4::OpenUnlinkedV4;
-use wire::{CompoundOps, op, status};
+use worker::V4Worker;
 
 /// Workers of one host at most.
 const WORKERS_MAX: u64 = 3;
@@ -47,42 +48,6 @@ const WORKERS_MAX: u64 = 3;
 const QUIET_AFTER: Duration = Duration::from_secs(10);
 /// After this a grace period is over: nothing waits for clients from before a restart.
 const GRACE_OVER: Duration = Duration::from_secs(61);
-
-/// Who does one thing at a time, in a slot of a host.
-struct V4Worker<'a> {
-    host: &'a V4Host<'a>,
-    slot: usize,
-    /// Among all.
-    number: u32,
-}
-
-impl V4Worker<'_> {
-    /// See [`V4Host::ask`].
-    async fn ask(
-        &self,
-        once: bool,
-        make: impl Fn() -> Option<CompoundOps>,
-    ) -> Result<Option<V4Answer>, PowerCut> {
-        Box::pin(self.host.ask(self.slot, once, make)).await
-    }
-
-    /// Closes a file, if the gateway has not forgotten it.
-    async fn close(&self, number: u64) -> Result<(), PowerCut> {
-        self.host.with_open(number, |open| open.closing = true);
-        let answer = self.ask(true, || {
-            let open = self.host.open(number)?;
-            let ops =
-                CompoundOps::default().put(&open.file).op(op::CLOSE).word(0).fixed(&open.stateid);
-            Some(ops)
-        });
-        let answer = answer.await;
-        self.host.forget_open(number);
-        if let Some(answer) = answer? {
-            assert_eq!(answer.status, status::OK, "a close is refused");
-        }
-        Ok(())
-    }
-}
 
 /// Everything of one run.
 struct Nfs4<'a> {

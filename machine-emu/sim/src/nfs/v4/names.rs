@@ -1,5 +1,5 @@
-//! Names of each worker's own in shared directories. Every change of a name is durable once it is answered, and
-//! is done once, however often it is sent.
+//! Names of each worker's own in shared directories. Every change of a name is durable once it is
+//! answered, and is done once, however often it is sent.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use runtime::seed::Rng;
 
-use super::V4Worker;
 use super::host::V4Answer;
 use super::wire::{CompoundOps, CreateMode, WireOpenClaim, op, status};
-use crate::harness::PowerCut;
+use super::worker::V4Worker;
+use crate::harness::{PowerCut, WorkResult};
 use crate::nfs::ledger::{LedgerKey, NameLedger};
 use crate::nfs::lookup::ListedDirectories;
 
@@ -45,7 +45,7 @@ pub(super) struct V4Names {
 
 impl V4Names {
     /// Makes the directories.
-    pub(super) async fn create(worker: &V4Worker<'_>) -> Result<Self, PowerCut> {
+    pub(super) async fn create(worker: &V4Worker<'_>) -> WorkResult<Self> {
         let request = || {
             let create = CompoundOps::default().root().op(op::CREATE).word(2);
             Some(create.opaque(BELOW.as_bytes()).mode(0o755))
@@ -79,7 +79,7 @@ impl V4Names {
     }
 
     /// One operation on some names of a worker.
-    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> WorkResult {
         let (one, other) = (any_key(worker.number, rng), any_key(worker.number, rng));
         let in_doubt = [&one, &other].map(|key| self.twins.borrow().contains(key));
         if in_doubt.contains(&true) {
@@ -122,8 +122,8 @@ impl V4Names {
         }
     }
 
-    async fn send(&self, worker: &V4Worker<'_>, change: V4Change) -> Result<(), PowerCut> {
-        worker.host.link.tell(|| format!("{change:?}"));
+    async fn send(&self, worker: &V4Worker<'_>, change: V4Change) -> WorkResult {
+        worker.host.link.log(|| format!("{change:?}"));
         let mut issued = self.issue(&change);
         let answer = worker.ask(true, || Some(self.request(&change))).await;
         let Ok(answer) = answer else {
@@ -156,20 +156,12 @@ impl V4Names {
     }
 
     /// What a copy of the call has made.
-    async fn find_made(
-        &self,
-        worker: &V4Worker<'_>,
-        key: &LedgerKey,
-    ) -> Result<V4Handle, PowerCut> {
+    async fn find_made(&self, worker: &V4Worker<'_>, key: &LedgerKey) -> WorkResult<V4Handle> {
         let found = self.find(worker, key).await.inspect_err(|_| self.ledger.note_unknown(key));
         Ok(found?.unwrap_or_else(|| panic!("{key:?} exists, and does not")))
     }
 
-    async fn find(
-        &self,
-        worker: &V4Worker<'_>,
-        key: &LedgerKey,
-    ) -> Result<Option<V4Handle>, PowerCut> {
+    async fn find(&self, worker: &V4Worker<'_>, key: &LedgerKey) -> WorkResult<Option<V4Handle>> {
         let look = || Some(self.directory(key).named(op::LOOKUP, &key.1).op(op::GETFH));
         let Some(mut found) = worker.ask(false, look).await? else { return Ok(None) };
         if found.status == status::NOENT {
@@ -211,18 +203,14 @@ impl V4Names {
 
     // --- What is ---
 
-    async fn look(&self, worker: &V4Worker<'_>, key: &LedgerKey) -> Result<(), PowerCut> {
+    async fn look(&self, worker: &V4Worker<'_>, key: &LedgerKey) -> WorkResult {
         let found = self.find(worker, key).await?;
         assert_eq!(found, self.ledger.settled_at(key), "{key:?}");
         Ok(())
     }
 
     /// Compares all names while nothing is under way.
-    pub(super) async fn check(
-        &self,
-        worker: &V4Worker<'_>,
-        after_crash: bool,
-    ) -> Result<(), PowerCut> {
+    pub(super) async fn check(&self, worker: &V4Worker<'_>, after_crash: bool) -> WorkResult {
         let mut present: BTreeMap<LedgerKey, V4Handle> = BTreeMap::new();
         for key in self.ledger.keys() {
             if let Some(found) = self.find(worker, &key).await? {
@@ -239,7 +227,7 @@ impl V4Names {
         &self,
         worker: &V4Worker<'_>,
         present: &BTreeMap<LedgerKey, V4Handle>,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         for (key, named) in present {
             let looked =
                 worker.ask(false, || Some(CompoundOps::default().put(named).look())).await?;
@@ -256,7 +244,7 @@ impl V4Names {
         &self,
         worker: &V4Worker<'_>,
         present: &BTreeMap<LedgerKey, V4Handle>,
-    ) -> Result<(), PowerCut> {
+    ) -> WorkResult {
         for directory in 0..DIRECTORIES {
             let Some(change) = self.change_of(worker, directory).await? else { continue };
             let listed = self.list(worker, directory).await?;
@@ -271,11 +259,7 @@ impl V4Names {
     }
 
     /// The number that stands for the state of a directory.
-    async fn change_of(
-        &self,
-        worker: &V4Worker<'_>,
-        directory: usize,
-    ) -> Result<Option<u64>, PowerCut> {
+    async fn change_of(&self, worker: &V4Worker<'_>, directory: usize) -> WorkResult<Option<u64>> {
         let ask =
             || Some(CompoundOps::default().put(&self.directories[directory]).look_for_change());
         let Some(mut answer) = worker.ask(false, ask).await? else { return Ok(None) };
@@ -284,7 +268,7 @@ impl V4Names {
     }
 
     /// The names of a directory, page by page.
-    async fn list(&self, worker: &V4Worker<'_>, directory: usize) -> Result<Vec<String>, PowerCut> {
+    async fn list(&self, worker: &V4Worker<'_>, directory: usize) -> WorkResult<Vec<String>> {
         let mut cursor = (0, 0);
         let mut names = Vec::new();
         loop {
@@ -314,7 +298,6 @@ impl V4Names {
     }
 }
 
-/// The handle of what was made.
 fn made(answer: &mut V4Answer) -> V4Handle {
     answer.reply.done(op::PUTFH);
     answer.reply.done(op::SAVEFH);

@@ -1,15 +1,16 @@
-//! Files that lose their only name while they are open: they live on until they are closed, whatever restarts.
+//! Files that lose their only name while they are open: they live on until they are closed,
+//! whatever restarts.
 
 use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use runtime::seed::Rng;
 
-use super::V4Worker;
 use super::content::{on, open_root};
 use super::wire::{CompoundOps, CreateMode, op, status};
+use super::worker::V4Worker;
 use crate::files::any_bytes;
-use crate::harness::PowerCut;
+use crate::harness::WorkResult;
 
 /// Bytes of such a file, at most.
 const BYTES_MAX: u64 = 20_000;
@@ -24,7 +25,6 @@ struct NfsOpenUnlinkedFile {
     may_lag: bool,
 }
 
-/// All that are open.
 #[derive(Default)]
 pub(super) struct OpenUnlinkedV4 {
     kept: RefCell<Vec<NfsOpenUnlinkedFile>>,
@@ -33,7 +33,7 @@ pub(super) struct OpenUnlinkedV4 {
 
 impl OpenUnlinkedV4 {
     /// Makes one more, or looks at one and closes it.
-    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> WorkResult {
         let mine = |kept: &NfsOpenUnlinkedFile| kept.worker == worker.number;
         let count = self.kept.borrow().iter().filter(|kept| mine(kept)).count();
         if count < KEPT_MAX && rng.chance(1, 2) {
@@ -49,7 +49,7 @@ impl OpenUnlinkedV4 {
         worker.close(kept.open).await
     }
 
-    async fn make(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn make(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> WorkResult {
         let number = self.next.get();
         self.next.set(number + 1);
         let name = format!("nameless-{number}");
@@ -72,15 +72,15 @@ impl OpenUnlinkedV4 {
         filled.map(drop)
     }
 
-    /// Writes `bytes` durably and removes the name; returns whether that met its own work, `None` if the file
-    /// was lost meanwhile.
+    /// Writes `bytes` durably and removes the name; returns whether that met its own work, `None`
+    /// if the file was lost meanwhile.
     async fn fill(
         &self,
         worker: &V4Worker<'_>,
         open: u64,
         name: &str,
         bytes: &Bytes,
-    ) -> Result<Option<bool>, PowerCut> {
+    ) -> WorkResult<Option<bool>> {
         let written = worker.ask(false, || {
             let (ops, stateid) = on(worker, open, false)?;
             Some(ops.op(op::WRITE).fixed(&stateid).long(0).word(2).opaque(bytes))
@@ -94,11 +94,7 @@ impl OpenUnlinkedV4 {
         Ok(Some(met_own_work))
     }
 
-    async fn check(
-        &self,
-        worker: &V4Worker<'_>,
-        kept: &NfsOpenUnlinkedFile,
-    ) -> Result<(), PowerCut> {
+    async fn check(&self, worker: &V4Worker<'_>, kept: &NfsOpenUnlinkedFile) -> WorkResult {
         let NfsOpenUnlinkedFile { open, bytes, may_lag, .. } = kept;
         let answer = worker.ask(false, || {
             let (ops, stateid) = on(worker, *open, false)?;

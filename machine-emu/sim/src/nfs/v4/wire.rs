@@ -1,5 +1,5 @@
-//! COMPOUND calls and their replies as bytes (RFC 8881, in the XDR of RFC 5662). Written here, so that the
-//! gateway is not checked against the code that it is made of.
+//! COMPOUND calls and their replies as bytes (RFC 8881, in the XDR of RFC 5662). Written here, so
+//! that the gateway is not checked against the code that it is made of.
 
 use bytes::{Buf as _, Bytes};
 
@@ -247,7 +247,8 @@ impl ReplyReader {
         bytes
     }
 
-    /// The result of the next operation is that of `number`, which was done; returns the reader of its results.
+    /// The result of the next operation is that of `number`, which was done; returns the reader of
+    /// its results.
     pub(super) fn done(&mut self, number: u32) -> &mut Self {
         let (found, status) = (self.word(), self.word());
         assert_eq!((found, status), (number, status::OK), "the result of operation {number}");
