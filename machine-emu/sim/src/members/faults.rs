@@ -88,7 +88,9 @@ impl<'a> MembersFaults<'a> {
                 world.network().set_faults(faults);
             }
             Fault::Kill { node } if node != ENGINE => {
-                of(node).into_iter().for_each(|process| process.kill());
+                if let Some(process) = of(node) {
+                    process.kill();
+                }
             }
             Fault::Restart { node, for_us, .. } => self.restart(node, for_us),
             // A schedule may hold faults of other workloads.
