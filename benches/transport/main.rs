@@ -80,7 +80,7 @@ fn serve(method: &str, costs: Option<&Path>) {
         "unix socket" => sockets::serve_unix(announce),
         "rxm ours waits" => ours::serve(provider, IdleMode::Sleeps, costs, announce, &is_over),
         ours if ours.ends_with("ours") => {
-            ours::serve(provider, IdleMode::Polls, costs, announce, &is_over)
+            ours::serve(provider, IdleMode::Polls, costs, announce, &is_over);
         }
         _ => bare::serve(provider, announce, &is_over),
     }
