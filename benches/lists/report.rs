@@ -1,5 +1,7 @@
 //! The table.
 
+use std::time::Duration;
+
 use benches::median;
 
 use crate::MethodTimes;
@@ -47,21 +49,10 @@ impl ListBenchRow {
     }
 
     /// How many times as long as with lists.
-    fn ratio(&self, method: ListMethod, step: usize) -> f64 {
+    fn ratio(&self, method: ListMethod, time: impl Fn(&MethodTimes) -> Duration) -> f64 {
         let lists = &self.method_times[ListMethod::List as usize];
         let rounds = self.method_times[method as usize].iter().zip(lists);
-        median(rounds.map(|(method, list)| {
-            method.times[step].as_secs_f64() / list.times[step].as_secs_f64()
-        }))
-    }
-
-    /// The same of the time of the processors.
-    fn processor_ratio(&self, method: ListMethod, step: usize) -> f64 {
-        let lists = &self.method_times[ListMethod::List as usize];
-        let rounds = self.method_times[method as usize].iter().zip(lists);
-        median(rounds.map(|(method, list)| {
-            method.processor[step].as_secs_f64() / list.processor[step].as_secs_f64()
-        }))
+        median(rounds.map(|(other, list)| time(other).as_secs_f64() / time(list).as_secs_f64()))
     }
 
     /// Of one rank.
@@ -125,10 +116,10 @@ pub(crate) fn print(rows: &[ListBenchRow]) {
                 times[0],
                 times[1],
                 times[2],
-                row.ratio(ListMethod::Single, step),
-                row.ratio(ListMethod::Sieve, step),
-                row.processor_ratio(ListMethod::Single, step),
-                row.processor_ratio(ListMethod::Sieve, step),
+                row.ratio(ListMethod::Single, |taken| taken.times[step]),
+                row.ratio(ListMethod::Sieve, |taken| taken.times[step]),
+                row.ratio(ListMethod::Single, |taken| taken.processor[step]),
+                row.ratio(ListMethod::Sieve, |taken| taken.processor[step]),
                 row.seed[step],
             );
         }

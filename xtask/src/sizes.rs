@@ -6,10 +6,10 @@ use crate::steps::{ProgramCall, StepFailed, Steps};
 
 const BUILD: &str = "cargo build --release --locked --package mdfs --package mdfs-c";
 
-/// Files of a release build and their size in bytes, at most. The goals are 20 and 8 MB; these
-/// limits may only fall.
+/// Files of a release build and their size in bytes, at most. These limits may only fall; the goal of
+/// the library is 8 MB.
 const SIZES_MAX: [(&str, u64); 2] =
-    [("target/release/mdfs", 23_000_000), ("target/release/libmdfs.so", 12_000_000)];
+    [("target/release/mdfs", 18_500_000), ("target/release/libmdfs.so", 9_700_000)];
 
 /// Builds in release and checks the sizes.
 pub(crate) fn steps(steps: &mut Steps) -> Result<(), StepFailed> {

@@ -201,7 +201,7 @@ impl VolumeServer {
             None => config,
         };
         let wanted = Address::Tcp(address.to_string());
-        let (exports, mut metadata) = mpsc::unbounded();
+        let (exports, mut new_exports) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();
         let stopped = running
             .on_application(move |context| async move {
@@ -213,7 +213,7 @@ impl VolumeServer {
                 };
                 // The parent process waits for exactly this line.
                 let _ = started.send((gateway.address().clone(), watched));
-                while let Some(exports) = metadata.next().await {
+                while let Some(exports) = new_exports.next().await {
                     gateway.export(exports);
                 }
                 gateway.stop().await;

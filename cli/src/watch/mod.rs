@@ -2,8 +2,8 @@
 //!
 //! | path | what |
 //! | --- | --- |
-//! | `/` | the page (`page.html`), which asks for `/volume_status.json` every second |
-//! | `/volume_status.json` | all nodes as they are now |
+//! | `/` | the page (`page.html`), which asks for `/figures.json` every second |
+//! | `/figures.json` | all nodes as they are now |
 //! | `/metrics` | the same as Prometheus reads it, and what the other parts of the process count |
 
 mod text;

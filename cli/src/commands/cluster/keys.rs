@@ -201,10 +201,10 @@ mod tests {
         assert!(other.contains("not that of process 2") && other.contains("--renew"), "{other}");
         let open = std::fs::Permissions::from_mode(0o640);
         std::fs::set_permissions(keys.of_process(1), open).unwrap();
-        let issued = keys.keys(1).unwrap_err().to_string();
-        assert!(issued.contains("640") && issued.contains("chmod 600"), "{issued}");
+        let text = keys.keys(1).unwrap_err().to_string();
+        assert!(text.contains("640") && text.contains("chmod 600"), "{text}");
         std::fs::remove_file(folder.path().join(AUTHORITY_KEY)).unwrap();
-        let issued = keys.certify(&[3], 30, false).unwrap_err().to_string();
-        assert!(issued.contains(AUTHORITY_KEY), "{issued}");
+        let text = keys.certify(&[3], 30, false).unwrap_err().to_string();
+        assert!(text.contains(AUTHORITY_KEY), "{text}");
     }
 }
