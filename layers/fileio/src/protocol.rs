@@ -1,8 +1,14 @@
-//! The applications interface (thesis section 2.5.4): all that clients and gateways may ask.
+//! The applications interface (thesis section 2.5.4): all requests of clients and gateways.
 //!
-//! Every request stands alone: it names its objects in full and carries who asks. Those that are
-//! not idempotent carry a call id too: with the same id they are done once, however often they
-//! come, as long as the reply is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
+//! Every request stands alone: it names its objects in full and carries the caller's credentials.
+//! Fields of one name mean the same in every row:
+//!
+//! - `who`: the credentials of the caller.
+//! - `call`: the id of the call. A call is executed once, however often it arrives, as long as the reply
+//!   is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
+//! - `file`: a file by its handle. `directory`, `name`: a name in a directory.
+//! - `offset`: the first byte. `range`, `owner`, `kind`: the bytes of a lock, its owner, its kind.
+//! - `durable`: the change is durable when it is answered.
 
 use std::time::Duration;
 
@@ -104,8 +110,8 @@ runtime::choice! {
 runtime::record! {
     /// One entry of a directory.
     pub struct DirectoryEntry {
-        /// Where to go on after this entry. Stays valid while other entries come and go; above 2
-        /// and below 2^63, so that gateways have the first two for `.` and `..`.
+        /// The position after this entry, valid while other entries are added and removed; above 2 and
+        /// below 2^63, so that gateways have the first two for `.` and `..`.
         cookie: u64,
         /// The name.
         name: Name,
@@ -187,20 +193,19 @@ runtime::choice! {
 }
 
 runtime::record! {
-    /// A file that is held, or what is no regular file and need not be.
+    /// An open file, or what is no regular file and need not be open.
     #[derive(Copy)]
     pub struct OpenedFile {
-        /// It.
+        /// Its attributes.
         attributes: Attributes,
-        /// The client's lease at the file's node; 0 if nothing is held. Another one than before
-        /// says that the node has forgotten what the client held there: it must hold all of it
-        /// again.
+        /// The client's lease at the file's node; 0 if nothing is open. A new lease means that the node
+        /// has forgotten the client's open files: it must reopen them.
         lease: u64,
     }
 }
 
 runtime::record! {
-    /// What was created, or found in its place, and is held.
+    /// What was created, or found in its place, and is open.
     #[derive(Copy)]
     pub struct OpenedNewFile {
         /// The file.
@@ -227,150 +232,105 @@ runtime::protocol! {
     /// File I/O: files and directories by handle and name.
     FileIo id 4 version 1;
 
-    /// Find a name. Asked of the name's node.
+    /// Find a name.
     1 Control Lookup {
-        /// Who asks.
         who: Credentials,
-        /// The directory.
         directory: Handle,
         /// The name in it; not `.` or `..`.
         name: Name,
     } -> Attributes, by name(directory.ino, name), retry idempotent, from any, after recovery;
 
-    /// The directory above. Asked of the directory's node.
-    2 Control Parent {
-        /// Who asks.
-        who: Credentials,
-        /// The directory.
-        directory: Handle,
-    } -> Attributes, by inode(directory.ino), retry idempotent, from any, after recovery;
+    /// The directory above.
+    2 Control Parent { who: Credentials, directory: Handle } -> Attributes,
+        by inode(directory.ino), retry idempotent, from any, after recovery;
 
-    /// Attributes. Asked of the file's node, like all that follow by handle.
-    3 Control GetAttributes {
-        /// The file.
-        file: Handle,
-    } -> Attributes, by inode(file.ino), retry idempotent, from any, after recovery;
+    /// Attributes.
+    3 Control GetAttributes { file: Handle } -> Attributes,
+        by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Change attributes; the size too.
     4 Control SetAttributes {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
-        /// What to change.
         change: Change,
         /// Only if the file's ctime is this, else [`Error::Changed`].
         only_if_ctime: Option<Time>,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Create a regular file. Asked of the name's node.
+    /// Create a regular file.
     5 Bulk Create {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The directory.
         directory: Handle,
-        /// The name in it.
         name: Name,
         /// What to do if it exists.
         existing: Existing,
         /// Attributes of the new file.
         change: Change,
-        /// Durable when answered.
         durable: bool,
     } -> Created, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
-    /// Create anything but a regular file. Asked of the name's node.
+    /// Create anything but a regular file.
     6 Bulk MakeNode {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The directory.
         directory: Handle,
-        /// The name in it.
         name: Name,
-        /// What to make.
         node: NewNode,
-        /// Its attributes.
         change: Change,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
-    /// Remove a name that is not a directory's, and the file with its last name. Asked of the
-    /// name's node.
+    /// Remove a name that is not a directory's, and the file with its last name.
     7 Bulk Remove {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The directory.
         directory: Handle,
-        /// The name in it.
         name: Name,
-        /// Durable when answered.
         durable: bool,
     } -> (), by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
-    /// Remove an empty directory. Asked of the name's node.
+    /// Remove an empty directory.
     8 Bulk RemoveDirectory {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
         /// The directory above.
         directory: Handle,
-        /// The name in it.
         name: Name,
-        /// Durable when answered.
         durable: bool,
     } -> (), by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
-    /// Give a file another name. Asked of the old name's node.
+    /// Give a file another name.
     9 Bulk Rename {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
         /// The directory of the old name.
         from_directory: Handle,
-        /// The old name.
         from_name: Name,
         /// The directory of the new name.
         to_directory: Handle,
-        /// The new name.
         to_name: Name,
         /// Replace what has the new name; else that fails with [`Error::Exists`].
         replace: bool,
-        /// Durable when answered.
         durable: bool,
     } -> (), by name(from_directory.ino, from_name), retry by_call_id, from any, after recovery;
 
-    /// Give a file one more name. Asked of the file's node.
+    /// Give a file one more name.
     10 Bulk Link {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
         /// The file, not a directory.
         file: Handle,
         /// The directory of the new name.
         directory: Handle,
-        /// The new name.
         name: Name,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
-    /// Entries of a directory after a cookie. Asked of the directory's node.
+    /// Entries of a directory after a cookie.
     11 Control ReadDirectory {
-        /// Who asks.
         who: Credentials,
-        /// The directory.
         directory: Handle,
         /// Where to go on; 0 for the start.
         after: u64,
@@ -381,18 +341,13 @@ runtime::protocol! {
     } -> DirectoryPage, by inode(directory.ino), retry idempotent, from any, after recovery;
 
     /// The target of a symbolic link.
-    12 Control ReadLink {
-        /// The link.
-        file: Handle,
-    } -> Vec<u8>, by inode(file.ino), retry idempotent, from any, after recovery;
+    12 Control ReadLink { file: Handle } -> Vec<u8>,
+        by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Read bytes.
     13 Bulk Read {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
-        /// The first byte.
         offset: u64,
         /// How many bytes, at most [`TRANSFER_MAX`].
         length: u32,
@@ -400,70 +355,52 @@ runtime::protocol! {
 
     /// Write bytes.
     14 Bulk Write {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
-        /// The first byte.
         offset: u64,
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
-        /// Durable when answered.
         durable: bool,
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Make all that was written to the file durable, as far as it was answered with the write
-    /// verifier that comes back: what was answered with another one is lost.
-    15 Bulk Commit {
-        /// The file.
-        file: Handle,
-    } -> WriteResult, by inode(file.ino), retry idempotent, from any, after recovery;
+    /// Make the file durable. Writes that were answered with the same write verifier as this are
+    /// durable then; writes with another one are lost.
+    15 Bulk Commit { file: Handle } -> WriteResult,
+        by inode(file.ino), retry idempotent, from any, after recovery;
 
-    /// Space of the whole volume. Asked of any node.
+    /// Space of the whole volume.
     16 Control GetSpace {} -> Space, by caller, retry idempotent, from any, after recovery;
 
-    /// Make everything of this node durable, and its log short: before a clean stop.
+    /// Make everything of this node durable and write a checkpoint: before a clean stop.
     17 Bulk Flush {} -> (), by caller, retry never, from any, after recovery;
 
-    /// Between nodes: the file is gone, with its last name; free its blocks once no reader is
-    /// left. Asked of the file's node.
-    18 Control Trim {
-        /// Its inode number.
-        ino: u64,
-    } -> (), by inode(ino), retry never, from servers, after recovery;
+    /// Between nodes: the file was removed. Free its blocks once no reader is left.
+    18 Control Trim { ino: u64 } -> (),
+        by inode(ino), retry never, from servers, after recovery;
 
     /// Make a hole: blocks that lie in the range as a whole are freed, the rest of it becomes
     /// zeros, the size stays. Seen at once, durable like a write, and as atomic: one record of the
     /// log holds at least all of one chunk. Works on a full volume.
     19 Bulk PunchHole {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
-        /// The first byte.
         offset: u64,
         /// How many bytes, at least one. What is past the end of the file is ignored.
         length: u64,
-        /// Durable when answered.
         durable: bool,
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Prepare for writes to a range: if the volume cannot hold it now, [`Error::NoSpace`] comes at
-    /// once. No block is set aside, since each write goes to new blocks (design D6): others may
-    /// take the space before the writes come.
+    /// Check that the volume has space for writes to a range; [`Error::NoSpace`] if not. No block is
+    /// reserved, since each write goes to new blocks (design D6).
     20 Control Allocate {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
-        /// The first byte.
         offset: u64,
         /// How many bytes, at least one.
         length: u64,
         /// Leave the size as it is; otherwise a file that ends before the range's end is lengthened
         /// to there, by a hole.
         keep_size: bool,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by inode(file.ino), retry never, from any, after recovery;
 
@@ -471,139 +408,87 @@ runtime::protocol! {
     /// them now, committed or not. `None` if the offset is not before the end of the file, or if no
     /// data follows (ENXIO).
     21 Control Seek {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
         /// Where to begin.
         offset: u64,
-        /// What to look for.
         target: SeekTarget,
     } -> Option<u64>, by inode(file.ino), retry idempotent, from any, after recovery;
 
-    /// The value of an extended attribute. `user.` and `trusted.` are the namespaces that there
-    /// are.
-    22 Bulk GetXattr {
-        /// Who asks.
-        who: Credentials,
-        /// The file.
-        file: Handle,
-        /// The attribute.
-        name: XattrName,
-    } -> Vec<u8>, by inode(file.ino), retry idempotent, from any, after recovery;
+    /// The value of an extended attribute. The namespaces are `user.` and `trusted.`.
+    22 Bulk GetXattr { who: Credentials, file: Handle, name: XattrName } -> Vec<u8>,
+        by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Set an extended attribute.
     23 Bulk SetXattr {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The file.
         file: Handle,
-        /// The attribute.
         name: XattrName,
         /// Its value, at most [`XATTR_VALUE_MAX`] bytes; all of a file's names and values have at
         /// most [`XATTRS_BYTES_MAX`].
         value: Vec<u8>,
         /// What must be there before.
         mode: XattrMode,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
-    /// The names of all extended attributes that the asker may know of, in order.
-    24 Bulk ListXattrs {
-        /// Who asks.
-        who: Credentials,
-        /// The file.
-        file: Handle,
-    } -> Vec<XattrName>, by inode(file.ino), retry idempotent, from any, after recovery;
+    /// The names of all extended attributes that the caller may see, in order.
+    24 Bulk ListXattrs { who: Credentials, file: Handle } -> Vec<XattrName>,
+        by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Remove an extended attribute.
     25 Bulk RemoveXattr {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The file.
         file: Handle,
-        /// The attribute.
         name: XattrName,
-        /// Durable when answered.
         durable: bool,
     } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
-    /// Hold a file that is open at the client: it lives on without a name until the last client
-    /// lets go, or its lease ends. The lease begins anew. Nothing is held of what is no regular
-    /// file.
+    /// The client opens a file: it exists without a name until the last client has closed it or lost
+    /// its lease. Renews the lease. Only regular files are kept open.
     26 Control OpenHandle {
-        /// The client, and its number of this call: an earlier [`CloseHandle`] that comes later
-        /// does not count.
+        /// An earlier [`CloseHandle`] that arrives later does not count.
         call: CallId,
-        /// The file.
         file: Handle,
     } -> OpenedFile, by inode(file.ino), retry never, from any, after recovery;
 
     /// The client has closed the file, and has no lock on it any more.
-    27 Control CloseHandle {
-        /// The client, and its number of this call.
-        call: CallId,
-        /// The file.
-        file: Handle,
-    } -> (), by inode(file.ino), retry never, from any, after recovery;
+    27 Control CloseHandle { call: CallId, file: Handle } -> (),
+        by inode(file.ino), retry never, from any, after recovery;
 
-    /// The client lives: its lease at this node begins anew. It has held again all that it held in
-    /// an earlier lease. False if the node does not know the lease (it ended, or the node has
-    /// restarted): then the client holds its files again, and renews the lease that it gets.
-    28 Control Renew {
-        /// The client.
-        client: u64,
-        /// The lease.
-        lease: u64,
-    } -> bool, by caller, retry never, from any, after recovery;
+    /// Renew the client's lease at this node. False if the node does not know the lease (it has
+    /// expired, or the node has restarted): then the client reopens its files and renews the lease
+    /// that it gets.
+    28 Control Renew { client: u64, lease: u64 } -> bool,
+        by caller, retry never, from any, after recovery;
 
-    /// [`Lookup`], and hold what is found. Asked of the name's node.
-    29 Bulk Open {
-        /// Who asks.
-        who: Credentials,
-        /// The client, and its number of this call.
-        call: CallId,
-        /// The directory.
-        directory: Handle,
-        /// The name in it.
-        name: Name,
-    } -> OpenedFile, by name(directory.ino, name), retry never, from any, after recovery;
+    /// [`Lookup`] and [`OpenHandle`].
+    29 Bulk Open { who: Credentials, call: CallId, directory: Handle, name: Name } -> OpenedFile,
+        by name(directory.ino, name), retry never, from any, after recovery;
 
-    /// [`Create`], and hold the file. Asked of the name's node.
+    /// [`Create`] and [`OpenHandle`].
     30 Bulk OpenNew {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The directory.
         directory: Handle,
-        /// The name in it.
         name: Name,
         /// What to do if it exists.
         existing: Existing,
         /// Attributes of the new file.
         change: Change,
-        /// Durable when answered.
         durable: bool,
     } -> OpenedNewFile, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
-    /// Lock bytes of a file that the client holds, in place of what the owner has locked of them.
-    /// Never waits for other locks: the client tries again, with pauses. The lease begins anew.
+    /// Lock bytes of a file that the client has open; replaces what the owner has locked of them. Never
+    /// waits for other locks: the client retries, with pauses. Renews the lease.
     31 Control Lock {
-        /// The file.
         file: Handle,
-        /// For whom.
         owner: LockOwner,
-        /// Which bytes.
         range: ByteRange,
-        /// How.
         kind: LockKind,
-        /// The lease under which the client holds the file.
+        /// The lease under which the client has the file open.
         lease: u64,
         /// The owner had this lock before the node restarted.
         reclaim: bool,
@@ -611,39 +496,25 @@ runtime::protocol! {
 
     /// The lock of another owner that conflicts with such a lock.
     32 Control TestLock {
-        /// The file.
         file: Handle,
-        /// For whom.
         owner: LockOwner,
-        /// Which bytes.
         range: ByteRange,
-        /// How.
         kind: LockKind,
     } -> Option<FileLock>, by inode(file.ino), retry idempotent, from any, after recovery;
 
-    /// Give up what an owner has locked of some bytes.
-    33 Control Unlock {
-        /// The file.
-        file: Handle,
-        /// Whose locks.
-        owner: LockOwner,
-        /// Which bytes.
-        range: ByteRange,
-    } -> (), by inode(file.ino), retry never, from any, after recovery;
+    /// Release what an owner has locked of some bytes.
+    33 Control Unlock { file: Handle, owner: LockOwner, range: ByteRange } -> (),
+        by inode(file.ino), retry never, from any, after recovery;
 
-    /// Make all names of a directory durable as they are, also those that are gone, with what they
-    /// name; and the directory's own attributes. Asked of the directory's node.
-    34 Bulk SyncDirectory {
-        /// The directory.
-        directory: Handle,
-    } -> (), by inode(directory.ino), retry idempotent, from any, after recovery;
+    /// Make all names of a directory durable, removals too, with what they name, and the directory's
+    /// own attributes.
+    34 Bulk SyncDirectory { directory: Handle } -> (),
+        by inode(directory.ino), retry idempotent, from any, after recovery;
 
-    /// Read a window of a list of regions, packed. The list travels as it was described; which
-    /// chunks, stripes and blocks its regions lie in, their node finds out.
+    /// Read a window of a list of regions, packed. The list travels as it was described;
+    /// the node finds the chunks, stripes and blocks.
     35 Bulk ReadList {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
         /// The regions, which may overlap.
         regions: Regions,
@@ -657,44 +528,35 @@ runtime::protocol! {
     /// Write a window of a list of regions. Where regions overlap, the later one stays. Each chunk
     /// is written as a whole, as [`Write`] does it; readers may see one chunk before another.
     36 Bulk WriteList {
-        /// Who asks.
         who: Credentials,
-        /// The file.
         file: Handle,
-        /// The regions.
         regions: Regions,
         /// The first packed byte that is written.
         skip: u64,
         /// The packed bytes from there on, at most [`TRANSFER_MAX`]; for at most
         /// [`REGIONS_MAX`](crate::regions::REGIONS_MAX) regions.
         data: Bytes,
-        /// Durable when answered.
         durable: bool,
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Write at the end of the file, wherever that is by then: appends of many never overlap, and a
-    /// reader sees all of one or nothing of it. Done once, as long as the node lives.
+    /// Write at the end of the file: appends of several clients never overlap, and a reader sees all of
+    /// one or nothing. Executed once, as long as the node runs.
     37 Bulk Append {
-        /// Who asks.
         who: Credentials,
-        /// Which call this is.
         call: CallId,
-        /// The lease of the client at the node under which it sent this before, without an answer.
-        /// If the node does not know that lease any more, nor what came of the call, it does
-        /// nothing, and the answer is [`Undelivered::Lost`].
+        /// In a retry, the lease of the client at the node when it sent this first. If the node does not
+        /// know that lease, nor the result of the call, it does nothing and answers
+        /// [`Undelivered::Lost`].
         sent_under: Option<u64>,
-        /// The file.
         file: Handle,
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
     } -> Appended, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Was this call done by this node, and is its reply stored (ADR 9)? Waits for a copy of it
-    /// that is under way; that it was done is durable then. Asked of all nodes.
-    38 Control WasDone {
-        /// Which call.
-        call: CallId,
-    } -> bool, by caller, retry idempotent, from any, after recovery;
+    /// Was this call executed by this node, and is its reply stored (ADR 9)? Waits for a running copy;
+    /// the reply is durable then.
+    38 Control WasDone { call: CallId } -> bool,
+        by caller, retry idempotent, from any, after recovery;
 }
 
 runtime::choice! {
@@ -754,11 +616,10 @@ runtime::choice! {
         /// A directory cursor that this volume never gave out.
         #[error("unknown directory cookie")]
         16 BadCookie {},
-        /// EIO: what was written and not committed is gone, because a node has restarted. Write it
-        /// again.
+        /// EIO: uncommitted writes were lost, because a node has restarted. Write again.
         #[error("what was written was lost before it was durable: a node has restarted")]
         17 LostWrites {},
-        /// ENODATA: the file has no extended attribute of this name that the asker may know of.
+        /// ENODATA: the file has no extended attribute of this name that the caller may see.
         #[error("no such extended attribute")]
         18 NoXattr {},
         /// E2BIG: the value, or all extended attributes of the file together, are too large.
