@@ -1,4 +1,4 @@
-//! One request to a node and its answer (design D3): on the same thread, on another thread, and in
+//! One request to a node and its answer: on the same thread, on another thread, and in
 //! another process by way of a Unix socket.
 //!
 //! Each iteration is a batch of requests, counted as items: the time of one is the reciprocal of

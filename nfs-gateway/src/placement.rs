@@ -1,6 +1,6 @@
 //! Direct placement: the data of a large WRITE are received into stripe buffers of the cache's
 //! pool, one for each whole stripe of the file. The cache takes over such a buffer as its line, so
-//! the data are not copied (design D5).
+//! the data are not copied.
 
 use std::collections::VecDeque;
 

@@ -53,7 +53,7 @@ pub trait Spawn: Clone + 'static {
 
 /// The world as one node sees it. Cheap to clone.
 ///
-/// Handlers of a node interleave at awaits only (design D3): state is never borrowed across one.
+/// Handlers of a node interleave at awaits only: state is never borrowed across one.
 #[derive(Clone)]
 pub struct Context {
     node: NodeId,

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::seed::Rng;
 use crate::wire::{Decoder, Encoder, Malformed, Wire};
 
-/// A lightweight, logical node (design D1).
+/// A lightweight, logical node.
 ///
 /// File-system nodes are numbered from 0, disk nodes from [`NodeId::disk`] and application nodes
 /// (clients, gateways) from [`NodeId::application`].
@@ -67,7 +67,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Which incarnation of the volume a message belongs to; it only grows (design D8).
+/// Which incarnation of the volume a message belongs to; it only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 

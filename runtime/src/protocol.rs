@@ -71,7 +71,7 @@ pub trait Handler<C: Call>: 'static {
 /// The error type of a call.
 pub type ErrorOf<C> = <<C as Call>::Protocol as Protocol>::Error;
 
-/// The two priorities of the machine (design D4; the thesis' MDP has two message queues).
+/// The two priorities of the machine (the thesis' MDP has two message queues).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Small and urgent: overtakes bulk work, has its own limits.

@@ -1,4 +1,4 @@
-//! CRC-32C per block: what the parent of a block keeps to recognise its content (design D6).
+//! CRC-32C per block: what the parent of a block keeps to recognise its content.
 
 use runtime::hash::crc32c;
 

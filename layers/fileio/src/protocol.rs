@@ -391,7 +391,7 @@ runtime::protocol! {
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// Check that the volume has space for writes to a range; [`Error::NoSpace`] if not. No block is
-    /// reserved, since each write goes to new blocks (design D6).
+    /// reserved, since each write goes to new blocks.
     20 Control Allocate {
         who: Credentials,
         file: Handle,

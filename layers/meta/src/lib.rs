@@ -5,7 +5,7 @@
 //! - One request is one record: it is done whole or not at all, also after a crash.
 //! - What was answered to a request that says `durable`, or to a [`Commit`](protocol::Commit),
 //!   survives; anything else follows within about two seconds.
-//! - A block that a record names is never rewritten (design D6); the record holds its checksum.
+//! - A block that a record names is never rewritten; the record holds its checksum.
 //! - What touches names and inodes of several nodes is decided by one record of one node, and done
 //!   at all of them, once each ([`Execute`](protocol::Execute), ADR 7). The volume may be shown to
 //!   clients when all nodes have answered [`FinishIntents`](protocol::FinishIntents). A node that

@@ -1,4 +1,4 @@
-//! Buffers that the network, the cache and the disks share (design D5; Wu's Unifier).
+//! Buffers that the network, the cache and the disks share (Wu's Unifier).
 //!
 //! A [`Buffer`] is aligned for direct disk transfers, has one owner who may write, and becomes
 //! shared and read-only as [`Bytes`]. A [`SharedBuffer`] hands out slices without a copy and is

@@ -1,5 +1,5 @@
 //! Keeping a thread awake for a moment after work: to wake a parked thread costs more than a small
-//! request itself (design D3).
+//! request itself.
 //!
 //! Work is a request that came from another thread, or one that went to another thread and will be
 //! answered. As long as there was some within [`SPIN_TIME`], a task of the thread polls for more

@@ -1,4 +1,4 @@
-//! A volume that several processes serve together (design D1): each hosts the nodes that the node
+//! A volume that several processes serve together: each hosts the nodes that the node
 //! map gives it, and takes over those of a process that dies.
 //!
 //! | file | holds |

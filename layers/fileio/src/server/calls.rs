@@ -1,4 +1,4 @@
-//! Calls that are executed once, however often they arrive (design D11, ADR 9). The metadata server
+//! Calls that are executed once, however often they arrive (ADR 9). The metadata server
 //! stores the reply with the record of the change. Replies of calls that changed nothing are kept
 //! here for a while, because a late copy must not change anything either. They need not survive a
 //! restart: a restarted node receives nothing that was sent to its predecessor.

@@ -1,4 +1,4 @@
-//! Replies to calls that changed something (design D11, ADR 9). A reply is stored by the very
+//! Replies to calls that changed something (ADR 9). A reply is stored by the very
 //! record that does what was asked, so that a call which comes again is answered and not done
 //! twice, also after a crash.
 //!

@@ -6,7 +6,7 @@
 //!   answered for it, it survives any crash.
 //! - Reads see every batch committed before them, durable or not.
 //! - No block that anything committed refers to is written again, and a block is handed out again
-//!   only once the batch that freed it is durable (design D6).
+//!   only once the batch that freed it is durable.
 //! - What a disk returns is checked against checksums and identity before it is believed; the log
 //!   has two copies on different disks, the root up to three.
 //! - A full volume still takes batches that free space, and checkpoints.

@@ -89,7 +89,7 @@ impl Store {
     /// its own of [`ALONE_BYTES`].
     ///
     /// No other process may have it open; a stale host is fenced off by the epoch of its writes
-    /// (design D8). Errors leave the volume as it was.
+    ///. Errors leave the volume as it was.
     pub async fn mount(
         ctx: Context,
         stripes: Rc<dyn Stripes>,

@@ -1,4 +1,4 @@
-//! Small records that all processes of a volume agree on (design D9): who opened it, in which
+//! Small records that all processes of a volume agree on: who opened it, in which
 //! epoch, who is there, who serves which node. One small trait, so that engines can be changed.
 //!
 //! | file | holds |

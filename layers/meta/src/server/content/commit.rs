@@ -1,4 +1,4 @@
-//! How a change of content becomes durable (design D6): data first, then the record that names the
+//! How a change of content becomes durable: data first, then the record that names the
 //! new blocks with their checksums ([`Commit`](crate::protocol::Commit),
 //! [`RollBack`](crate::protocol::RollBack)).
 

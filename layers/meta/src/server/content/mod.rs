@@ -1,4 +1,4 @@
-//! Content of files: where it is, and how a change of it becomes durable (design D6).
+//! Content of files: where it is, and how a change of it becomes durable.
 //!
 //! | file | holds |
 //! | --- | --- |

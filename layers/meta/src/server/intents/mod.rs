@@ -1,4 +1,4 @@
-//! Operations that touch several nodes (design D7, ADR 7). One record of one node decides: it holds
+//! Operations that touch several nodes (ADR 7). One record of one node decides: it holds
 //! the changes at that node and, as an intent, those that must follow elsewhere. The others apply
 //! them once each, and remember that they did until the intent is retired. A node may
 //! crash alone before the effects that it applied are durable: an intent is retired only when each

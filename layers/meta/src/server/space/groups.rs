@@ -1,5 +1,5 @@
 //! Allocation groups that move between nodes ([`RequestGroups`], [`AckGroups`], [`ConfirmGroups`];
-//! design D6: no global free list, which was the bottleneck of the thesis' Fig. 4.5).
+//! no global free list, which was the bottleneck of the thesis' Fig. 4.5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,7 +23,7 @@
 //! clock. So no other takes over before it has stopped if its clock and the engine's differ by less
 //! than [`MARGIN`] in [`LEASE`]: each may be wrong by 8 %; crystals are by 0.01 %. The check is at
 //! each answer ([`Keeper::may_answer`]): a process that was frozen must not trust its timers. If
-//! clocks are worse, the epochs at the disk nodes stop writes (D8).
+//! clocks are worse, the epochs at the disk nodes stop writes.
 
 mod duties;
 mod lease;
