@@ -50,7 +50,7 @@ fn posix_is_kept_case_by_case() {
         fs::write(&config, pjdfstest_settings(true, remounts)).unwrap();
         // Where `fuse3` is installed, `mount -o remount` needs the helper.
         let helpers = site.path(format!("helpers-{remounts}"));
-        let mut command = with_mount_helper(&helpers, &pjdfstest);
+        let mut command = with_mount_helper(&helpers, true, &pjdfstest);
         command.arg("-c").arg(config).arg("-p").arg(&folder).args(["-s", "/dev/shm"]).args(cases);
         let output = command.env("NO_COLOR", "1").output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout);

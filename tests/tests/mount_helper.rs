@@ -37,6 +37,10 @@ for type in mdfs fuse.mdfs; do
     case $(flags "$@") in ro,nosuid,nodev,noexec,*) ;; *) exit 14 ;; esac
     test "$(cat "$2/file")" = "one
 two"
+    if echo no >> "$2/file"; then exit 15; fi
+    mount -o remount,rw "$2"
+    case $(flags "$@") in rw,nosuid,nodev,noexec,*) ;; *) exit 16 ;; esac
+    echo more > "$2/file2"
     umount "$2"
 done
 
@@ -53,6 +57,15 @@ const TRIES_MAX: u32 = 100;
 
 #[test]
 fn a_volume_is_mounted_from_fstab_remounted_and_mounted_by_type() {
+    mount_remount_and_unmount(true);
+}
+
+#[test]
+fn the_helper_does_not_need_fuse3() {
+    mount_remount_and_unmount(false);
+}
+
+fn mount_remount_and_unmount(fuse3: bool) {
     if !may_mount() {
         return;
     }
@@ -63,7 +76,7 @@ fn a_volume_is_mounted_from_fstab_remounted_and_mounted_by_type() {
     let line = format!("{} {} mdfs {options} 0 0\n", volume.display(), point.display());
     fs::write(site.path("fstab"), line).unwrap();
 
-    let mut command = with_mount_helper(&site.path("helpers"), "sh".as_ref());
+    let mut command = with_mount_helper(&site.path("helpers"), fuse3, "sh".as_ref());
     command.args(["-c", SCRIPT, "sh"]).arg(&volume).arg(&point).arg(site.path("fstab"));
     let output = command.output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);

@@ -29,7 +29,7 @@ runtime::protocol! {
         offset: u32,
         /// The new content, in one or more pieces.
         data: Vec<Bytes>,
-    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
+    } -> u64, by stripe(stripe), retry never, from servers, during recovery;
 
     /// Make every write of this disk node that was answered before in this life durable, and return
     /// the life. Disks without such writes are left alone.
@@ -51,7 +51,7 @@ runtime::protocol! {
         slot: u32,
         /// [`SLOT_SIZE`] bytes.
         data: Bytes,
-    } -> (), by caller, retry idempotent, from servers, during recovery;
+    } -> (), by caller, retry never, from servers, during recovery;
 
     /// What this node's disks are and have done.
     6 Control Describe {} -> Vec<DiskStatus>,

@@ -78,10 +78,9 @@ impl Extents {
 
     /// The bytes of `range` that are in the set.
     pub(crate) fn intersection(&self, range: &Range<u32>) -> Self {
-        let extension = self.ranges[self.touched(range)]
-            .iter()
-            .map(|known| known.start.max(range.start)..known.end.min(range.end));
-        Self { ranges: extension.collect() }
+        let known = self.ranges[self.touched(range)].iter();
+        let cut = |known: &Range<u32>| known.start.max(range.start)..known.end.min(range.end);
+        Self { ranges: known.map(cut).collect() }
     }
 
     /// The bytes of `range` that are not in the set.
@@ -153,10 +152,10 @@ mod tests {
                 let mask = self::mask(&asked);
                 assert_eq!(extents.covers(&asked), bitmap & mask == mask, "{extents:?} {asked:?}");
                 assert_eq!(extents.intersects(&asked), bitmap & mask != 0, "{extents:?} {asked:?}");
-                let (extension, gaps) = (extents.intersection(&asked), extents.gaps(&asked));
-                assert_sorted_and_apart(&extension);
+                let (inside, gaps) = (extents.intersection(&asked), extents.gaps(&asked));
+                assert_sorted_and_apart(&inside);
                 assert_sorted_and_apart(&gaps);
-                assert_eq!(bits(&extension), bitmap & mask);
+                assert_eq!(bits(&inside), bitmap & mask);
                 assert_eq!(bits(&gaps), !bitmap & mask);
                 let hull = extents.hull().map_or(0..0, |hull| hull);
                 assert_eq!(hull.start, bitmap.trailing_zeros() % 64);

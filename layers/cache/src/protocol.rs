@@ -34,7 +34,7 @@ runtime::protocol! {
         offset: u32,
         /// The new content, in one or more pieces.
         data: Vec<Bytes>,
-    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
+    } -> u64, by stripe(stripe), retry never, from servers, during recovery;
 
     /// Replace bytes by zeros, in the cache only.
     3 Bulk WriteZeros {
@@ -44,7 +44,7 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
+    } -> u64, by stripe(stripe), retry never, from servers, during recovery;
 
     /// Write the dirty bytes of these stripes back to their disks. The disks' own caches are
     /// flushed by the asker, once for all nodes: returns a stripe of each disk node concerned, with
@@ -65,7 +65,7 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-    } -> (), by stripe(stripe), retry idempotent, from servers, during recovery;
+    } -> (), by stripe(stripe), retry never, from servers, during recovery;
 
     /// What this node's cache holds and has done.
     6 Control Status {} -> CacheStatus, by caller, retry idempotent, from any, during recovery;
@@ -87,7 +87,7 @@ runtime::protocol! {
         stripe: u64,
         /// The new content, later pieces over earlier ones; at most [`PARTS_MAX`].
         parts: Vec<Placed>,
-    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
+    } -> u64, by stripe(stripe), retry never, from servers, during recovery;
 }
 
 runtime::record! {

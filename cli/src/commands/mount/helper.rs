@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::fs::statvfs;
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::mount::{MountFlags, mount_remount};
 
 use super::{CACHE_MS, MountCommand, background};
@@ -24,7 +24,6 @@ const FAILED: u8 = 32;
 /// Options for `mount(8)` and systemd, and those that hold for every volume.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto",
-    "async",
     "default_permissions",
     "defaults",
     "group",
@@ -35,7 +34,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nouser",
     "nousers",
     "owner",
-    "rw",
     "user",
     "users",
     "_netdev",
@@ -67,6 +65,18 @@ const FLAGS: &[(&str, MountFlags, MountFlags)] = &[
     ("nostrictatime", MountFlags::empty(), MountFlags::STRICTATIME),
     ("lazytime", MountFlags::LAZYTIME, MountFlags::empty()),
     ("nolazytime", MountFlags::empty(), MountFlags::LAZYTIME),
+];
+
+/// Flags of a mount as `statvfs` reports them, which are other bits than those of `mount(2)`.
+const REPORTED: [(StatVfsMountFlags, MountFlags); 8] = [
+    (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+    (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+    (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+    (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+    (StatVfsMountFlags::SYNCHRONOUS, MountFlags::SYNCHRONOUS),
+    (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+    (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+    (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
 ];
 
 /// Whether `mount(8)` calls the program by this name.
@@ -159,6 +169,7 @@ impl HelperCall {
         }
         match option.split_once('=') {
             None if option == "allow_other" => self.mount.allow_other = true,
+            // `mount(8)` adds the options of fstab: those of the program hold until it is unmounted.
             None if option == "remount" => self.remount = true,
             Some(("cache_ms", value)) => {
                 let wrong = |_| format!("cache_ms={value} is not a number of milliseconds");
@@ -198,9 +209,9 @@ impl HelperCall {
     /// Sets and clears flags of the mount that is there.
     fn change_flags(&self) -> io::Result<()> {
         let point = &self.mount.point;
-        // The kernel reports flags by the bits that it takes.
-        let present = statvfs(point)?.f_flag.bits();
-        let present = MountFlags::from_bits_truncate(u32::try_from(present).unwrap_or_default());
+        let reported = statvfs(point)?.f_flag;
+        let present = REPORTED.iter().filter(|(flag, _)| reported.contains(*flag));
+        let present = present.fold(MountFlags::empty(), |flags, (_, flag)| flags | *flag);
         Ok(mount_remount(point, self.changed(present), "")?)
     }
 }

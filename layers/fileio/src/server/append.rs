@@ -15,7 +15,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
 use super::base::MetadataAccess;
-use super::commit::{FileCommits, Shared};
+use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
 use super::open_files::OpenFiles;
 use super::write::{FileWriter, WritePurpose};
@@ -78,7 +78,7 @@ impl AppendResults {
 
 impl Appends {
     pub(super) fn new(
-        (base, content, commits): Shared,
+        (base, content, commits): ContentComponents,
         writer: Rc<FileWriter>,
         open_files: Rc<OpenFiles>,
     ) -> Self {

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use meta::protocol::{CallOutcome, FindReply};
-use runtime::Call;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
 use super::base::{MetadataAccess, is_in_doubt};
+use super::call_requests::CallIdRequest;
 use super::remote_locks::RemoteLocks;
-use crate::protocol::{Attributes, CallId, Credentials, Error, FileIo, Handle, Kind, Reply, Time};
+use crate::protocol::{CallId, Error, Reply};
 
 /// Replies of calls that changed nothing, at most.
 const UNCHANGED_MAX: usize = 1024;
@@ -45,28 +45,6 @@ impl UnstoredReplies {
         {
             self.replies.remove(&oldest);
         }
-    }
-}
-
-/// A request of [`Retry::ByCallId`](runtime::Retry::ByCallId).
-pub(super) trait CallIdRequest: Call<Protocol = FileIo> {
-    /// The component that executes it.
-    type Executor;
-
-    /// Executes it.
-    fn perform(&self, by: &Self::Executor) -> impl Future<Output = Result<Self::Reply, Error>>;
-
-    /// The answer to a call that was executed before, with this outcome.
-    fn repeat(
-        &self,
-        by: &Self::Executor,
-        outcome: CallOutcome,
-    ) -> impl Future<Output = Result<Self::Reply, Error>>;
-
-    /// The answer says that the call was executed just now, so its reply is stored, and durable if
-    /// that was requested. If not, nothing may have changed.
-    fn is_stored(_answer: &Self::Reply) -> bool {
-        true
     }
 }
 
@@ -133,20 +111,6 @@ impl CallTable {
     }
 }
 
-/// The present attributes of a file that `who` has made, linked or changed earlier.
-pub(super) async fn attributes_after_repeat(
-    base: &MetadataAccess,
-    file: Handle,
-    kind: Kind,
-    who: &Credentials,
-) -> Result<Attributes, Error> {
-    match base.inode(file).await {
-        // It was removed since, but it was made.
-        Err(Error::Stale {}) => Ok(removed(file, kind, who, base.now())),
-        inode => Ok(inode?.attributes),
-    }
-}
-
 /// A retry would fail in the same way, unless others change something.
 fn is_final(error: Error) -> bool {
     !matches!(error, Error::Undelivered { .. } | Error::Damaged {} | Error::LostWrites {})
@@ -158,26 +122,4 @@ fn decided<T>(answer: Result<T, Error>) -> Result<T, Error> {
         Err(Error::Undelivered { why }) if why.is_transient() => Err(Undelivered::Lost.into()),
         answer => answer,
     }
-}
-
-/// The file that a call has made. The id may be that of another call.
-pub(super) fn made(outcome: CallOutcome) -> Result<Handle, Error> {
-    match outcome {
-        CallOutcome::Made { ino, generation } => Ok(Handle { ino, generation }),
-        CallOutcome::Done {} => Err(Error::Invalid {}),
-    }
-}
-
-/// The call has made nothing. The id may be that of another call.
-pub(super) fn done(outcome: CallOutcome) -> Result<(), Error> {
-    match outcome {
-        CallOutcome::Done {} => Ok(()),
-        CallOutcome::Made { .. } => Err(Error::Invalid {}),
-    }
-}
-
-/// What is known of a removed file.
-fn removed(file: Handle, kind: Kind, who: &Credentials, now: Time) -> Attributes {
-    let blank = Attributes::blank(file.ino, file.generation, kind, now);
-    Attributes { uid: who.uid, gid: who.gid, ..blank }
 }

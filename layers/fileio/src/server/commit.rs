@@ -21,8 +21,8 @@ pub(super) struct FileCommits {
     content: Rc<ContentAccess>,
 }
 
-/// What all components share that read or write content.
-pub(super) type Shared = (MetadataAccess, Rc<ContentAccess>, Rc<FileCommits>);
+/// The components that all readers and writers of content need.
+pub(super) type ContentComponents = (MetadataAccess, Rc<ContentAccess>, Rc<FileCommits>);
 
 impl FileCommits {
     pub(super) fn new(base: MetadataAccess, content: Rc<ContentAccess>) -> Self {

@@ -2,7 +2,7 @@
 
 use meta::protocol::{AddFile, CallOutcome, CommitDependency, Dentry, NewInode};
 
-use super::calls::{CallIdRequest, attributes_after_repeat, made};
+use super::call_requests::{CallIdRequest, attributes_after_repeat, made};
 use super::names::{Names, ParentDir, count_directories, handle_of};
 use crate::protocol::{
     Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, MakeNode, Name,

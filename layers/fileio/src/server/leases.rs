@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::hand_over::{ClientHandover, FilesHandover};
-use crate::locks::LockTable;
-use crate::protocol::{CallId, FileLock, LEASE};
+use crate::locks::{LockRefusal, LockTable};
+use crate::protocol::{ByteRange, CallId, FileLock, LEASE, LockKind, LockOwner};
 
 /// Files that all clients together have open at one node, at most; past it the answer is `Busy`. A
 /// file that is open in each process of a parallel program counts once for each.
@@ -41,7 +41,7 @@ pub(super) struct LeaseTable {
     /// Inodes from this number on are new since the restart; `None` before that is known.
     young_from: Cell<Option<u64>>,
     /// Locks on open files.
-    pub(super) locks: RefCell<LockTable>,
+    locks: RefCell<LockTable>,
 }
 
 impl LeaseTable {
@@ -180,6 +180,42 @@ impl LeaseTable {
             clients.remove(client);
         }
         !idle.is_empty()
+    }
+
+    /// Locks bytes of a file, in place of what the owner has locked of them.
+    pub(super) fn lock(
+        &self,
+        ino: u64,
+        owner: LockOwner,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<(), LockRefusal> {
+        self.locks.borrow_mut().lock(ino, owner, range, kind)
+    }
+
+    pub(super) fn unlock(
+        &self,
+        ino: u64,
+        owner: LockOwner,
+        range: ByteRange,
+    ) -> Result<(), LockRefusal> {
+        self.locks.borrow_mut().unlock(ino, owner, range)
+    }
+
+    /// The lock of another owner that conflicts with such a lock.
+    pub(super) fn conflict(
+        &self,
+        ino: u64,
+        owner: LockOwner,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Option<FileLock> {
+        self.locks.borrow().conflict(ino, owner, range, kind)
+    }
+
+    /// Releases all locks of a client on a file.
+    pub(super) fn release_locks(&self, ino: u64, client: u64) {
+        self.locks.borrow_mut().release(ino, client);
     }
 
     /// Open files and locks, for the successor of this node.

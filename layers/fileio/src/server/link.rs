@@ -3,7 +3,7 @@
 use meta::protocol::{CallOutcome, Dentry, Effect, Execute, InodeChange, LockedName};
 
 use super::base::is_in_doubt;
-use super::calls::{CallIdRequest, attributes_after_repeat, done};
+use super::call_requests::{CallIdRequest, attributes_after_repeat, done};
 use super::names::{Names, ParentDir, retry_races};
 use crate::hash::name_node;
 use crate::protocol::{Attributes, Error, Handle, Kind, LINKS_MAX, Link, Time};

@@ -19,7 +19,7 @@ impl OpenFiles {
             (false, true) => return Ok(LockResult::Late {}),
             (true, true) | (false, false) => {}
         }
-        match self.leases.locks.borrow_mut().lock(file.ino, owner, range, kind) {
+        match self.leases.lock(file.ino, owner, range, kind) {
             Ok(()) => Ok(LockResult::Granted {}),
             Err(LockRefusal::Conflict(lock)) => Ok(LockResult::Conflict { lock }),
             Err(LockRefusal::Full) => Err(Undelivered::Busy.into()),
@@ -29,13 +29,13 @@ impl OpenFiles {
     pub(super) fn test_lock(&self, request: &TestLock) -> Result<Option<FileLock>, Error> {
         let &TestLock { file, owner, range, kind } = request;
         check_range(range)?;
-        Ok(self.leases.locks.borrow().conflict(file.ino, owner, range, kind))
+        Ok(self.leases.conflict(file.ino, owner, range, kind))
     }
 
     pub(super) fn unlock(&self, request: &Unlock) -> Result<(), Error> {
         let &Unlock { file, owner, range } = request;
         check_range(range)?;
-        let unlocked = self.leases.locks.borrow_mut().unlock(file.ino, owner, range);
+        let unlocked = self.leases.unlock(file.ino, owner, range);
         unlocked.map_err(|_| Undelivered::Busy.into())
     }
 }

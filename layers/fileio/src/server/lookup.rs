@@ -10,9 +10,9 @@ use crate::protocol::{Attributes, Error, Handle, Lookup};
 use crate::rules;
 
 /// The first pause of a lookup that waits for a decision of another node.
-const WORD_PAUSE: Duration = Duration::from_millis(1);
+const DECISION_PAUSE: Duration = Duration::from_millis(1);
 /// Doublings of the pause: all pauses together take about two seconds.
-const WORD_PAUSE_DOUBLINGS: usize = 5;
+const DECISION_PAUSE_DOUBLINGS: usize = 5;
 
 impl Names {
     /// Answers [`Lookup`], if directory, name and inode are at hand on this thread.
@@ -78,7 +78,10 @@ impl Names {
             names_nothing = self.find(directory, name).await?.filter(|now| *now == found);
             if names_nothing.is_some() {
                 // A rename over it was decided at the node of the inode, and has not arrived here.
-                self.base.context.sleep(WORD_PAUSE * (1 << race.min(WORD_PAUSE_DOUBLINGS))).await;
+                self.base
+                    .context
+                    .sleep(DECISION_PAUSE * (1 << race.min(DECISION_PAUSE_DOUBLINGS)))
+                    .await;
             }
         }
         let found = names_nothing.ok_or(Undelivered::Busy)?;

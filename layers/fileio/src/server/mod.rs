@@ -1,19 +1,19 @@
-//! The file server of one node, and one `match` that passes each request to the component that
+//! The file server of one node, and the table that passes each request to the component that
 //! answers it. A component owns its state, and knows only components below it:
 //!
 //! ```text
-//! calls
-//! append   attributes   create  link  remove  rename  open  directory
-//! space   list/   locks     lookup   occupancy
-//! write   read   open_files     names
-//! readahead   commit  sync     remote_locks
-//! content   leases   xattrs
+//! calls   append   attributes   create   link   remove   rename   open   directory
+//! space   list/    locks        lookup   occupancy
+//! write   read     open_files   names
+//! readahead   commit   sync   remote_locks   xattrs
+//! content   leases   call_requests
 //! base
 //! ```
 
 mod append;
 mod attributes;
 mod base;
+mod call_requests;
 mod calls;
 mod commit;
 mod content;
@@ -184,19 +184,19 @@ impl FileServer {
         let base = MetadataAccess::new(context, information, shared_attrs);
         let content = Rc::new(ContentAccess::new(base.clone(), stripes));
         let commits = Rc::new(FileCommits::new(base.clone(), content.clone()));
-        let shared = || (base.clone(), content.clone(), commits.clone());
-        let writer = Rc::new(FileWriter::new(shared()));
+        let parts = || (base.clone(), content.clone(), commits.clone());
+        let writer = Rc::new(FileWriter::new(parts()));
         let open_files = Rc::new(OpenFiles::new(base.clone(), commits.clone()));
         let remote_locks = Rc::new(RemoteLocks::new(base.clone()));
-        let space = Rc::new(FileSpace::new(shared(), writer.clone()));
+        let space = Rc::new(FileSpace::new(parts(), writer.clone()));
         let server = Rc::new(Self {
             calls: CallTable::new(base.clone(), remote_locks.clone()),
             names: Names::new(base.clone(), remote_locks.clone(), commits.clone()),
             attributes: FileAttributes::new(base.clone(), space.clone()),
-            reader: FileReader::new(shared()),
-            list_reader: ListReader::new(shared()),
-            list_writer: ListWriter::new(shared(), writer.clone()),
-            appends: Appends::new(shared(), writer.clone(), open_files.clone()),
+            reader: FileReader::new(parts()),
+            list_reader: ListReader::new(parts()),
+            list_writer: ListWriter::new(parts(), writer.clone()),
+            appends: Appends::new(parts(), writer.clone(), open_files.clone()),
             base,
             remote_locks,
             writer,

@@ -19,8 +19,8 @@ impl Names {
     ) -> Result<(Vec<CommitDependency>, RemoteLockGuard), Error> {
         let Handle { ino, generation } = handle_of(found);
         let node = self.base.node_of(ino);
-        let freeze = |lock| LockDirExclusive { directory: ino, generation, lock };
-        let (occupancy, lock) = match self.remote_locks.lock(node, freeze).await {
+        let call = |lock| LockDirExclusive { directory: ino, generation, lock };
+        let (occupancy, lock) = match self.remote_locks.lock(node, call).await {
             Err(Error::Stale {}) => return Err(Error::Changed {}),
             occupancy => occupancy?,
         };

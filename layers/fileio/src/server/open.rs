@@ -3,7 +3,7 @@
 use meta::protocol::CallOutcome;
 use runtime::protocol::Undelivered;
 
-use super::calls::{CallIdRequest, attributes_after_repeat, made};
+use super::call_requests::{CallIdRequest, attributes_after_repeat, made};
 use super::names::{Names, handle_of};
 use crate::client::ask;
 use crate::protocol::{

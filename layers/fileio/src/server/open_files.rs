@@ -127,7 +127,7 @@ impl OpenFiles {
         let files: Vec<u64> = gone.into_iter().flat_map(|gone| gone.files.into_keys()).collect();
         for &ino in &files {
             // At once: the client may return and lock again while its files are closed.
-            self.leases.locks.borrow_mut().release(ino, client);
+            self.leases.release_locks(ino, client);
         }
         for ino in files {
             let _alone = self.opening.exclusive(ino).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use meta::attributes::access;
 
 use super::base::MetadataAccess;
-use super::commit::{FileCommits, Shared};
+use super::commit::{ContentComponents, FileCommits};
 use super::content::{ContentAccess, block_sources};
 use super::readahead::ReadAhead;
 use crate::protocol::{Attributes, Error, Read, ReadData, TRANSFER_MAX};
@@ -21,7 +21,7 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    pub(super) fn new((base, content, commits): Shared) -> Self {
+    pub(super) fn new((base, content, commits): ContentComponents) -> Self {
         let readahead = Rc::new(ReadAhead::new(base.clone(), content.clone()));
         Self { base, content, commits, readahead }
     }

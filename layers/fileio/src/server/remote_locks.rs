@@ -4,7 +4,7 @@
 //! Each lock has a number, by which it is released. When a reply is lost, the lock may or may not
 //! be held: it is *orphaned*, and `ReleaseOrphanedLocks` names the locks that this node has at the
 //! other one. All others with lower numbers are void, also those that arrive later. A lock whose
-//! change is in doubt is orphaned too, once the decision has been applied.
+//! change is in doubt is orphaned too; it is released once the decision has been applied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -260,18 +260,18 @@ mod tests {
         assert!(held.hold() && over.hold() && orphaned.hold());
         over.finish();
         drop(orphaned);
-        let [(to, told)] = &table.with_orphans()[..] else {
+        let [(to, orphans)] = &table.with_orphans()[..] else {
             panic!("locks are orphaned at one node")
         };
         let late = next();
         assert!(late.hold());
         drop(late);
-        let word = table.release_call(*to, told);
-        assert_eq!(word.below, first_remote_lock(Epoch(3)) + 5);
-        assert_eq!(word.keep, [held.number, first_remote_lock(Epoch(3)) + 4]);
-        assert!(!asked.hold(), "the node was told to release it");
+        let release = table.release_call(*to, orphans);
+        assert_eq!(release.below, first_remote_lock(Epoch(3)) + 5);
+        assert_eq!(release.keep, [held.number, first_remote_lock(Epoch(3)) + 4]);
+        assert!(!asked.hold(), "its release has been requested");
         asked.finish();
-        table.note_released(node, told);
+        table.note_released(node, orphans);
         assert_eq!(table.with_orphans(), [(node, vec![first_remote_lock(Epoch(3)) + 4])]);
         held.finish();
         assert!(next().hold());

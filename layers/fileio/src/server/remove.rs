@@ -3,7 +3,7 @@
 use meta::protocol::{CallOutcome, Execute};
 
 use super::base::is_in_doubt;
-use super::calls::{CallIdRequest, done};
+use super::call_requests::{CallIdRequest, done};
 use super::names::{Names, ParentDir, count_directories, drop_link, take_name};
 use crate::protocol::{Error, Kind, Remove, RemoveDirectory, Time};
 use crate::rules;

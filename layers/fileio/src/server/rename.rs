@@ -8,7 +8,7 @@ use meta::protocol::{
 use runtime::NodeId;
 
 use super::base::is_in_doubt;
-use super::calls::{CallIdRequest, done};
+use super::call_requests::{CallIdRequest, done};
 use super::names::{Names, count_directories, drop_link, handle_of, retry_races, take_name};
 use super::remote_locks::RemoteLockGuard;
 use crate::hash::name_node;

@@ -12,7 +12,7 @@ use meta::protocol::{
 };
 
 use super::base::MetadataAccess;
-use super::commit::{FileCommits, Shared, retry_after_rollback};
+use super::commit::{ContentComponents, FileCommits, retry_after_rollback};
 use super::content::{ContentAccess, zeros};
 use super::write::{FileWriter, WritePurpose};
 use crate::pieces::ByteRope;
@@ -36,7 +36,7 @@ pub(super) struct FileSpace {
 }
 
 impl FileSpace {
-    pub(super) fn new((base, content, commits): Shared, writer: Rc<FileWriter>) -> Self {
+    pub(super) fn new((base, content, commits): ContentComponents, writer: Rc<FileWriter>) -> Self {
         Self { base, content, commits, writer }
     }
 

@@ -14,7 +14,7 @@ use meta::chunks::BlockSlot;
 use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced};
 
 use super::base::MetadataAccess;
-use super::commit::{FileCommits, Shared};
+use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
 use super::partial_block_cache::PartialBlockCache;
 use crate::pieces::ByteRope;
@@ -92,7 +92,7 @@ pub(super) struct FileWriter {
 }
 
 impl FileWriter {
-    pub(super) fn new((base, content, commits): Shared) -> Self {
+    pub(super) fn new((base, content, commits): ContentComponents) -> Self {
         Self { base, content, commits, partial_blocks: PartialBlockCache::default() }
     }
 

@@ -3,7 +3,7 @@
 use meta::protocol::{self as metadata, CallOutcome, ChangeXattr};
 
 use super::base::MetadataAccess;
-use super::calls::{CallIdRequest, attributes_after_repeat, done};
+use super::call_requests::{CallIdRequest, attributes_after_repeat, done};
 use crate::protocol::{
     Attributes, Credentials, Error, GetXattr, Handle, Kind, ListXattrs, RemoveXattr, SetXattr,
     XATTR_VALUE_MAX, XattrMode, XattrName, access,

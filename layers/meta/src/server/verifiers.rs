@@ -14,7 +14,7 @@ const LOSSES_MAX: usize = 4096;
 pub(super) struct WriteVerifiers {
     context: Context,
     /// Of files that lost nothing since the node started.
-    extension: Cell<u64>,
+    common: Cell<u64>,
     /// Of the others.
     own: RefCell<BTreeMap<u64, u64>>,
 }
@@ -22,24 +22,24 @@ pub(super) struct WriteVerifiers {
 impl WriteVerifiers {
     /// Other ones than those of any earlier life of the node: that has lost whatever it had.
     pub(super) fn new(context: Context) -> Self {
-        let extension = Cell::new(context.random());
-        Self { context, extension, own: RefCell::default() }
+        let common = Cell::new(context.random());
+        Self { context, common, own: RefCell::default() }
     }
 
     /// The verifier of a file.
     pub(super) fn get(&self, ino: u64) -> u64 {
-        self.own.borrow().get(&ino).copied().unwrap_or_else(|| self.extension.get())
+        self.own.borrow().get(&ino).copied().unwrap_or_else(|| self.common.get())
     }
 
     /// The common one, and those of files that have their own.
     pub(super) fn all(&self) -> (u64, Vec<(u64, u64)>) {
         let own = self.own.borrow().iter().map(|(&ino, &verifier)| (ino, verifier)).collect();
-        (self.extension.get(), own)
+        (self.common.get(), own)
     }
 
     /// Goes on with those of a life that has lost nothing.
-    pub(super) fn resume(&self, extension: u64, own: &[(u64, u64)]) {
-        self.extension.set(extension);
+    pub(super) fn resume(&self, common: u64, own: &[(u64, u64)]) {
+        self.common.set(common);
         self.own.replace(own.iter().copied().collect());
     }
 
@@ -48,7 +48,7 @@ impl WriteVerifiers {
         let mut own = self.own.borrow_mut();
         if own.len() >= LOSSES_MAX {
             own.clear();
-            self.extension.set(self.context.random());
+            self.common.set(self.context.random());
         }
         own.insert(ino, self.context.random());
     }

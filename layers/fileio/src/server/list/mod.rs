@@ -1,5 +1,5 @@
 //! Lists of regions, split into chunks and blocks. All parts of one chunk are handled together: one
-//! request for the map, one checksum for each block, and one request for each stripe.
+//! request for the map, one checksum for each block, and few requests for each stripe.
 
 mod gather;
 mod read;

@@ -8,7 +8,7 @@ use runtime::buffer::{Buffer, Pool};
 use runtime::protocol::Undelivered;
 
 use super::super::base::MetadataAccess;
-use super::super::commit::{FileCommits, Shared};
+use super::super::commit::{ContentComponents, FileCommits};
 use super::super::content::{ContentAccess, zeros};
 use super::gather::PackedPart;
 use super::{CHUNKS_MAX, ChunkParts, split, window};
@@ -74,7 +74,7 @@ pub(in super::super) struct ListReader {
 }
 
 impl ListReader {
-    pub(in super::super) fn new((base, content, commits): Shared) -> Self {
+    pub(in super::super) fn new((base, content, commits): ContentComponents) -> Self {
         Self { base, content, commits }
     }
 

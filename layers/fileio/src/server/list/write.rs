@@ -9,7 +9,7 @@ use meta::protocol::Chunk;
 use runtime::protocol::Undelivered;
 
 use super::super::base::MetadataAccess;
-use super::super::commit::{FileCommits, Shared};
+use super::super::commit::{ContentComponents, FileCommits};
 use super::super::content::ContentAccess;
 use super::super::write::{BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePurpose};
 use super::gather::PackedPart;
@@ -43,7 +43,10 @@ pub(in super::super) struct ListWriter {
 }
 
 impl ListWriter {
-    pub(in super::super) fn new((base, content, commits): Shared, writer: Rc<FileWriter>) -> Self {
+    pub(in super::super) fn new(
+        (base, content, commits): ContentComponents,
+        writer: Rc<FileWriter>,
+    ) -> Self {
         Self { base, content, commits, writer }
     }
 
