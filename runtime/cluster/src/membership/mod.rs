@@ -1,4 +1,4 @@
-//! Who is there, and who serves which logical node (design D1, D8, D9).
+//! Who is there, and who serves which logical node.
 //!
 //! | file | holds |
 //! | --- | --- |
