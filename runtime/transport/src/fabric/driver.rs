@@ -91,14 +91,12 @@ impl PairDriver<'_> {
             Err(error) => PairEnd::Failed(error.to_string()),
         };
         let process = pair.process();
-        let name = provider.name();
-        match end {
-            PairEnd::Failed(why) => {
-                tracing::info!(process, provider = name, why, "libfabric has failed")
-            }
-            PairEnd::Retired => tracing::debug!(process, provider = name, "a life is over"),
-            PairEnd::Unused => tracing::debug!(process, provider = name, "is not used any more"),
-        }
+        let how = match end {
+            PairEnd::Failed(why) => format!("libfabric has failed: {why}"),
+            PairEnd::Retired => "an incarnation is over".to_owned(),
+            PairEnd::Unused => "is not used any more".to_owned(),
+        };
+        tracing::info!(process, provider = provider.name(), how, "a pair has ended");
         let left = lock(&pair.commands).take();
         left.into_iter().flatten().for_each(PairCommand::be_void);
         shared.settle(provider, pair.account().counters);

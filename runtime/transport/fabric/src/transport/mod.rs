@@ -12,10 +12,14 @@
 mod bulk;
 mod connection;
 mod frame;
+mod frame_io;
+mod peer;
 mod receiving;
 mod seal;
 mod sending;
 mod slots;
+mod transfers;
+mod types;
 
 #[cfg(test)]
 mod tests;
@@ -25,264 +29,46 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use self::frame_io::FrameIo;
+use self::peer::ConnectionTable;
+use self::slots::Slots;
+use self::transfers::BulkTransfers;
+use self::types::{EVENTS_MAX, POLLS_PER_LOOK, PendingOperation, QueuedMessage, clock};
 use crate::FabricError;
-use crate::link::{Arena, Completion, EndpointOptions, Fabric, FabricBuffer, OperationKind};
+use crate::link::{Arena, Completion, Fabric, FabricBuffer, OperationKind};
 use crate::policy::Policy;
-use bulk::{IncomingBulk, OutgoingBulk, TransferRef};
-pub use connection::Loss;
-use connection::PeerConnection;
-use slots::Slots;
 
-pub use frame::{HEADER_SIZE, SealKey, TICKET_SIZE, VERSION};
-pub use seal::KEY_SIZE;
-
-/// Bytes of head and bulk of one message, at most: those of the plain transport.
-pub const MESSAGE_MAX: usize = (16 << 20) + (4 << 20);
-/// Connections of one transport, at most.
-pub const CONNECTIONS_MAX: usize = 1024;
-/// Messages of one connection that wait to be sent, at most; past it the answer is `Busy`.
-pub const QUEUE_MAX: usize = 1024;
-/// Tickets that were not shown yet, at most.
-const TICKETS_MAX: usize = CONNECTIONS_MAX;
-/// Events that were not taken yet, at most: past it nothing more is received.
-const EVENTS_MAX: usize = 4096;
-/// Transfers of bulk in each direction, at most.
-const TRANSFERS_MAX: usize = 16 << 10;
-/// Polls between two looks at the clock.
-const POLLS_PER_LOOK: u32 = 64;
-/// Receive buffers beyond those of connections, for greetings and strangers.
-const RECEIVES_BASE: usize = 16;
-
-/// How a transport works.
-#[derive(Clone, Debug)]
-pub struct TransportOptions {
-    /// The endpoint.
-    pub link: EndpointOptions,
-    /// Costs of mechanisms.
-    pub policy: Policy,
-    /// Bytes of a receive buffer: a page and more, header included.
-    pub eager: usize,
-    /// Messages that a peer may send before one of them was handled.
-    pub credits: u16,
-    /// Slots that a peer may write into, and their bytes.
-    pub slots: u16,
-    /// See `slots`.
-    pub slot: usize,
-    /// Bytes of bulk on their way in, per connection. What is handed out while half of them are in
-    /// use is copied, so that a receiver that keeps it delays no other.
-    pub inbound: usize,
-    /// Whether bulk outside of frames has a checksum of its own.
-    pub check_bulk: bool,
-    /// This process serves others: under heavy load they move the data.
-    pub is_server: bool,
-    /// A peer is lost after this silence; it is also the longest time between two polls.
-    pub silence: Duration,
-    /// The epoch of the node map.
-    pub epoch: u64,
-}
-
-impl TransportOptions {
-    /// What fits most; the policy should be a measured one.
-    pub fn new(link: EndpointOptions, policy: Policy) -> Self {
-        Self {
-            link,
-            policy,
-            eager: 16 << 10,
-            credits: 32,
-            slots: 4,
-            slot: 64 << 10,
-            inbound: 64 << 20,
-            check_bulk: true,
-            is_server: false,
-            silence: Duration::from_secs(2),
-            epoch: 0,
-        }
-    }
-}
-
-/// What was counted since the start. Counts do not depend on what else the machine does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FabricCounters {
-    /// Frames sent and received.
-    pub frames_out: u64,
-    /// See `frames_out`.
-    pub frames_in: u64,
-    /// Messages by mechanism, in the order of [`Mechanism::ALL`](crate::policy::Mechanism::ALL):
-    /// sent ones; a rendezvous counts where its data is moved.
-    pub by_mechanism: [u64; 5],
-    /// Bytes of heads and bulks sent, and received.
-    pub bytes_out: u64,
-    /// See `bytes_out`.
-    pub bytes_in: u64,
-    /// Copies of message bytes by us, and how many bytes.
-    pub copies: u64,
-    /// See `copies`.
-    pub copied_bytes: u64,
-    /// Calls that moved remote memory.
-    pub moves: u64,
-    /// What was no frame, or had a wrong checksum.
-    pub garbage: u64,
-    /// Frames that belong to no connection, and greetings without a valid ticket.
-    pub strangers: u64,
-    /// Frames that had come before: dropped.
-    pub duplicates: u64,
-    /// Frames that came after others were lost: the connection is over.
-    pub gaps: u64,
-    /// Bulks with a wrong checksum, or that were not sealed by the peer: the connection is over.
-    pub corrupt: u64,
-    /// Frames that claim a connection, and were not sealed by its peer.
-    pub wrong_seals: u64,
-    /// Frames that break the rules: the connection is over.
-    pub violations: u64,
-    /// Connections lost for whatever reason.
-    pub lost: u64,
-    /// Greetings of an epoch that is over.
-    pub stale: u64,
-    /// Times that a message had to wait for a credit.
-    pub credit_waits: u64,
-}
-
-impl std::ops::AddAssign for FabricCounters {
-    fn add_assign(&mut self, other: Self) {
-        self.frames_out += other.frames_out;
-        self.frames_in += other.frames_in;
-        for (own, its) in self.by_mechanism.iter_mut().zip(other.by_mechanism) {
-            *own += its;
-        }
-        self.bytes_out += other.bytes_out;
-        self.bytes_in += other.bytes_in;
-        self.copies += other.copies;
-        self.copied_bytes += other.copied_bytes;
-        self.moves += other.moves;
-        self.garbage += other.garbage;
-        self.strangers += other.strangers;
-        self.duplicates += other.duplicates;
-        self.gaps += other.gaps;
-        self.corrupt += other.corrupt;
-        self.wrong_seals += other.wrong_seals;
-        self.violations += other.violations;
-        self.lost += other.lost;
-        self.stale += other.stale;
-        self.credit_waits += other.credit_waits;
-    }
-}
-
-/// A connection, by a number that is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnectionId(u64);
-
-/// A part of a bulk.
-#[derive(Debug)]
-pub enum BulkPart {
-    /// Shared bytes.
-    Bytes(Bytes),
-    /// A buffer of an [`Arena`], registered once with its mapping.
-    FabricBuffer(FabricBuffer),
-}
-
-impl BulkPart {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::FabricBuffer(buffer) => buffer.bytes(),
-        }
-    }
-
-    fn into_buffer(self) -> FabricBuffer {
-        match self {
-            Self::Bytes(bytes) => FabricBuffer::holding(bytes),
-            Self::FabricBuffer(buffer) => buffer,
-        }
-    }
-}
-
-/// What happened.
-#[derive(Debug)]
-pub enum FabricEvent {
-    /// Messages can be sent.
-    Opened {
-        /// The connection, new if the peer began it.
-        connection: ConnectionId,
-        /// The ticket that it began with.
-        ticket: [u8; TICKET_SIZE],
-    },
-    /// A message came.
-    Received {
-        /// From whom.
-        connection: ConnectionId,
-        /// Its head.
-        head: Bytes,
-        /// Its bulk, in one run.
-        bulk: Bytes,
-    },
-    /// The connection is over; what was not answered is lost, and all of it is freed.
-    Closed {
-        /// Which one.
-        connection: ConnectionId,
-        /// Why.
-        loss: Loss,
-    },
-}
-
-/// What an operation of the link was for.
-enum PendingOperation {
-    Frame { connection: u64 },
-    Fast { connection: u64, buffer: FabricBuffer },
-    Read { transfer: u64, length: usize },
-    Write { transfer: u64, length: usize },
-}
-
-/// Cookies of receives; all others are numbers of `pending`, which are larger.
-const RECEIVE: u64 = 0;
+pub use self::frame::{HEADER_SIZE, SealKey, TICKET_SIZE, VERSION};
+pub use self::seal::KEY_SIZE;
+pub use self::types::{
+    BulkPart, CONNECTIONS_MAX, ConnectionId, FabricCounters, FabricEvent, Loss, MESSAGE_MAX,
+    QUEUE_MAX, TransportOptions,
+};
 
 /// All connections of one endpoint.
 pub struct Transport {
-    link: Fabric,
+    io: FrameIo,
     /// Decides how messages move; may be changed at any time.
     pub policy: Policy,
-    setup: TransportOptions,
     address: Vec<u8>,
-    arena: Arena,
-    /// Buffers for frames, at hand.
-    spare: Vec<FabricBuffer>,
-    scratch: Vec<u8>,
-    connections: Slots<PeerConnection>,
-    /// Those that have something to send.
-    busy: VecDeque<u64>,
-    /// Peers that were told of the end: forgotten a little later, so that they hear of it.
+    peers: ConnectionTable,
+    /// Peers that got the end: forgotten a little later, so that it reaches them.
     leaving: VecDeque<(Instant, crate::link::PeerAddress)>,
     tickets: BTreeMap<[u8; TICKET_SIZE], SealKey>,
-    pending: Slots<PendingOperation>,
-    incoming: Slots<IncomingBulk>,
-    /// Those of `incoming` by connection and the sender's number.
-    asked: BTreeMap<(u64, u64), u64>,
-    outgoing: Slots<OutgoingBulk>,
-    /// Transfers that have pieces to be moved.
-    ready: VecDeque<TransferRef>,
-    /// Pieces being moved.
-    moving: u32,
+    transfers: BulkTransfers,
     events: VecDeque<FabricEvent>,
-    counters: FabricCounters,
-    receives: usize,
     /// Some bulk waits for memory.
     starved: bool,
     completions: Vec<Completion>,
-    polls: u32,
-    now: Instant,
     looked: Instant,
     owners: u64,
 }
 
 impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let connections = self.connections.len();
+        let connections = self.peers.slots.len();
         f.debug_struct("Transport").field("connections", &connections).finish_non_exhaustive()
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "the machine itself looks at the clock")]
-fn clock() -> Instant {
-    Instant::now()
 }
 
 impl Transport {
@@ -300,32 +86,30 @@ impl Transport {
         let mut transport = Self {
             policy: setup.policy.clone(),
             address,
-            arena: Arena::new(1 << 30),
-            spare: Vec::new(),
-            scratch: Vec::new(),
-            connections: Slots::new(CONNECTIONS_MAX),
-            busy: VecDeque::new(),
+            peers: ConnectionTable { slots: Slots::new(CONNECTIONS_MAX), busy: VecDeque::new() },
             leaving: VecDeque::new(),
             tickets: BTreeMap::new(),
-            pending: Slots::new(setup.link.operations),
-            incoming: Slots::new(TRANSFERS_MAX),
-            asked: BTreeMap::new(),
-            outgoing: Slots::new(TRANSFERS_MAX),
-            ready: VecDeque::new(),
-            moving: 0,
+            transfers: BulkTransfers::new(),
             events: VecDeque::new(),
-            counters: FabricCounters::default(),
-            receives: 0,
             starved: false,
             completions: Vec::new(),
-            polls: 0,
-            now,
             looked: now,
             owners: 0,
-            link,
-            setup,
+            io: FrameIo {
+                arena: Arena::new(1 << 30),
+                spare: Vec::new(),
+                scratch: Vec::new(),
+                pending: Slots::new(setup.link.operations),
+                receives: 0,
+                moving: 0,
+                counters: FabricCounters::default(),
+                polls: 0,
+                now,
+                link,
+                setup,
+            },
         };
-        transport.post_receives()?;
+        transport.io.post_receives(0)?;
         Ok(transport)
     }
 
@@ -336,24 +120,24 @@ impl Transport {
 
     /// The endpoint.
     pub fn link(&self) -> &Fabric {
-        &self.link
+        &self.io.link
     }
 
     /// What was counted.
     pub fn counters(&self) -> FabricCounters {
-        self.counters
+        self.io.counters
     }
 
     /// A buffer of `length` bytes that needs no registration of its own when it is sent.
     pub fn buffer(&self, length: usize) -> Result<FabricBuffer, FabricError> {
-        self.arena.take(length)
+        self.io.arena.take(length)
     }
 
     /// Bytes of buffers that are out, and operations that have not completed: to see that nothing
     /// is left.
     pub fn in_use(&self) -> (usize, usize) {
-        let transfers = self.incoming.len() + self.outgoing.len();
-        (transfers + self.connections.len(), self.link.open_operations() - self.receives)
+        let transfers = self.transfers.incoming.len() + self.transfers.outgoing.len();
+        (transfers + self.peers.slots.len(), self.io.link.open_operations() - self.io.receives)
     }
 
     /// Sends a message. It is on its way when this returns, or waits for its turn.
@@ -367,14 +151,14 @@ impl Transport {
         if length > MESSAGE_MAX {
             return Err(FabricError::TooLong { what: "a message", length, limit: MESSAGE_MAX });
         }
-        let Some(open) = self.connections.get_mut(connection.0) else {
+        let Some(open) = self.peers.slots.get_mut(connection.0) else {
             return Err(FabricError::NotConnected { connection: connection.0 as u32 });
         };
         if open.waiting.len() >= QUEUE_MAX {
             return Err(FabricError::Busy { what: "the queue of a connection" });
         }
-        open.waiting.push_back(sending::QueuedMessage { head, bulk });
-        self.counters.bytes_out += length as u64;
+        open.waiting.push_back(QueuedMessage { head, bulk });
+        self.io.counters.bytes_out += length as u64;
         self.pump(connection.0)
     }
 
@@ -387,25 +171,25 @@ impl Transport {
     pub fn poll(&mut self) -> Result<(), FabricError> {
         if self.events.len() < EVENTS_MAX {
             let mut completions = std::mem::take(&mut self.completions);
-            self.link.poll(&mut completions)?;
+            self.io.link.poll(&mut completions)?;
             for completion in completions.drain(..) {
                 self.complete(completion)?;
             }
             self.completions = completions;
         }
-        self.polls += 1;
-        if self.polls >= POLLS_PER_LOOK {
+        self.io.polls += 1;
+        if self.io.polls >= POLLS_PER_LOOK {
             self.look_at_the_clock()?;
         }
         if std::mem::take(&mut self.starved) {
-            for number in self.connections.numbers() {
+            for number in self.peers.slots.numbers() {
                 self.begin_asks(number)?;
             }
         }
         self.move_pieces()?;
-        for _ in 0..self.busy.len() {
-            let Some(connection) = self.busy.pop_front() else { break };
-            if let Some(open) = self.connections.get_mut(connection) {
+        for _ in 0..self.peers.busy.len() {
+            let Some(connection) = self.peers.busy.pop_front() else { break };
+            if let Some(open) = self.peers.slots.get_mut(connection) {
                 open.is_busy = false;
             }
             self.pump(connection)?;
@@ -416,10 +200,10 @@ impl Transport {
     /// Sleeps until something may have happened, at most for `at_most`; polls again after it.
     /// `idle` is how many polls before were in vain.
     pub fn wait(&mut self, idle: u32, at_most: Duration) {
-        if self.events.is_empty() && self.busy.is_empty() && self.ready.is_empty() {
-            let beat = self.setup.silence / 8;
-            self.link.wait(idle, at_most.min(beat));
-            self.polls = POLLS_PER_LOOK;
+        if self.events.is_empty() && self.peers.busy.is_empty() && self.transfers.ready.is_empty() {
+            let beat = self.io.setup.silence / 8;
+            self.io.link.wait(idle, at_most.min(beat));
+            self.io.polls = POLLS_PER_LOOK;
         }
     }
 
@@ -428,12 +212,12 @@ impl Transport {
     /// looks again by oneself.
     pub fn may_rest(&mut self) -> bool {
         let idle = self.events.is_empty()
-            && self.busy.is_empty()
-            && self.ready.is_empty()
+            && self.peers.busy.is_empty()
+            && self.transfers.ready.is_empty()
             && !self.starved
-            && (!self.link.limits().can_wait || self.link.may_sleep());
+            && (!self.io.link.limits().can_wait || self.io.link.may_sleep());
         if idle {
-            self.polls = POLLS_PER_LOOK;
+            self.io.polls = POLLS_PER_LOOK;
         }
         idle
     }
@@ -442,41 +226,32 @@ impl Transport {
         match completion.what {
             OperationKind::Immediate(number) => return self.take_fast(number),
             OperationKind::Receive => {
-                self.receives -= 1;
+                self.io.receives -= 1;
                 let Some(buffer) = completion.buffer else { return Ok(()) };
                 return self.take_received(buffer, completion.result);
             }
             OperationKind::Send | OperationKind::Read | OperationKind::Write => {}
         }
         if let Some(buffer) = completion.buffer {
-            self.keep(buffer);
+            self.io.keep(buffer);
         }
-        let Some(pending) = self.pending.remove(completion.cookie) else { return Ok(()) };
-        match pending {
-            PendingOperation::Frame { connection } => {
-                self.check_sent(connection, completion.result)
-            }
-            PendingOperation::Fast { connection, buffer } => {
-                self.keep(buffer);
-                self.check_sent(connection, completion.result)
-            }
+        let Some(pending) = self.io.pending.remove(completion.cookie) else { return Ok(()) };
+        let (connection, buffer) = match pending {
+            PendingOperation::Frame { connection } => (connection, None),
+            PendingOperation::Fast { connection, buffer } => (connection, Some(buffer)),
             PendingOperation::Read { transfer, length } => {
-                self.moving -= 1;
-                self.read_done(transfer, length, completion.result)
+                self.io.moving -= 1;
+                return self.read_done(transfer, length, completion.result);
             }
             PendingOperation::Write { transfer, length } => {
-                self.moving -= 1;
-                self.write_done(transfer, length, completion.result)
+                self.io.moving -= 1;
+                return self.write_done(transfer, length, completion.result);
             }
+        };
+        if let Some(buffer) = buffer {
+            self.io.keep(buffer);
         }
-    }
-
-    fn check_sent(
-        &mut self,
-        connection: u64,
-        result: Result<usize, FabricError>,
-    ) -> Result<(), FabricError> {
-        match result {
+        match completion.result {
             Ok(_) => Ok(()),
             Err(error) => self.lose(connection, Loss::Failed(error)),
         }

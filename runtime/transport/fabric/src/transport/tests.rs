@@ -3,8 +3,9 @@
 
 use super::frame::{PacketGreeting, PacketHeader, PacketKind, SUM_IS_HERE, encode_segments};
 use super::seal::{SealUse, TAG_SIZE};
-use super::sending::ControlFrame;
+use super::types::ControlFrame;
 use super::*;
+use crate::link::EndpointOptions;
 use crate::link::{PeerAddress, Provider};
 use crate::policy::{Mechanism, PolicyOverride, SegmentLayout};
 
@@ -52,15 +53,15 @@ impl Two {
     /// long as the result lives.
     fn offer_forged(&mut self, bytes: usize, change: fn(&mut PacketHeader)) -> impl Sized + use<> {
         let source = FabricBuffer::holding(content(bytes));
-        let open = self.ours.connections.get(self.to_them.0).unwrap();
-        let exposure = self.ours.link.expose_to_read(open.owner, &source).unwrap();
+        let open = self.ours.peers.slots.get(self.to_them.0).unwrap();
+        let exposure = self.ours.io.link.expose_to_read(open.owner, &source).unwrap();
         let body = encode_segments([exposure.remote].into_iter());
         let mut ask = ControlFrame::greeting(PacketKind::RendezvousRequest, body);
         ask.header.head_length = 0;
         ask.header.bulk_length = bytes as u32;
         ask.header.segments = 1;
         change(&mut ask.header);
-        self.ours.control(self.to_them.0, ask);
+        self.ours.peers.control(self.to_them.0, ask);
         (exposure, source)
     }
 
@@ -171,7 +172,7 @@ fn carry_the_longest(two: &mut Two) {
 
 /// The next frame of our sealed connection, as it would be sent.
 fn sealed_frame(two: &mut Two) -> Vec<u8> {
-    let open = two.ours.connections.get_mut(two.to_them.0).unwrap();
+    let open = two.ours.peers.slots.get_mut(two.to_them.0).unwrap();
     let header = PacketHeader {
         connection: open.their_number,
         token: open.their_token,
@@ -241,7 +242,7 @@ fn a_bulk_that_was_not_sealed_by_the_peer_is_not_handed_out() {
 #[test]
 fn a_connection_whose_key_is_worn_out_ends() {
     let mut two = Two::with(&setup(Provider::Shm), Some(KEY));
-    two.ours.connections.get_mut(two.to_them.0).unwrap().sequence_out = u32::MAX - 1;
+    two.ours.peers.slots.get_mut(two.to_them.0).unwrap().sequence_out = u32::MAX - 1;
     two.send(b"late", &[]);
     assert!(matches!(two.ours(), FabricEvent::Closed { loss: Loss::Worn, .. }));
 }
@@ -327,12 +328,12 @@ fn bulk_waits_for_memory_and_none_is_lost() {
 #[test]
 fn a_heavy_server_has_its_client_move_the_data() {
     let mut two = Two::new(&setup(Provider::Shm));
-    two.theirs.setup.is_server = true;
-    two.theirs.moving = crate::policy::HEAVY;
+    two.theirs.io.setup.is_server = true;
+    two.theirs.io.moving = crate::policy::HEAVY;
     two.send(b"data", &[content(1 << 20)]);
     assert!(two.receive().1 == content(1 << 20));
     assert_eq!(two.ours.counters().by_mechanism[Mechanism::Write as usize], 1);
-    two.theirs.moving = 0;
+    two.theirs.io.moving = 0;
 }
 
 #[test]
@@ -382,7 +383,7 @@ struct Unauthenticated {
 
 impl Unauthenticated {
     fn new(two: &Two) -> Self {
-        let mut link = Fabric::open(&EndpointOptions::new(two.theirs.link.provider())).unwrap();
+        let mut link = Fabric::open(&EndpointOptions::new(two.theirs.io.link.provider())).unwrap();
         let to_them = link.insert(two.theirs.address()).unwrap();
         Self { link, to_them, arena: Arena::new(64 << 20) }
     }
@@ -437,7 +438,7 @@ fn garbage_of_a_stranger_is_counted_and_does_no_harm() {
             (noise >> 33) as usize
         };
         for round in 0..60 {
-            let length = 1 + next() % two.theirs.setup.eager;
+            let length = 1 + next() % two.theirs.io.setup.eager;
             let mut bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
             if round % 3 == 0 && length > 64 {
                 // Begins as a frame, to come further.
@@ -491,7 +492,7 @@ fn garbage_of_a_stranger_is_counted_and_does_no_harm() {
 
 /// A frame of our connection, sent by another way, as a faulty network would.
 fn forged(two: &Two, kind: PacketKind, ahead: u32) -> Vec<u8> {
-    let open = two.ours.connections.get(two.to_them.0).unwrap();
+    let open = two.ours.peers.slots.get(two.to_them.0).unwrap();
     let header = PacketHeader {
         connection: open.their_number,
         token: open.their_token,
