@@ -45,6 +45,7 @@ enum LinkRole {
 }
 
 /// Why a pair ends.
+#[derive(Debug)]
 enum PairEnd {
     Unused,
     Retired,
@@ -90,16 +91,15 @@ impl PairDriver<'_> {
             }
             Err(error) => PairEnd::Failed(error.to_string()),
         };
-        let process = pair.process();
-        let how = match end {
-            PairEnd::Failed(why) => format!("libfabric has failed: {why}"),
-            PairEnd::Retired => "an incarnation is over".to_owned(),
-            PairEnd::Unused => "is not used any more".to_owned(),
-        };
-        tracing::info!(process, provider = provider.name(), how, "a pair has ended");
+        let (process, provider) = (pair.process(), provider.name());
+        if let PairEnd::Failed(why) = end {
+            tracing::info!(process, provider, why, "libfabric has failed");
+        } else {
+            tracing::debug!(process, provider, why = ?end, "a pair has ended");
+        }
         let left = lock(&pair.commands).take();
         left.into_iter().flatten().for_each(PairCommand::be_void);
-        shared.settle(provider, pair.account().counters);
+        shared.settle(pair.provider(), pair.account().counters);
     }
 
     fn work(&mut self) -> PairEnd {
