@@ -310,7 +310,7 @@ impl NodeInstance {
     /// Ends this incarnation; to be dropped by the caller, once nothing is borrowed.
     pub(crate) fn die(&self) -> Option<Rc<Host>> {
         let host = self.host.borrow_mut().take()?;
-        host.end_standing();
+        host.invalidate_published();
         Some(host)
     }
 

@@ -99,7 +99,7 @@ impl Host {
     /// Is as if not there for requests of `P` that other nodes send from now on, but for those that
     /// `passes` lets in. Those that were let in before run on.
     pub(crate) fn close<P: Protocol>(&self, passes: Passes<P>) {
-        self.end_standing();
+        self.invalidate_published();
         let port = self.ports.borrow()[usize::from(P::ID)].clone();
         if let Some(port) = downcast::<P>(port.as_ref()) {
             port.passes.set(Some(passes));
@@ -121,7 +121,7 @@ impl Host {
     /// Ends this life of the node: whatever runs here is dropped where it waits, and nothing is
     /// answered any more.
     pub(crate) fn end(&self) {
-        self.end_standing();
+        self.invalidate_published();
         // Servers hold contexts, which hold the machine.
         self.ports.take();
         self.life.end();
@@ -133,7 +133,7 @@ impl Host {
     }
 
     /// From now on it does not. Machines call this when a life ends, before anything else.
-    pub fn end_standing(&self) {
+    pub fn invalidate_published(&self) {
         self.validity.end();
     }
 

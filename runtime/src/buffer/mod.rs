@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 
-use self::slabs::{Ground, SLAB_BYTES, SlabSlot, Slabs};
+use self::slabs::{SLAB_BYTES, SlabMemory, SlabSlot, Slabs};
 
 mod slabs;
 
@@ -193,7 +193,7 @@ impl Pool {
         if left + pages * ALIGNMENT < SLAB_BYTES {
             return None;
         }
-        let ground = Ground::find()?;
+        let ground = SlabMemory::find()?;
         let mut kept = self.kept();
         let slot = kept.slabs.take_new(ground, pages);
         // Others may have done the same.
@@ -213,7 +213,7 @@ impl Pool {
             if self.left_for(&mut self.kept()) < SLAB_BYTES {
                 return;
             }
-            let Some(ground) = Ground::find() else { return };
+            let Some(ground) = SlabMemory::find() else { return };
             self.kept().slabs.keep_new(ground, pages);
         }
     }

@@ -57,13 +57,13 @@ impl SlabSlot {
 }
 
 /// [`SLAB_BYTES`] of memory at a multiple of them, which the host has found. Unmapped when dropped.
-pub(super) struct Ground(NonNull<MemoryPage>);
+pub(super) struct SlabMemory(NonNull<MemoryPage>);
 
 // SAFETY: it is the only owner of its pages.
 #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
-unsafe impl Send for Ground {}
+unsafe impl Send for SlabMemory {}
 
-impl Ground {
+impl SlabMemory {
     /// Nothing if the host has none. Takes the host half as long as to fill it: not to be asked for
     /// under a lock.
     pub(super) fn find() -> Option<Self> {
@@ -74,7 +74,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for SlabMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and unused: a slab is dropped only when all its slots are
         // back (`Slabs`), or with the pool, which each buffer holds.
@@ -85,7 +85,7 @@ impl Drop for Ground {
 
 /// Ground that is cut into slots.
 struct Slab {
-    ground: Ground,
+    ground: SlabMemory,
     slot_pages: usize,
     /// Unused slots with memory. The last was used last.
     warm: Vec<u16>,
@@ -95,7 +95,7 @@ struct Slab {
 
 impl Slab {
     /// With memory for all its slots.
-    fn new(ground: Ground, slot_pages: usize) -> Self {
+    fn new(ground: SlabMemory, slot_pages: usize) -> Self {
         let slots = (SLAB_BYTES / (slot_pages * ALIGNMENT)) as u16;
         Self { ground, slot_pages, warm: (0..slots).rev().collect(), bare: Vec::new() }
     }
@@ -195,13 +195,13 @@ impl Slabs {
     }
 
     /// A slot of a new slab, whose others are kept.
-    pub(super) fn take_new(&mut self, ground: Ground, pages: usize) -> Option<SlabSlot> {
+    pub(super) fn take_new(&mut self, ground: SlabMemory, pages: usize) -> Option<SlabSlot> {
         self.keep_new(ground, pages);
         self.take_warm(pages)
     }
 
     /// A new slab, all of whose slots are kept.
-    pub(super) fn keep_new(&mut self, ground: Ground, pages: usize) {
+    pub(super) fn keep_new(&mut self, ground: SlabMemory, pages: usize) {
         let slab = Slab::new(ground, pages);
         let free = self.all.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {

@@ -117,7 +117,7 @@ pub(super) fn leave() {
     });
     let Some((hosts, links, ring)) = left else { return };
     for host in hosts.values() {
-        host.end_standing();
+        host.invalidate_published();
     }
     drop((hosts, links));
     if let Some(ring) = ring {

@@ -201,7 +201,7 @@ impl ClusterMember {
         ready: impl FnOnce(&RunningVolume) -> Result<(), E>,
     ) -> Result<MemberExit, E> {
         let mut ready = Some(ready);
-        self.tell_when_ready();
+        self.report_when_ready();
         loop {
             let event =
                 self.event.recv().map_err(|_| VolumeError::Node(runtime::Undelivered::Lost))?;
@@ -209,24 +209,26 @@ impl ClusterMember {
                 SupervisorEvent::Map(map) => self.follow(map),
                 SupervisorEvent::Serve(node) => {
                     self.pending.insert(node);
-                    self.take_up();
+                    self.start_pending_nodes();
                 }
                 SupervisorEvent::AllKnow(epoch) => {
                     self.known = epoch;
-                    self.take_up();
+                    self.start_pending_nodes();
                     self.end_if_unused();
                 }
                 SupervisorEvent::Stop(node) => self.close_handle(node),
-                SupervisorEvent::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
-                SupervisorEvent::Begun(_, Err(error)) => return Err(error.into()),
-                SupervisorEvent::Let(node, by, handed) => {
+                SupervisorEvent::NodeStarted(node, Ok(())) => {
+                    tracing::info!(%node, "is served here")
+                }
+                SupervisorEvent::NodeStarted(_, Err(error)) => return Err(error.into()),
+                SupervisorEvent::NodeHandedOver(node, by, handed) => {
                     self.running.machine().stop_node(node);
                     self.command(SupervisorCommand::NodeHandover(node, by, handed));
                 }
                 SupervisorEvent::Leaving(leaving) => {
                     self.leaving = leaving;
                     if leaving {
-                        self.tell_when_time_is_over();
+                        self.start_drain_timer();
                         self.look_whether_left();
                     } else {
                         self.settle_all();
@@ -250,7 +252,7 @@ impl ClusterMember {
                 SupervisorEvent::End => {
                     self.command(SupervisorCommand::Ending);
                 }
-                SupervisorEvent::Settled(flushed) => {
+                SupervisorEvent::Flushed(flushed) => {
                     // The others go on without this process, whatever came of it.
                     self.flushed = Some(flushed);
                     self.end_if_unused();
@@ -338,7 +340,7 @@ impl ClusterMember {
         self.command(SupervisorCommand::HasFlushed(map.clone()));
     }
 
-    fn tell_when_time_is_over(&self) {
+    fn start_drain_timer(&self) {
         let machine = self.running.machine();
         let events = self.events.clone();
         let waiting = machine.on_node(machine.application(), move |context| async move {
@@ -350,7 +352,7 @@ impl ClusterMember {
 
     /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier
     /// lives is answered anywhere.
-    fn take_up(&mut self) {
+    fn start_pending_nodes(&mut self) {
         if self.flushed.is_some() || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
             return;
         }
@@ -391,7 +393,7 @@ impl ClusterMember {
         }
     }
 
-    fn tell_when_ready(&self) {
+    fn report_when_ready(&self) {
         let machine = self.running.machine();
         let events = self.events.clone();
         let looking = machine.on_node(machine.application(), move |context| async move {
@@ -424,7 +426,7 @@ impl ClusterMember {
             };
             let is_away = |error: &Error| matches!(error, Error::Undelivered { .. });
             let failed = flushed.into_iter().filter_map(Result::err).find(|e| !is_away(e));
-            let _ = events.send(SupervisorEvent::Settled(failed.map_or(Ok(()), Err)));
+            let _ = events.send(SupervisorEvent::Flushed(failed.map_or(Ok(()), Err)));
         });
         drop(moving);
     }
@@ -472,7 +474,7 @@ impl NodeStart {
             Ok(servers) => (servers, Ok(())),
             Err(error) => (NodeServers::default(), Err(error)),
         };
-        let _ = events.send(SupervisorEvent::Begun(node, begun));
+        let _ = events.send(SupervisorEvent::NodeStarted(node, begun));
         if hand_over.await.is_err() {
             return;
         }
@@ -484,7 +486,7 @@ impl NodeStart {
         } else {
             hand_over_with_retries(&servers, &context).await
         };
-        let _ = events.send(SupervisorEvent::Let(node, by, Box::new(handed)));
+        let _ = events.send(SupervisorEvent::NodeHandedOver(node, by, Box::new(handed)));
     }
 
     /// The first time, makes the disks. One that is not as old as it should be is refused.

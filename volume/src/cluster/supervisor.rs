@@ -60,9 +60,9 @@ pub(super) enum SupervisorEvent {
     /// All living processes know this epoch.
     AllKnow(Epoch),
     /// A node serves here now, or cannot.
-    Begun(NodeId, Result<(), VolumeError>),
+    NodeStarted(NodeId, Result<(), VolumeError>),
     /// A node that began by this name has handed over, and may be let go.
-    Let(NodeId, u64, Box<NodeHandover>),
+    NodeHandedOver(NodeId, u64, Box<NodeHandover>),
     /// The process is about to end: its nodes go to others first, if some stay.
     Leaving(bool),
     /// All other processes end too.
@@ -74,7 +74,7 @@ pub(super) enum SupervisorEvent {
     /// The process shall end.
     End,
     /// What its nodes have promised is durable, or cannot be made so now.
-    Settled(Result<(), Error>),
+    Flushed(Result<(), Error>),
     /// No process that ends needs the disks of this one any more.
     MayEnd,
     /// Its lease is given back.
