@@ -320,7 +320,7 @@ async fn make<S: Spawn>(from: &S, id: u32, entropy: &[u8; KEY_BYTES]) -> Result<
         file: ROOT,
         name: name(id)?,
         value,
-        mode: XattrMode::Create {},
+        mode: XattrMode::CreateNew {},
         durable: true,
     };
     match client::ask(from, made).await {

@@ -546,7 +546,7 @@ fn xattrs(
             let length = [0, 1, 100, 8_192, 8_193, 20_000, 32_768, 32_769][rng.index(8)];
             let mut value = vec![0; length];
             rng.fill(&mut value);
-            let modes = [XattrMode::Either {}, XattrMode::Create {}, XattrMode::Replace {}];
+            let modes = [XattrMode::Either {}, XattrMode::CreateNew {}, XattrMode::Replace {}];
             let mode = modes[rng.index(3)];
             both!(
                 world,

@@ -228,7 +228,7 @@ pub unsafe extern "C" fn mdfs_setxattr(
     answer(-1, || {
         let mode = match flags {
             0 => XattrMode::Either {},
-            libc::XATTR_CREATE => XattrMode::Create {},
+            libc::XATTR_CREATE => XattrMode::CreateNew {},
             libc::XATTR_REPLACE => XattrMode::Replace {},
             _ => return Err(CApiFailure::new(libc::EINVAL, "the flags exclude each other")),
         };

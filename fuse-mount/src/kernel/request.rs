@@ -100,7 +100,7 @@ pub(super) fn xattr_name(name: &OsStr) -> Option<XattrName> {
 /// Whether the attribute must exist.
 pub(super) fn xattr_mode(flags: i32) -> XattrMode {
     match flags {
-        flags if flags & libc::XATTR_CREATE != 0 => XattrMode::Create {},
+        flags if flags & libc::XATTR_CREATE != 0 => XattrMode::CreateNew {},
         flags if flags & libc::XATTR_REPLACE != 0 => XattrMode::Replace {},
         _ => XattrMode::Either {},
     }

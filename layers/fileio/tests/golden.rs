@@ -72,7 +72,7 @@ fn requests_have_the_agreed_bytes() {
     assert_eq!(form(&Request::from(seek)), (expected, Vec::new()));
 
     let (name, value) = (XattrName::new(&b"user.a"[..]).unwrap(), b"xy".to_vec());
-    let (mode, durable) = (XattrMode::Create {}, false);
+    let (mode, durable) = (XattrMode::CreateNew {}, false);
     let set = SetXattr { who: who(), call, file: FILE, name, value, mode, durable };
     let expected =
         format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");

@@ -138,7 +138,7 @@ runtime::choice! {
         /// Set it in any case.
         1 Either {},
         /// Only if there is none, else it exists.
-        2 Create {},
+        2 CreateNew {},
         /// Only if there is one, else there is no such attribute.
         3 Replace {},
     }

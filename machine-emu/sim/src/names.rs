@@ -277,7 +277,7 @@ impl ClientTree<'_> {
         match rng.below(4) {
             0 | 1 => {
                 let mode = match rng.below(4) {
-                    0 => XattrMode::Create {},
+                    0 => XattrMode::CreateNew {},
                     1 => XattrMode::Replace {},
                     _ => XattrMode::Either {},
                 };

@@ -674,7 +674,7 @@ fn extended_attributes_of_one_file_have_a_limit_together() {
             .ask(SetXattr { who, call: call(), file, name, value, mode, durable: false })
             .map(|_| ())
     };
-    let (any, new, old) = (XattrMode::Either {}, XattrMode::Create {}, XattrMode::Replace {});
+    let (any, new, old) = (XattrMode::Either {}, XattrMode::CreateNew {}, XattrMode::Replace {});
     assert_eq!(set("user.a", 1, old), Err(Error::NoXattr {}));
     set("user.a", XATTR_VALUE_MAX, new).unwrap();
     assert_eq!(set("user.a", 1, new), Err(Error::Exists {}));

@@ -58,7 +58,7 @@ impl ModelInode {
             return Err(Error::TooLarge {});
         }
         match (r.mode, self.xattrs.contains_key(&r.name)) {
-            (XattrMode::Create {}, true) => return Err(Error::Exists {}),
+            (XattrMode::CreateNew {}, true) => return Err(Error::Exists {}),
             (XattrMode::Replace {}, false) => return Err(Error::NoXattr {}),
             _ => {}
         }

@@ -82,7 +82,7 @@ impl Xattrs {
         let (old, others): (Vec<XattrPiece>, Vec<XattrPiece>) =
             self.pieces(keys::xattrs(ino)).await?.into_iter().partition(|piece| piece.name == name);
         match (mode, old.is_empty()) {
-            (XattrMode::Create {}, false) => return Err(Error::Exists {}),
+            (XattrMode::CreateNew {}, false) => return Err(Error::Exists {}),
             (XattrMode::Replace {}, true) => return Err(Error::NoXattr {}),
             _ => {}
         }
