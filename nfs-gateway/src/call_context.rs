@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fileio::client;
-use fileio::protocol::{CallId, Credentials, Error, FileIo, Handle};
+use fileio::protocol::{CallId, Commit, Credentials, Error, FileIo, Handle, WriteResult};
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use runtime::{Call, Context, Undelivered};
 
@@ -234,6 +234,11 @@ impl CallContext {
         C: Call<Protocol = FileIo> + Clone,
     {
         client::ask(self.ctx(), call).await.map_err(translate::status)
+    }
+
+    /// Makes a file durable.
+    pub(crate) async fn commit(&self, file: Handle) -> Result<WriteResult, nfsstat3> {
+        self.request(Commit { file }).await
     }
 
     /// Sends a request that must be applied once, and records its outcome.

@@ -1,7 +1,7 @@
 //! WRITE and COMMIT.
 
 use bytes::Bytes;
-use fileio::protocol::{Commit, FILE_SIZE_MAX, Write, WriteResult};
+use fileio::protocol::{FILE_SIZE_MAX, Write, WriteResult};
 use nfs3_types::nfs3::{
     COMMIT3resfail, COMMIT3resok, WRITE3resfail, WRITE3resok, nfsstat3, stable_how, writeverf3,
 };
@@ -62,7 +62,7 @@ pub(super) async fn commit(context: &CallContext, mut arguments: CallArguments) 
     let _count = arguments.take::<u32>()?;
     arguments.finish()?;
     let committed = match context.file(&file) {
-        Ok(file) => context.request(Commit { file }).await,
+        Ok(file) => context.commit(file).await,
         Err(status) => Err(status),
     };
     pack(match committed {

@@ -11,7 +11,7 @@ use fileio::protocol::{CallId, WasDone};
 use futures::future::join_all;
 use runtime::NodeId;
 
-use super::operation::Nfs4Operation;
+use super::operation::{Nfs4Operation, OperationClass};
 use super::status::Status;
 use super::types::SessionId;
 use crate::call_context::CallContext;
@@ -68,8 +68,8 @@ pub(super) async fn was_applied(context: &CallContext, call: CallId) -> Result<b
     failure.map_or(Ok(false), |error| Err(crate::translate::status(error).into()))
 }
 
-/// May `operation` be answered in a request whose session is lost? It changes nothing, or
-/// [changes names](changes_names).
+/// May `operation` be answered in a request whose session is lost? It changes nothing, or changes
+/// names.
 pub(super) fn needs_no_session(operation: Nfs4Operation) -> bool {
     use Nfs4Operation as Op;
     let reads = matches!(
@@ -85,13 +85,7 @@ pub(super) fn needs_no_session(operation: Nfs4Operation) -> bool {
             | Op::Lookupp
             | Op::Access
     );
-    reads || changes_names(operation)
-}
-
-/// Does `operation` change names? Then the nodes store its reply.
-pub(super) fn changes_names(operation: Nfs4Operation) -> bool {
-    use Nfs4Operation as Op;
-    matches!(operation, Op::Create | Op::Link | Op::Remove | Op::Rename)
+    reads || operation.class() == OperationClass::ChangesNames
 }
 
 #[cfg(test)]

@@ -5,8 +5,61 @@ pub(crate) const VERSION: u32 = 4;
 /// The procedure that carries operations.
 pub(crate) const COMPOUND: u32 = 1;
 
+/// Passes the table of operations to the macro `$use`. A row is a number (RFC 8881 section 16.2.3,
+/// RFC 7862 section 11), a name, the first minor version, and a class; then the function in `ops/`
+/// that processes the operation, `now` if it never waits, and `boxed` if its future is large.
+macro_rules! with_operations {
+    ($use:ident) => {
+        $use! {
+            3 Access 1 Reads, access::serve waits;
+            4 Close 1 ChangesState, open::close boxed;
+            5 Commit 1 Reads, data::commit boxed;
+            6 Create 1 ChangesNames, create::serve boxed;
+            9 Getattr 1 Reads, attributes::get waits;
+            10 Getfh 1 Reads, handles::get now;
+            11 Link 1 ChangesNames, names::link boxed;
+            12 Lock 1 ChangesState, locks::lock boxed;
+            13 Lockt 1 Reads, locks::test boxed;
+            14 Locku 1 ChangesState, locks::unlock boxed;
+            15 Lookup 1 Reads, handles::look_up waits;
+            16 Lookupp 1 Reads, handles::look_up_parent boxed;
+            17 Nverify 1 Reads, attributes::verify_not boxed;
+            18 Open 1 ChangesState, open::serve boxed;
+            21 OpenDowngrade 1 ChangesState, open::downgrade now;
+            22 Putfh 1 Reads, handles::put waits;
+            23 Putpubfh 1 Reads, handles::put_root boxed;
+            24 Putrootfh 1 Reads, handles::put_root boxed;
+            25 Read 1 Reads, data::read boxed;
+            26 Readdir 1 Reads, readdir::serve boxed;
+            27 Readlink 1 Reads, names::read_link boxed;
+            28 Remove 1 ChangesNames, names::remove boxed;
+            29 Rename 1 ChangesNames, names::rename boxed;
+            31 Restorefh 1 Reads, handles::restore now;
+            32 Savefh 1 Reads, handles::save now;
+            33 Secinfo 1 Reads, security::of_name boxed;
+            34 Setattr 1 ChangesFiles, attributes::set boxed;
+            37 Verify 1 Reads, attributes::verify boxed;
+            38 Write 1 ChangesFiles, data::write boxed;
+            41 BindConnToSession 1 Alone, session::bind now;
+            42 ExchangeId 1 Alone, session::exchange_id now;
+            43 CreateSession 1 Alone, session::create now;
+            44 DestroySession 1 Alone, session::destroy now;
+            45 FreeStateid 1 ChangesState, stateids::free now;
+            52 SecinfoNoName 1 Reads, security::of_current boxed;
+            53 Sequence 1 First, session::sequence now;
+            55 TestStateid 1 Reads, stateids::test now;
+            57 DestroyClientid 1 Alone, session::destroy_client now;
+            58 ReclaimComplete 1 ChangesState, session::reclaim_complete now;
+            59 Allocate 2 ChangesFiles, holes::allocate boxed;
+            62 Deallocate 2 ChangesFiles, holes::deallocate boxed;
+            69 Seek 2 Reads, holes::seek boxed;
+        }
+    };
+}
+pub(super) use with_operations;
+
 macro_rules! operations {
-    ($($number:literal $name:ident $minor:literal $class:ident;)+) => {
+    ($($number:literal $name:ident $minor:literal $class:ident, $($function:ident)::+ $how:ident;)+) => {
         /// A supported operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Nfs4Operation {
@@ -36,6 +89,7 @@ macro_rules! operations {
         }
     };
 }
+with_operations!(operations);
 
 /// How an operation relates to sessions and exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,58 +98,14 @@ pub(crate) enum OperationClass {
     Reads,
     /// Changes files: a read-only export refuses.
     ChangesFiles,
+    /// Changes names, likewise. The nodes store its reply.
+    ChangesNames,
     /// Changes the state of a client.
     ChangesState,
     /// The first operation of a request in a session.
     First,
     /// Needs no session if it is the only operation.
     Alone,
-}
-
-// Number (RFC 8881 section 16.2.3, RFC 7862 section 11), name, first minor version, class.
-operations! {
-    3 Access 1 Reads;
-    4 Close 1 ChangesState;
-    5 Commit 1 Reads;
-    6 Create 1 ChangesFiles;
-    9 Getattr 1 Reads;
-    10 Getfh 1 Reads;
-    11 Link 1 ChangesFiles;
-    12 Lock 1 ChangesState;
-    13 Lockt 1 Reads;
-    14 Locku 1 ChangesState;
-    15 Lookup 1 Reads;
-    16 Lookupp 1 Reads;
-    17 Nverify 1 Reads;
-    18 Open 1 ChangesState;
-    21 OpenDowngrade 1 ChangesState;
-    22 Putfh 1 Reads;
-    23 Putpubfh 1 Reads;
-    24 Putrootfh 1 Reads;
-    25 Read 1 Reads;
-    26 Readdir 1 Reads;
-    27 Readlink 1 Reads;
-    28 Remove 1 ChangesFiles;
-    29 Rename 1 ChangesFiles;
-    31 Restorefh 1 Reads;
-    32 Savefh 1 Reads;
-    33 Secinfo 1 Reads;
-    34 Setattr 1 ChangesFiles;
-    37 Verify 1 Reads;
-    38 Write 1 ChangesFiles;
-    41 BindConnToSession 1 Alone;
-    42 ExchangeId 1 Alone;
-    43 CreateSession 1 Alone;
-    44 DestroySession 1 Alone;
-    45 FreeStateid 1 ChangesState;
-    52 SecinfoNoName 1 Reads;
-    53 Sequence 1 First;
-    55 TestStateid 1 Reads;
-    57 DestroyClientid 1 Alone;
-    58 ReclaimComplete 1 ChangesState;
-    59 Allocate 2 ChangesFiles;
-    62 Deallocate 2 ChangesFiles;
-    69 Seek 2 Reads;
 }
 
 /// Does the minor version define `number`? A defined operation without a row is not supported.

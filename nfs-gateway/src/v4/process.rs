@@ -129,7 +129,9 @@ impl Compound<'_> {
 
     async fn step(&mut self, operation: Nfs4Operation, xdr: &mut OperationXdr) -> OperationResult {
         let class = operation.class();
-        let changes = matches!(class, OperationClass::ChangesFiles | OperationClass::ChangesState);
+        let changes_files =
+            matches!(class, OperationClass::ChangesFiles | OperationClass::ChangesNames);
+        let changes = changes_files || class == OperationClass::ChangesState;
         if changes {
             // It must not be applied if its result would not fit.
             let result_bytes_max = match operation {
@@ -138,7 +140,7 @@ impl Compound<'_> {
             };
             self.check_reply_bytes(xdr.out.length() + result_bytes_max)?;
         }
-        if class == OperationClass::ChangesFiles {
+        if changes_files {
             self.current_fh()?.check_writable()?;
         }
         if let EarlierTransmission::SessionLost { .. } = self.earlier {
@@ -150,7 +152,7 @@ impl Compound<'_> {
 
     /// May this be answered, though the session is lost? Not if it would be applied only now.
     async fn check_applied(&mut self, operation: Nfs4Operation) -> Result<(), Status> {
-        let changes_names = exactly_once::changes_names(operation);
+        let changes_names = operation.class() == OperationClass::ChangesNames;
         let was_applied = !changes_names || self.was_applied(operation).await?;
         if !was_applied || !exactly_once::needs_no_session(operation) {
             self.earlier = EarlierTransmission::SessionLost { was_applied: false };

@@ -9,7 +9,7 @@ use crate::v4::attributes::{
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::CurrentFh;
 use crate::v4::state::WRITE;
-use crate::v4::status::{OperationResult, Status};
+use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::Stateid;
 use crate::xdr::XdrEncoder;
 
@@ -64,12 +64,18 @@ pub(super) async fn set(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Oper
     Ok(())
 }
 
-//= rfc8881 18.31 and 18.15: the attributes are compared as they are encoded
-pub(super) async fn verify(
-    compound: &Compound<'_>,
-    xdr: &mut OperationXdr,
-    same: bool,
-) -> OperationResult {
+//= rfc8881 18.31
+pub(super) async fn verify(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    if is_same(compound, xdr).await? { Ok(()) } else { Err(Status::NOT_SAME.into()) }
+}
+
+//= rfc8881 18.15
+pub(super) async fn verify_not(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
+    if is_same(compound, xdr).await? { Err(Status::SAME.into()) } else { Ok(()) }
+}
+
+/// Are these the attributes of the current file? They are compared as they are encoded.
+async fn is_same(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Result<bool, OperationError> {
     let which = Bitmap::take(&mut xdr.arguments)?;
     let values = xdr.arguments.opaque(usize::MAX)?;
     let fh = compound.current_fh()?;
@@ -84,10 +90,5 @@ pub(super) async fn verify(
     let mut expected = XdrEncoder::default();
     which.encode(&mut expected);
     expected.opaque(&values);
-    let is_same = current.body(Vec::new()).head == expected.body(Vec::new()).head;
-    match (is_same, same) {
-        (true, true) | (false, false) => Ok(()),
-        (false, true) => Err(Status::NOT_SAME.into()),
-        (true, false) => Err(Status::SAME.into()),
-    }
+    Ok(current.body(Vec::new()).head == expected.body(Vec::new()).head)
 }

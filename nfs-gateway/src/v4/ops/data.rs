@@ -1,7 +1,7 @@
 //! READ, WRITE and COMMIT.
 
 use bytes::Bytes;
-use fileio::protocol::{Commit, FILE_SIZE_MAX, Read, Write};
+use fileio::protocol::{FILE_SIZE_MAX, Read, Write};
 
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::limits::{AROUND_DATA_BYTES, DATA_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -65,7 +65,7 @@ pub(super) async fn commit(compound: &Compound<'_>, xdr: &mut OperationXdr) -> O
     let _offset = xdr.arguments.take::<u64>()?;
     let _count = xdr.arguments.take::<u32>()?;
     let fh = compound.current_fh()?;
-    let committed = fh.context.request(Commit { file: fh.file }).await?;
+    let committed = fh.context.commit(fh.file).await?;
     xdr.out.u64(committed.write_verifier);
     Ok(())
 }

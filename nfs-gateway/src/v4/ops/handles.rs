@@ -19,7 +19,7 @@ pub(super) async fn put(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> 
 }
 
 //= rfc8881 18.20 and 18.21
-pub(super) async fn put_root(compound: &mut Compound<'_>) -> OperationResult {
+pub(super) async fn put_root(compound: &mut Compound<'_>, _: &mut OperationXdr) -> OperationResult {
     let root = pseudo_fs::root(compound.server, compound.context).await?;
     compound.set_current(root);
     Ok(())
@@ -32,14 +32,14 @@ pub(super) fn get(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationR
 }
 
 //= rfc8881 18.28: the state id goes with the handle (16.2.3.1.2)
-pub(super) fn save(compound: &mut Compound<'_>) -> OperationResult {
+pub(super) fn save(compound: &mut Compound<'_>, _: &mut OperationXdr) -> OperationResult {
     compound.saved = Some(compound.current_fh()?.clone());
     compound.saved_stateid = compound.stateid;
     Ok(())
 }
 
 //= rfc8881 18.27
-pub(super) fn restore(compound: &mut Compound<'_>) -> OperationResult {
+pub(super) fn restore(compound: &mut Compound<'_>, _: &mut OperationXdr) -> OperationResult {
     compound.current = Some(compound.saved.clone().ok_or(Status::RESTOREFH)?);
     compound.stateid = compound.saved_stateid;
     Ok(())
@@ -78,7 +78,10 @@ pub(super) async fn look_up_name(
 }
 
 //= rfc8881 18.14
-pub(super) async fn look_up_parent(compound: &mut Compound<'_>) -> OperationResult {
+pub(super) async fn look_up_parent(
+    compound: &mut Compound<'_>,
+    _: &mut OperationXdr,
+) -> OperationResult {
     let parent = parent(compound.current_fh()?).await?;
     compound.set_current(parent);
     Ok(())

@@ -43,7 +43,7 @@ enum OpenHow {
     /// It must exist.
     NoCreate,
     /// It is created with these attributes, unless it exists.
-    Create(Existing, NewAttributes),
+    OrCreate(Existing, NewAttributes),
 }
 
 /// Which file is opened (`open_claim4`).
@@ -77,7 +77,7 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
             let name = name(bytes.clone())?;
             match &args.how {
                 OpenHow::NoCreate => open_entry(compound, name).await?,
-                OpenHow::Create(existing, new) => {
+                OpenHow::OrCreate(existing, new) => {
                     check_truncation(compound, &args, &name, new).await?;
                     open_new(compound, name, *existing, new).await?
                 }
@@ -146,12 +146,12 @@ fn take_how(arguments: &mut CallArguments) -> Result<OpenHow, OperationError> {
         _ => return Err(Status::BADXDR.into()),
     }
     Ok(match arguments.take::<u32>()? {
-        0 => OpenHow::Create(Existing::Use {}, take_attributes(arguments)??),
-        1 => OpenHow::Create(Existing::Refuse {}, take_attributes(arguments)??),
-        2 => OpenHow::Create(take_verifier(arguments)?, NewAttributes::default()),
+        0 => OpenHow::OrCreate(Existing::Use {}, take_attributes(arguments)??),
+        1 => OpenHow::OrCreate(Existing::Refuse {}, take_attributes(arguments)??),
+        2 => OpenHow::OrCreate(take_verifier(arguments)?, NewAttributes::default()),
         3 => {
             let existing = take_verifier(arguments)?;
-            OpenHow::Create(existing, take_attributes(arguments)??)
+            OpenHow::OrCreate(existing, take_attributes(arguments)??)
         }
         _ => return Err(Status::BADXDR.into()),
     })
@@ -165,7 +165,7 @@ fn take_verifier(arguments: &mut CallArguments) -> Result<Existing, OperationErr
 /// May the file be opened with these arguments at this time?
 fn check(compound: &Compound<'_>, args: &OpenArguments) -> Result<(), Status> {
     let fh = compound.current_fh()?;
-    if args.share.access & WRITE != 0 || matches!(args.how, OpenHow::Create(..)) {
+    if args.share.access & WRITE != 0 || matches!(args.how, OpenHow::OrCreate(..)) {
         fh.check_writable()?;
     }
     let reclaim_complete = compound.is_reclaim_complete()?;
