@@ -21,7 +21,7 @@ pub(crate) use self::locks::{ConflictingLock, LockRequest};
 pub(crate) use self::names::{EntryName, NewInodeKind};
 pub(crate) use self::space::Fallocation;
 use crate::inode_table::InodeTable;
-use crate::translate::KernelError;
+use crate::translate::{KernelError, KernelResult};
 use crate::volume_client::VolumeClient;
 
 /// The operations of one worker.
@@ -48,17 +48,17 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// The file with an inode number of the kernel.
-    fn handle(&self, ino: u64) -> Result<Handle, KernelError> {
+    fn handle(&self, ino: u64) -> KernelResult<Handle> {
         self.inodes.handle(ino).ok_or(KernelError(libc::ESTALE))
     }
 
     /// The attributes of a file.
-    pub(crate) async fn get_attributes(&self, ino: u64) -> Result<Attributes, KernelError> {
+    pub(crate) async fn get_attributes(&self, ino: u64) -> KernelResult<Attributes> {
         Ok(self.volume.request(GetAttributes { file: self.handle(ino)? }).await?)
     }
 
     /// The space of the volume.
-    pub(crate) async fn space(&self) -> Result<Space, KernelError> {
+    pub(crate) async fn space(&self) -> KernelResult<Space> {
         Ok(self.volume.request(client::protocol::GetSpace {}).await?)
     }
 }

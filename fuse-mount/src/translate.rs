@@ -16,6 +16,9 @@ const NANOS: u32 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelError(pub(crate) i32);
 
+/// What an operation returns.
+pub(crate) type KernelResult<T> = Result<T, KernelError>;
+
 impl From<Cause> for KernelError {
     /// The table of numbers is that of all clients. Requests have been retried before, and programs
     /// do not expect `EAGAIN` here: so "busy" becomes `EIO`.

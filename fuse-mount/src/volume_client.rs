@@ -10,7 +10,7 @@ use client::protocol::{
 use runtime::{Call, Spawn};
 
 use crate::caller::CallerProcess;
-use crate::translate::KernelError;
+use crate::translate::{KernelError, KernelResult};
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
@@ -74,7 +74,7 @@ impl<S: Spawn> VolumeClient<S> {
         file: &Attributes,
         call: CallId,
         lease: u64,
-    ) -> Result<OpenFileGuard<S>, KernelError> {
+    ) -> KernelResult<OpenFileGuard<S>> {
         match file.kind {
             Kind::File {} => {
                 let answered = LeaseReply { call, lease };

@@ -10,7 +10,7 @@ use runtime::Spawn;
 
 use super::request::kernel_range;
 use crate::operations::{ConflictingLock, MountOperations};
-use crate::translate::{self, KernelError};
+use crate::translate::{self, KernelResult};
 
 /// The block size of `statfs`, in bytes.
 const BLOCK_BYTES: u32 = 4096;
@@ -19,7 +19,7 @@ const BLOCK_BYTES: u32 = 4096;
 pub(super) fn reply_entry<S: Spawn>(
     operations: &MountOperations<S>,
     reply: ReplyEntry,
-    found: Result<Attributes, KernelError>,
+    found: KernelResult<Attributes>,
     cache: Duration,
 ) {
     match found {
@@ -32,18 +32,14 @@ pub(super) fn reply_entry<S: Spawn>(
     }
 }
 
-pub(super) fn reply_attr(
-    reply: ReplyAttr,
-    found: Result<Attributes, KernelError>,
-    cache: Duration,
-) {
+pub(super) fn reply_attr(reply: ReplyAttr, found: KernelResult<Attributes>, cache: Duration) {
     match found {
         Ok(file) => reply.attr(&cache, &translate::attributes(&file)),
         Err(error) => reply.error(error.into()),
     }
 }
 
-pub(super) fn reply_empty(reply: ReplyEmpty, done: Result<(), KernelError>) {
+pub(super) fn reply_empty(reply: ReplyEmpty, done: KernelResult<()>) {
     match done {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(error.into()),
@@ -51,7 +47,7 @@ pub(super) fn reply_empty(reply: ReplyEmpty, done: Result<(), KernelError>) {
 }
 
 /// Replies with the bytes, or with their number if `size` is 0.
-pub(super) fn reply_xattr(reply: ReplyXattr, found: Result<Vec<u8>, KernelError>, size: u32) {
+pub(super) fn reply_xattr(reply: ReplyXattr, found: KernelResult<Vec<u8>>, size: u32) {
     match found {
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
         Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
@@ -61,7 +57,7 @@ pub(super) fn reply_xattr(reply: ReplyXattr, found: Result<Vec<u8>, KernelError>
 }
 
 /// Replies with the conflicting lock.
-pub(super) fn reply_lock(reply: ReplyLock, found: Result<Option<ConflictingLock>, KernelError>) {
+pub(super) fn reply_lock(reply: ReplyLock, found: KernelResult<Option<ConflictingLock>>) {
     match found {
         Ok(None) => reply.locked(0, 0, libc::F_UNLCK, 0),
         Ok(Some(ConflictingLock { lock, pid })) => {

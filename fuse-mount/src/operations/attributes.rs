@@ -5,7 +5,7 @@ use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
-use crate::translate::KernelError;
+use crate::translate::{KernelError, KernelResult};
 
 /// Requested access, in the bits of the mode's lowest triple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl<S: Spawn> MountOperations<S> {
         ino: u64,
         change: Change,
         through_open: bool,
-    ) -> Result<Attributes, KernelError> {
+    ) -> KernelResult<Attributes> {
         let file = self.handle(ino)?;
         if (change.uid.is_some() || change.gid.is_some()) && caller.is_root() {
             // As in Linux. On a change by another user the volume clears these bits itself.
@@ -46,14 +46,14 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         ino: u64,
         access_mask: AccessMask,
-    ) -> Result<Attributes, KernelError> {
+    ) -> KernelResult<Attributes> {
         let file = self.get_attributes(ino).await?;
         check_mode(&file, caller, access_mask)?;
         Ok(file)
     }
 
     /// The target of a symbolic link.
-    pub(crate) async fn read_link(&self, ino: u64) -> Result<Vec<u8>, KernelError> {
+    pub(crate) async fn read_link(&self, ino: u64) -> KernelResult<Vec<u8>> {
         Ok(self.volume.request(ReadLink { file: self.handle(ino)? }).await?)
     }
 }
@@ -62,7 +62,7 @@ pub(super) fn check_mode(
     file: &Attributes,
     caller: CallerProcess,
     access_mask: AccessMask,
-) -> Result<(), KernelError> {
+) -> KernelResult<()> {
     let permits = file.permits(&caller.credentials(), access_mask.0);
     if permits { Ok(()) } else { Err(KernelError(libc::EACCES)) }
 }

@@ -9,7 +9,7 @@ use client::protocol::{
 use runtime::Spawn;
 
 use super::MountOperations;
-use crate::translate::KernelError;
+use crate::translate::KernelResult;
 
 /// The cookies of `.` and `..`.
 const DOT: u64 = 1;
@@ -43,7 +43,7 @@ impl<S: Spawn> MountOperations<S> {
         after: u64,
         attributes: bool,
         mut add: impl FnMut(&ListedEntry<'_>) -> bool,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let directory = self.handle(ino)?;
         if !self.list_dots(directory, after, &mut add).await? {
             return Ok(());
@@ -84,7 +84,7 @@ impl<S: Spawn> MountOperations<S> {
         directory: Handle,
         after: u64,
         add: &mut impl FnMut(&ListedEntry<'_>) -> bool,
-    ) -> Result<bool, KernelError> {
+    ) -> KernelResult<bool> {
         if after >= DOTDOT {
             return Ok(true);
         }

@@ -13,7 +13,7 @@ use super::attributes::check_mode;
 use super::{AccessMask, MountOperations};
 use crate::caller::CallerProcess;
 use crate::inode_table::OpenFile;
-use crate::translate::KernelError;
+use crate::translate::{KernelError, KernelResult};
 
 impl<S: Spawn> MountOperations<S> {
     /// Opens a regular file at its node; returns its number.
@@ -22,7 +22,7 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         ino: u64,
         access_mask: AccessMask,
-    ) -> Result<u64, KernelError> {
+    ) -> KernelResult<u64> {
         let file = self.handle(ino)?;
         let _opening = self.volume.leases.opening();
         let call = self.volume.call();
@@ -51,13 +51,13 @@ impl<S: Spawn> MountOperations<S> {
         self.volume.leases.close(&self.volume.machine, open.handle);
     }
 
-    pub(super) fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, KernelError> {
+    pub(super) fn open_file(&self, number: u64) -> KernelResult<Arc<OpenFile>> {
         self.inodes.file(number).ok_or(KernelError(libc::EBADF))
     }
 
     /// The open file with this number, to read or change it. It fails if locks made through it were
     /// lost, since others may have changed what they guarded: the program must open it again.
-    pub(super) fn usable_file(&self, number: u64) -> Result<Arc<OpenFile>, KernelError> {
+    pub(super) fn usable_file(&self, number: u64) -> KernelResult<Arc<OpenFile>> {
         let open = self.open_file(number)?;
         if self.volume.leases.has_lost_locks(open.handle) && !open.lockers().is_empty() {
             return Err(KernelError(libc::EIO));
@@ -72,7 +72,7 @@ impl<S: Spawn> MountOperations<S> {
         number: u64,
         offset: u64,
         length: u32,
-    ) -> Result<Vec<Bytes>, KernelError> {
+    ) -> KernelResult<Vec<Bytes>> {
         let file = self.usable_file(number)?.handle;
         let mut parts = Vec::new();
         let mut done: u32 = 0;
@@ -100,7 +100,7 @@ impl<S: Spawn> MountOperations<S> {
         number: u64,
         offset: u64,
         data: Bytes,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         let file = open.handle;
         let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
@@ -110,7 +110,7 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Makes all writes to the file durable. Reports lost writes through this open file once.
-    pub(crate) async fn sync(&self, number: u64) -> Result<(), KernelError> {
+    pub(crate) async fn sync(&self, number: u64) -> KernelResult<()> {
         let open = self.open_file(number)?;
         let first = open.take_unsynced();
         match self.volume.request(Commit { file: open.handle }).await {
@@ -124,7 +124,7 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Makes the entries of a directory durable.
-    pub(crate) async fn sync_names(&self, ino: u64) -> Result<(), KernelError> {
+    pub(crate) async fn sync_names(&self, ino: u64) -> KernelResult<()> {
         Ok(self.volume.request(SyncDirectory { directory: self.handle(ino)? }).await?)
     }
 }

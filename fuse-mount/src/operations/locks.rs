@@ -11,7 +11,7 @@ use runtime::Spawn;
 use super::MountOperations;
 use crate::caller::CallerProcess;
 use crate::inode_table::OpenFile;
-use crate::translate::KernelError;
+use crate::translate::{KernelError, KernelResult};
 
 /// A lock to acquire or test.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl<S: Spawn> MountOperations<S> {
         request: LockRequest,
         pid: u32,
         waits: bool,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         let LockRequest { owner, range, kind } = request;
         self.inodes.add_locker(&open, owner, pid);
@@ -81,7 +81,7 @@ impl<S: Spawn> MountOperations<S> {
         number: u64,
         owner: u64,
         range: ByteRange,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let open = self.open_file(number)?;
         if range == ByteRange::ALL {
             return self.unlock_all(&open, owner).await;
@@ -90,7 +90,7 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Releases all locks of `owner` on a file.
-    pub(super) async fn unlock_all(&self, open: &OpenFile, owner: u64) -> Result<(), KernelError> {
+    pub(super) async fn unlock_all(&self, open: &OpenFile, owner: u64) -> KernelResult<()> {
         self.volume.leases.unlock(&self.volume.machine, open.handle, owner, ByteRange::ALL).await?;
         self.inodes.remove_locker(open, owner);
         Ok(())
@@ -101,7 +101,7 @@ impl<S: Spawn> MountOperations<S> {
         &self,
         number: u64,
         request: LockRequest,
-    ) -> Result<Option<ConflictingLock>, KernelError> {
+    ) -> KernelResult<Option<ConflictingLock>> {
         let file = self.open_file(number)?.handle;
         let LockRequest { owner, range, kind } = request;
         let owner = self.volume.leases.owner(owner);

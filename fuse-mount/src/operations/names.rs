@@ -9,7 +9,7 @@ use runtime::Spawn;
 use super::attributes::check_mode;
 use super::{AccessMask, MountOperations};
 use crate::caller::CallerProcess;
-use crate::translate::KernelError;
+use crate::translate::KernelResult;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
@@ -33,12 +33,12 @@ impl<S: Spawn> MountOperations<S> {
         &self,
         caller: CallerProcess,
         entry: EntryName,
-    ) -> Result<Attributes, KernelError> {
+    ) -> KernelResult<Attributes> {
         let (directory, name) = self.entry(entry)?;
         Ok(self.volume.request(Lookup { who: caller.credentials(), directory, name }).await?)
     }
 
-    fn entry(&self, entry: EntryName) -> Result<(client::protocol::Handle, Name), KernelError> {
+    fn entry(&self, entry: EntryName) -> KernelResult<(client::protocol::Handle, Name)> {
         let name = Name::new(entry.name)?;
         Ok((self.handle(entry.directory)?, name))
     }
@@ -50,7 +50,7 @@ impl<S: Spawn> MountOperations<S> {
         entry: EntryName,
         node: NewInodeKind,
         mode: Option<u32>,
-    ) -> Result<Attributes, KernelError> {
+    ) -> KernelResult<Attributes> {
         let change = Change { mode, ..Change::default() };
         let node = match node {
             NewInodeKind::File => {
@@ -79,7 +79,7 @@ impl<S: Spawn> MountOperations<S> {
         mode: u32,
         new_only: bool,
         access_mask: AccessMask,
-    ) -> Result<(Attributes, u64), KernelError> {
+    ) -> KernelResult<(Attributes, u64)> {
         let (directory, name) = self.entry(entry)?;
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
@@ -101,7 +101,7 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         ino: u64,
         entry: EntryName,
-    ) -> Result<Attributes, KernelError> {
+    ) -> KernelResult<Attributes> {
         let file = self.handle(ino)?;
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
@@ -109,11 +109,7 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Removes a name of a file that is not a directory.
-    pub(crate) async fn remove(
-        &self,
-        caller: CallerProcess,
-        entry: EntryName,
-    ) -> Result<(), KernelError> {
+    pub(crate) async fn remove(&self, caller: CallerProcess, entry: EntryName) -> KernelResult<()> {
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
         Ok(self.volume.request(Remove { who, call, directory, name, durable: false }).await?)
@@ -124,7 +120,7 @@ impl<S: Spawn> MountOperations<S> {
         &self,
         caller: CallerProcess,
         entry: EntryName,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
         Ok(self
@@ -140,7 +136,7 @@ impl<S: Spawn> MountOperations<S> {
         from: EntryName,
         to: EntryName,
         replace: bool,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let (from_directory, from_name) = self.entry(from)?;
         let (to_directory, to_name) = self.entry(to)?;
         let (who, call) = (caller.credentials(), self.volume.call());

@@ -6,7 +6,7 @@ use runtime::Spawn;
 use super::MountOperations;
 use crate::caller::CallerProcess;
 use crate::inode_table::OpenFile;
-use crate::translate::KernelError;
+use crate::translate::{KernelError, KernelResult};
 
 /// What `fallocate` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl<S: Spawn> MountOperations<S> {
         number: u64,
         range: (u64, u64),
         what: Fallocation,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         match what {
             Fallocation::Allocate { keep_size } => {
@@ -53,7 +53,7 @@ impl<S: Spawn> MountOperations<S> {
         open: &OpenFile,
         (offset, length): (u64, u64),
         keep_size: bool,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let file = open.handle;
         let call = |who| Allocate { who, file, offset, length, keep_size, durable: false };
         self.volume.request_as_opener(caller, file, call).await?;
@@ -65,7 +65,7 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         open: &OpenFile,
         (offset, length): (u64, u64),
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let file = open.handle;
         let call = |who| PunchHole { who, file, offset, length, durable: false };
         let punched = self.volume.request_as_opener(caller, file, call).await?;
@@ -79,7 +79,7 @@ impl<S: Spawn> MountOperations<S> {
         number: u64,
         offset: i64,
         target: SeekTarget,
-    ) -> Result<i64, KernelError> {
+    ) -> KernelResult<i64> {
         let file = self.open_file(number)?.handle;
         // The file is open.
         let who = Credentials::root();

@@ -6,7 +6,7 @@ use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
-use crate::translate::KernelError;
+use crate::translate::KernelResult;
 
 impl<S: Spawn> MountOperations<S> {
     /// The value of an extended attribute.
@@ -15,7 +15,7 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         ino: u64,
         name: XattrName,
-    ) -> Result<Vec<u8>, KernelError> {
+    ) -> KernelResult<Vec<u8>> {
         let (who, file) = (caller.credentials(), self.handle(ino)?);
         Ok(self.volume.request(GetXattr { who, file, name }).await?)
     }
@@ -28,7 +28,7 @@ impl<S: Spawn> MountOperations<S> {
         name: XattrName,
         value: Vec<u8>,
         mode: XattrMode,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let (who, call, file) = (caller.credentials(), self.volume.call(), self.handle(ino)?);
         self.volume
             .request(SetXattr { who, call, file, name, value, mode, durable: false })
@@ -41,7 +41,7 @@ impl<S: Spawn> MountOperations<S> {
         &self,
         caller: CallerProcess,
         ino: u64,
-    ) -> Result<Vec<u8>, KernelError> {
+    ) -> KernelResult<Vec<u8>> {
         let (who, file) = (caller.credentials(), self.handle(ino)?);
         let names = self.volume.request(ListXattrs { who, file }).await?;
         Ok(names.iter().flat_map(|name| [name.as_bytes(), &[0]]).flatten().copied().collect())
@@ -53,7 +53,7 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         ino: u64,
         name: XattrName,
-    ) -> Result<(), KernelError> {
+    ) -> KernelResult<()> {
         let (who, call, file) = (caller.credentials(), self.volume.call(), self.handle(ino)?);
         self.volume.request(RemoveXattr { who, call, file, name, durable: false }).await?;
         Ok(())
