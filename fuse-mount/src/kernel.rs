@@ -51,7 +51,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             // After all earlier tasks of the worker. The last worker drops the sender.
             let ended = ended.clone();
             worker.submit(move |operations| async move {
-                operations.volume().flush_closes().await;
+                operations.volume.flush_closes().await;
                 drop(ended);
             });
         }
@@ -251,7 +251,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
                 .await
             {
                 Ok((file, number)) => {
-                    operations.inodes().add_lookup(&file);
+                    operations.inodes.add_lookup(&file);
                     let (number, generation) = (FileHandle(number), Generation(file.generation));
                     reply.created(
                         &cache,
@@ -400,7 +400,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
                 let is_full =
                     reply.add(number, entry.cookie, name, &cache, &attributes, generation);
                 if !is_full && !entry.is_dot {
-                    operations.inodes().add_lookup(file);
+                    operations.inodes.add_lookup(file);
                 }
                 !is_full
             };

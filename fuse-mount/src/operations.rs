@@ -27,24 +27,16 @@ use crate::volume_client::VolumeClient;
 /// The operations of one worker.
 #[derive(Debug)]
 pub(crate) struct MountOperations<S> {
-    volume: VolumeClient<S>,
-    inodes: Arc<InodeTable>,
+    /// The requests of the mount.
+    pub(crate) volume: VolumeClient<S>,
+    /// The inode table.
+    pub(crate) inodes: Arc<InodeTable>,
 }
 
 impl<S: Spawn> MountOperations<S> {
     /// Operations that send requests from `machine`; `leases` has their open files.
     pub(crate) fn new(machine: S, leases: Arc<Leases>, inodes: Arc<InodeTable>) -> Self {
         Self { volume: VolumeClient { machine, leases }, inodes }
-    }
-
-    /// The requests of the mount.
-    pub(crate) fn volume(&self) -> &VolumeClient<S> {
-        &self.volume
-    }
-
-    /// The inode table.
-    pub(crate) fn inodes(&self) -> &InodeTable {
-        &self.inodes
     }
 
     /// The file with an inode number of the kernel.

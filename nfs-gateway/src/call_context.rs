@@ -21,15 +21,18 @@ use crate::translate;
 /// The context of one call.
 #[derive(Debug)]
 pub(crate) struct CallContext {
-    volume: Rc<ExportedVolume>,
+    /// The volume.
+    pub(crate) volume: Rc<ExportedVolume>,
     /// The keys of file handles, or the status if the volume did not return them.
     keys: Result<Rc<HandleKeys>, nfsstat3>,
-    exports: Rc<Exports>,
+    /// All exports.
+    pub(crate) exports: Rc<Exports>,
     address: Option<SocketAddr>,
     credential: Option<AuthSys>,
     /// The procedure changes something.
     changes: bool,
-    id: CallId,
+    /// The number of the call, the same for all its transmissions.
+    pub(crate) id: CallId,
     /// The rights in the export that the first handle names.
     grant: RefCell<Option<ExportGrant>>,
     outcome: Rc<Cell<RequestOutcome>>,
@@ -126,19 +129,9 @@ impl CallContext {
         export.clients_of(self.address).is_some()
     }
 
-    /// The volume.
-    pub(crate) fn volume(&self) -> &ExportedVolume {
-        &self.volume
-    }
-
     /// The node of the gateway.
     pub(crate) fn ctx(&self) -> &Context {
-        self.volume.ctx()
-    }
-
-    /// All exports.
-    pub(crate) fn exports(&self) -> &Rc<Exports> {
-        &self.exports
+        &self.volume.ctx
     }
 
     /// The user whose rights count: anonymous before an export was [entered](Self::enter).
@@ -167,13 +160,13 @@ impl CallContext {
     pub(crate) fn enter(&self, export: &Export) -> Result<(), nfsstat3> {
         let clients = export.clients_of(self.address).ok_or(nfsstat3::NFS3ERR_ACCES)?.clone();
         let credentials = clients.credentials(self.credential());
-        *self.grant.borrow_mut() = Some(ExportGrant { export: export.id(), clients, credentials });
+        *self.grant.borrow_mut() = Some(ExportGrant { export: export.id, clients, credentials });
         Ok(())
     }
 
     /// The file handle of `file` in the export that was entered.
     pub(crate) fn handle(&self, file: Handle) -> Result<nfs_fh3, nfsstat3> {
-        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id();
+        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id;
         self.handle_in(export, file)
     }
 
@@ -182,25 +175,20 @@ impl CallContext {
         &self,
     ) -> Result<impl Fn(Handle) -> [u8; handle::HANDLE_BYTES] + '_, nfsstat3> {
         let keys = self.keys.as_ref().map_err(|status| *status)?;
-        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id();
-        Ok(move |file| handle::bytes(keys, self.volume.id(), ExportFile { export, file }))
+        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id;
+        Ok(move |file| handle::bytes(keys, self.volume.id, ExportFile { export, file }))
     }
 
     /// The file handle of `file` in the export with this number.
     pub(crate) fn handle_in(&self, export: u32, file: Handle) -> Result<nfs_fh3, nfsstat3> {
         let keys = self.keys.as_ref().map_err(|status| *status)?;
-        Ok(handle::encode(keys, self.volume.id(), ExportFile { export, file }))
+        Ok(handle::encode(keys, self.volume.id, ExportFile { export, file }))
     }
 
     /// The file that a handle names, if a gateway of the volume made the handle.
     pub(crate) fn decode_handle(&self, handle: &[u8]) -> Result<ExportFile, nfsstat3> {
         let keys = self.keys.as_ref().map_err(|status| *status)?;
-        handle::decode(keys, self.volume.id(), handle)
-    }
-
-    /// The number of the call, the same for all its transmissions.
-    pub(crate) fn id(&self) -> CallId {
-        self.id
+        handle::decode(keys, self.volume.id, handle)
     }
 
     /// The file of a handle, if the export allows what the procedure does.

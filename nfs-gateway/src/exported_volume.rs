@@ -22,9 +22,12 @@ const UNKNOWN_CALLS_MAX: usize = 1024;
 /// The volume that is exported.
 #[derive(Debug)]
 pub(crate) struct ExportedVolume {
-    ctx: Context,
-    id: VolumeId,
-    cookie_verifier: cookieverf3,
+    /// The node of the gateway.
+    pub(crate) ctx: Context,
+    /// Its identity.
+    pub(crate) id: VolumeId,
+    /// The verifier of every directory cookie.
+    pub(crate) cookie_verifier: cookieverf3,
     /// Calls that may or may not have been applied, the oldest first.
     unknown_calls: RefCell<VecDeque<CallId>>,
 }
@@ -40,11 +43,6 @@ impl ExportedVolume {
             cookie_verifier: cookieverf3(runtime::hash::xxh3(&id_bytes).to_be_bytes()),
             unknown_calls: RefCell::default(),
         }
-    }
-
-    /// The node of the gateway.
-    pub(crate) fn ctx(&self) -> &Context {
-        &self.ctx
     }
 
     /// Records whether the outcome of `call` is unknown.
@@ -64,16 +62,6 @@ impl ExportedVolume {
     /// Did an earlier transmission of `call` end with an unknown outcome?
     pub(crate) fn is_outcome_unknown(&self, call: CallId) -> bool {
         self.unknown_calls.borrow().contains(&call)
-    }
-
-    /// Its identity.
-    pub(crate) fn id(&self) -> VolumeId {
-        self.id
-    }
-
-    /// The verifier of every directory cookie.
-    pub(crate) fn cookie_verifier(&self) -> cookieverf3 {
-        self.cookie_verifier
     }
 
     //= rfc8881 5.8.1.4: another one whenever data or metadata change

@@ -62,8 +62,8 @@ pub(crate) async fn parent(
         return dot(context, directory).await;
     }
     let export = context.export().ok_or(nfsstat3::NFS3ERR_STALE)?;
-    if !export.parts().is_empty() {
-        let root = from_root(context, export.parts()).await?;
+    if !export.parts.is_empty() {
+        let root = from_root(context, &export.parts).await?;
         if directory == (Handle { ino: root.ino, generation: root.generation }) {
             return dot(context, directory).await;
         }

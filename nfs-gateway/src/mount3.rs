@@ -133,10 +133,10 @@ async fn walk(context: &CallContext, path: &Bytes) -> Result<nfs_fh3, nfsstat3> 
         return Err(nfsstat3::NFS3ERR_INVAL);
     }
     let parts = exports::parts(path);
-    let export = context.exports().around(&parts).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+    let export = context.exports.around(&parts).ok_or(nfsstat3::NFS3ERR_ACCES)?;
     context.enter(export)?;
-    let mut attributes = from_root(context, export.parts()).await?;
-    for part in &parts[export.parts().len()..] {
+    let mut attributes = from_root(context, &export.parts).await?;
+    for part in &parts[export.parts.len()..] {
         let directory = Handle { ino: attributes.ino, generation: attributes.generation };
         let part = component(path.slice_ref(part))?;
         attributes = lookup::component(context, directory, part).await?;
@@ -185,5 +185,5 @@ fn exports(context: &CallContext) -> ProcedureResult {
         };
         export_node { ex_dir: dirpath(Opaque::owned(export.path())), ex_groups: groups }
     };
-    ReplyBody::pack(&List(context.exports().iter().map(node).collect()))
+    ReplyBody::pack(&List(context.exports.iter().map(node).collect()))
 }

@@ -138,7 +138,7 @@ impl Settings {
         for export in table.exports {
             let at = export.path.span().start;
             let export = export.export().map_err(|cause| failed(at, cause))?;
-            if let Some(other) = exports.insert(export.id(), export) {
+            if let Some(other) = exports.insert(export.id, export) {
                 let path = String::from_utf8_lossy(&other.path()).into_owned();
                 let cause = format!("{path} has the same path or number; name each path once");
                 return Err(failed(at, cause));

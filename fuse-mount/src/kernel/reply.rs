@@ -24,7 +24,7 @@ pub(super) fn reply_entry<S: Spawn>(
 ) {
     match found {
         Ok(file) => {
-            operations.inodes().add_lookup(&file);
+            operations.inodes.add_lookup(&file);
             let generation = Generation(file.generation);
             reply.entry(&cache, &translate::attributes(&file), generation);
         }

@@ -84,8 +84,10 @@ impl Clients {
 /// An exported directory with all below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    id: u32,
-    parts: Vec<Vec<u8>>,
+    /// Its number in file handles.
+    pub(crate) id: u32,
+    /// The components of its path from the volume's root.
+    pub(crate) parts: Vec<Vec<u8>>,
     clients: Vec<Clients>,
 }
 
@@ -98,16 +100,6 @@ impl Export {
         // File handles contain it: the same path has the same number for ever.
         export.id = runtime::hash::xxh3(&export.path()) as u32;
         export
-    }
-
-    /// Its number in file handles.
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// The components of its path from the volume's root.
-    pub(crate) fn parts(&self) -> &[Vec<u8>] {
-        &self.parts
     }
 
     /// The path of the directory.
@@ -247,6 +239,6 @@ mod tests {
         assert_eq!(around(b"/a/bb"), b"/");
         assert_eq!(around(b"/a/b/.."), b"/");
         assert_eq!(around(b"/a/d/x"), b"/a/d");
-        assert_eq!(Export::new(b"/a/d", vec![]).id(), export(b"/a//d/").id());
+        assert_eq!(Export::new(b"/a/d", vec![]).id, export(b"/a//d/").id);
     }
 }

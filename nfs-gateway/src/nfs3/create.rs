@@ -38,7 +38,7 @@ async fn create_file(
             (Existing::UseIfSame { verifier }, Change::default())
         }
     };
-    let (who, call) = (context.credentials(), context.id());
+    let (who, call) = (context.credentials(), context.id);
     let durable = context.is_sync();
     let create = Create { who, call, directory, name, existing, change, durable };
     context.request_once(create).await.map(|created| created.attributes)
@@ -116,7 +116,7 @@ async fn make_node(
 ) -> Result<Attributes, nfsstat3> {
     let (directory, name) = dir_op.entry(context, DOTS)?;
     let change = change(attributes)?;
-    let (who, call, durable) = (context.credentials(), context.id(), context.is_sync());
+    let (who, call, durable) = (context.credentials(), context.id, context.is_sync());
     context.request_once(MakeNode { who, call, directory, name, node, change, durable }).await
 }
 

@@ -13,7 +13,7 @@ pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -
     arguments.finish()?;
     pack(match attributes(context, &object).await {
         Ok(attributes) => {
-            let obj_attributes = context.volume().fattr(&attributes);
+            let obj_attributes = context.volume.fattr(&attributes);
             Ok(GETATTR3resok { obj_attributes })
         }
         Err(status) => Err((status, Void)),

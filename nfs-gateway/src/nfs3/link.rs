@@ -35,6 +35,6 @@ async fn link(
 ) -> Result<Attributes, nfsstat3> {
     let file = context.file(file)?;
     let (directory, name) = dir_op.entry(context, nfsstat3::NFS3ERR_EXIST)?;
-    let (who, call, durable) = (context.credentials(), context.id(), context.is_sync());
+    let (who, call, durable) = (context.credentials(), context.id, context.is_sync());
     context.request_once(Link { who, call, file, directory, name, durable }).await
 }

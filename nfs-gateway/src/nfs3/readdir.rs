@@ -131,7 +131,7 @@ async fn page(
 ) -> Result<ReaddirPage, nfsstat3> {
     let directory = context.file(&cursor.directory)?;
     //= rfc1813 3.3.16: a verifier that does not belong to the cookie is NFS3ERR_BAD_COOKIE
-    if cursor.cookie != 0 && cursor.verifier != context.volume().cookie_verifier() {
+    if cursor.cookie != 0 && cursor.verifier != context.volume.cookie_verifier {
         return Err(nfsstat3::NFS3ERR_BAD_COOKIE);
     }
     let after = if cursor.cookie <= DOTDOT { 0 } else { cursor.cookie };
@@ -228,7 +228,7 @@ fn reply(
 ) -> ProcedureResult {
     let mut head = ReplyBody::pack(&nfsstat3::NFS3_OK)?;
     head.push(&post_op_attr(context, &page.found.directory))?;
-    head.push(&context.volume().cookie_verifier())?;
+    head.push(&context.volume.cookie_verifier)?;
     let mut out = XdrEncoder::with_capacity(bytes + AFTER_BYTES);
     for item in page.item().take(count) {
         out.bool(true);

@@ -17,7 +17,7 @@ pub(super) async fn remove(context: &CallContext, mut arguments: CallArguments) 
 
 async fn remove_file(context: &CallContext, object: &DirOpArgs) -> Result<(), nfsstat3> {
     let (directory, name) = object.entry(context, nfsstat3::NFS3ERR_INVAL)?;
-    let (who, call) = (context.credentials(), context.id());
+    let (who, call) = (context.credentials(), context.id);
     context.request_once(Remove { who, call, directory, name, durable: context.is_sync() }).await
 }
 
@@ -34,7 +34,7 @@ async fn remove_directory(context: &CallContext, object: &DirOpArgs) -> Result<(
     let above = &object.name[..] == b"..";
     let dots = if above { nfsstat3::NFS3ERR_EXIST } else { nfsstat3::NFS3ERR_INVAL };
     let (directory, name) = object.entry(context, dots)?;
-    let (who, call) = (context.credentials(), context.id());
+    let (who, call) = (context.credentials(), context.id);
     let durable = context.is_sync();
     context.request_once(RemoveDirectory { who, call, directory, name, durable }).await
 }

@@ -28,7 +28,7 @@ async fn rename(context: &CallContext, from: &DirOpArgs, to: &DirOpArgs) -> Resu
     //= rfc1813 3.3.14: "." and ".." are NFS3ERR_INVAL, as old name and as new name
     let (from_directory, from_name) = from.entry(context, nfsstat3::NFS3ERR_INVAL)?;
     let (to_directory, to_name) = to.entry(context, nfsstat3::NFS3ERR_INVAL)?;
-    let (who, call) = (context.credentials(), context.id());
+    let (who, call) = (context.credentials(), context.id);
     context
         .request_once(Rename {
             who,

@@ -14,7 +14,7 @@ use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 
 /// `attributes` as a reply carries them.
 pub(super) fn post_op_attr(context: &CallContext, attributes: &Attributes) -> post_op_attr {
-    Nfs3Option::Some(context.volume().fattr(attributes))
+    Nfs3Option::Some(context.volume.fattr(attributes))
 }
 
 /// The handle of the file of `attributes` as a reply carries it.

@@ -47,6 +47,6 @@ async fn set(
 /// The time of `file` that a client received as `ctime`.
 async fn meant(context: &CallContext, file: Handle, ctime: nfstime3) -> Result<Time, nfsstat3> {
     let now = context.request(GetAttributes { file }).await?;
-    let is_as_told = context.volume().fattr(&now).ctime == ctime;
+    let is_as_told = context.volume.fattr(&now).ctime == ctime;
     is_as_told.then_some(now.ctime).ok_or(nfsstat3::NFS3ERR_NOT_SYNC)
 }

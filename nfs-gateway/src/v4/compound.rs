@@ -12,9 +12,7 @@ use super::current_fh::CurrentFh;
 use super::exactly_once::{self, RemoveTarget, SessionRequestId};
 use super::limits::OPERATIONS_MAX;
 use super::server::Nfs4Server;
-use super::state::{
-    ChannelAttrs, Nfs4Session, Nfs4State, READ, SlotLookup, StateTables, UnknownOutcome, WRITE,
-};
+use super::state::{ChannelAttrs, Nfs4State, READ, SlotLookup, StateTables, UnknownOutcome, WRITE};
 use super::status::Status;
 use super::types::{SessionId, Stateid};
 use crate::call_context::CallContext;
@@ -125,9 +123,9 @@ impl<'a> Compound<'a> {
     ) -> Result<(), Status> {
         let fingerprint = self.fingerprint;
         self.request_id = Some(SessionRequestId { session: id, slot, sequence, fingerprint });
-        let now = self.state().ctx().now();
+        let now = self.state().ctx.now();
         let mut tables = self.state().tables_mut();
-        let Ok(channel) = tables.sessions.get(&id).map(Nfs4Session::channel) else {
+        let Ok(channel) = tables.sessions.get(&id).map(|session| session.channel) else {
             drop(tables);
             // There is no channel with a limit of its own.
             if self.operations > OPERATIONS_MAX {

@@ -10,7 +10,6 @@ use super::server::Nfs4Server;
 use super::status::Status;
 use super::types::ChangeInfo;
 use crate::call_context::CallContext;
-use crate::exports::Export;
 use crate::handle::{self, ExportFile, PSEUDO};
 use crate::translate;
 
@@ -37,7 +36,7 @@ impl CurrentFh {
         let ExportFile { export, file } = context.decode_handle(bytes)?;
         let pseudo = export == PSEUDO;
         if !pseudo {
-            let exports = context.exports().clone();
+            let exports = context.exports.clone();
             context.enter(exports.of_id(export).ok_or(Status::STALE)?)?;
         }
         Ok(Self { context: Rc::new(context), file, pseudo })
@@ -66,7 +65,7 @@ impl CurrentFh {
     /// The change attribute of a directory; zero if it was removed.
     pub(super) async fn change_attribute(&self) -> u64 {
         let attributes = self.context.request(GetAttributes { file: self.file }).await;
-        attributes.map_or(0, |attributes| self.context.volume().change_attribute(&attributes))
+        attributes.map_or(0, |attributes| self.context.volume.change_attribute(&attributes))
     }
 
     /// The change attributes of a directory before and after a change.
@@ -84,7 +83,7 @@ impl CurrentFh {
 
     /// Are both in one export?
     pub(super) fn check_same_export(&self, other: &Self) -> Result<(), Status> {
-        let id = |fh: &Self| fh.context.export().map(Export::id);
+        let id = |fh: &Self| fh.context.export().map(|export| export.id);
         if self.pseudo != other.pseudo || id(self) != id(other) {
             return Err(Status::XDEV);
         }

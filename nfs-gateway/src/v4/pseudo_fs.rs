@@ -25,9 +25,9 @@ pub(super) async fn root(server: &Nfs4Server, context: &CallContext) -> Result<C
 /// The directory at `path`: an export, or a directory above one.
 async fn at(context: &CallContext, path: &[Vec<u8>]) -> Result<CurrentFh, Status> {
     let context = context.outside_exports(context.keys());
-    let exports = context.exports().clone();
+    let exports = context.exports.clone();
     let mut usable = exports.iter().filter(|export| context.may_enter(export));
-    let export = usable.find(|export| export.parts() == path);
+    let export = usable.find(|export| export.parts == path);
     if export.is_none() && !leads_to_export(&context, path) {
         return Err(if path.is_empty() { Status::ACCESS } else { Status::NOENT });
     }
@@ -40,21 +40,21 @@ async fn at(context: &CallContext, path: &[Vec<u8>]) -> Result<CurrentFh, Status
 
 /// The exports that the caller may use.
 fn usable(context: &CallContext) -> Vec<Export> {
-    context.exports().iter().filter(|export| context.may_enter(export)).cloned().collect()
+    context.exports.iter().filter(|export| context.may_enter(export)).cloned().collect()
 }
 
 /// Is there a usable export below `path`?
 fn leads_to_export(context: &CallContext, path: &[Vec<u8>]) -> bool {
     usable(context)
         .iter()
-        .any(|export| export.parts().len() > path.len() && export.parts().starts_with(path))
+        .any(|export| export.parts.len() > path.len() && export.parts.starts_with(path))
 }
 
 /// The path of a directory above the exports.
 async fn path_of(fh: &CurrentFh) -> Result<Path, Status> {
     for export in usable(&fh.context) {
-        for length in 0..export.parts().len() {
-            let path = &export.parts()[..length];
+        for length in 0..export.parts.len() {
+            let path = &export.parts[..length];
             if handle_of(&from_root(&fh.context, path).await?) == fh.file {
                 return Ok(path.to_vec());
             }
@@ -73,8 +73,8 @@ pub(super) async fn look_up(fh: &CurrentFh, name: &[u8]) -> Result<CurrentFh, St
 /// The names in a directory above the exports.
 pub(super) async fn names(fh: &CurrentFh) -> Result<BTreeSet<Vec<u8>>, Status> {
     let path = path_of(fh).await?;
-    let below = usable(&fh.context).into_iter().filter(|export| export.parts().starts_with(&path));
-    Ok(below.filter_map(|export| export.parts().get(path.len()).cloned()).collect())
+    let below = usable(&fh.context).into_iter().filter(|export| export.parts.starts_with(&path));
+    Ok(below.filter_map(|export| export.parts.get(path.len()).cloned()).collect())
 }
 
 /// The parent of a directory, if that is the root of an export or above the exports.
@@ -82,7 +82,7 @@ pub(super) async fn parent(fh: &CurrentFh) -> Result<Option<CurrentFh>, Status> 
     let path = if fh.pseudo {
         path_of(fh).await?
     } else {
-        let parts = fh.context.export().ok_or(Status::STALE)?.parts().to_vec();
+        let parts = fh.context.export().ok_or(Status::STALE)?.parts.clone();
         if handle_of(&from_root(&fh.context, &parts).await?) != fh.file {
             return Ok(None);
         }
@@ -97,7 +97,7 @@ pub(super) async fn parent(fh: &CurrentFh) -> Result<Option<CurrentFh>, Status> 
 async fn innermost(context: &CallContext, path: &[Vec<u8>]) -> Result<CurrentFh, Status> {
     let parts: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
     let context = context.outside_exports(context.keys());
-    let exports = context.exports().clone();
+    let exports = context.exports.clone();
     match exports.around(&parts).filter(|export| context.may_enter(export)) {
         Some(export) => {
             let file = handle_of(&from_root(&context, path).await?);
@@ -114,17 +114,17 @@ pub(super) async fn enter_nested_export(
     name: &[u8],
     found: &Attributes,
 ) -> Result<CurrentFh, Status> {
-    let outer = fh.context.export().ok_or(Status::STALE)?.parts().to_vec();
+    let outer = fh.context.export().ok_or(Status::STALE)?.parts.clone();
     let is_nested = |export: &&Export| {
-        let parts = export.parts();
+        let parts = &export.parts;
         parts.len() > outer.len()
             && parts.starts_with(&outer)
             && parts.last().is_some_and(|last| last == name)
     };
-    let exports = fh.context.exports().clone();
+    let exports = fh.context.exports.clone();
     for export in exports.iter().filter(is_nested) {
         let context = fh.context.outside_exports(fh.context.keys());
-        let file: Handle = handle_of(&from_root(&context, export.parts()).await?);
+        let file: Handle = handle_of(&from_root(&context, &export.parts).await?);
         if file == handle_of(found) {
             context.enter(export)?;
             return Ok(CurrentFh { context: Rc::new(context), file, pseudo: false });

@@ -29,14 +29,14 @@ impl StoreSpace<'_> {
     /// How much space there is.
     pub fn status(&self) -> SpaceStatus {
         let state = self.0.state.borrow();
-        let free = state.space.free_blocks();
+        let free = state.space.free_blocks;
         let usable = state.space.available(state.data_floor());
         SpaceStatus {
-            owned_blocks: state.space.owned_blocks(),
+            owned_blocks: state.space.owned_blocks,
             free_blocks: usable,
             reserved_blocks: free - usable,
-            waiting_blocks: state.waiting_blocks(),
-            loaned_blocks: state.space.loaned_blocks(),
+            waiting_blocks: state.waiting_blocks,
+            loaned_blocks: state.space.loaned_blocks,
         }
     }
 
@@ -74,7 +74,7 @@ impl StoreSpace<'_> {
     /// from each other in turn.
     pub fn is_short(&self) -> bool {
         let state = self.0.state.borrow();
-        2 * state.space.whole_stripes() < 3 * state.data_floor()
+        2 * state.space.whole_stripes < 3 * state.data_floor()
     }
 
     /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
@@ -120,8 +120,8 @@ impl StoreSpace<'_> {
     /// ([`Batch::give_group`](super::Batch::give_group)) and still have twice its reserve.
     pub fn spare_groups(&self, count: usize) -> Vec<u64> {
         let state = self.0.state.borrow();
-        let layout = *state.space.layout();
-        let mut left = state.space.whole_stripes();
+        let layout = state.space.layout;
+        let mut left = state.space.whole_stripes;
         let floor = 2 * state.data_floor();
         let spare = state.space.free_groups().take_while(|&group| {
             let stripes = layout.stripes_of(group);

@@ -114,10 +114,10 @@ fn take_value(input: &mut Decoder, length: u16) -> Result<Bytes, Malformed> {
 /// Changes that happen together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    ops: Vec<BatchOp>,
+    pub(crate) ops: Vec<BatchOp>,
     length: usize,
-    from_reserve: bool,
-    after: Vec<CommitDependency>,
+    pub(crate) from_reserve: bool,
+    pub(crate) after: Vec<CommitDependency>,
 }
 
 impl Batch {
@@ -185,18 +185,6 @@ impl Batch {
             BatchOp::Put { key, .. } | BatchOp::Delete { key } => Some(&key[..]),
             _ => None,
         })
-    }
-
-    pub(crate) fn dependencies(&self) -> &[CommitDependency] {
-        &self.after
-    }
-
-    pub(crate) fn is_from_reserve(&self) -> bool {
-        self.from_reserve
-    }
-
-    pub(crate) fn ops(&self) -> &[BatchOp] {
-        &self.ops
     }
 
     pub(crate) fn into_ops(self) -> Vec<BatchOp> {

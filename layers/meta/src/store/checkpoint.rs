@@ -55,7 +55,7 @@ impl Store {
     /// Resolves once everything committed before this call is in the tree of a durable root, and
     /// the log before it is given back.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
-        let position = self.state.borrow().log.last();
+        let position = self.state.borrow().log.last;
         loop {
             let finished = {
                 let state = self.state.borrow();
@@ -154,7 +154,7 @@ impl Store {
         // The header of the segment where the log goes on may be on its way with the records that
         // were pending at the freeze.
         self.durable(Position(frozen.position)).await?;
-        match self.pages.device().sync(&written.unsynced).await {
+        match self.pages.device.sync(&written.unsynced).await {
             Err(lost @ DiskError::LostWrites { .. }) => {
                 // All writes were answered: nothing is on its way to the pages any more.
                 self.state.borrow_mut().give_back(&written);
@@ -164,7 +164,7 @@ impl Store {
         }
         let root = Root {
             generation,
-            log: self.state.borrow().log.id(),
+            log: self.state.borrow().log.id,
             start: frozen.start,
             position: frozen.position,
             counter: frozen.counter,
@@ -172,7 +172,7 @@ impl Store {
             tree,
             map: written.map_pages[0],
         };
-        let lacking = root.write(self.pages.device()).await;
+        let lacking = root.write(&self.pages.device).await;
         written.lacking = lacking.map_err(StoreError::Failed)?;
         Ok((root, written))
     }
@@ -189,8 +189,8 @@ impl Store {
         for count in map::page_blocks(map.len()) {
             blocks.push(space.page(count).ok_or(StoreError::NoSpace)?.start);
         }
-        let pages = map::pages(&map, &blocks, self.pages.owner(), generation);
-        let device = self.pages.device();
+        let pages = map::pages(&map, &blocks, self.pages.owner, generation);
+        let device = &self.pages.device;
         let writes = pages.iter().map(|(raw, place)| device.write(place.block, raw.clone()));
         written.unsynced.extend(try_join_all(writes).await.map_err(StoreError::Failed)?);
         written.map_pages = pages.into_iter().map(|(_, place)| place).collect();
@@ -202,7 +202,7 @@ impl CheckpointInput {
     /// What the new root keeps. Not in it: the space map itself and the log, which a mount finds by
     /// following them.
     fn kept_after(&self, written: &CheckpointOutput, state: &StoreState) -> KeptBlocks {
-        let layout = state.space.layout();
+        let layout = state.space.layout;
         let mut kept = self.kept.clone();
         let dropped = written.dropped.iter().map(|page| (page.run(), false));
         for (run, value) in written.tree_pages.iter().map(|run| (*run, true)).chain(dropped) {
@@ -222,10 +222,10 @@ impl StoreState {
     fn freeze(&mut self) -> CheckpointInput {
         let overlay = Rc::new(std::mem::take(&mut self.active));
         self.frozen = Some(overlay.clone());
-        self.frozen_position = Some(self.log.last());
+        self.frozen_position = Some(self.log.last);
         CheckpointInput {
             overlay,
-            position: self.log.last(),
+            position: self.log.last,
             counter: self.counter,
             kept: self.space.kept(),
             start: self.log.start(),

@@ -29,7 +29,7 @@ const READS_MAX: u32 = 4;
 pub(crate) struct Device {
     ctx: Context,
     stripes: Rc<dyn Stripes>,
-    geometry: Geometry,
+    pub(crate) geometry: Geometry,
 }
 
 impl std::fmt::Debug for Device {
@@ -42,10 +42,6 @@ impl Device {
     pub(crate) fn new(ctx: Context, stripes: Rc<dyn Stripes>) -> Self {
         let geometry = stripes.geometry();
         Self { ctx, stripes, geometry }
-    }
-
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
     }
 
     /// Reads a run whose blocks have these checksums.

@@ -53,7 +53,7 @@ impl StoreImage {
         node: u32,
     ) -> Result<Self, StoreError> {
         let pages = pages(context, stripes, node, alone());
-        let (root, root_copies) = root::newest(pages.device(), pages.owner()).await?;
+        let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
         let past = recover(&pages, root).await?;
         Ok(Self { pages, past, root_copies })
     }
@@ -66,9 +66,9 @@ impl StoreImage {
         node: u32,
     ) -> Result<(), StoreError> {
         let pages = pages(context, stripes, node, alone());
-        let (root, root_copies) = root::newest(pages.device(), pages.owner()).await?;
+        let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
         if let Some(disk) = root_copies.outdated {
-            return Err(outdated(pages.device(), disk, "root records"));
+            return Err(outdated(&pages.device, disk, "root records"));
         }
         let past = recover(&pages, root).await?;
         Self { pages, past, root_copies }.outdated().map_or(Ok(()), Err)
@@ -87,7 +87,7 @@ impl StoreImage {
 
     /// A disk that lacks what was durable on it, as a mount would tell it.
     pub fn outdated(&self) -> Option<StoreError> {
-        let device = self.pages.device();
+        let device = &self.pages.device;
         let by_roots = self.root_copies.outdated.map(|disk| (disk, "root records"));
         let (disk, what) =
             by_roots.or_else(|| Some((self.past.log_copies.outdated()?, "entries of a log")))?;
@@ -102,11 +102,11 @@ impl StoreImage {
         let stripes: BTreeSet<u64> = stripes.collect();
         ImageSpace {
             groups: space.groups().collect(),
-            owned_blocks: space.owned_blocks(),
-            free_blocks: space.free_blocks(),
+            owned_blocks: space.owned_blocks,
+            free_blocks: space.free_blocks,
             kept: space.kept_runs(),
             map: map_pages.iter().map(PageRef::run).collect(),
-            log: stripes.into_iter().map(|stripe| space.layout().stripe_run(stripe)).collect(),
+            log: stripes.into_iter().map(|stripe| space.layout.stripe_run(stripe)).collect(),
         }
     }
 

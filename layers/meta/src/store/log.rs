@@ -38,7 +38,8 @@ pub(crate) struct LogWrite {
 /// The log.
 #[derive(Debug)]
 pub(crate) struct Log {
-    id: LogId,
+    /// Its identity.
+    pub(crate) id: LogId,
     blocks_per_segment: u64,
     /// Segments from the newest root's on, the current one last.
     live: VecDeque<Segment>,
@@ -49,9 +50,11 @@ pub(crate) struct Log {
     pending: BytesMut,
     /// The length of each pending record.
     lengths: VecDeque<u32>,
-    last: u64,
+    /// The last record.
+    pub(crate) last: u64,
     planned: u64,
-    durable: u64,
+    /// Records up to this one are durable.
+    pub(crate) durable: u64,
 }
 
 impl Log {
@@ -81,24 +84,9 @@ impl Log {
         }
     }
 
-    /// Its identity.
-    pub(crate) fn id(&self) -> LogId {
-        self.id
-    }
-
     /// The segment from which a replay has to start to find all records that come from now on.
     pub(crate) fn start(&self) -> Segment {
         Segment { sequence: self.current.sequence, pair: self.current.here }
-    }
-
-    /// The last record.
-    pub(crate) fn last(&self) -> u64 {
-        self.last
-    }
-
-    /// Records up to this one are durable.
-    pub(crate) fn durable(&self) -> u64 {
-        self.durable
     }
 
     /// Segment pairs in use, with the one that waits to be the next.

@@ -151,7 +151,7 @@ pub struct Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("owner", &self.pages.owner()).finish_non_exhaustive()
+        f.debug_struct("Store").field("owner", &self.pages.owner).finish_non_exhaustive()
     }
 }
 
@@ -209,18 +209,18 @@ impl Store {
 
     /// Does everything up to `position` survive a crash?
     pub fn is_durable(&self, position: Position) -> bool {
-        self.state.borrow().log.durable() >= position.0
+        self.state.borrow().log.durable >= position.0
     }
 
     /// Does everything survive a crash?
     pub fn is_settled(&self) -> bool {
         let state = self.state.borrow();
-        state.log.durable() >= state.log.last()
+        state.log.durable >= state.log.last
     }
 
     /// Everything up to here survives a crash.
     pub fn durable_to(&self) -> Position {
-        Position(self.state.borrow().log.durable())
+        Position(self.state.borrow().log.durable)
     }
 
     /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive
@@ -348,7 +348,7 @@ impl Store {
     /// Bytes of one batch, at most (see [`Batch::length_bytes`]): [`BATCH_BYTES_MAX`], less with
     /// stripes below 64 KiB.
     pub fn batch_bytes_max(&self) -> usize {
-        limits::batch_bytes_max(self.pages.device().geometry())
+        limits::batch_bytes_max(&self.pages.device.geometry)
     }
 
     /// Its space: the interface of allocation.

@@ -55,7 +55,7 @@ impl Store {
         node: u32,
     ) -> Result<(), StoreError> {
         let pages = pages(&ctx, stripes.clone(), node, alone());
-        let geometry = *pages.device().geometry();
+        let geometry = pages.device.geometry;
         let layout = GroupLayout::of(&geometry);
         let mut space = BlockAllocator::new(layout);
         for group in layout.born(node) {
@@ -70,7 +70,7 @@ impl Store {
         let nothing = Segment { sequence: 0, pair: super::log::format::SegmentPair { a: 0, b: 0 } };
         let root = Root {
             generation: 0,
-            log: LogId { owner: pages.owner(), id: 0, epoch: 0 },
+            log: LogId { owner: pages.owner, id: 0, epoch: 0 },
             start: nothing,
             position: 0,
             counter: NUMBER_FIRST,
@@ -106,19 +106,19 @@ impl Store {
         share: Rc<MemoryShare>,
     ) -> Result<Rc<Self>, StoreError> {
         let pages = pages(&ctx, stripes, node, share);
-        let (root, copies) = root::newest(pages.device(), pages.owner()).await?;
+        let (root, copies) = root::newest(&pages.device, pages.owner).await?;
         if root.log.epoch > ctx.epoch().0 {
             return Err(StoreError::Fenced { epoch: root.log.epoch });
         }
         if let Some(disk) = copies.outdated {
-            return Err(outdated(pages.device(), disk, "root records"));
+            return Err(outdated(&pages.device, disk, "root records"));
         }
         let past = recover(&pages, root).await?;
         if let Some(disk) = past.log_copies.outdated() {
-            return Err(outdated(pages.device(), disk, "entries of a log"));
+            return Err(outdated(&pages.device, disk, "entries of a log"));
         }
         past.log_copies.warn(node);
-        let lacking = root.heal(pages.device(), &copies).await;
+        let lacking = root.heal(&pages.device, &copies).await;
         Self::start(ctx, pages, past, lacking).await
     }
 
@@ -129,8 +129,8 @@ impl Store {
         past: RecoveredState,
         lacking: u32,
     ) -> Result<Rc<Self>, StoreError> {
-        let id = LogId { owner: pages.owner(), id: ctx.random(), epoch: ctx.epoch().0 };
-        let geometry = *pages.device().geometry();
+        let id = LogId { owner: pages.owner, id: ctx.random(), epoch: ctx.epoch().0 };
+        let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
         let mut space = past.space;
         let mut pair = || space.allocate_pair(&geometry).ok_or(StoreError::NoSpace);
@@ -139,7 +139,7 @@ impl Store {
         let mut log = Log::new(id, &geometry, position, past.segments, (last + 1, here, next));
         let header = log.first_round();
         let content = (space, past.overlay);
-        let share = pages.share().clone();
+        let share = pages.share.clone();
         let mut state = StoreState::new(geometry, content, log, (past.root, past.map_pages), share);
         state.lacking = lacking;
         let store = Self::new(ctx, pages, state);
@@ -151,7 +151,7 @@ impl Store {
 
 /// The disk with this number, over the disk nodes first.
 pub(super) fn outdated(device: &Device, disk: u32, what: &'static str) -> StoreError {
-    let nodes = device.geometry().disk_nodes;
+    let nodes = device.geometry.disk_nodes;
     StoreError::Outdated { disk_node: disk % nodes, disk: disk / nodes, what }
 }
 
@@ -167,14 +167,14 @@ pub(super) fn pages(
     share: Rc<MemoryShare>,
 ) -> TreeReader {
     let device = Device::new(ctx.clone(), stripes);
-    let owner = StoreOwner { volume: device.geometry().volume, node };
+    let owner = StoreOwner { volume: device.geometry.volume, node };
     TreeReader::new(device, owner, share)
 }
 
 /// The state of the node at the end of its log.
 pub(super) async fn recover(pages: &TreeReader, root: Root) -> Result<RecoveredState, StoreError> {
     let (map_pages, kept) = read_map(pages, root.map).await?;
-    let mut space = BlockAllocator::new(GroupLayout::of(pages.device().geometry()));
+    let mut space = BlockAllocator::new(GroupLayout::of(&pages.device.geometry));
     for (group, bits) in kept {
         space.add_group(group, &bits);
     }
@@ -188,16 +188,16 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> Result<RecoveredS
     let mut past = RecoveredState { space, overlay, root, map_pages, segments: vec![], log_copies };
     let mut last = None;
     let apply = |head, ops| past.replay_record(&mut last, head, ops);
-    let (segments, log_copies) = replay(pages.device(), root.log, root.start, apply).await?;
+    let (segments, log_copies) = replay(&pages.device, root.log, root.start, apply).await?;
     // Only now: a block that a record freed may have become a part of the log later.
     for stripe in segments.iter().flat_map(|segment| segment.pair.stripes()) {
-        let run = past.space.layout().stripe_run(stripe);
+        let run = past.space.layout.stripe_run(stripe);
         if !past.space.owns(run) {
             return Err(StoreError::Damaged { what: "the chain of the log", block: run.start });
         }
         past.space.set_busy(run.blocks(), true);
     }
-    past.space.begin_at(pages.owner().node);
+    past.space.begin_at(pages.owner.node);
     past.segments = segments;
     past.log_copies = log_copies;
     past.root.counter += NUMBERS_AHEAD;
@@ -218,7 +218,7 @@ impl RecoveredState {
             None => (1..=self.root.position + 1).contains(&head.position),
         };
         if !in_order {
-            let block = self.space.layout().stripe_run(self.root.start.pair.a).start;
+            let block = self.space.layout.stripe_run(self.root.start.pair.a).start;
             return Err(StoreError::Damaged { what: "the order of the log's records", block });
         }
         if head.counter >= COUNTER_END {
@@ -250,15 +250,15 @@ impl RecoveredState {
                 self.space.set_busy(run.blocks(), false);
             }
             BatchOp::GiveGroup { group } if !self.space.is_free_group(group) => {
-                return Err(damaged(self.space.layout().blocks_of(group).start));
+                return Err(damaged(self.space.layout.blocks_of(group).start));
             }
             BatchOp::GiveGroup { group } => self.space.remove_group(group),
             BatchOp::TakeGroup { group } => {
-                if self.space.owns_group(group) || group >= self.space.layout().count() {
+                if self.space.owns_group(group) || group >= self.space.layout.count() {
                     return Err(damaged(0));
                 }
                 self.space.add_blocked_group(group);
-                self.space.set_busy(self.space.layout().blocks_of(group), false);
+                self.space.set_busy(self.space.layout.blocks_of(group), false);
             }
         }
         Ok(())
@@ -278,14 +278,14 @@ async fn read_map(
             return Err(place.damaged(WHAT));
         }
         let raw = pages.read_raw(place, WHAT).await?;
-        let opened = page::open(&raw, pages.owner(), PageKind::SpaceMap, &place);
+        let opened = page::open(&raw, pages.owner, PageKind::SpaceMap, &place);
         let body = opened.map_err(|_| place.damaged(WHAT))?.body;
         let (after, piece) = map::open(&body).map_err(|_| place.damaged(WHAT))?;
         bytes.extend_from_slice(piece);
         places.push(place);
         next = after;
     }
-    let layout = GroupLayout::of(pages.device().geometry());
+    let layout = GroupLayout::of(&pages.device.geometry);
     let kept = map::decode(&bytes, &layout).map_err(|_: Malformed| first.damaged(WHAT))?;
     Ok((places, kept))
 }

@@ -17,9 +17,9 @@ pub(crate) struct Overlay {
     /// A value, or `None` for a deletion.
     entries: BTreeMap<Bytes, Option<Bytes>>,
     /// Bytes of all keys and values that were ever put: at least what is there now.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes in memory.
-    memory_bytes: usize,
+    pub(crate) memory_bytes: usize,
 }
 
 impl Overlay {
@@ -38,11 +38,6 @@ impl Overlay {
         }
     }
 
-    /// Bytes of memory that it takes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.memory_bytes
-    }
-
     /// The change of `key`, if there is one.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Bytes>> {
         self.entries.get(key)
@@ -51,11 +46,6 @@ impl Overlay {
     /// Changed keys.
     pub(crate) fn keys(&self) -> u64 {
         self.entries.len() as u64
-    }
-
-    /// Bytes of the changes, at most.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -169,10 +159,10 @@ mod tests {
     #[test]
     fn what_is_replaced_takes_no_memory_any_more() {
         let mut changes = overlay(&[("a", Some("1234")), ("b", None)]);
-        let before = changes.memory_bytes();
+        let before = changes.memory_bytes;
         changes.set("a".into(), Some("56".into()));
-        assert_eq!(changes.memory_bytes(), before - 2);
+        assert_eq!(changes.memory_bytes, before - 2);
         changes.cover(overlay(&[("a", None), ("c", Some("9"))]));
-        assert_eq!(changes.memory_bytes(), 3 * (ENTRY_BYTES + 1) + 1);
+        assert_eq!(changes.memory_bytes, 3 * (ENTRY_BYTES + 1) + 1);
     }
 }

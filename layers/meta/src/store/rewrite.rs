@@ -283,9 +283,9 @@ impl<'a> Rewrite<'a> {
         let (draft, layout) = page::draft(level, entries);
         let run = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
         self.written.push(run);
-        let (raw, place) = draft.finish(self.pages.owner(), self.generation, run.start);
+        let (raw, place) = draft.finish(self.pages.owner, self.generation, run.start);
         self.pages.remember(place, TreePage::written(level, &raw, layout));
-        let device = self.pages.device();
+        let device = &self.pages.device;
         let write = async move { device.write(run.start, raw).await.map_err(StoreError::Failed) };
         self.writes.push(write.boxed_local());
         if self.writes.len() >= WRITES_MAX {

@@ -170,7 +170,7 @@ impl Root {
     /// [`newest`], which needs the others, meets at least one copy. Returns the copies that are
     /// missing, for the next root to tell.
     pub(crate) async fn write(&self, device: &Device) -> Result<u32, DiskError> {
-        let disks = disks(device.geometry(), self.log.owner.node);
+        let disks = disks(&device.geometry, self.log.owner.node);
         let needed = disks.len() / 2 + 1;
         let (missing, error) = self.write_to(device, &disks).await;
         match error {
@@ -196,7 +196,7 @@ impl Root {
         for (&disk, result) in to.iter().zip(results) {
             let Err(error) = result else { continue };
             tracing::warn!(%error, node, disk, self.generation, "a root copy is missing");
-            let copy = disks(device.geometry(), node).iter().position(|&other| other == disk);
+            let copy = disks(&device.geometry, node).iter().position(|&other| other == disk);
             missing |= copy.map_or(0, |copy| 1 << copy);
             failure = Some(error);
         }
@@ -245,7 +245,7 @@ pub(crate) async fn newest(
     owner: StoreOwner,
 ) -> Result<(Root, RootCopies), StoreError> {
     let slots = 0..u64::from(SLOTS_PER_NODE);
-    let reads = disks(device.geometry(), owner.node).into_iter().map(|disk| {
+    let reads = disks(&device.geometry, owner.node).into_iter().map(|disk| {
         let slots = slots.clone().map(move |index| device.read_slot(disk, slot(owner.node, index)));
         async move { (disk, join_all(slots).await.into_iter().collect::<Result<Vec<_>, _>>()) }
     });

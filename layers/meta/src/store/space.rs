@@ -26,16 +26,21 @@ pub(crate) type KeptBlocks = BTreeMap<u64, Rc<Bits>>;
 /// The blocks of the owned groups.
 #[derive(Debug)]
 pub(crate) struct BlockAllocator {
-    layout: GroupLayout,
+    /// The cut of the volume.
+    pub(crate) layout: GroupLayout,
     groups: BTreeMap<u64, GroupBlocks>,
     /// Groups with a wholly free stripe.
     with_whole: BTreeSet<u64>,
     /// Groups with a free block in a partly used stripe.
     with_partial: BTreeSet<u64>,
-    owned_blocks: u64,
-    free_blocks: u64,
-    whole_stripes: u64,
-    loaned_blocks: u64,
+    /// Blocks in all owned groups.
+    pub(crate) owned_blocks: u64,
+    /// Blocks that are not busy.
+    pub(crate) free_blocks: u64,
+    /// Stripes without a busy block.
+    pub(crate) whole_stripes: u64,
+    /// Blocks handed out and not yet named.
+    pub(crate) loaned_blocks: u64,
     /// Where the search for a whole stripe goes on.
     stripe_cursor: u64,
     /// Where it begins.
@@ -89,34 +94,9 @@ impl BlockAllocator {
         }
     }
 
-    /// The cut of the volume.
-    pub(crate) fn layout(&self) -> &GroupLayout {
-        &self.layout
-    }
-
-    /// Blocks in all owned groups.
-    pub(crate) fn owned_blocks(&self) -> u64 {
-        self.owned_blocks
-    }
-
     /// Stripes in all owned groups.
     pub(crate) fn owned_stripes(&self) -> u64 {
         self.owned_blocks / self.layout.blocks_per_stripe()
-    }
-
-    /// Blocks that are not busy.
-    pub(crate) fn free_blocks(&self) -> u64 {
-        self.free_blocks
-    }
-
-    /// Stripes without a busy block.
-    pub(crate) fn whole_stripes(&self) -> u64 {
-        self.whole_stripes
-    }
-
-    /// Blocks handed out and not yet named.
-    pub(crate) fn loaned_blocks(&self) -> u64 {
-        self.loaned_blocks
     }
 
     /// Owned groups, in order.
@@ -456,7 +436,7 @@ mod tests {
                 space.add_group(group, &Rc::new(bits));
             }
             space.begin_at(node);
-            let all = space.whole_stripes();
+            let all = space.whole_stripes;
             let first = space.allocate_stripe(|_| true).unwrap();
             assert_eq!(
                 (1..all).filter_map(|_| space.allocate_stripe(|_| true)).count() as u64,
@@ -475,8 +455,8 @@ mod tests {
         let whole = owned.iter().filter(|&&stripe| {
             space.layout.stripe_run(stripe).blocks().all(|block| !used.contains(&block))
         });
-        assert_eq!(space.whole_stripes(), whole.count() as u64);
-        assert_eq!(space.free_blocks(), owned.len() as u64 * PER_STRIPE - used.len() as u64);
+        assert_eq!(space.whole_stripes, whole.count() as u64);
+        assert_eq!(space.free_blocks, owned.len() as u64 * PER_STRIPE - used.len() as u64);
     }
 
     fn size(rng: &mut Rng) -> u32 {
@@ -555,8 +535,8 @@ mod tests {
             for _ in 0..2000 {
                 if rng.chance(3, 5) {
                     let (blocks, floor) = (size(rng), rng.below(4));
-                    let free = space.free_blocks();
-                    let whole = space.whole_stripes();
+                    let free = space.free_blocks;
+                    let whole = space.whole_stripes;
                     let near = near(rng);
                     let Some(runs) = space.allocate(blocks, floor, near) else {
                         let limit = free.saturating_sub(floor.min(whole) * PER_STRIPE);
@@ -565,9 +545,9 @@ mod tests {
                         continue;
                     };
                     assert_eq!(runs.iter().map(|run| run.count).sum::<u32>(), blocks);
-                    assert!(space.whole_stripes() >= floor);
+                    assert!(space.whole_stripes >= floor);
                     for run in &runs {
-                        assert!(space.layout().is_run(*run) && space.is_loaned(*run));
+                        assert!(space.layout.is_run(*run) && space.is_loaned(*run));
                         assert!(run.blocks().all(|block| used.insert(block)));
                     }
                     out.extend(runs);
@@ -631,15 +611,15 @@ mod tests {
     #[test]
     fn a_group_that_was_taken_is_used_only_once_it_is_released() {
         let mut space = space();
-        let free = space.free_blocks();
+        let free = space.free_blocks;
         space.add_blocked_group(0);
-        assert_eq!(space.free_blocks(), free);
+        assert_eq!(space.free_blocks, free);
         assert!(!space.is_kept(Run { start: 0, count: 1 }));
         space.set_busy(space.layout.blocks_of(0), false);
-        assert_eq!(space.free_blocks(), free + 64);
+        assert_eq!(space.free_blocks, free + 64);
         assert!(space.is_free_group(0));
         space.remove_group(0);
-        assert_eq!(space.free_blocks(), free);
+        assert_eq!(space.free_blocks, free);
         assert_eq!(space.owned_stripes(), 32);
     }
 }

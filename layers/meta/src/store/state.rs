@@ -71,7 +71,8 @@ pub(crate) struct StoreState {
     /// The counter in the last record.
     pub(crate) recorded: u64,
     waiting: VecDeque<FreedBlocks>,
-    waiting_blocks: u64,
+    /// Blocks that were freed and may not be handed out yet.
+    pub(crate) waiting_blocks: u64,
     /// What records change that are not durable yet.
     pub(crate) recent: Recent,
     /// Records that wait for records of other nodes.
@@ -97,7 +98,7 @@ impl StoreState {
         (root, map_pages): (Root, Vec<PageRef>),
         share: Rc<MemoryShare>,
     ) -> Self {
-        let wanted = log.durable();
+        let wanted = log.durable;
         Self {
             geometry,
             space,
@@ -126,18 +127,13 @@ impl StoreState {
 
     /// Bytes of the changes that are not in the tree.
     fn changes_bytes(&self) -> usize {
-        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.memory_bytes());
-        self.active.memory_bytes() + frozen
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.memory_bytes);
+        self.active.memory_bytes + frozen
     }
 
     /// The changes have become more or fewer.
     pub(crate) fn note_changes(&self) {
         self.share.set(MemoryKind::Changes, self.changes_bytes());
-    }
-
-    /// Blocks that were freed and may not be handed out yet.
-    pub(crate) fn waiting_blocks(&self) -> u64 {
-        self.waiting_blocks
     }
 
     /// The newest value of `key` that is not in the tree: `Some(None)` if it was deleted.
@@ -149,20 +145,20 @@ impl StoreState {
     /// Is the log long enough that a checkpoint should start?
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let is_long = self.log_is_long() || self.changes_are_many();
-        !self.checkpointing && is_long && self.root.position < self.log.last()
+        !self.checkpointing && is_long && self.root.position < self.log.last
     }
 
     /// Do the changes take so much memory that a checkpoint should start? The nodes of a process
     /// fill alike, so each has another threshold, as for the log.
     fn changes_are_many(&self) -> bool {
         let due = self.share.changes_due();
-        let early = due / 2 * limits::spread(self.log.id().owner.node) as usize / 256;
-        self.active.memory_bytes() > due - early
+        let early = due / 2 * limits::spread(self.log.id.owner.node) as usize / 256;
+        self.active.memory_bytes > due - early
     }
 
     fn log_is_long(&self) -> bool {
         let owned = self.space.owned_stripes();
-        let node = self.log.id().owner.node;
+        let node = self.log.id.owner.node;
         self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, owned, node)
     }
 
@@ -184,7 +180,7 @@ impl StoreState {
 
     /// Blocks that are kept back from data while there is little to do for a checkpoint.
     pub(crate) fn reserve_blocks(&self) -> u64 {
-        limits::reserve_blocks(self.space.owned_blocks())
+        limits::reserve_blocks(self.space.owned_blocks)
     }
 
     /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.
@@ -192,8 +188,8 @@ impl StoreState {
         let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
         let tree = &self.root.tree;
         let need = |keys, bytes| limits::checkpoint_blocks(tree, keys, bytes, map_blocks);
-        let frozen = self.frozen.as_ref().map_or(0, |frozen| need(frozen.keys(), frozen.bytes()));
-        frozen + need(self.active.keys() + keys, self.active.bytes() + bytes)
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| need(frozen.keys(), frozen.bytes));
+        frozen + need(self.active.keys() + keys, self.active.bytes + bytes)
     }
 
     /// Whole stripes that data must leave.
@@ -223,8 +219,8 @@ impl StoreState {
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);
         }
-        self.space.whole_stripes() + coming / per_stripe >= floor
-            && self.space.free_blocks() + coming >= u64::from(blocks) + floor * per_stripe
+        self.space.whole_stripes + coming / per_stripe >= floor
+            && self.space.free_blocks + coming >= u64::from(blocks) + floor * per_stripe
     }
 
     /// Checks a batch against everything it could break.
@@ -233,7 +229,7 @@ impl StoreState {
             return Err(stopped.into());
         }
         batch.check(limits::batch_bytes_max(&self.geometry))?;
-        batch.ops().iter().try_for_each(|op| self.check_op(op))?;
+        batch.ops.iter().try_for_each(|op| self.check_op(op))?;
         let length = batch.length_bytes();
         if self.log.pending_bytes() + length > PENDING_BYTES_MAX {
             return Err(CommitRefusal::LogBehind);
@@ -254,25 +250,25 @@ impl StoreState {
     }
 
     fn admit_groups(&self, batch: &Batch) -> Result<(), StoreError> {
-        let given = batch.ops().iter().filter_map(|op| match *op {
+        let given = batch.ops.iter().filter_map(|op| match *op {
             BatchOp::GiveGroup { group } => {
-                let stripes = self.space.layout().stripes_of(group);
+                let stripes = self.space.layout.stripes_of(group);
                 Some(stripes.end - stripes.start)
             }
             _ => None,
         });
         let given: u64 = given.sum();
-        let enough = given == 0 || self.space.whole_stripes() >= given + self.data_floor();
+        let enough = given == 0 || self.space.whole_stripes >= given + self.data_floor();
         if enough { Ok(()) } else { Err(StoreError::NoSpace) }
     }
 
     fn admit_growth(&self, batch: &Batch) -> Result<(), CommitRefusal> {
-        let keys = batch.ops().iter();
+        let keys = batch.ops.iter();
         let keys =
             keys.filter(|op| matches!(op, BatchOp::Put { .. } | BatchOp::Delete { .. })).count();
-        let margin = if batch.is_from_reserve() { 0 } else { self.reserve_blocks() / 2 };
+        let margin = if batch.from_reserve { 0 } else { self.reserve_blocks() / 2 };
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
-        if keys == 0 || self.space.whole_stripes() >= self.floor(need) {
+        if keys == 0 || self.space.whole_stripes >= self.floor(need) {
             return Ok(());
         }
         let idle = self.active.is_empty() && self.frozen.is_none() && self.waiting_blocks == 0;
@@ -292,7 +288,7 @@ impl StoreState {
                 bad("the group is not free")
             }
             BatchOp::TakeGroup { group }
-                if self.space.owns_group(group) || group >= self.space.layout().count() =>
+                if self.space.owns_group(group) || group >= self.space.layout.count() =>
             {
                 bad("the group cannot be taken")
             }
@@ -304,7 +300,7 @@ impl StoreState {
     pub(crate) fn apply(&mut self, batch: Batch) -> u64 {
         let position = self.log.append(self.counter, &batch);
         self.recorded = self.counter;
-        self.blocked_records.hold(position, batch.dependencies());
+        self.blocked_records.hold(position, &batch.after);
         for op in batch.into_ops() {
             self.apply_op(op, position);
         }
@@ -324,7 +320,7 @@ impl StoreState {
             BatchOp::GiveGroup { group } => self.space.remove_group(group),
             BatchOp::TakeGroup { group } => {
                 self.space.add_blocked_group(group);
-                self.wait(position, self.space.layout().blocks_of(group));
+                self.wait(position, self.space.layout.blocks_of(group));
             }
         }
     }
@@ -344,8 +340,8 @@ impl StoreState {
     /// (A replay from the root that it writes would free them once more, and they could hold a page
     /// of its tree by then.)
     pub(crate) fn flush(&mut self) {
-        self.recent.flush(self.log.durable());
-        let limit = self.log.durable().min(self.frozen_position.unwrap_or(u64::MAX));
+        self.recent.flush(self.log.durable);
+        let limit = self.log.durable.min(self.frozen_position.unwrap_or(u64::MAX));
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.position <= limit) {
             self.waiting_blocks -= waiting.blocks.end - waiting.blocks.start;
             self.space.set_busy(waiting.blocks, false);
@@ -354,7 +350,7 @@ impl StoreState {
 
     /// A stripe of the log is not needed any more.
     pub(crate) fn free_stripe(&mut self, stripe: u64) {
-        let run = self.space.layout().stripe_run(stripe);
+        let run = self.space.layout.stripe_run(stripe);
         self.space.set_busy(run.blocks(), false);
     }
 

@@ -35,10 +35,11 @@ pub(crate) struct TreeRoot {
 /// Where tree pages are read from.
 #[derive(Debug)]
 pub(crate) struct TreeReader {
-    device: Device,
-    owner: StoreOwner,
+    pub(crate) device: Device,
+    pub(crate) owner: StoreOwner,
     cache: RefCell<PageCache>,
-    share: Rc<MemoryShare>,
+    /// The part of the memory that the node has.
+    pub(crate) share: Rc<MemoryShare>,
 }
 
 impl TreeReader {
@@ -46,22 +47,9 @@ impl TreeReader {
         Self { device, owner, cache: RefCell::new(PageCache::new(share.clone())), share }
     }
 
-    /// The part of the memory that the node has.
-    pub(crate) fn share(&self) -> &Rc<MemoryShare> {
-        &self.share
-    }
-
     /// Gives back what the node has too many of.
     pub(crate) fn shed(&self) {
         self.cache.borrow_mut().shed(self.share.excess(MemoryKind::Pages));
-    }
-
-    pub(crate) fn owner(&self) -> StoreOwner {
-        self.owner
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
     }
 
     /// The page at `place`, which should be at `level`.

@@ -26,11 +26,11 @@ impl Store {
     /// has to be mounted again.
     pub async fn durable(&self, position: Position) -> Result<(), StoreError> {
         // What comes after the call is not waited for, however far ahead the position is.
-        let position = position.0.min(self.state.borrow().log.last());
+        let position = position.0.min(self.state.borrow().log.last);
         loop {
             let written = {
                 let mut state = self.state.borrow_mut();
-                if state.log.durable() >= position {
+                if state.log.durable >= position {
                     return Ok(());
                 }
                 if let Some(stopped) = state.stopped {
@@ -63,7 +63,7 @@ impl Store {
     pub(super) fn write_now(&self) {
         {
             let mut state = self.state.borrow_mut();
-            state.wanted = state.log.last();
+            state.wanted = state.log.last;
         }
         self.start_writer();
     }
@@ -115,7 +115,7 @@ impl Store {
     fn next_step(&self) -> Option<WriterStep> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        if state.wanted <= state.log.durable() || state.stopped.is_some() {
+        if state.wanted <= state.log.durable || state.stopped.is_some() {
             state.writing = false;
             return None;
         }
@@ -140,8 +140,8 @@ impl Store {
 
     /// Writes one round to both copies and makes it durable.
     pub(super) async fn write_round(&self, round: &LogWrite) -> Result<(), StoreError> {
-        let device = self.pages.device();
-        let blocks = u64::from(device.geometry().blocks_per_stripe());
+        let device = &self.pages.device;
+        let blocks = u64::from(device.geometry.blocks_per_stripe());
         let write = |stripe: u64| device.write(stripe * blocks + round.block, round.data.clone());
         let mut losses = 0;
         loop {
@@ -161,7 +161,7 @@ impl Store {
 
     /// Accepts nothing any more.
     pub(super) fn stop(&self, error: StoreError) {
-        tracing::error!(%error, node = self.pages.owner().node, "a metadata store has stopped");
+        tracing::error!(%error, node = self.pages.owner.node, "a metadata store has stopped");
         let mut state = self.state.borrow_mut();
         state.stopped = state.stopped.or(Some(error));
     }

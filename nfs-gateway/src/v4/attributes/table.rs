@@ -37,14 +37,14 @@ const ROWS: &[AttrRow] = &[
     row(1, |source, out| out.u32(file_type(source.attributes.kind))),
     // Handles are persistent.
     row(2, |_, out| out.u32(0)),
-    row(CHANGE, |source, out| out.u64(source.context.volume().change_attribute(source.attributes))),
+    row(CHANGE, |source, out| out.u64(source.context.volume.change_attribute(source.attributes))),
     row(SIZE, |source, out| out.u64(source.attributes.size)),
     // Hard links, symbolic links, no named attributes.
     row(5, |_, out| out.bool(true)),
     row(6, |_, out| out.bool(true)),
     row(7, |_, out| out.bool(false)),
     row(8, |source, out| {
-        out.u64(translate::fsid(source.context.volume().id()));
+        out.u64(translate::fsid(source.context.volume.id));
         out.u64(0);
     }),
     // A file has one handle.

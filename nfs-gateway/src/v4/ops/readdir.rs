@@ -46,7 +46,7 @@ pub(super) async fn serve(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Op
     let (directory_bytes, bytes) = (xdr.arguments.take::<u32>()?, xdr.arguments.take::<u32>()?);
     let wanted = Bitmap::take(&mut xdr.arguments)?;
     let fh = compound.current_fh()?;
-    let own_verifier = fh.context.volume().cookie_verifier().0;
+    let own_verifier = fh.context.volume.cookie_verifier.0;
     if cookie != 0 && verifier != own_verifier {
         return Err(Status::NOT_SAME.into());
     }

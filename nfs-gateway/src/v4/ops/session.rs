@@ -42,7 +42,7 @@ pub(super) fn exchange_id(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Op
     let principal = compound.context.credential().map(|user| user.uid);
     let args = ExchangeIdArgs { name, verifier, principal, update: flags & UPDATE != 0 };
     let state = compound.state();
-    let result = state.tables_mut().exchange_id(state.ctx(), args)?;
+    let result = state.tables_mut().exchange_id(&state.ctx, args)?;
     let ExchangeIdResult { client, next_session, confirmed } = result;
     state.start_expiry();
     xdr.out.u64(client);
@@ -70,8 +70,8 @@ fn take_implementation(arguments: &mut CallArguments) -> Result<(), ProcedureErr
 //= rfc8881 2.10.4: clients may use several paths to one server owner for one session, so each
 //= instance of a gateway is its own; the scope says where file handles and states mean the same
 fn encode_server(compound: &Compound<'_>, out: &mut XdrEncoder) {
-    let instance = compound.state().tables().states.instance();
-    let volume = compound.context.volume().id().0.to_be_bytes();
+    let instance = compound.state().tables().states.instance;
+    let volume = compound.context.volume.id.0.to_be_bytes();
     out.u64(0);
     out.opaque(&[&volume[..], &instance.to_be_bytes()].concat());
     out.opaque(&volume);
@@ -125,11 +125,11 @@ pub(super) fn create(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Operati
         result.fixed(id);
         result.u32(sequence);
         result.u32(0);
-        encode_channel(&session.channel(), &mut result);
+        encode_channel(&session.channel, &mut result);
         encode_channel(&back, &mut result);
         result.body(Vec::new()).head
     };
-    let created = state.tables_mut().create_session(state.ctx(), client, sequence, fore, encode);
+    let created = state.tables_mut().create_session(&state.ctx, client, sequence, fore, encode);
     xdr.out.fixed(&created?);
     Ok(())
 }
@@ -175,7 +175,7 @@ pub(super) fn sequence(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> O
     let cached = take_bool(&mut xdr.arguments)?;
     compound.begin(id, (slot, sequence), cached)?;
     let last =
-        compound.state().tables().sessions.get(&id).map_or(slot, |known| known.channel().slots - 1);
+        compound.state().tables().sessions.get(&id).map_or(slot, |known| known.channel.slots - 1);
     xdr.out.fixed(&id);
     xdr.out.u32(sequence);
     xdr.out.u32(slot);

@@ -186,7 +186,7 @@ impl StateTables {
             self.replace_instance(ctx, id);
         }
         let mut session_id = [0; 16];
-        session_id[..8].copy_from_slice(&self.states.instance().to_be_bytes());
+        session_id[..8].copy_from_slice(&self.states.instance.to_be_bytes());
         session_id[8..].copy_from_slice(&self.states.next_number().to_be_bytes());
         let result = encode(&session_id, &session);
         self.sessions.insert(session_id, session);

@@ -37,7 +37,8 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 2);
 /// The state that one gateway keeps for its clients.
 #[derive(Debug)]
 pub(crate) struct Nfs4State {
-    ctx: Context,
+    /// The node.
+    pub(crate) ctx: Context,
     started: Duration,
     tables: RefCell<StateTables>,
     is_expiring: Cell<bool>,
@@ -59,11 +60,6 @@ impl Nfs4State {
     /// The tables to change; not across an await.
     pub(crate) fn tables_mut(&self) -> RefMut<'_, StateTables> {
         self.tables.borrow_mut()
-    }
-
-    /// The node.
-    pub(crate) fn ctx(&self) -> &Context {
-        &self.ctx
     }
 
     /// Is the grace period running, in which clients reclaim their opens?

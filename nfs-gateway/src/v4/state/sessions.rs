@@ -33,7 +33,8 @@ pub(crate) struct ChannelAttrs {
 #[derive(Debug)]
 pub(crate) struct Nfs4Session {
     client: u64,
-    channel: ChannelAttrs,
+    /// Its limits.
+    pub(crate) channel: ChannelAttrs,
     slots: Vec<SessionSlot>,
 }
 
@@ -95,11 +96,6 @@ impl Nfs4Session {
         }
         let slots = (0..channel.slots).map(|_| SessionSlot::default()).collect();
         Ok(Self { client, channel, slots })
-    }
-
-    /// Its limits.
-    pub(crate) fn channel(&self) -> ChannelAttrs {
-        self.channel
     }
 }
 

@@ -80,7 +80,7 @@ impl StateEntry {
 #[derive(Debug)]
 pub(crate) struct StateidTable {
     /// Distinguishes this instance of the gateway from others.
-    instance: u64,
+    pub(crate) instance: u64,
     last_number: u64,
     pub(super) states: BTreeMap<u64, StateEntry>,
     /// The open states of each file.
@@ -102,11 +102,6 @@ impl StateidTable {
             by_client: BTreeMap::new(),
             denials: 0,
         }
-    }
-
-    /// Distinguishes this instance of the gateway from others.
-    pub(crate) fn instance(&self) -> u64 {
-        self.instance
     }
 
     /// Draws the next number of a state or session.

@@ -30,7 +30,7 @@ pub(crate) async fn replay(
 ) -> Result<(Vec<Segment>, LogCopies), StoreError> {
     let mut segments = vec![start];
     let mut here = start;
-    let mut told = LogCopies::new(device.geometry());
+    let mut told = LogCopies::new(&device.geometry);
     let mut copies = Copies::read(device, here.pair).await?;
     let decode =
         |here: Segment| move |raw: &[u8]| SegmentHeader::decode(raw, id, here.sequence, here.pair);
@@ -59,7 +59,7 @@ fn replay_segment(
     told: &mut LogCopies,
     apply: &mut impl FnMut(RecordHead, Vec<BatchOp>) -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
-    let geometry = copies.device.geometry();
+    let geometry = copies.device.geometry;
     let end = geometry.blocks_per_stripe() as usize;
     let mut block = 1;
     while block < end {
@@ -72,7 +72,7 @@ fn replay_segment(
         });
         let Some(((length, records), copy)) = found else { break };
         let bytes = block * BLOCK_SIZE..block * BLOCK_SIZE + format::ENTRY_HEAD + length;
-        told.entry(geometry, copies.pair, copies.compare(copy, bytes));
+        told.entry(&geometry, copies.pair, copies.compare(copy, bytes));
         for (head, ops) in records {
             apply(head, ops)?;
         }
@@ -109,7 +109,7 @@ impl<'a> Copies<'a> {
     async fn read(device: &'a Device, pair: SegmentPair) -> Result<Self, StoreError> {
         let nothing = [Ok(Bytes::new()), Ok(Bytes::new())];
         let mut copies = Self { device, pair, raw: nothing };
-        let end = device.geometry().stripes();
+        let end = device.geometry.stripes();
         if pair.stripes().into_iter().any(|stripe| stripe >= end) {
             return Err(copies.damaged("the chain of the log", 0));
         }
@@ -146,7 +146,7 @@ impl<'a> Copies<'a> {
     }
 
     fn damaged(&self, what: &'static str, block: u64) -> StoreError {
-        let per_stripe = u64::from(self.device.geometry().blocks_per_stripe());
+        let per_stripe = u64::from(self.device.geometry.blocks_per_stripe());
         let first = self.pair.a.saturating_mul(per_stripe);
         StoreError::Damaged { what, block: first.saturating_add(block) }
     }
