@@ -3,7 +3,7 @@
 use blockio::geometry::Near;
 
 use super::Store;
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 
 /// The space of a node, in blocks.
@@ -44,12 +44,12 @@ impl StoreSpace<'_> {
     /// round the disks, and the rest from a stripe that is partly used already. They are the
     /// caller's until a batch names them ([`Batch::allocated`](super::Batch::allocated)) or they
     /// are given back ([`release`](Self::release)); a crash gives them back.
-    pub fn allocate(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+    pub fn allocate(&self, blocks: u32) -> StoreResult<Vec<Run>> {
         self.allocate_near(blocks, Near::Anywhere {})
     }
 
     /// As [`allocate`](Self::allocate), at a preferred place, if it is free.
-    pub fn allocate_near(&self, blocks: u32, near: Near) -> Result<Vec<Run>, StoreError> {
+    pub fn allocate_near(&self, blocks: u32, near: Near) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             (state.data_floor(), state.reserve_blocks())
@@ -61,7 +61,7 @@ impl StoreSpace<'_> {
     /// of a block, a hole): on a full volume they come from the reserve, of which the batches of
     /// such changes ([`Batch::take_from_reserve`](super::Batch::take_from_reserve)) keep a part of
     /// their own.
-    pub fn allocate_from_reserve(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+    pub fn allocate_from_reserve(&self, blocks: u32) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             (state.deletion_floor(), state.deletion_reserve_blocks())
@@ -84,7 +84,7 @@ impl StoreSpace<'_> {
         near: Near,
         floor: u64,
         kept_back: u64,
-    ) -> Result<Vec<Run>, StoreError> {
+    ) -> StoreResult<Vec<Run>> {
         let mut state = self.0.state.borrow_mut();
         if let Some(stopped) = state.stopped {
             return Err(stopped);
@@ -105,7 +105,7 @@ impl StoreSpace<'_> {
     /// Takes back blocks that were handed out and that no batch has named, whole runs or parts.
     ///
     /// No write to them may be in flight.
-    pub fn release(&self, runs: &[Run]) -> Result<(), StoreError> {
+    pub fn release(&self, runs: &[Run]) -> StoreResult<()> {
         let mut state = self.0.state.borrow_mut();
         for &run in runs {
             if !state.space.is_loaned(run) {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Store;
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::page::PageRef;
 
@@ -28,7 +28,7 @@ pub struct Audit {
 impl Store {
     /// Reads every page of the tree and checks it: checksum, identity, order of the keys, counts.
     /// `Busy` if a checkpoint came between.
-    pub async fn audit(&self) -> Result<Audit, StoreError> {
+    pub async fn audit(&self) -> StoreResult<Audit> {
         let root = self.state.borrow().root;
         let mut audit = Audit::default();
         let mut last_key = None;
@@ -56,7 +56,7 @@ impl Store {
         self.finish_audit(audit, root.generation)
     }
 
-    fn finish_audit(&self, mut audit: Audit, generation: u64) -> Result<Audit, StoreError> {
+    fn finish_audit(&self, mut audit: Audit, generation: u64) -> StoreResult<Audit> {
         let state = self.state.borrow();
         if state.root.generation != generation || state.checkpointing {
             return Err(StoreError::Busy);

@@ -3,7 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use runtime::wire::{Decoder, Malformed, Wire};
 
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::operations::CommitDependency;
@@ -197,7 +197,7 @@ impl Batch {
     }
 
     /// Checks what can be checked without the store.
-    pub(crate) fn check(&self, limit: usize) -> Result<(), StoreError> {
+    pub(crate) fn check(&self, limit: usize) -> StoreResult<()> {
         if self.length > limit {
             return Err(StoreError::TooLarge { length: self.length, limit });
         }

@@ -11,13 +11,13 @@ use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
 
-use super::error::StoreError;
+use super::error::StoreResult;
 use crate::operations::CommitDependency;
 
 /// Makes a record of another node durable. Returns the LSN up to which that node is durable, or an
 /// error if the record never will be.
 pub type FlushDependency =
-    Rc<dyn Fn(CommitDependency) -> LocalBoxFuture<'static, Result<u64, StoreError>>>;
+    Rc<dyn Fn(CommitDependency) -> LocalBoxFuture<'static, StoreResult<u64>>>;
 
 /// The blocked records of one log.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use blockio::protocol::{Error as DiskError, Unsynced};
 use futures::future::try_join_all;
 
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::log::Segment;
 use super::map;
@@ -54,7 +54,7 @@ impl PageAllocator for PageSpace<'_> {
 impl Store {
     /// Resolves once everything committed before this call is in the tree of a durable root, and
     /// the log before it is given back.
-    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+    pub async fn checkpoint(&self) -> StoreResult<()> {
         let position = self.state.borrow().log.last;
         loop {
             let finished = {
@@ -110,7 +110,7 @@ impl Store {
     ///
     /// A damaged page of the old tree leaves the store as it was. What had been written by then
     /// stays out of use until the next mount: writes to it may still be on their way.
-    pub(super) async fn write_checkpoint(&self) -> Result<(), StoreError> {
+    pub(super) async fn write_checkpoint(&self) -> StoreResult<()> {
         let frozen = self.state.borrow_mut().freeze();
         let mut outcome = self.write_frozen(&frozen).await;
         for _ in 0..LOSSES_MAX {
@@ -138,7 +138,7 @@ impl Store {
     async fn write_frozen(
         &self,
         frozen: &CheckpointInput,
-    ) -> Result<(Root, CheckpointOutput), StoreError> {
+    ) -> StoreResult<(Root, CheckpointOutput)> {
         let generation = frozen.old.generation + 1;
         let space = PageSpace(&self.state);
         let mut rewrite = Rewrite::new(&self.pages, &space, generation);
@@ -182,7 +182,7 @@ impl Store {
         frozen: &CheckpointInput,
         written: &mut CheckpointOutput,
         generation: u64,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let map = map::encode(&frozen.kept_after(written, &self.state.borrow()));
         let space = PageSpace(&self.state);
         let mut blocks = Vec::new();

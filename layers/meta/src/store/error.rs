@@ -2,6 +2,9 @@
 
 use blockio::protocol::Error as DiskError;
 
+/// What the store returns.
+pub type StoreResult<T> = Result<T, StoreError>;
+
 /// Why the store could not do as asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -9,7 +9,7 @@ use blockio::Stripes;
 use bytes::Bytes;
 use runtime::Context;
 
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::open::{RecoveredState, alone, outdated, pages, recover};
 use super::overlay::{Changes, Merged};
@@ -47,11 +47,7 @@ pub struct ImageSpace {
 
 impl StoreImage {
     /// Reads the newest root of `node`, its space map and its log, with any epoch.
-    pub async fn read(
-        context: &Context,
-        stripes: Rc<dyn Stripes>,
-        node: u32,
-    ) -> Result<Self, StoreError> {
+    pub async fn read(context: &Context, stripes: Rc<dyn Stripes>, node: u32) -> StoreResult<Self> {
         let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
         let past = recover(&pages, root).await?;
@@ -64,7 +60,7 @@ impl StoreImage {
         context: &Context,
         stripes: Rc<dyn Stripes>,
         node: u32,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
         if let Some(disk) = root_copies.outdated {
@@ -194,7 +190,7 @@ impl ImageWalk<'_> {
     }
 
     /// Reads a page: a leaf is returned, the children of any other are put on the list.
-    async fn visit(&mut self, step: &PageVisit) -> Result<Option<Rc<TreePage>>, StoreError> {
+    async fn visit(&mut self, step: &PageVisit) -> StoreResult<Option<Rc<TreePage>>> {
         let PageVisit { place, level, from, to } = step;
         if !self.seen.insert(place.block) {
             return Err(place.damaged("a tree page that is named twice"));

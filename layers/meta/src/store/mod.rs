@@ -100,7 +100,7 @@ pub use self::allocate::{SpaceStatus, StoreSpace};
 pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::blocked_records::FlushDependency;
-pub use self::error::StoreError;
+pub use self::error::{StoreError, StoreResult};
 pub use self::groups::{GroupLayout, Run};
 pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
 pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
@@ -169,7 +169,7 @@ impl Store {
     }
 
     /// The value of `key`.
-    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+    pub async fn get(&self, key: &[u8]) -> StoreResult<Option<Bytes>> {
         loop {
             let root = {
                 let state = self.state.borrow();
@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// As [`get`](Self::get), if nothing has to be read from the disk; else `None`.
-    pub fn try_get_now(&self, key: &[u8]) -> Option<Result<Option<Bytes>, StoreError>> {
+    pub fn try_get_now(&self, key: &[u8]) -> Option<StoreResult<Option<Bytes>>> {
         let state = self.state.borrow();
         match state.changed(key) {
             Some(value) => Some(Ok(value.clone())),
@@ -225,7 +225,7 @@ impl Store {
 
     /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive
     /// a crash. Changes that are made later do not matter. At once if nothing is in flight.
-    pub async fn flushed(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
+    pub async fn flushed(&self, from: &[u8], to: &[u8]) -> StoreResult<()> {
         self.durable(self.last_change(from, to)).await
     }
 
@@ -238,7 +238,7 @@ impl Store {
         from: Bound<&[u8]>,
         to: &[u8],
         limit: usize,
-    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+    ) -> StoreResult<Vec<(Bytes, Bytes)>> {
         let mut found = Vec::new();
         let mut from = from.map(Bytes::copy_from_slice);
         while found.len() < limit {
@@ -270,7 +270,7 @@ impl Store {
         from: &[u8],
         to: &[u8],
         limit: usize,
-    ) -> Option<Result<Vec<(Bytes, Bytes)>, StoreError>> {
+    ) -> Option<StoreResult<Vec<(Bytes, Bytes)>>> {
         let tree = self.state.borrow().root.tree;
         let mut found = Vec::new();
         let mut from = Cow::Borrowed(from);
@@ -324,7 +324,7 @@ impl Store {
     ///
     /// An error means that nothing was changed. With [`StoreError::Busy`] the remedy has been
     /// started.
-    pub fn commit(&self, batch: Batch) -> Result<Position, StoreError> {
+    pub fn commit(&self, batch: Batch) -> StoreResult<Position> {
         let admitted = self.state.borrow().admit(&batch);
         match admitted {
             Ok(()) => {

@@ -12,7 +12,7 @@ use super::Store;
 use super::batch::{BatchOp, RecordHead};
 use super::bits::Bits;
 use super::device::Device;
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::GroupLayout;
 use super::limits;
 use super::log::copies::LogCopies;
@@ -49,11 +49,7 @@ pub(super) struct RecoveredState {
 impl Store {
     /// Writes the first root of `node`: an empty tree, an empty log, and the allocation groups that
     /// it owns at birth. What the node had before on this volume is lost.
-    pub async fn format(
-        ctx: Context,
-        stripes: &Rc<dyn Stripes>,
-        node: u32,
-    ) -> Result<(), StoreError> {
+    pub async fn format(ctx: Context, stripes: &Rc<dyn Stripes>, node: u32) -> StoreResult<()> {
         let pages = pages(&ctx, stripes.clone(), node, alone());
         let geometry = pages.device.geometry;
         let layout = GroupLayout::of(&geometry);
@@ -88,13 +84,9 @@ impl Store {
     /// Opens the store of `node`: the newest root, and what the log says since. It has a budget of
     /// its own of [`ALONE_BYTES`].
     ///
-    /// No other process may have it open; a stale host is fenced off by the epoch of its writes
-    ///. Errors leave the volume as it was.
-    pub async fn mount(
-        ctx: Context,
-        stripes: Rc<dyn Stripes>,
-        node: u32,
-    ) -> Result<Rc<Self>, StoreError> {
+    /// No other process may have it open; a stale host is fenced off by the epoch of its writes.
+    /// Errors leave the volume as it was.
+    pub async fn mount(ctx: Context, stripes: Rc<dyn Stripes>, node: u32) -> StoreResult<Rc<Self>> {
         Self::mount_within(ctx, stripes, node, alone()).await
     }
 
@@ -104,7 +96,7 @@ impl Store {
         stripes: Rc<dyn Stripes>,
         node: u32,
         share: Rc<MemoryShare>,
-    ) -> Result<Rc<Self>, StoreError> {
+    ) -> StoreResult<Rc<Self>> {
         let pages = pages(&ctx, stripes, node, share);
         let (root, copies) = root::newest(&pages.device, pages.owner).await?;
         if root.log.epoch > ctx.epoch().0 {
@@ -128,7 +120,7 @@ impl Store {
         pages: TreeReader,
         past: RecoveredState,
         lacking: u32,
-    ) -> Result<Rc<Self>, StoreError> {
+    ) -> StoreResult<Rc<Self>> {
         let id = LogId { owner: pages.owner, id: ctx.random(), epoch: ctx.epoch().0 };
         let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
@@ -172,7 +164,7 @@ pub(super) fn pages(
 }
 
 /// The state of the node at the end of its log.
-pub(super) async fn recover(pages: &TreeReader, root: Root) -> Result<RecoveredState, StoreError> {
+pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<RecoveredState> {
     let (map_pages, kept) = read_map(pages, root.map).await?;
     let mut space = BlockAllocator::new(GroupLayout::of(&pages.device.geometry));
     for (group, bits) in kept {
@@ -211,7 +203,7 @@ impl RecoveredState {
         last: &mut Option<u64>,
         head: RecordHead,
         ops: Vec<BatchOp>,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         // The first record of a segment may be older than the root, but not leave a gap.
         let in_order = match *last {
             Some(last) => head.position == last + 1,
@@ -233,7 +225,7 @@ impl RecoveredState {
         ops.into_iter().try_for_each(|op| self.replay_op(op))
     }
 
-    fn replay_op(&mut self, op: BatchOp) -> Result<(), StoreError> {
+    fn replay_op(&mut self, op: BatchOp) -> StoreResult<()> {
         let damaged = |block| StoreError::Damaged { what: "the space of a log record", block };
         match op {
             BatchOp::Put { key, value } => self.overlay.set(key, Some(value)),
@@ -266,10 +258,7 @@ impl RecoveredState {
 }
 
 /// The pages of the space map, and what is kept in each group.
-async fn read_map(
-    pages: &TreeReader,
-    first: PageRef,
-) -> Result<(Vec<PageRef>, KeptBlocks), StoreError> {
+async fn read_map(pages: &TreeReader, first: PageRef) -> StoreResult<(Vec<PageRef>, KeptBlocks)> {
     const WHAT: &str = "the space map";
     let (mut places, mut seen, mut bytes) = (Vec::new(), BTreeSet::new(), Vec::new());
     let mut next = Some(first);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::future::{Either, FutureExt as _, LocalBoxFuture, select};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::page::{self, BODY_MAX, ENTRY_HEAD, PageRef, TreePage};
 use super::tree::{TreeReader, TreeRoot};
@@ -37,7 +37,7 @@ pub(crate) struct Rewrite<'a> {
     pages: &'a TreeReader,
     space: &'a dyn PageAllocator,
     generation: u64,
-    writes: FuturesUnordered<LocalBoxFuture<'a, Result<Unsynced, StoreError>>>,
+    writes: FuturesUnordered<LocalBoxFuture<'a, StoreResult<Unsynced>>>,
     /// Pages written.
     pub(crate) written: Vec<Run>,
     /// What has to be synced for them.
@@ -73,7 +73,7 @@ impl<'a> Rewrite<'a> {
         &mut self,
         old: TreeRoot,
         changes: &[TreeChange],
-    ) -> Result<TreeRoot, StoreError> {
+    ) -> StoreResult<TreeRoot> {
         if changes.is_empty() {
             return Ok(old);
         }
@@ -93,7 +93,7 @@ impl<'a> Rewrite<'a> {
         &mut self,
         old: TreeRoot,
         changes: &[TreeChange],
-    ) -> Result<(Option<PageRef>, u8), StoreError> {
+    ) -> StoreResult<(Option<PageRef>, u8)> {
         let mut level = old.height.saturating_sub(1);
         let mut content = match old.top {
             Some(top) => self.content(level, top, changes).await?,
@@ -119,7 +119,7 @@ impl<'a> Rewrite<'a> {
         &mut self,
         mut place: PageRef,
         mut level: u8,
-    ) -> Result<(Option<PageRef>, u8), StoreError> {
+    ) -> StoreResult<(Option<PageRef>, u8)> {
         while level > 0 {
             // A page that is still on its way to the disk is in the cache or waited for here.
             self.all_writes().await?;
@@ -135,11 +135,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Writes `content` into pages of `level`.
-    async fn pack(
-        &mut self,
-        level: u8,
-        content: Vec<TreeEntry>,
-    ) -> Result<Vec<TreeEntry>, StoreError> {
+    async fn pack(&mut self, level: u8, content: Vec<TreeEntry>) -> StoreResult<Vec<TreeEntry>> {
         let (mut packer, mut out) = (Packer::default(), Vec::new());
         packer.extend(content);
         self.write_full(level, &mut packer, &mut out).await?;
@@ -153,7 +149,7 @@ impl<'a> Rewrite<'a> {
         level: u8,
         place: PageRef,
         changes: &'b [TreeChange],
-    ) -> LocalBoxFuture<'b, Result<Vec<TreeEntry>, StoreError>> {
+    ) -> LocalBoxFuture<'b, StoreResult<Vec<TreeEntry>>> {
         async move {
             let page = self.load(place, level).await?;
             self.dropped.push(place);
@@ -174,7 +170,7 @@ impl<'a> Rewrite<'a> {
         page: &Rc<TreePage>,
         children: Vec<TreeEntry>,
         changes: &[TreeChange],
-    ) -> Result<Vec<TreeEntry>, StoreError> {
+    ) -> StoreResult<Vec<TreeEntry>> {
         let parts = partition(page, changes);
         self.prefetch(level, &children, &parts).await?;
         let (mut packer, mut out) = (Packer::default(), Vec::new());
@@ -202,7 +198,7 @@ impl<'a> Rewrite<'a> {
         level: u8,
         children: &[TreeEntry],
         parts: &[&[TreeChange]],
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let mut touched = Vec::new();
         for (child, part) in children.iter().zip(parts) {
             if !part.is_empty() {
@@ -213,14 +209,14 @@ impl<'a> Rewrite<'a> {
         self.meanwhile(pages.prefetch(touched.into_iter(), level)).await
     }
 
-    async fn load(&mut self, place: PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
+    async fn load(&mut self, place: PageRef, level: u8) -> StoreResult<Rc<TreePage>> {
         let pages = self.pages;
         self.meanwhile(pages.load(place, level)).await?
     }
 
     /// Waits for `reading` while the writes go on: they hold lines of the cache, and what is read
     /// may need one of these.
-    async fn meanwhile<T>(&mut self, reading: impl Future<Output = T>) -> Result<T, StoreError> {
+    async fn meanwhile<T>(&mut self, reading: impl Future<Output = T>) -> StoreResult<T> {
         let mut reading = pin!(reading);
         loop {
             match select(reading.as_mut(), self.writes.next()).await {
@@ -257,7 +253,7 @@ impl<'a> Rewrite<'a> {
         level: u8,
         packer: &mut Packer,
         out: &mut Vec<TreeEntry>,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         while packer.bytes > 2 * BODY_MAX {
             out.push(self.write(level, &packer.take(BODY_MAX)).await?);
         }
@@ -270,7 +266,7 @@ impl<'a> Rewrite<'a> {
         level: u8,
         packer: &mut Packer,
         out: &mut Vec<TreeEntry>,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         while packer.bytes > 0 {
             let wanted = if packer.bytes > BODY_MAX { packer.bytes / 2 } else { packer.bytes };
             out.push(self.write(level, &packer.take(wanted)).await?);
@@ -279,7 +275,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Starts to write a page and gives the entry for its parent.
-    async fn write(&mut self, level: u8, entries: &[TreeEntry]) -> Result<TreeEntry, StoreError> {
+    async fn write(&mut self, level: u8, entries: &[TreeEntry]) -> StoreResult<TreeEntry> {
         let (draft, layout) = page::draft(level, entries);
         let run = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
         self.written.push(run);
@@ -294,14 +290,14 @@ impl<'a> Rewrite<'a> {
         Ok((entries[0].0.clone(), runtime::wire::to_bytes(&place).into()))
     }
 
-    async fn all_writes(&mut self) -> Result<(), StoreError> {
+    async fn all_writes(&mut self) -> StoreResult<()> {
         while !self.writes.is_empty() {
             self.one_write().await?;
         }
         Ok(())
     }
 
-    async fn one_write(&mut self) -> Result<(), StoreError> {
+    async fn one_write(&mut self) -> StoreResult<()> {
         if let Some(written) = self.writes.next().await {
             self.unsynced.push(written?);
         }
@@ -309,7 +305,7 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-fn reference(entry: &TreeEntry) -> Result<PageRef, StoreError> {
+fn reference(entry: &TreeEntry) -> StoreResult<PageRef> {
     // The entries of pages are checked when they are read.
     runtime::wire::from_bytes(&entry.1)
         .map_err(|_| StoreError::Damaged { what: "a reference in the tree", block: 0 })

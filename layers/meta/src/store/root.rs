@@ -10,7 +10,7 @@ use runtime::hash::crc32c;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
 use super::device::Device;
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::log::Segment;
 use super::log::format::{LogId, SegmentPair};
 use super::page::{COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, PageRef, StoreOwner};
@@ -240,10 +240,7 @@ impl RootCopy {
 }
 
 /// The newest root of a node, and what its copies tell.
-pub(crate) async fn newest(
-    device: &Device,
-    owner: StoreOwner,
-) -> Result<(Root, RootCopies), StoreError> {
+pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(Root, RootCopies)> {
     let slots = 0..u64::from(SLOTS_PER_NODE);
     let reads = disks(&device.geometry, owner.node).into_iter().map(|disk| {
         let slots = slots.clone().map(move |index| device.read_slot(disk, slot(owner.node, index)));
@@ -285,7 +282,7 @@ fn compare(copies: &[RootCopy], newest: &Root) -> RootCopies {
     told
 }
 
-fn choose(slots: Vec<RootSlot>) -> Result<Root, StoreError> {
+fn choose(slots: Vec<RootSlot>) -> StoreResult<Root> {
     let (mut best, mut foreign) = (None::<Root>, false);
     for slot in slots {
         match slot {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::batch::{Batch, BatchOp};
 use super::blocked_records::BlockedRecords;
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::limits;
 use super::log::Log;
@@ -249,7 +249,7 @@ impl StoreState {
         self.admit_growth(batch)
     }
 
-    fn admit_groups(&self, batch: &Batch) -> Result<(), StoreError> {
+    fn admit_groups(&self, batch: &Batch) -> StoreResult<()> {
         let given = batch.ops.iter().filter_map(|op| match *op {
             BatchOp::GiveGroup { group } => {
                 let stripes = self.space.layout.stripes_of(group);
@@ -275,7 +275,7 @@ impl StoreState {
         Err(if idle { StoreError::NoSpace.into() } else { CommitRefusal::TreeBehind })
     }
 
-    fn check_op(&self, op: &BatchOp) -> Result<(), StoreError> {
+    fn check_op(&self, op: &BatchOp) -> StoreResult<()> {
         let bad = |what| Err(StoreError::BadBatch(what));
         match *op {
             BatchOp::Allocated { run } if !self.space.is_loaned(run) => {

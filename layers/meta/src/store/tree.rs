@@ -11,7 +11,7 @@ use futures::stream;
 use runtime::hash::crc32c;
 
 use super::device::Device;
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::page::{self, PageKind, PageRef, StoreOwner, TreePage};
 use super::page_cache::PageCache;
 use crate::memory::{MemoryKind, MemoryShare};
@@ -53,7 +53,7 @@ impl TreeReader {
     }
 
     /// The page at `place`, which should be at `level`.
-    pub(crate) async fn load(&self, place: PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
+    pub(crate) async fn load(&self, place: PageRef, level: u8) -> StoreResult<Rc<TreePage>> {
         let known = self.cache.borrow_mut().get(&place);
         if let Some(page) = known {
             return Ok(page);
@@ -65,11 +65,7 @@ impl TreeReader {
     }
 
     /// The bytes of a page, checked against its reference.
-    pub(crate) async fn read_raw(
-        &self,
-        place: PageRef,
-        what: &'static str,
-    ) -> Result<Bytes, StoreError> {
+    pub(crate) async fn read_raw(&self, place: PageRef, what: &'static str) -> StoreResult<Bytes> {
         let raw =
             self.device.read(place.run(), place.checksums()).await.map_err(
                 |error| match error {
@@ -97,7 +93,7 @@ impl TreeReader {
         self.cache.borrow_mut().remove(place);
     }
 
-    fn parse(&self, raw: &Bytes, place: &PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
+    fn parse(&self, raw: &Bytes, place: &PageRef, level: u8) -> StoreResult<Rc<TreePage>> {
         page::open(raw, self.owner, PageKind::TreeRoot, place)
             .and_then(|opened| TreePage::new(opened, level))
             .map(Rc::new)
@@ -116,11 +112,7 @@ impl TreeReader {
     }
 
     /// The value of `key` in `tree`.
-    pub(crate) async fn find(
-        &self,
-        tree: TreeRoot,
-        key: &[u8],
-    ) -> Result<Option<Bytes>, StoreError> {
+    pub(crate) async fn find(&self, tree: TreeRoot, key: &[u8]) -> StoreResult<Option<Bytes>> {
         let Some((place, _)) = self.leaf_place(tree, key).await? else { return Ok(None) };
         if self.cache.borrow().lacks(&place, key) {
             return Ok(None);
@@ -133,7 +125,7 @@ impl TreeReader {
         &self,
         tree: TreeRoot,
         key: &[u8],
-    ) -> Option<Result<Option<Bytes>, StoreError>> {
+    ) -> Option<StoreResult<Option<Bytes>>> {
         let Some(mut place) = tree.top else { return Some(Ok(None)) };
         let mut cache = self.cache.borrow_mut();
         for _ in 1..tree.height {
@@ -147,11 +139,7 @@ impl TreeReader {
     }
 
     /// As [`leaf`](Self::leaf), if all pages on the path are in memory.
-    pub(crate) fn try_leaf_now(
-        &self,
-        tree: TreeRoot,
-        key: &[u8],
-    ) -> Option<Result<Leaf, StoreError>> {
+    pub(crate) fn try_leaf_now(&self, tree: TreeRoot, key: &[u8]) -> Option<StoreResult<Leaf>> {
         let Some(mut place) = tree.top else { return Some(Ok(None)) };
         let mut cache = self.cache.borrow_mut();
         let mut end = None;
@@ -166,13 +154,13 @@ impl TreeReader {
     }
 
     /// The leaf that `key` belongs to, and the first key that belongs to a later leaf.
-    pub(crate) async fn leaf(&self, tree: TreeRoot, key: &[u8]) -> Result<Leaf, StoreError> {
+    pub(crate) async fn leaf(&self, tree: TreeRoot, key: &[u8]) -> StoreResult<Leaf> {
         let Some((place, end)) = self.leaf_place(tree, key).await? else { return Ok(None) };
         Ok(Some((self.load(place, 0).await?, end)))
     }
 
     /// Where that leaf is, and the first key that belongs to a later one.
-    async fn leaf_place(&self, tree: TreeRoot, key: &[u8]) -> Result<LeafPlace, StoreError> {
+    async fn leaf_place(&self, tree: TreeRoot, key: &[u8]) -> StoreResult<LeafPlace> {
         let Some(mut place) = tree.top else { return Ok(None) };
         let mut end = None;
         for level in (1..tree.height).rev() {
@@ -196,7 +184,7 @@ fn step(
     place: PageRef,
     key: &[u8],
     end: &mut Option<Bytes>,
-) -> Result<PageRef, StoreError> {
+) -> StoreResult<PageRef> {
     let index = page.child_index(key);
     if index + 1 < page.len() {
         *end = Some(page.entry(index + 1).0);

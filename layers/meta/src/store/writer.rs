@@ -5,7 +5,7 @@ use std::rc::Rc;
 use blockio::protocol::Error as DiskError;
 use futures::future::{join, join_all};
 
-use super::error::StoreError;
+use super::error::{StoreError, StoreResult};
 use super::log::LogWrite;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
 use crate::operations::CommitDependency;
@@ -24,7 +24,7 @@ impl Store {
     ///
     /// After an error it is unknown what is on the disks: the store accepts nothing any more and
     /// has to be mounted again.
-    pub async fn durable(&self, position: Position) -> Result<(), StoreError> {
+    pub async fn durable(&self, position: Position) -> StoreResult<()> {
         // What comes after the call is not waited for, however far ahead the position is.
         let position = position.0.min(self.state.borrow().log.last);
         loop {
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Writes one round to both copies and makes it durable.
-    pub(super) async fn write_round(&self, round: &LogWrite) -> Result<(), StoreError> {
+    pub(super) async fn write_round(&self, round: &LogWrite) -> StoreResult<()> {
         let device = &self.pages.device;
         let blocks = u64::from(device.geometry.blocks_per_stripe());
         let write = |stripe: u64| device.write(stripe * blocks + round.block, round.data.clone());

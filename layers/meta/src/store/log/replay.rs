@@ -13,7 +13,7 @@ use super::copies::{CopyState, LogCopies};
 use super::format::{self, LogId, SegmentHeader, SegmentPair};
 use crate::store::batch::{self, BatchOp, RecordHead};
 use crate::store::device::Device;
-use crate::store::error::StoreError;
+use crate::store::error::{StoreError, StoreResult};
 
 /// Gives every record of the log `id` from the segment `start` on to `apply`, in order. Returns all
 /// segments of the chain, the one reserved behind the last included, and how the copies compare.
@@ -26,8 +26,8 @@ pub(crate) async fn replay(
     device: &Device,
     id: LogId,
     start: Segment,
-    mut apply: impl FnMut(RecordHead, Vec<BatchOp>) -> Result<(), StoreError>,
-) -> Result<(Vec<Segment>, LogCopies), StoreError> {
+    mut apply: impl FnMut(RecordHead, Vec<BatchOp>) -> StoreResult<()>,
+) -> StoreResult<(Vec<Segment>, LogCopies)> {
     let mut segments = vec![start];
     let mut here = start;
     let mut told = LogCopies::new(&device.geometry);
@@ -57,8 +57,8 @@ fn replay_segment(
     segment: u64,
     mut entry: u64,
     told: &mut LogCopies,
-    apply: &mut impl FnMut(RecordHead, Vec<BatchOp>) -> Result<(), StoreError>,
-) -> Result<u64, StoreError> {
+    apply: &mut impl FnMut(RecordHead, Vec<BatchOp>) -> StoreResult<()>,
+) -> StoreResult<u64> {
     let geometry = copies.device.geometry;
     let end = geometry.blocks_per_stripe() as usize;
     let mut block = 1;
@@ -106,7 +106,7 @@ struct Copies<'a> {
 
 impl<'a> Copies<'a> {
     /// Reads both at once. An error if neither could be read.
-    async fn read(device: &'a Device, pair: SegmentPair) -> Result<Self, StoreError> {
+    async fn read(device: &'a Device, pair: SegmentPair) -> StoreResult<Self> {
         let nothing = [Ok(Bytes::new()), Ok(Bytes::new())];
         let mut copies = Self { device, pair, raw: nothing };
         let end = device.geometry.stripes();
