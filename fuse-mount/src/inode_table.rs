@@ -91,7 +91,6 @@ impl InodeTable {
         number
     }
 
-    /// The open file with this number.
     pub(crate) fn file(&self, number: u64) -> Option<Arc<OpenFile>> {
         self.tables().files.get(&number).cloned()
     }

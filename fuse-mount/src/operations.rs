@@ -29,7 +29,6 @@ use crate::volume_client::VolumeClient;
 pub(crate) struct MountOperations<S> {
     /// The requests of the mount.
     pub(crate) volume: VolumeClient<S>,
-    /// The inode table.
     pub(crate) inodes: Arc<InodeTable>,
 }
 

@@ -51,7 +51,6 @@ pub async fn serve<S: Spawn>(machine: S, tasks: WorkerTasks<S>) {
 }
 
 impl<S> Worker<S> {
-    /// Submits an operation.
     pub(crate) fn submit<F>(&self, work: impl FnOnce(Rc<MountOperations<S>>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,

@@ -21,11 +21,9 @@ use crate::translate;
 /// The context of one call.
 #[derive(Debug)]
 pub(crate) struct CallContext {
-    /// The volume.
     pub(crate) volume: Rc<ExportedVolume>,
     /// The keys of file handles, or the status if the volume did not return them.
     keys: Result<Rc<HandleKeys>, nfsstat3>,
-    /// All exports.
     pub(crate) exports: Rc<Exports>,
     address: Option<SocketAddr>,
     credential: Option<AuthSys>,
@@ -63,11 +61,9 @@ struct ExportGrant {
 /// What a [`CallContext`] is made of.
 #[derive(Debug)]
 pub(crate) struct CallParts<'a> {
-    /// The volume.
     pub(crate) volume: Rc<ExportedVolume>,
     /// The keys of file handles.
     pub(crate) keys: Result<Rc<HandleKeys>, nfsstat3>,
-    /// All exports.
     pub(crate) exports: Rc<Exports>,
     /// The caller's host.
     pub(crate) peer: &'a RpcPeer,

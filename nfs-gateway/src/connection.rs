@@ -48,11 +48,8 @@ pub(crate) struct GatewayShared {
     pub(crate) ctx: Context,
     /// The limits.
     pub(crate) config: Config,
-    /// The RPC programs.
     pub(crate) programs: RpcPrograms,
-    /// The metrics.
     pub(crate) metrics: Rc<Metrics>,
-    /// The log of slow calls.
     pub(crate) slow: SlowCallLog,
     /// The receive buffers.
     pub(crate) recv_buffers: Rc<RecvBufferPool>,
@@ -60,7 +57,6 @@ pub(crate) struct GatewayShared {
     pub(crate) next_trace: Cell<u64>,
 }
 
-/// One connection.
 pub(crate) struct ClientConnection {
     shared: Rc<GatewayShared>,
     peer: RpcPeer,

@@ -26,7 +26,6 @@ use crate::handle_keys::{HandleKeys, MAC_BYTES, MacCheck};
 
 const VERSION: u8 = 2;
 const CONTENT_BYTES: usize = 1 + 4 + 16 + 4 + 8 + 8;
-/// Bytes of a handle.
 pub(crate) const HANDLE_BYTES: usize = CONTENT_BYTES + MAC_BYTES;
 
 /// The export number of directories above the exports.
@@ -37,7 +36,6 @@ pub(crate) const PSEUDO: u32 = 0;
 pub(crate) struct ExportFile {
     /// The export in which it was returned.
     pub(crate) export: u32,
-    /// The file.
     pub(crate) file: Handle,
 }
 

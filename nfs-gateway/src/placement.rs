@@ -22,7 +22,6 @@ pub(crate) struct WriteData {
 pub(crate) struct DirectPlacement {
     /// The pool of the cache.
     pub(crate) pool: Pool,
-    /// Bytes of a stripe.
     pub(crate) stripe_bytes: usize,
     /// Finds the data of a WRITE in the first bytes of a record.
     pub(crate) find_data: fn(&[u8]) -> Option<WriteData>,

@@ -30,7 +30,6 @@ const HEAD_BYTES: usize = 1024;
 
 const LAST: u32 = 1 << 31;
 
-/// Bytes of a fragment header.
 pub(crate) const FRAGMENT_HEADER_BYTES: usize = 4;
 
 /// Why a stream cannot be decoded any further. The connection must be closed.

@@ -55,17 +55,13 @@ pub(crate) struct CallMessage {
 /// A decoded call (`call_body`).
 #[derive(Clone, Debug)]
 pub(crate) struct CallBody {
-    /// The program.
     pub(crate) program: u32,
-    /// Its version.
     pub(crate) version: u32,
-    /// The procedure.
     pub(crate) procedure: u32,
     /// The credential; `None` is `AUTH_NONE`.
     pub(crate) credential: Option<AuthSys>,
     /// A hash of the credential with the machine's name, the same in retransmissions.
     pub(crate) credential_hash: u64,
-    /// The arguments.
     pub(crate) arguments: CallArguments,
 }
 

@@ -51,7 +51,6 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
 /// A component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Component {
-    /// An entry.
     Entry(Name),
     /// `.`: the directory itself.
     Dot,

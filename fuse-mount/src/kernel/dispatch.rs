@@ -45,7 +45,6 @@ impl<S: Spawn> FuseFilesystem<S> {
         &self.workers[index as usize % self.workers.len()]
     }
 
-    /// The inode table.
     pub(super) fn inodes(&self) -> &InodeTable {
         self.workers[0].inodes()
     }

@@ -56,7 +56,6 @@ pub(super) fn reply_xattr(reply: ReplyXattr, found: KernelResult<Vec<u8>>, size:
     }
 }
 
-/// Replies with the conflicting lock.
 pub(super) fn reply_lock(reply: ReplyLock, found: KernelResult<Option<ConflictingLock>>) {
     match found {
         Ok(None) => reply.locked(0, 0, libc::F_UNLCK, 0),

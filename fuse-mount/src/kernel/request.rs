@@ -57,7 +57,6 @@ pub(super) fn configure(config: &mut KernelConfig) {
     }
 }
 
-/// A name in a directory.
 pub(super) fn entry_name(directory: INodeNo, name: &OsStr) -> EntryName {
     EntryName { directory: directory.0, name: name.as_bytes().to_vec() }
 }
@@ -126,7 +125,6 @@ pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     }
 }
 
-/// The kind of a lock.
 pub(super) fn lock_kind(kind: i32) -> Option<LockKind> {
     match kind {
         libc::F_RDLCK => Some(LockKind::Shared {}),

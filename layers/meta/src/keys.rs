@@ -24,7 +24,6 @@ pub(crate) enum KeyTable {
     OpenFiles = 10,
 }
 
-/// The table of a key.
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
     use KeyTable::{Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked, Xattr};
     let tables = [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles];
@@ -51,7 +50,6 @@ pub(crate) fn chunk(ino: u64, index: u64) -> Vec<u8> {
     key(KeyTable::Chunk, &[ino, index])
 }
 
-/// The index in a chunk's key.
 pub(crate) fn chunk_index(key: &[u8]) -> Option<u64> {
     number(key, 9)
 }
@@ -173,12 +171,10 @@ pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
 }
 
-/// The kind in an intent's key.
 pub(crate) fn intent_kind(key: &[u8]) -> Option<u64> {
     number(key, 1)
 }
 
-/// The number in an intent's key.
 pub(crate) fn intent_number(key: &[u8]) -> Option<u64> {
     number(key, 9)
 }

@@ -19,9 +19,7 @@ pub(crate) struct SlowCall<'a> {
     pub(crate) trace: u64,
     /// The client's host.
     pub(crate) host: &'a str,
-    /// The xid.
     pub(crate) xid: u32,
-    /// The operation.
     pub(crate) what: OperationKey,
     /// How long it took.
     pub(crate) took: Duration,

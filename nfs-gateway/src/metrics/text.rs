@@ -15,7 +15,6 @@ pub(crate) struct Gauge {
     pub(crate) name: &'static str,
     /// Its help text.
     pub(crate) help: &'static str,
-    /// Its value.
     pub(crate) value: u64,
 }
 

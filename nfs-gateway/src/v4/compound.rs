@@ -21,11 +21,8 @@ use crate::xdr::{CallArguments, ReplyBody, XdrEncoder};
 /// The slot of a session that processes a COMPOUND.
 #[derive(Clone, Debug)]
 pub(super) struct CompoundSlot {
-    /// The session.
     id: SessionId,
-    /// The slot.
     slot: u32,
-    /// The client.
     pub(super) client: u64,
     /// The client's open files and locks at the nodes.
     pub(super) leases: Arc<Leases>,
@@ -70,7 +67,6 @@ pub(super) struct Compound<'a> {
     pub(super) index: u32,
     /// What is known of earlier transmissions.
     pub(super) earlier: EarlierTransmission,
-    /// The call id of its OPEN.
     open_call: Cell<Option<CallId>>,
     /// The outcome is unknown, and the reply makes the client retransmit the call.
     pub(super) is_undecided: bool,
@@ -82,7 +78,6 @@ pub(super) struct Compound<'a> {
     pub(super) saved: Option<CurrentFh>,
     /// The current stateid.
     pub(super) stateid: Option<Stateid>,
-    /// The saved stateid.
     pub(super) saved_stateid: Option<Stateid>,
 }
 
@@ -204,7 +199,6 @@ impl<'a> Compound<'a> {
         (most as usize).saturating_sub(out.length())
     }
 
-    /// The slot.
     pub(super) fn slot(&self) -> Result<&CompoundSlot, Status> {
         self.slot.as_ref().ok_or(Status::OP_NOT_IN_SESSION)
     }

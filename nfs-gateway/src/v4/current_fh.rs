@@ -18,7 +18,6 @@ use crate::translate;
 pub(super) struct CurrentFh {
     /// The call, in the export of the file.
     pub(super) context: Rc<CallContext>,
-    /// The file.
     pub(super) file: Handle,
     /// It is a directory above the exports, which shows only the names that lead to them.
     pub(super) pseudo: bool,

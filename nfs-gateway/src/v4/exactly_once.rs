@@ -20,9 +20,7 @@ use crate::call_context::CallContext;
 /// restart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionRequestId {
-    /// The session.
     pub(super) session: SessionId,
-    /// The slot.
     pub(super) slot: u32,
     /// The sequence id in the slot.
     pub(super) sequence: u32,
@@ -35,7 +33,6 @@ pub(super) struct SessionRequestId {
 pub(super) enum RemoveTarget {
     /// A file; all other operations use this one, too.
     File,
-    /// A directory.
     Directory,
 }
 

@@ -26,7 +26,6 @@ pub(crate) const TESTED_MAX: u32 = 1024;
 
 /// Clients, confirmed or not.
 pub(crate) const CLIENTS_MAX: usize = 1024;
-/// Sessions of one client.
 pub(crate) const SESSIONS_PER_CLIENT_MAX: usize = 16;
 /// Sessions of all clients. With the slots and their replies this bounds the reply cache to 256
 /// MiB.
@@ -38,9 +37,7 @@ pub(crate) const STATES_PER_CLIENT_MAX: usize = 1 << 14;
 /// Open and lock states of all clients.
 pub(crate) const STATES_MAX: usize = 1 << 16;
 
-/// Bytes of a request.
 pub(crate) const REQUEST_BYTES_MAX: u32 = RECORD_BYTES as u32;
-/// Bytes of a reply.
 pub(crate) const REPLY_BYTES_MAX: u32 = RECORD_BYTES as u32;
 /// Bytes of a cached reply.
 pub(crate) const CACHED_BYTES_MAX: u32 = 4 << 10;

@@ -80,7 +80,6 @@ macro_rules! operations {
                 [$(Self::$name,)+].into_iter()
             }
 
-            /// Its class.
             pub(crate) fn class(self) -> OperationClass {
                 match self {
                     $(Self::$name => OperationClass::$class,)+

@@ -94,7 +94,6 @@ pub(crate) type OperationResult = Result<(), OperationError>;
 /// The error of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperationError {
-    /// The status.
     pub(crate) status: Status,
     /// The encoded result after the status.
     pub(crate) body: Vec<u8>,

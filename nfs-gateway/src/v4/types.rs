@@ -28,7 +28,6 @@ impl Stateid {
     pub(crate) const BYPASS: Self = Self { seqid: u32::MAX, other: [0xff; 12] };
     /// The stateid that an earlier operation of the COMPOUND returned.
     pub(crate) const CURRENT: Self = Self { seqid: 1, other: [0; 12] };
-    /// Invalid.
     pub(crate) const INVALID: Self = Self { seqid: u32::MAX, other: [0; 12] };
 
     /// Takes one from the arguments.
@@ -36,7 +35,6 @@ impl Stateid {
         Ok(Self { seqid: arguments.take()?, other: arguments.fixed()? })
     }
 
-    /// Encodes it.
     pub(crate) fn encode(&self, out: &mut XdrEncoder) {
         out.u32(self.seqid);
         out.fixed(&self.other);
@@ -65,14 +63,11 @@ pub(crate) fn take_bool(arguments: &mut CallArguments) -> Result<bool, Procedure
 /// changed it in between, so it is never reported as atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChangeInfo {
-    /// Before.
     pub(crate) before: u64,
-    /// After.
     pub(crate) after: u64,
 }
 
 impl ChangeInfo {
-    /// Encodes it.
     pub(crate) fn encode(self, out: &mut XdrEncoder) {
         out.bool(false);
         out.u64(self.before);

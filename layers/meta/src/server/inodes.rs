@@ -98,7 +98,6 @@ impl InodeRequests {
     }
 }
 
-/// Applies a change to an inode.
 pub(super) fn apply(change: &InodeChange, inode: &mut Inode) {
     let attributes = &mut inode.attributes;
     attributes.mode = change.mode.unwrap_or(attributes.mode);

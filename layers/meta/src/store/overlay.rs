@@ -18,7 +18,6 @@ pub(crate) struct Overlay {
     entries: BTreeMap<Bytes, Option<Bytes>>,
     /// Bytes of all keys and values that were ever put: at least what is there now.
     pub(crate) bytes: u64,
-    /// Bytes in memory.
     pub(crate) memory_bytes: usize,
 }
 

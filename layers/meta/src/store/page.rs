@@ -191,7 +191,6 @@ impl PageDraft {
 pub(crate) struct Opened {
     pub(crate) level: u8,
     pub(crate) count: u32,
-    /// The body.
     pub(crate) body: Bytes,
 }
 
@@ -297,12 +296,10 @@ impl TreePage {
         self.level == 0
     }
 
-    /// All keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|index| self.key(index))
     }
 
-    /// Bytes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.body.len() + HEADER + 2 * self.offsets.len()
     }
@@ -329,7 +326,6 @@ impl TreePage {
         (self.body.slice(key..value), self.body.slice(value..end))
     }
 
-    /// All entries.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Bytes, Bytes)> + '_ {
         (0..self.len()).map(|index| self.entry(index))
     }

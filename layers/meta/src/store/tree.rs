@@ -26,9 +26,7 @@ pub(crate) struct TreeRoot {
     pub(crate) top: Option<PageRef>,
     /// Levels, 0 while the tree is empty.
     pub(crate) height: u8,
-    /// Keys in it.
     pub(crate) keys: u64,
-    /// Pages of it.
     pub(crate) pages: u64,
 }
 

@@ -1,11 +1,4 @@
 //! Attributes: their table, bitmaps of them, and their values (RFC 8881 section 5).
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `bitmap.rs` | sets of attributes |
-//! | `numbers.rs` | numbers of attributes |
-//! | `table.rs` | the attributes that can be read, and their encoding |
-//! | `settable.rs` | those that can be set |
 
 mod bitmap;
 mod numbers;

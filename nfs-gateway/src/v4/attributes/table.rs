@@ -12,11 +12,9 @@ use crate::xdr::XdrEncoder;
 
 /// The source of attribute values.
 pub(crate) struct AttrSource<'a> {
-    /// The call.
     pub(crate) context: &'a CallContext,
     /// The file.
     pub(crate) attributes: &'a Attributes,
-    /// Its handle.
     pub(crate) handle: &'a [u8],
     /// The space of the volume, if [needed](wants_space).
     pub(crate) space: Space,

@@ -30,7 +30,6 @@ const PRESERVE_UNLINKED: u32 = 8;
 /// `OPEN_DELEGATE_NONE`.
 const NO_DELEGATION: u32 = 0;
 
-/// The arguments of an OPEN.
 struct OpenArguments {
     share: ShareReservation,
     owner: Bytes,
@@ -62,7 +61,6 @@ struct OpenResult {
     holding: OpenFileGuard<Context>,
     /// Created by this call: its mode does not restrict the creator.
     new: bool,
-    /// The change of the directory.
     directory: ChangeInfo,
     /// The attributes that were set.
     attrset: Bitmap,

@@ -20,7 +20,6 @@ const BEFORE_BYTES: usize = 8;
 /// The first cookie that is not reserved (RFC 8881 section 18.23.3).
 const PSEUDO_COOKIES: u64 = 3;
 
-/// One entry.
 struct ReaddirEntry {
     cookie: u64,
     name: Bytes,

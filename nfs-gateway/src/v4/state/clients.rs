@@ -70,7 +70,6 @@ pub(crate) struct ExchangeIdResult {
 #[derive(Debug)]
 pub(crate) struct StateTables {
     clients: BTreeMap<u64, Nfs4Client>,
-    /// Sessions.
     pub(crate) sessions: SessionTable,
     /// Open files and lock owners.
     pub(crate) states: StateidTable,

@@ -12,7 +12,6 @@ use crate::v4::types::Stateid;
 pub(crate) struct Locker {
     /// The number of its lock state.
     pub(crate) number: u64,
-    /// The file.
     pub(crate) file: Handle,
     /// The owner's id at the nodes.
     pub(crate) owner_id: u64,

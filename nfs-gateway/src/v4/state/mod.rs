@@ -3,14 +3,6 @@
 //!
 //! All of it is in memory. After a restart clients find their sessions unknown, create new ones,
 //! and reclaim their opens and locks; meanwhile the nodes grant these locks to no other client.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `clients.rs` | clients: created, confirmed, expired |
-//! | `sessions.rs` | sessions, slots, the reply cache |
-//! | `stateids.rs` | stateids and the states behind them |
-//! | `opens.rs` | open files and their share reservations |
-//! | `lock_owners.rs` | lock owners |
 
 mod clients;
 mod lock_owners;

@@ -12,7 +12,6 @@ use crate::v4::types::Stateid;
 /// A file that was closed.
 #[derive(Debug)]
 pub(crate) struct ClosedFile {
-    /// The file.
     pub(crate) file: Handle,
     /// The ids of its lock owners at the nodes.
     pub(crate) lock_owners: Vec<u64>,
@@ -92,7 +91,6 @@ impl StateidTable {
         Ok(())
     }
 
-    /// Closes a file.
     pub(crate) fn close(&mut self, number: u64) -> Result<ClosedFile, Status> {
         let locks = self.open_state(number)?.locks.clone();
         let owners = locks.into_iter().filter_map(|locks| match self.remove(locks) {

@@ -17,9 +17,7 @@ const BYTES_MIN: u32 = 512;
 /// The limits of a session's requests (`channel_attrs4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChannelAttrs {
-    /// Bytes of a request.
     pub(crate) request_bytes_max: u32,
-    /// Bytes of a reply.
     pub(crate) reply_bytes_max: u32,
     /// Bytes of a cached reply.
     pub(crate) cached_bytes_max: u32,
@@ -66,7 +64,6 @@ pub(crate) struct UnknownOutcome {
 pub(crate) enum SlotLookup {
     /// A request to process.
     Process {
-        /// The client.
         client: u64,
         /// The limits.
         channel: ChannelAttrs,

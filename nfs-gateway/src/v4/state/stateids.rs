@@ -169,7 +169,6 @@ impl StateidTable {
         number
     }
 
-    /// Removes a state.
     pub(super) fn remove(&mut self, number: u64) -> Option<StateEntry> {
         let state = self.states.remove(&number)?;
         if let StateEntry::Open(open) = &state {

@@ -1,12 +1,4 @@
 //! Content of files: where it is, and how a change of it becomes durable.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `chunk_map.rs` | where the content is |
-//! | `install.rs` | changes that no record names yet |
-//! | `commit.rs` | data first, then the record that names it |
-//! | `truncate.rs` | the size of a file |
-//! | `chunk_records.rs` | what a record of chunks holds |
 
 pub(super) mod chunk_map;
 pub(super) mod chunk_records;

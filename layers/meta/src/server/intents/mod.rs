@@ -11,15 +11,6 @@
 //! record with intent --> effects applied elsewhere, not durable before that record --> answer
 //!    in the background: effects durable elsewhere --> intent deleted --> marks of it forgotten
 //! ```
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `table.rs` | the intents of a node, and how far each is |
-//! | `execution.rs` | operations, and the one record that decides each |
-//! | `sending.rs` | effects that are sent to other nodes |
-//! | `application.rs` | effects of other nodes' intents, and the marks of them |
-//! | `retirement.rs` | intents that are done |
-//! | `recovery.rs` | intents after a crash, of all nodes or of one |
 
 pub(super) mod application;
 pub(super) mod execution;

@@ -1,13 +1,5 @@
 //! Locks that one node holds at another (ADR 57): of names, of directories (shared to change names
 //! in them, exclusive to remove them), and of renames of directories.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `owner.rs` | who holds a lock, and which locks are void |
-//! | `names.rs`, `lock_name.rs` | names that an operation on several nodes is about to change |
-//! | `directories.rs` | directories whose names change, or being removed; where names are |
-//! | `renames.rs` | the one rename of a directory that may be under way |
-//! | `orphans.rs` | locks whose holder has lost them |
 
 pub(super) mod directories;
 pub(super) mod lock_name;

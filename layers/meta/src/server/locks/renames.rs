@@ -20,7 +20,6 @@ const RENAMES_WAITING_MAX: usize = 1024;
 pub(crate) struct RenameLock {
     validity: Rc<LockValidity>,
     queue: Limit,
-    /// The holder of the lock.
     holder: Cell<Option<RemoteLockId>>,
 }
 

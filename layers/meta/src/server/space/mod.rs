@@ -1,10 +1,4 @@
 //! Space of one node: allocated, freed, and exchanged with other nodes.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `allocate.rs` | blocks for this node's files |
-//! | `groups.rs` | allocation groups that move between nodes |
-//! | `reclaim.rs` | blocks of files that were removed or cut |
 
 pub(super) mod allocate;
 pub(super) mod groups;
