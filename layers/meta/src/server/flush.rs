@@ -15,7 +15,7 @@ use super::open_files::OpenFileRequests;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{CommitDependency, Error, FlushNames, FlushTo, SyncNames};
-use crate::store::{Batch, FlushDependency, Position, StoreError};
+use crate::store::{FlushDependency, Position, StoreError};
 
 /// The pause before a node that does not answer is asked again to make its records durable.
 const FLUSH_PAUSE: Duration = Duration::from_millis(10);
@@ -64,7 +64,7 @@ impl Flusher {
     }
 
     pub(super) async fn final_checkpoint(&self) -> Result<(), Error> {
-        self.base.records.record(|| Ok((Batch::new(), ()))).await?;
+        self.base.records.record_batch(|_| {}).await?;
         Ok(self.base.store.checkpoint().await?)
     }
 

@@ -82,17 +82,12 @@ impl OpenFileRequests {
         }
         let _alone = self.marking.exclusive(()).await;
         if !self.is_marked.get() {
-            let (position, ()) = self
-                .base
-                .records
-                .record(|| {
-                    let mut batch = Batch::new();
-                    // Files can be opened on a full volume, too.
-                    batch.take_from_reserve();
-                    batch.put(keys::open_files(), Vec::new());
-                    Ok((batch, ()))
-                })
-                .await?;
+            let mark = |batch: &mut Batch| {
+                // Files can be opened on a full volume, too.
+                batch.take_from_reserve();
+                batch.put(keys::open_files(), Vec::new());
+            };
+            let position = self.base.records.record_batch(mark).await?;
             self.base.records.ensure_durable(position, true).await?;
             self.is_marked.set(true);
         }
@@ -105,15 +100,7 @@ impl OpenFileRequests {
         if self.is_marked.get() && self.base.open_files.is_idle() {
             // The next open marks it again.
             self.is_marked.set(false);
-            self.base
-                .records
-                .record(|| {
-                    let mut batch = Batch::new();
-                    batch.take_from_reserve();
-                    batch.delete(keys::open_files());
-                    Ok((batch, ()))
-                })
-                .await?;
+            self.base.records.delete_all(&[keys::open_files()]).await?;
         }
         Ok(())
     }
@@ -155,21 +142,17 @@ impl OpenFileRequests {
             Err(Error::Stale {}) => return Ok(false),
             loaded => loaded?,
         }
-        let removed = self
-            .base
-            .records
-            .record(|| {
-                if self.base.open_files.outlives_name(ino) || !self.base.open_files.is_unlinked(ino)
-                {
-                    return Err(Error::Changed {});
-                }
-                let mut batch = Batch::new();
-                batch.take_from_reserve();
-                let staged = StagedInodes::removal(ino);
-                self.effects.put_staged(&staged, &mut batch);
-                Ok((batch, staged))
-            })
-            .await;
+        let make = || {
+            if self.base.open_files.outlives_name(ino) || !self.base.open_files.is_unlinked(ino) {
+                return Err(Error::Changed {});
+            }
+            let mut batch = Batch::new();
+            batch.take_from_reserve();
+            let staged = StagedInodes::removal(ino);
+            self.effects.put_staged(&staged, &mut batch);
+            Ok((batch, staged))
+        };
+        let removed = self.base.records.record(make).await;
         match removed {
             Ok((_, staged)) => {
                 self.effects.install_staged(staged);

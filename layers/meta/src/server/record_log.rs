@@ -60,6 +60,19 @@ impl RecordLog {
         Err(Undelivered::Busy.into())
     }
 
+    /// The same for a batch that `fill` fills.
+    pub(super) async fn record_batch(
+        &self,
+        mut fill: impl FnMut(&mut Batch),
+    ) -> Result<Position, Error> {
+        let make = || {
+            let mut batch = Batch::new();
+            fill(&mut batch);
+            Ok((batch, ()))
+        };
+        Ok(self.record(make).await?.0)
+    }
+
     /// Waits until the record is durable, if it shall be.
     pub(super) async fn ensure_durable(
         &self,
@@ -76,17 +89,11 @@ impl RecordLog {
     pub(super) async fn delete_all(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
         let mut last = Position::default(); // durable as it is
         for part in keys.chunks(DELETED_MAX) {
-            let (position, ()) = self
-                .record(|| {
-                    let mut batch = Batch::new();
-                    batch.take_from_reserve();
-                    for key in part {
-                        batch.delete(key.clone());
-                    }
-                    Ok((batch, ()))
-                })
-                .await?;
-            last = position;
+            let deletes = |batch: &mut Batch| {
+                batch.take_from_reserve();
+                part.iter().for_each(|key| batch.delete(key.clone()));
+            };
+            last = self.record_batch(deletes).await?;
         }
         Ok(last)
     }

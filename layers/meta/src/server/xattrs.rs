@@ -96,22 +96,19 @@ impl Xattrs {
         // Removed meanwhile, perhaps.
         self.base.inodes.load(ino, generation).await?;
         let (reply, now) = ((call, CallOutcome::Done {}), self.base.context.now());
-        let (position, (after, stored)) = self
-            .base
-            .records
-            .record(|| {
-                self.base.inodes.with(ino, |active| {
-                    let (mut after, mut stored) = (active.inode.clone(), active.stored.clone());
-                    after.attributes.ctime = time;
-                    stored.attributes.ctime = time;
-                    let mut batch = Batch::new();
-                    put_value(&mut batch, (ino, &name), value.as_deref(), &old);
-                    batch.put(keys::inode(ino), to_bytes(&stored));
-                    self.base.replies.put(reply, now, &mut batch);
-                    Ok((batch, (after, stored)))
-                })
+        let make = || {
+            self.base.inodes.with(ino, |active| {
+                let (mut after, mut stored) = (active.inode.clone(), active.stored.clone());
+                after.attributes.ctime = time;
+                stored.attributes.ctime = time;
+                let mut batch = Batch::new();
+                put_value(&mut batch, (ino, &name), value.as_deref(), &old);
+                batch.put(keys::inode(ino), to_bytes(&stored));
+                self.base.replies.put(reply, now, &mut batch);
+                Ok((batch, (after, stored)))
             })
-            .await?;
+        };
+        let (position, (after, stored)) = self.base.records.record(make).await?;
         self.base.replies.stored(reply, now, position, None);
         let attributes = self.base.inodes.with(ino, |active| {
             active.inode = after;
@@ -126,21 +123,12 @@ impl Xattrs {
     pub(super) async fn trim_xattrs(&self, ino: u64) -> Result<(), Error> {
         let (from, to) = keys::xattrs(ino);
         loop {
-            let gone = self.base.store.scan(Bound::Included(&from), &to, GONE_MAX).await?;
-            if gone.is_empty() {
+            let found = self.base.store.scan(Bound::Included(&from), &to, GONE_MAX).await?;
+            if found.is_empty() {
                 return Ok(());
             }
-            self.base
-                .records
-                .record(|| {
-                    let mut batch = Batch::new();
-                    batch.take_from_reserve();
-                    for (key, _) in &gone {
-                        batch.delete(key.clone());
-                    }
-                    Ok((batch, ()))
-                })
-                .await?;
+            let gone: Vec<Vec<u8>> = found.into_iter().map(|(key, _)| key.to_vec()).collect();
+            self.base.records.delete_all(&gone).await?;
         }
     }
 }

@@ -166,25 +166,22 @@ impl Commits {
             )
             .await?;
         }
-        let (position, stored) = self
-            .base
-            .records
-            .record(|| {
-                self.base.inodes.with(ino, |active| {
-                    // Links, owner and the like may have changed, in records of their own, while
-                    // the content became durable.
-                    let mut stored = active.inode.clone();
-                    stored.attributes.size = snapshot.attributes.size;
-                    stored.attributes.used_bytes = snapshot.attributes.used_bytes;
-                    let mut batch = batch_of(ino, last, from_reserve);
-                    batch.put(keys::inode(ino), to_bytes(&stored));
-                    if active.is_past_end {
-                        batch.delete(keys::trim_intent(ino));
-                    }
-                    Ok((batch, stored))
-                })
+        let make = || {
+            self.base.inodes.with(ino, |active| {
+                // Links, owner and the like may have changed, in records of their own, while
+                // the content became durable.
+                let mut stored = active.inode.clone();
+                stored.attributes.size = snapshot.attributes.size;
+                stored.attributes.used_bytes = snapshot.attributes.used_bytes;
+                let mut batch = batch_of(ino, last, from_reserve);
+                batch.put(keys::inode(ino), to_bytes(&stored));
+                if active.is_past_end {
+                    batch.delete(keys::trim_intent(ino));
+                }
+                Ok((batch, stored))
             })
-            .await?;
+        };
+        let (position, stored) = self.base.records.record(make).await?;
         self.base.inodes.note_remembered(last.len());
         self.base.inodes.with(ino, |active| {
             for (index, _) in last {
@@ -212,16 +209,14 @@ impl Commits {
         from_reserve: bool,
     ) -> Result<(), Error> {
         let is_past_end = part.iter().any(|(index, _)| *index >= first_gone);
-        self.base
-            .records
-            .record(|| {
-                let mut batch = batch_of(ino, part, from_reserve);
-                if is_past_end {
-                    batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
-                }
-                Ok((batch, ()))
-            })
-            .await?;
+        let make = || {
+            let mut batch = batch_of(ino, part, from_reserve);
+            if is_past_end {
+                batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
+            }
+            Ok((batch, ()))
+        };
+        self.base.records.record(make).await?;
         self.base.inodes.note_remembered(part.len());
         self.base.inodes.with(ino, |active| {
             for (index, _) in part {

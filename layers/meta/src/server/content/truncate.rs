@@ -94,36 +94,33 @@ impl Truncation {
             cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| !chunk.freed.is_empty());
         }
         let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
-        let (position, stored) = self
-            .base
-            .records
-            .record(|| {
-                self.base.inodes.with(ino, |active| {
-                    let mut batch = Batch::new();
-                    if boundary.is_some() {
-                        batch.take_from_reserve();
-                    }
-                    let mut stored = active.stored.clone();
-                    stored.attributes.size = size;
-                    stored.attributes.mtime = time;
-                    stored.attributes.ctime = time;
-                    let used = &mut stored.attributes.used_bytes;
-                    *used = used_bytes.unwrap_or(*used);
-                    batch.put(keys::inode(ino), to_bytes(&stored));
-                    if let Some((index, cut)) = &cut_chunk {
-                        put_chunk(&mut batch, ino, *index, &cut.chunk);
-                        add_runs(&mut batch, &cut.taken, &cut.freed);
-                    }
-                    if boundary.is_some() {
-                        batch.put(
-                            keys::trim_intent(ino),
-                            to_bytes(&first_gone(size, self.base.stripes.geometry().stripe_size)),
-                        );
-                    }
-                    Ok((batch, stored))
-                })
+        let make = || {
+            self.base.inodes.with(ino, |active| {
+                let mut batch = Batch::new();
+                if boundary.is_some() {
+                    batch.take_from_reserve();
+                }
+                let mut stored = active.stored.clone();
+                stored.attributes.size = size;
+                stored.attributes.mtime = time;
+                stored.attributes.ctime = time;
+                let used = &mut stored.attributes.used_bytes;
+                *used = used_bytes.unwrap_or(*used);
+                batch.put(keys::inode(ino), to_bytes(&stored));
+                if let Some((index, cut)) = &cut_chunk {
+                    put_chunk(&mut batch, ino, *index, &cut.chunk);
+                    add_runs(&mut batch, &cut.taken, &cut.freed);
+                }
+                if boundary.is_some() {
+                    batch.put(
+                        keys::trim_intent(ino),
+                        to_bytes(&first_gone(size, self.base.stripes.geometry().stripe_size)),
+                    );
+                }
+                Ok((batch, stored))
             })
-            .await?;
+        };
+        let (position, stored) = self.base.records.record(make).await?;
         if boundary.is_some() {
             self.reclaim.add_cut(ino, first_gone(size, self.base.stripes.geometry().stripe_size));
         }

@@ -49,20 +49,16 @@ impl IntentApplier {
             return Ok(AppliedIntent { boot_id: self.boot_id, gone: Vec::new() });
         }
         let held = self.effects.lock_targets(&effects, true).await?;
-        let (position, staged) = self
-            .base
-            .records
-            .record(|| {
-                let mut batch = Batch::new();
-                let staged =
-                    self.effects.stage(&effects, &held, ConflictPolicy::Skip, &mut batch)?;
-                batch.put(mark.clone(), Vec::new());
-                batch.after([CommitDependency { node: intent.node, position }]);
-                // It is decided already, also on a full volume.
-                batch.take_from_reserve();
-                Ok((batch, staged))
-            })
-            .await?;
+        let make = || {
+            let mut batch = Batch::new();
+            let staged = self.effects.stage(&effects, &held, ConflictPolicy::Skip, &mut batch)?;
+            batch.put(mark.clone(), Vec::new());
+            batch.after([CommitDependency { node: intent.node, position }]);
+            // It is decided already, also on a full volume.
+            batch.take_from_reserve();
+            Ok((batch, staged))
+        };
+        let (position, staged) = self.base.records.record(make).await?;
         let gone = staged.gone();
         self.effects.install_staged(staged);
         self.name_locks.release_names(&effects, intent.node);

@@ -175,36 +175,32 @@ impl Executor {
         }
         let outcome = entry.as_ref().map_or(CallOutcome::Done {}, NewEntry::outcome);
         let now = self.base.context.now();
-        let (position, staged) = self
-            .base
-            .records
-            .record(|| {
-                if self.base.context.epoch().0 != options.since {
-                    // Some node has restarted, and may have lost what this depends on.
-                    return Err(Undelivered::Busy.into());
+        let make = || {
+            if self.base.context.epoch().0 != options.since {
+                // Some node has restarted, and may have lost what this depends on.
+                return Err(Undelivered::Busy.into());
+            }
+            let mut batch = Batch::new();
+            batch.after(options.after.iter().copied());
+            let staged = self.effects.stage(local, &held, ConflictPolicy::Refuse, &mut batch)?;
+            self.base.replies.put((call, outcome), now, &mut batch);
+            if let Some(entry) = &entry {
+                entry.put(&mut batch);
+                batch.put(
+                    keys::inode_count(),
+                    to_bytes(&(self.base.inodes.count().saturating_add(1))),
+                );
+            }
+            if let Some(number) = number {
+                let effects_of = self.effects_of(number);
+                batch.put(keys::operation_intent(number), to_bytes(&effects_of));
+                if effects_of.iter().any(|effect| matches!(effect, Effect::DropLink { .. })) {
+                    batch.take_from_reserve();
                 }
-                let mut batch = Batch::new();
-                batch.after(options.after.iter().copied());
-                let staged =
-                    self.effects.stage(local, &held, ConflictPolicy::Refuse, &mut batch)?;
-                self.base.replies.put((call, outcome), now, &mut batch);
-                if let Some(entry) = &entry {
-                    entry.put(&mut batch);
-                    batch.put(
-                        keys::inode_count(),
-                        to_bytes(&(self.base.inodes.count().saturating_add(1))),
-                    );
-                }
-                if let Some(number) = number {
-                    let effects_of = self.effects_of(number);
-                    batch.put(keys::operation_intent(number), to_bytes(&effects_of));
-                    if effects_of.iter().any(|effect| matches!(effect, Effect::DropLink { .. })) {
-                        batch.take_from_reserve();
-                    }
-                }
-                Ok((batch, staged))
-            })
-            .await?;
+            }
+            Ok((batch, staged))
+        };
+        let (position, staged) = self.base.records.record(make).await?;
         self.base.replies.stored((call, outcome), now, position, number);
         if let Some(number) = number.filter(|_| options.claimed) {
             self.hide(number, name_keys(local).collect());

@@ -157,27 +157,24 @@ impl GroupExchange {
         if groups.is_empty() {
             return Ok(FetchResult::None);
         }
-        let (position, fetched) = self
-            .base
-            .records
-            .record(|| {
-                // One of them may have been confirmed and given on since the donor has looked.
-                if self.confirmed.get() != confirmed {
-                    return Err(Undelivered::Busy.into());
-                }
-                let mut batch = Batch::new();
-                // An offer may be repeated after a crash of the donor.
-                let owned = self.base.store.space().groups();
-                let mut fetched = FetchResult::Known;
-                for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
-                    self.unconfirmed.borrow_mut().insert(*group);
-                    batch.take_group(*group);
-                    batch.put(keys::arrival(*group), to_bytes(&donor.0));
-                    fetched = FetchResult::Some;
-                }
-                Ok((batch, fetched))
-            })
-            .await?;
+        let make = || {
+            // One of them may have been confirmed and given on since the donor has looked.
+            if self.confirmed.get() != confirmed {
+                return Err(Undelivered::Busy.into());
+            }
+            let mut batch = Batch::new();
+            // An offer may be repeated after a crash of the donor.
+            let owned = self.base.store.space().groups();
+            let mut fetched = FetchResult::Known;
+            for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
+                self.unconfirmed.borrow_mut().insert(*group);
+                batch.take_group(*group);
+                batch.put(keys::arrival(*group), to_bytes(&donor.0));
+                fetched = FetchResult::Some;
+            }
+            Ok((batch, fetched))
+        };
+        let (position, fetched) = self.base.records.record(make).await?;
         self.base.store.durable(position).await?;
         // If this fails it is done before one of them is given on.
         let confirmed = self.confirm_arrivals().await;
@@ -294,19 +291,16 @@ impl GroupExchange {
     /// here could give back to us.
     async fn grant(self: &Rc<Self>, to: u32, count: u32) -> Result<Vec<u64>, Error> {
         let granting = self.granting.exclusive(()).await;
-        let (position, spare) = self
-            .base
-            .records
-            .record(|| {
-                let spare = self.spare_groups(count as usize);
-                let mut batch = Batch::new();
-                for &group in &spare {
-                    batch.give_group(group);
-                    batch.put(keys::grant_intent(group), to_bytes(&to));
-                }
-                Ok((batch, spare))
-            })
-            .await?;
+        let make = || {
+            let spare = self.spare_groups(count as usize);
+            let mut batch = Batch::new();
+            for &group in &spare {
+                batch.give_group(group);
+                batch.put(keys::grant_intent(group), to_bytes(&to));
+            }
+            Ok((batch, spare))
+        };
+        let (position, spare) = self.base.records.record(make).await?;
         self.granted.set(self.granted.get() + 1);
         self.retry_offers();
         drop(granting);
@@ -356,7 +350,7 @@ impl GroupExchange {
         arrived.retain(|group| groups.contains(group));
         let position = if arrived.is_empty() {
             // A copy of the request has just been here: its record comes before this one.
-            self.base.records.record(|| Ok((Batch::new(), ()))).await?.0
+            self.base.records.record_batch(|_| {}).await?
         } else {
             let grants: Vec<_> = arrived.into_iter().map(keys::grant_intent).collect();
             self.base.records.delete_all(&grants).await?

@@ -139,24 +139,19 @@ impl Reclaim {
                 gone.push((index, decode::<Chunk>(&value)?.disk_runs()));
             }
             let last = gone.len() < chunks_per_record;
-            let (position, ()) = self
-                .base
-                .records
-                .record(|| {
-                    let mut batch = Batch::new();
-                    batch.take_from_reserve();
-                    for (index, runs) in &gone {
-                        batch.delete(keys::chunk(ino, *index));
-                        add_runs(&mut batch, &[], runs);
-                    }
-                    // That of a file that was removed meanwhile is for all of it.
-                    let is_gone = self.dead.borrow().contains_key(&ino);
-                    if last && (cause == TrimCause::Removed || !is_gone) {
-                        batch.delete(keys::trim_intent(ino));
-                    }
-                    Ok((batch, ()))
-                })
-                .await?;
+            let deletes = |batch: &mut Batch| {
+                batch.take_from_reserve();
+                for (index, runs) in &gone {
+                    batch.delete(keys::chunk(ino, *index));
+                    add_runs(batch, &[], runs);
+                }
+                // That of a file that was removed meanwhile is for all of it.
+                let is_gone = self.dead.borrow().contains_key(&ino);
+                if last && (cause == TrimCause::Removed || !is_gone) {
+                    batch.delete(keys::trim_intent(ino));
+                }
+            };
+            let position = self.base.records.record_batch(deletes).await?;
             if last {
                 return Ok(position);
             }
