@@ -1,4 +1,8 @@
-//! Calls to the metadata of a node. A call to a node that is busy or down is retried after a pause.
+//! Calls to the metadata of a node. A call to a node that is busy or down is sent again after a
+//! pause: nothing was done, so the retry class of its row does not matter. After a lost reply
+//! nothing is sent again, whatever the class: callers handle [`Undelivered::Lost`] themselves.
+//!
+//! [`Undelivered::Lost`]: runtime::protocol::Undelivered::Lost
 
 use std::time::Duration;
 

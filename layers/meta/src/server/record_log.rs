@@ -91,7 +91,9 @@ impl RecordLog {
         for part in keys.chunks(DELETED_MAX) {
             let deletes = |batch: &mut Batch| {
                 batch.take_from_reserve();
-                part.iter().for_each(|key| batch.delete(key.clone()));
+                for key in part {
+                    batch.delete(key.clone());
+                }
             };
             last = self.record_batch(deletes).await?;
         }
