@@ -21,6 +21,11 @@
 //! Only [`runtime::disk::Disk`], real or emulated. Nothing here knows what a file, a name or a
 //! cache is.
 //!
+//! # Features
+//!
+//! `server` (default): the disk node and its client. Without it there are the table of requests and
+//! the geometry.
+//!
 //! # Files
 //!
 //! | file | holds |
@@ -29,30 +34,42 @@
 //! | `geometry.rs` | the shape of a volume: where a stripe is, and where on its disk |
 //! | `superblock.rs` | the identity of a disk, in its first and last block |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
-//! | `server.rs` | the disk node: one `match` over the requests |
+//! | `server.rs` | the disk node |
 //! | `manager/` | the I/O manager: a queue per disk, fair passes, merged requests, flushes |
 //! | `stripes.rs` | what the layers above see, here and in the cache |
 //! | `client.rs` | the client: routing, retries, checksums |
 //! | `range.rs` | bytes of the whole logical disk, over many stripes at once |
 //! | `checksum.rs` | CRC-32C per block |
 
+#[cfg(feature = "server")]
 pub mod checksum;
+#[cfg(feature = "server")]
 pub mod client;
+#[cfg(feature = "server")]
 pub mod format;
 pub mod geometry;
+#[cfg(feature = "server")]
 mod manager;
+#[cfg(feature = "server")]
 pub mod open;
 pub mod protocol;
+#[cfg(feature = "server")]
 pub mod range;
+#[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
 pub mod stripes;
+#[cfg(feature = "server")]
 pub mod superblock;
 
-pub use client::BlockClient;
-pub use format::format_disk;
 pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
-pub use open::{DiskError, ExpectedDisk, identify, open_disk};
-pub use range::{read_range, write_range};
-pub use server::{Config, DiskNodeError, Server};
-pub use stripes::{Answer, BootId, Stripes, blocks_of};
-pub use superblock::Superblock;
+#[cfg(feature = "server")]
+pub use {
+    client::BlockClient,
+    format::format_disk,
+    open::{DiskError, ExpectedDisk, identify, open_disk},
+    range::{read_range, write_range},
+    server::{Config, DiskNodeError, Server},
+    stripes::{Answer, BootId, Stripes, blocks_of},
+    superblock::Superblock,
+};
