@@ -9,7 +9,9 @@ use std::process::{Command, ExitCode};
 use crate::needs;
 use crate::steps::{ProgramCall, StepFailed, Steps};
 
-const BUILD: &str = "cargo build --profile release-debug --locked --package mdfs --package mdfs-c";
+const BUILD: &str = "cargo build --profile release-debug --locked --package mdfs";
+/// Apart, so that the library has no more features of its dependencies than it needs.
+const BUILD_LIBRARY: &str = "cargo build --profile release-debug --locked --package mdfs-c";
 const LAB: &str = "mdfs-lab";
 const BUILT: &str = "target/release-debug";
 /// Where things go without `--prefix`.
@@ -60,6 +62,7 @@ fn install(prefix: &Path, lab: bool) -> Result<(), StepFailed> {
     steps.step("prerequisites", &line, || needs::meet(&[needs::C_COMPILER]))?;
     let more = if lab { vec!["--package".to_owned(), LAB.to_owned()] } else { Vec::new() };
     steps.call("build", &ProgramCall::new(BUILD).with(&more))?;
+    steps.call("build of the library", &ProgramCall::new(BUILD_LIBRARY))?;
     steps.step("install", &line, || match put_all(prefix, lab) {
         Ok(()) => 0,
         Err(error) => {

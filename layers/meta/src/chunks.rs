@@ -2,9 +2,6 @@
 
 use crate::protocol::{BlockRun, Chunk, Run};
 
-/// Blocks in one chunk, at most (the largest stripe).
-pub const CHUNK_BLOCKS_MAX: usize = 256;
-
 /// One block of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSlot {

@@ -195,7 +195,7 @@ impl Model {
                 Reply::SetXattr(state.inode_mut(&r.file).and_then(|inode| inode.set_xattr(r, now)))
             }
             Request::ListXattrs(r) => {
-                Reply::ListXattrs(state.inode(&r.file).and_then(|inode| inode.list_xattrs(r)))
+                Reply::ListXattrs(state.inode(&r.file).map(|inode| inode.list_xattrs(r)))
             }
             Request::RemoveXattr(r) => Reply::RemoveXattr(
                 state.inode_mut(&r.file).and_then(|inode| inode.remove_xattr(r, now)),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use blockio::{Geometry, Stripes};
 use bytes::Bytes;
@@ -14,7 +15,8 @@ use crate::protocol::{Error, Handle};
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 
-static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+/// A stripe of zeros, in memory that is never touched: a constant would be part of every program.
+static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 1 << 20]);
 
 /// The content of the files of one node.
 pub(super) struct ContentAccess {

@@ -182,9 +182,9 @@ impl FileServer {
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Rc<Self> {
         let base = MetadataAccess::new(context, information, shared_attrs);
-        let content = Rc::new(ContentAccess::new(base.clone(), stripes));
-        let commits = Rc::new(FileCommits::new(base.clone(), content.clone()));
-        let parts = || (base.clone(), content.clone(), commits.clone());
+        let file_content = Rc::new(ContentAccess::new(base.clone(), stripes));
+        let commits = Rc::new(FileCommits::new(base.clone(), file_content.clone()));
+        let parts = || (base.clone(), file_content.clone(), commits.clone());
         let writer = Rc::new(FileWriter::new(parts()));
         let open_files = Rc::new(OpenFiles::new(base.clone(), commits.clone()));
         let remote_locks = Rc::new(RemoteLocks::new(base.clone()));

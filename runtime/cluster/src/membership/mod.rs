@@ -14,8 +14,8 @@
 //! brings what it holds to the disks, it is not served, requests fail as retryable), then *serving*
 //! by the other one. It leaves a dead process in one, once the lease of that process is over: a
 //! process that cannot renew its lease stops before that. So two processes never serve a node at
-//! one time; what a clock that runs wildly could still do is stopped by the epoch at the disk nodes
-//!.
+//! one time; what a clock that runs wildly could still do is stopped by the epoch at the disk
+//! nodes.
 
 mod command;
 mod keeper;
