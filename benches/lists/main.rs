@@ -2,9 +2,9 @@
 //! the seeds (Wu section 3.4): mpi-tile-io, block-column, BTIO class A. Four ranks, each a thread
 //! of this process; the volume's disks are files in memory.
 //!
-//! `cargo bench -p benches --bench lists` prints the table, beside what the seeds report. Each round
-//! does all ways in turn; times are medians of the rounds, ratios medians of the rounds' ratios.
-//! `lists --bench tile` does the rows with `tile` in their names.
+//! `cargo bench -p benches --bench lists` prints the table, beside what the seeds report. Each
+//! round does all ways in turn; times are medians of the rounds, ratios medians of the rounds'
+//! ratios. `lists --bench tile` does the rows with `tile` in their names.
 //!
 //! One call: each rank asks for one region after the other. Sieving: each rank reads the span of
 //! its regions in pieces of 4 MiB; to write, it reads the piece, puts its regions in, and writes it

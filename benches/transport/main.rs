@@ -1,8 +1,8 @@
 //! Bytes between two processes, side by side: plain sockets, libfabric itself, and our transport
 //! over it; then our policy against each single mechanism, and lists of segments.
 //!
-//! `cargo bench -p benches --bench transport` prints all; `-- methods`, `-- policy` or `-- lists` one
-//! part. Rounds are interleaved: every way once, then every way again; medians count. The other
+//! `cargo bench -p benches --bench transport` prints all; `-- methods`, `-- policy` or `-- lists`
+//! one part. Rounds are interleaved: every way once, then every way again; medians count. The other
 //! process is this program, started anew for each turn, so that no other process polls beside the
 //! one that is measured.
 

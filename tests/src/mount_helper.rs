@@ -24,7 +24,8 @@ exec "$@"
 "#;
 
 /// A call of `program` in which `mount(8)` finds its helper. `folder` is made, and is the place for
-/// files that it takes. `fuse3` says whether the helpers of that package are there, if it is installed.
+/// files that it takes. `fuse3` says whether the helpers of that package are there, if it is
+/// installed.
 pub fn with_mount_helper(folder: &Path, fuse3: bool, call: &Path) -> Command {
     std::fs::create_dir(folder).unwrap();
     let helper = folder.join("mdfs");

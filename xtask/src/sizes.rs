@@ -8,8 +8,8 @@ const PROGRAM: &str = "cargo build --release --locked --package mdfs";
 /// Apart, so that the library has no more features of its dependencies than it needs.
 const LIBRARY: &str = "cargo build --release --locked --package mdfs-c";
 
-/// Files of a release build and their size in bytes, at most. These limits may only fall; the goal of
-/// the library is 8 MB.
+/// Files of a release build and their size in bytes, at most. These limits may only fall; the goal
+/// of the library is 8 MB.
 const SIZES_MAX: [(&str, u64); 2] =
     [("target/release/mdfs", 18_500_000), ("target/release/libmdfs.so", 9_700_000)];
 

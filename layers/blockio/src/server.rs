@@ -40,8 +40,8 @@ pub struct Config {
     pub write_buffer_bytes: usize,
     /// See [`ExpectedDisk::served`].
     pub served: Epoch,
-    /// The life that a server of these disks has [handed over](Server::hand_over), if one did and
-    /// nobody has served them since: all that was answered in it is durable. Else a new one begins.
+    /// The boot ID that the last server of these disks has [handed over](Server::hand_over): all
+    /// that was answered under it is durable. Otherwise a new one is drawn.
     pub boot_id: Option<BootId>,
 }
 

@@ -1,7 +1,6 @@
 //! Which line goes next: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction",
-//! SOSP 2023), which keeps what is used again when somebody reads a whole file through the cache.
-//! Traces that compare it with the least recently used order are in `benches/replacement.rs` (ADR
-//! 24).
+//! SOSP 2023), which keeps what is used again when a whole file is read through the cache. Traces
+//! that compare it with the least recently used order are in `benches/replacement.rs` (ADR 24).
 //!
 //! New entries wait in a small queue. Who is used again there moves to the main queue when the turn
 //! comes; all others go, and are remembered for a while: should one of them come back it goes to

@@ -4,8 +4,8 @@
 //! Fields of one name mean the same in every row:
 //!
 //! - `who`: the credentials of the caller.
-//! - `call`: the id of the call. A call is executed once, however often it arrives, as long as the reply
-//!   is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
+//! - `call`: the id of the call. A call is executed once, however often it arrives, as long as the
+//!   reply is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
 //! - `file`: a file by its handle. `directory`, `name`: a name in a directory.
 //! - `offset`: the first byte. `range`, `owner`, `kind`: the bytes of a lock, its owner, its kind.
 //! - `durable`: the change is durable when it is answered.
@@ -110,8 +110,8 @@ runtime::choice! {
 runtime::record! {
     /// One entry of a directory.
     pub struct DirectoryEntry {
-        /// The position after this entry, valid while other entries are added and removed; above 2 and
-        /// below 2^63, so that gateways have the first two for `.` and `..`.
+        /// The position after this entry, valid while other entries are added and removed; above 2
+        /// and below 2^63, so that gateways have the first two for `.` and `..`.
         cookie: u64,
         /// The name.
         name: Name,
@@ -198,8 +198,8 @@ runtime::record! {
     pub struct OpenedFile {
         /// Its attributes.
         attributes: Attributes,
-        /// The client's lease at the file's node; 0 if nothing is open. A new lease means that the node
-        /// has forgotten the client's open files: it must reopen them.
+        /// The client's lease at the file's node; 0 if nothing is open. A new lease means that the
+        /// node has forgotten the client's open files: it must reopen them.
         lease: u64,
     }
 }
@@ -390,8 +390,8 @@ runtime::protocol! {
         durable: bool,
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Check that the volume has space for writes to a range; [`Error::NoSpace`] if not. No block is
-    /// reserved, since each write goes to new blocks.
+    /// Check that the volume has space for writes to a range; [`Error::NoSpace`] if not. No block
+    /// is reserved, since each write goes to new blocks.
     20 Control Allocate {
         who: Credentials,
         file: Handle,
@@ -446,8 +446,8 @@ runtime::protocol! {
         durable: bool,
     } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
-    /// The client opens a file: it exists without a name until the last client has closed it or lost
-    /// its lease. Renews the lease. Only regular files are kept open.
+    /// The client opens a file: it exists without a name until the last client has closed it or
+    /// lost its lease. Renews the lease. Only regular files are kept open.
     26 Control OpenHandle {
         /// An earlier [`CloseHandle`] that arrives later does not count.
         call: CallId,
@@ -481,8 +481,8 @@ runtime::protocol! {
         durable: bool,
     } -> OpenedNewFile, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
-    /// Lock bytes of a file that the client has open; replaces what the owner has locked of them. Never
-    /// waits for other locks: the client retries, with pauses. Renews the lease.
+    /// Lock bytes of a file that the client has open; replaces what the owner has locked of them.
+    /// Never waits for other locks: the client retries, with pauses. Renews the lease.
     31 Control Lock {
         file: Handle,
         owner: LockOwner,
@@ -506,8 +506,8 @@ runtime::protocol! {
     33 Control Unlock { file: Handle, owner: LockOwner, range: ByteRange } -> (),
         by inode(file.ino), retry never, from any, after recovery;
 
-    /// Make all names of a directory durable, removals too, with what they name, and the directory's
-    /// own attributes.
+    /// Make all names of a directory durable, removals too, with what they name, and the
+    /// directory's own attributes.
     34 Bulk SyncDirectory { directory: Handle } -> (),
         by inode(directory.ino), retry idempotent, from any, after recovery;
 
@@ -539,13 +539,13 @@ runtime::protocol! {
         durable: bool,
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Write at the end of the file: appends of several clients never overlap, and a reader sees all of
-    /// one or nothing. Executed once, as long as the node runs.
+    /// Write at the end of the file: appends of several clients never overlap, and a reader sees
+    /// all of one or nothing. Executed once, as long as the node runs.
     37 Bulk Append {
         who: Credentials,
         call: CallId,
-        /// In a retry, the lease of the client at the node when it sent this first. If the node does not
-        /// know that lease, nor the result of the call, it does nothing and answers
+        /// In a retry, the lease of the client at the node when it sent this first. If the node
+        /// does not know that lease, nor the result of the call, it does nothing and answers
         /// [`Undelivered::Lost`].
         sent_under: Option<u64>,
         file: Handle,
@@ -553,8 +553,8 @@ runtime::protocol! {
         data: Vec<Bytes>,
     } -> Appended, by inode(file.ino), retry never, from any, after recovery;
 
-    /// Was this call executed by this node, and is its reply stored (ADR 9)? Waits for a running copy;
-    /// the reply is durable then.
+    /// Was this call executed by this node, and is its reply stored (ADR 9)? Waits for a running
+    /// copy; the reply is durable then.
     38 Control WasDone { call: CallId } -> bool,
         by caller, retry idempotent, from any, after recovery;
 }

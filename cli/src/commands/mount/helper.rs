@@ -169,7 +169,8 @@ impl HelperCall {
         }
         match option.split_once('=') {
             None if option == "allow_other" => self.mount.allow_other = true,
-            // `mount(8)` adds the options of fstab: those of the program hold until it is unmounted.
+            // `mount(8)` adds the options of fstab: those of the program hold until it is
+            // unmounted.
             None if option == "remount" => self.remount = true,
             Some(("cache_ms", value)) => {
                 let wrong = |_| format!("cache_ms={value} is not a number of milliseconds");

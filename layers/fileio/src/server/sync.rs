@@ -7,8 +7,8 @@ use super::commit::FileCommits;
 use crate::protocol::{Error, Handle, Kind};
 
 impl FileCommits {
-    /// Names are at many nodes: those that may have changed some are asked. What a name depends on at
-    /// other nodes becomes durable with it (ADR 17).
+    /// Names are at many nodes: those that may have changed some are asked. What a name depends on
+    /// at other nodes becomes durable with it (ADR 17).
     pub(super) async fn sync_directory(&self, directory: Handle) -> Result<(), Error> {
         if self.base.inode(directory).await?.attributes.kind != (Kind::Directory {}) {
             return Err(Error::NotDirectory {});

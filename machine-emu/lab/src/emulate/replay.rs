@@ -118,7 +118,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandFailure> {
 }
 
 /// A number of the comparison: its name, and how it comes from the messages of a run, whose cycles
-/// take so many nanoseconds.
+/// take this number of nanoseconds.
 type ReplayRow = (&'static str, fn(&Journeys, f64) -> String);
 
 const ROWS: [ReplayRow; 7] = [

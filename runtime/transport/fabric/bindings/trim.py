@@ -44,7 +44,7 @@ text = re.sub(r"pub const (FI_\w+): (?:u32|u64|_bindgen_ty_\d+) =", r"pub const 
 text = re.sub(r"pub const (FI_E(?:AGAIN|NOSYS|AVAIL)): u64", r"pub const \1: c_int", text)
 text = re.sub(r"pub type (?:fi_hmem_iface|fi_datatype|fi_op|fi_collective_op) = .*\n", "", text)
 text = re.sub(r"pub type _bindgen_ty_\d+ = \w+;\n", "", text)
-# Constants of enumerations that nobody names.
+# Constants of enumerations that are not used.
 KEEP = set(open(sys.argv[1]).read().split())
 lines = []
 for line in text.splitlines(keepends=True):

@@ -118,7 +118,7 @@ pub(crate) struct EntryPlace {
     pub(crate) entry: u64,
 }
 
-/// Blocks that an entry with so many bytes of records takes.
+/// Blocks that an entry with this number of bytes of records takes.
 pub(crate) fn entry_blocks(body: usize) -> usize {
     (ENTRY_HEAD + body).div_ceil(BLOCK_SIZE)
 }
