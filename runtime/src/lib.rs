@@ -11,7 +11,7 @@
 //! | encodes and decodes from the same table row | never sees bytes of messages |
 //! | gives time, random numbers, disks, sockets, buffers | takes them from its [`Context`] only |
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -12,7 +12,7 @@
 //! With `MDFS_LONG=1` in the environment the sizes are those that the system is to be shown with;
 //! without it, and in debug builds, smaller ones.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

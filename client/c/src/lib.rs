@@ -17,7 +17,7 @@
 //!
 //! Only `client`.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

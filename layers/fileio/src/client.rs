@@ -18,8 +18,8 @@ pub const BUSY_TRIES_MAX: u32 = 12;
 /// The first pause before asking it again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
-/// Rounds of [`send_with_retries`], each of almost a second if a node is down: together longer than
-/// a fail-over or the restart of a server takes.
+/// Rounds of [`send_with_retries`], each of almost half a second if a node is down: together longer
+/// than a fail-over or the restart of a server takes.
 pub const RETRY_ROUNDS_MAX: u32 = 20;
 
 /// The pause after a round whose reply was lost; each later one is twice as long, up to the last.

@@ -1,6 +1,6 @@
 //! The `mdfs-lab` program: MDFS under test, on machines that do not exist.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

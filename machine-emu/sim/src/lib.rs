@@ -10,7 +10,7 @@
 //!   finds a shorter one that still shows a violation.
 //! - Once the faults end everything under way must end in bounded virtual time.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -2,7 +2,7 @@
 //!
 //! It knows words, not files: `crate::link` puts the frames of a world on it.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -14,7 +14,7 @@
 //!   once is not mounted again; it is compared with every state that has it.
 //! - The same options give the same numbers and violations, on any number of threads.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -179,7 +179,7 @@ faults! {
     StaleReads "stale-reads" { disk: String, ppm: u32 }
     /// A disk answers flushes, in parts per million, and does nothing.
     IgnoreFlushes "ignore-flushes" { disk: String, ppm: u32 }
-    /// The bytes of a disk are kept for a later `old-image`.
+    /// The bytes of a disk are kept for a later `restore-image`.
     SaveImage "save-image" { disk: String }
     /// A disk has the bytes again that were kept last.
     RestoreImage "restore-image" { disk: String }
