@@ -20,8 +20,8 @@ pub(crate) fn steps(steps: &mut Steps) -> Result<(), StepFailed> {
 }
 
 fn check(build: &str, limit: (&str, u64)) -> u8 {
-    let built = ProgramCall::new(build).run();
-    if built != 0 { built } else { u8::from(!is_small(limit)) }
+    let code = ProgramCall::new(build).run();
+    if code != 0 { code } else { u8::from(!is_small(limit)) }
 }
 
 fn is_small((path, bytes_max): (&str, u64)) -> bool {

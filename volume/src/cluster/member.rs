@@ -216,9 +216,9 @@ impl ClusterMember {
                     self.start_pending_nodes();
                     self.end_if_unused();
                 }
-                SupervisorEvent::Stop(node) => self.close_handle(node),
+                SupervisorEvent::Stop(node) => self.stop_serving(node),
                 SupervisorEvent::NodeStarted(node, Ok(())) => {
-                    tracing::info!(%node, "is served here")
+                    tracing::info!(%node, "is served here");
                 }
                 SupervisorEvent::NodeStarted(_, Err(error)) => return Err(error.into()),
                 SupervisorEvent::NodeHandedOver(node, by, handed) => {
@@ -379,7 +379,7 @@ impl ClusterMember {
     }
 
     /// Has a node hand over, and lets it go.
-    fn close_handle(&mut self, node: NodeId) {
+    fn stop_serving(&mut self, node: NodeId) {
         // One that waits for all to know the map has done nothing yet.
         let is_pending = self.pending.remove(&node);
         let hand_over = self.handing_over.remove(&node);
@@ -388,8 +388,11 @@ impl ClusterMember {
             self.running.machine().stop_node(node);
             return self.command(SupervisorCommand::Stopped(node));
         }
-        if let Some(hand_over) = hand_over {
-            let _ = hand_over.send(());
+        let is_started = hand_over.is_some_and(|hand_over| hand_over.send(()).is_ok());
+        if !is_started {
+            // Its start has ended with a panic: there is nothing to wait for.
+            self.running.machine().stop_node(node);
+            self.command(SupervisorCommand::Stopped(node));
         }
     }
 
