@@ -72,8 +72,8 @@ pub(super) fn build(
 
 /// The layers' own tests on the emulated machine, part of what the test command simulates, and
 /// those of what the simulator cannot see.
-const LAYERS: &str = "--test restarts --test crash --test store --test promises --test memory --test board \
-    --package fileio --package meta --package cache --package blockio";
+const LAYERS: &str = "--test restarts --test crash --test store --test promises --test memory --test shared_attrs \
+    --package volume --package meta --package cache --package blockio";
 
 /// Builds the layers' tests in the copy that was written; the programs.
 pub(super) fn build_layer_tests() -> Result<Vec<PathBuf>, String> {
