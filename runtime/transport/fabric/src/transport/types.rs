@@ -150,7 +150,7 @@ pub struct ConnectionId(pub(super) u64);
 pub enum BulkPart {
     /// Shared bytes.
     Bytes(Bytes),
-    /// A buffer of an [`Arena`], registered once with its mapping.
+    /// A buffer of an `Arena`, registered once with its mapping.
     FabricBuffer(FabricBuffer),
 }
 
