@@ -14,12 +14,13 @@ impl CallIdRequest for SetXattr {
     type Executor = MetadataAccess;
 
     async fn perform(&self, base: &MetadataAccess) -> Result<Attributes, Error> {
-        let SetXattr { who, call, file, name, value, mode, durable } = self.clone();
-        base.check_xattr(&who, file, &name, access::WRITE).await?;
+        let &SetXattr { ref who, call, file, ref name, ref value, mode, durable } = self;
+        base.check_xattr(who, file, name, access::WRITE).await?;
         if value.len() > XATTR_VALUE_MAX {
             return Err(Error::TooLarge {});
         }
-        let (Handle { ino, generation }, time, value) = (file, base.now(), Some(value));
+        let (Handle { ino, generation }, time) = (file, base.now());
+        let (name, value) = (name.clone(), Some(value.clone()));
         let change = ChangeXattr { ino, generation, name, value, mode, time, durable, call };
         base.meta_here(change).await
     }
@@ -42,9 +43,10 @@ impl CallIdRequest for RemoveXattr {
     type Executor = MetadataAccess;
 
     async fn perform(&self, base: &MetadataAccess) -> Result<Attributes, Error> {
-        let RemoveXattr { who, call, file, name, durable } = self.clone();
-        base.check_xattr(&who, file, &name, access::WRITE).await?;
+        let &RemoveXattr { ref who, call, file, ref name, durable } = self;
+        base.check_xattr(who, file, name, access::WRITE).await?;
         let (Handle { ino, generation }, time, mode) = (file, base.now(), XattrMode::Replace {});
+        let name = name.clone();
         let change = ChangeXattr { ino, generation, name, value: None, mode, time, durable, call };
         base.meta_here(change).await
     }
