@@ -99,6 +99,7 @@ impl Cause {
         match self {
             Self::FileIo(error) => match error {
                 E::Undelivered { why: Undelivered::Busy } | E::Changed {} => libc::EAGAIN,
+                E::Undelivered { why: Undelivered::Refused } => libc::EACCES,
                 E::Undelivered { .. } | E::Damaged {} | E::LostWrites {} => libc::EIO,
                 E::NotFound {} => libc::ENOENT,
                 E::Exists {} => libc::EEXIST,
@@ -149,6 +150,7 @@ fn undelivered_advice(why: Undelivered) -> &'static str {
         Undelivered::Lost => "look whether it was done before doing it again",
         Undelivered::ProtocolMismatch => "use the same version of mdfs on both sides",
         Undelivered::Fenced => "open the volume again",
+        Undelivered::Refused => "ask for a token or a host certificate that allows it",
     }
 }
 

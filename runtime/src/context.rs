@@ -105,20 +105,24 @@ impl Context {
     /// this returns, anything else starts when the future is first polled. In any case a request
     /// runs to its end, even if the future is dropped half-way.
     pub fn spawn<C: Call>(&self, to: NodeId, call: C) -> Pending<C> {
-        let request: <C::Protocol as Protocol>::Request = call.into();
+        Pending(self.request::<C::Protocol>(to, call.into()))
+    }
+
+    /// As [`spawn`](Self::spawn), for any request of a table.
+    pub fn request<P: Protocol>(&self, to: NodeId, request: P::Request) -> PendingReply<P> {
         let caller = Caller { node: self.node, epoch: self.epoch() };
         if let Some(host) = self.machine.host(to) {
-            let way = match Host::begin::<C::Protocol>(host, caller, request) {
+            let source = match Host::begin::<P>(host, caller, request) {
                 CallStart::Answered(reply) => ReplySource::Answered(Some(reply)),
                 CallStart::Running(running) => ReplySource::Direct(Some(running)),
             };
-            return Pending { way, context: self.clone() };
+            return PendingReply { source, context: self.clone() };
         }
         let (reply, answer) = oneshot::channel();
         let class = request.class();
-        let ask = TypedRequest::<C::Protocol> { caller, request, reply };
+        let ask = TypedRequest::<P> { caller, request, reply };
         self.machine.send(Envelope::new(to, caller, class, Box::new(ask)));
-        Pending { way: ReplySource::Mail(answer), context: self.clone() }
+        PendingReply { source: ReplySource::Mail(answer), context: self.clone() }
     }
 
     /// The answer to `call`, if `to` is on this thread and can give it at once; else nothing was
@@ -282,8 +286,11 @@ impl Spawn for Context {
 }
 
 /// The answer to come. A request that has begun runs to its end even if this is dropped.
-pub struct Pending<C: Call> {
-    way: ReplySource<C::Protocol>,
+pub struct Pending<C: Call>(PendingReply<C::Protocol>);
+
+/// The reply to come, whole. As [`Pending`].
+pub struct PendingReply<P: Protocol> {
+    source: ReplySource<P>,
     context: Context,
 }
 
@@ -297,7 +304,15 @@ impl<C: Call> Future for Pending<C> {
     type Output = Result<C::Reply, ErrorOf<C>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        let reply = match &mut self.way {
+        self.0.poll_unpin(cx).map(C::answer)
+    }
+}
+
+impl<P: Protocol> Future for PendingReply<P> {
+    type Output = P::Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        let reply = match &mut self.source {
             ReplySource::Answered(reply) => reply.take().expect("an answer is awaited once"),
             ReplySource::Direct(handler) => {
                 let running = handler.as_mut().expect("an answer is awaited once");
@@ -310,13 +325,13 @@ impl<C: Call> Future for Pending<C> {
                 Err(_) => Undelivered::Lost.into(),
             },
         };
-        Poll::Ready(C::answer(reply))
+        Poll::Ready(reply)
     }
 }
 
-impl<C: Call> Drop for Pending<C> {
+impl<P: Protocol> Drop for PendingReply<P> {
     fn drop(&mut self) {
-        if let ReplySource::Direct(handler) = &mut self.way
+        if let ReplySource::Direct(handler) = &mut self.source
             && let Some(running) = handler.take()
         {
             self.context.task(async move {
@@ -327,6 +342,14 @@ impl<C: Call> Drop for Pending<C> {
 }
 
 impl<C: Call> Unpin for Pending<C> {}
+
+impl<P: Protocol> Unpin for PendingReply<P> {}
+
+impl<P: Protocol> std::fmt::Debug for PendingReply<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PendingReply").finish_non_exhaustive()
+    }
+}
 
 impl<C: Call> std::fmt::Debug for Pending<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -37,6 +37,7 @@ pub mod embedded;
 pub mod hash;
 pub mod host;
 pub mod http;
+pub mod identity;
 pub mod ids;
 pub mod machine;
 pub mod mail;
@@ -54,6 +55,7 @@ pub use client_handle::ClientHandle;
 pub use context::{Context, Pending, Spawn};
 pub use deadline::ValidityToken;
 pub use host::{Host, Server};
+pub use identity::{ClientIdentity, Credentials, Principal};
 pub use ids::{Epoch, NodeId, NodeKind, VolumeId};
 pub use machine::Machine;
 pub use protocol::{

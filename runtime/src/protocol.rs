@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use crate::identity::{AccessRefused, ClientIdentity};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::wire::Wire;
 
@@ -149,8 +150,13 @@ pub trait RequestInfo {
     fn call_id(&self) -> Option<CallId>;
     /// See [`Call::SENDERS`].
     fn senders(&self) -> Senders;
+    /// See [`Call::RETRY`].
+    fn retry(&self) -> Retry;
     /// See [`Call::DURING_RECOVERY`].
     fn is_for_recovery(&self) -> bool;
+    /// Puts the user under whom the request of this client is judged in the place of the one that
+    /// it names; refuses what clients may not send, or not under another client's number.
+    fn admit(&mut self, client: &ClientIdentity) -> Result<(), AccessRefused>;
 }
 
 /// The sender of a request.
@@ -187,6 +193,15 @@ pub enum Undelivered {
     /// The caller's epoch is over: another process has taken its place. Stop.
     #[error("the volume has been opened by a newer epoch; this one must stop")]
     Fenced,
+    /// The server does not let this client do that. Nothing was done; do not retry.
+    #[error("the server does not let this client do that; see its token or host certificate")]
+    Refused,
+}
+
+impl From<AccessRefused> for Undelivered {
+    fn from(AccessRefused: AccessRefused) -> Self {
+        Self::Refused
+    }
 }
 
 impl Undelivered {
@@ -199,7 +214,7 @@ impl Undelivered {
     /// The same request may be answered later, if it does no harm to ask twice: the node is full or
     /// starts anew, the reply was lost, or the epoch went on while the request was on its way.
     pub fn is_transient(self) -> bool {
-        self != Self::ProtocolMismatch
+        !matches!(self, Self::ProtocolMismatch | Self::Refused)
     }
 }
 
@@ -217,6 +232,8 @@ crate::choice! {
         4 ProtocolMismatch {},
         /// See [`Undelivered::Fenced`].
         5 Fenced {},
+        /// See [`Undelivered::Refused`].
+        6 Refused {},
     }
 }
 
@@ -234,7 +251,7 @@ macro_rules! undelivered_wire {
         }
     };
 }
-undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced);
+undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced, Refused);
 
 impl Wire for Undelivered {
     fn put(&self, out: &mut crate::wire::Encoder) {
@@ -428,8 +445,25 @@ macro_rules! protocol {
             fn senders(&self) -> $crate::Senders {
                 match self { $(Self::$name(_) => <$name as $crate::Call>::SENDERS),+ }
             }
+            fn retry(&self) -> $crate::Retry {
+                match self { $(Self::$name(_) => <$name as $crate::Call>::RETRY),+ }
+            }
             fn is_for_recovery(&self) -> bool {
                 match self { $(Self::$name(_) => <$name as $crate::Call>::DURING_RECOVERY),+ }
+            }
+            #[allow(unused_variables, reason = "not each row names a client")]
+            fn admit(
+                &mut self,
+                client: &$crate::ClientIdentity,
+            ) -> Result<(), $crate::identity::AccessRefused> {
+                match self {
+                    $(Self::$name(request) => {
+                        $($crate::protocol_row!(admit $senders $field request client);)*
+                        $crate::protocol_row!(admit $senders);
+                    })+
+                }
+                #[allow(unreachable_code, reason = "a table may be for servers only")]
+                Ok(())
             }
         }
 
@@ -564,6 +598,15 @@ macro_rules! protocol_row {
         $crate::protocol_row!(durable $request $($field)*)
     };
     (durable $request:ident) => { false };
+    (admit any who $request:ident $client:ident) => {
+        $client.principal.apply(&mut $request.who)?
+    };
+    (admit any call $request:ident $client:ident) => { $client.owns($request.call.client)? };
+    (admit any client $request:ident $client:ident) => { $client.owns($request.client)? };
+    (admit any owner $request:ident $client:ident) => { $client.owns($request.owner.client)? };
+    (admit $senders:ident $field:ident $request:ident $client:ident) => {};
+    (admit any) => {};
+    (admit servers) => { return Err($crate::identity::AccessRefused) };
     (from any) => { $crate::Senders::Any };
     (from servers) => { $crate::Senders::Servers };
     (recovery during) => { true };

@@ -1,14 +1,12 @@
 //! Words about files that all layers above share: names, attributes, credentials.
 
 use bytes::Bytes;
+pub use runtime::identity::{Credentials, GROUPS_MAX};
 use runtime::seed::Rng;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
 /// Bytes in one name, at most.
 pub const NAME_MAX: usize = 255;
-
-/// Supplementary groups in one request, at most.
-pub const GROUPS_MAX: usize = 64;
 
 /// One name in a directory: 1 to [`NAME_MAX`] bytes, without `/` and NUL, not `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -318,30 +316,6 @@ runtime::record! {
         atime: Option<SetTime>,
         /// Last change of the content.
         mtime: Option<SetTime>,
-    }
-}
-
-runtime::record! {
-    /// The identity of the caller, which the gateway has checked as far as its protocol allows.
-    pub struct Credentials {
-        /// The user.
-        uid: u32,
-        /// The group.
-        gid: u32,
-        /// Further groups, at most [`GROUPS_MAX`].
-        groups: Vec<u32>,
-    }
-}
-
-impl Credentials {
-    /// The superuser.
-    pub fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Vec::new() }
-    }
-
-    /// Is the caller in `group`?
-    pub fn in_group(&self, group: u32) -> bool {
-        self.gid == group || self.groups.contains(&group)
     }
 }
 

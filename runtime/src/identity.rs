@@ -1,0 +1,168 @@
+//! Who a client may act as.
+//!
+//! A client on a port says who it is only by what it can prove: the credentials of its local
+//! socket, a token, or the certificate of its host. From that the server makes a [`Principal`], and
+//! [`admits`](ClientIdentity::admits) each request under it: what a request says of itself is
+//! never believed.
+
+use std::ops::RangeInclusive;
+
+/// Groups of one user besides the first, at most.
+pub const GROUPS_MAX: usize = 64;
+
+crate::record! {
+    /// The user and the groups by which the file system judges a request.
+    pub struct Credentials {
+        /// The user.
+        uid: u32,
+        /// The group.
+        gid: u32,
+        /// Further groups, at most [`GROUPS_MAX`].
+        groups: Vec<u32>,
+    }
+}
+
+impl Credentials {
+    /// The superuser.
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Vec::new() }
+    }
+
+    /// Nobody: the user and group to which the kernel maps what it cannot name.
+    pub fn nobody() -> Self {
+        Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
+    }
+
+    /// Is the caller in `group`?
+    pub fn in_group(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// The overflow user and group of Linux.
+const NOBODY: u32 = 65_534;
+
+/// Whom a client has proved to speak for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// Anyone: root of the server's host over a local socket, or any client of a server that
+    /// demands no proof.
+    Anyone,
+    /// This user and no other.
+    User(Credentials),
+    /// The users of one host, as its kernel or its root names them.
+    Host {
+        /// The host's name in its certificate.
+        name: String,
+        /// Users that it may name.
+        uids: RangeInclusive<u32>,
+        /// Groups that it may name.
+        gids: RangeInclusive<u32>,
+        /// Its root counts as nobody.
+        squash_root: bool,
+    },
+}
+
+/// The client is not allowed to send this request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server does not let this client do that")]
+pub struct AccessRefused;
+
+impl Principal {
+    /// Makes `who`, as a request names it, the user under whom the request is judged.
+    pub fn apply(&self, who: &mut Credentials) -> Result<(), AccessRefused> {
+        match self {
+            Self::Anyone => {}
+            Self::User(user) => who.clone_from(user),
+            Self::Host { uids, gids, squash_root, .. } => {
+                if who.uid == 0 && *squash_root {
+                    *who = Credentials::nobody();
+                    return Ok(());
+                }
+                let mut groups = who.groups.iter().chain([&who.gid]);
+                if !uids.contains(&who.uid) || groups.any(|group| !gids.contains(group)) {
+                    return Err(AccessRefused);
+                }
+            }
+        }
+        if who.groups.len() > GROUPS_MAX { Err(AccessRefused) } else { Ok(()) }
+    }
+
+    /// The number by which the nodes know a client of this principal that has drawn `nonce`.
+    ///
+    /// The same at every process, for as long as the client lives. It cannot be chosen: another
+    /// principal that wanted it would have to find a nonce for it, among 2^64.
+    pub fn client_number(&self, nonce: u128) -> u64 {
+        let mut hash = blake3::Hasher::new_derive_key("mdfs client number");
+        match self {
+            Self::Anyone => hash.update(b"anyone"),
+            Self::User(user) => hash.update(b"user").update(&user.uid.to_le_bytes()),
+            Self::Host { name, .. } => hash.update(b"host").update(name.as_bytes()),
+        };
+        hash.update(&[0]).update(&nonce.to_le_bytes());
+        let digest: [u8; 32] = hash.finalize().into();
+        u64::from_le_bytes(digest[..8].try_into().expect("a digest is longer"))
+    }
+}
+
+/// A client at the port of a server: its principal, and the number by which the nodes know it.
+#[derive(Clone, Debug)]
+pub struct ClientIdentity {
+    /// Whom it speaks for.
+    pub principal: Principal,
+    /// Its number ([`Principal::client_number`]).
+    pub number: u64,
+}
+
+impl ClientIdentity {
+    /// Is `number`, in a request of this client, its own?
+    pub fn owns(&self, number: u64) -> Result<(), AccessRefused> {
+        if number == self.number { Ok(()) } else { Err(AccessRefused) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials { uid, gid, groups: groups.to_vec() }
+    }
+
+    #[test]
+    fn a_user_is_never_another_whatever_the_request_says() {
+        let principal = Principal::User(user(7, 70, &[71]));
+        for said in [Credentials::root(), user(8, 80, &[]), user(7, 0, &[0])] {
+            let mut who = said;
+            principal.apply(&mut who).unwrap();
+            assert_eq!(who, user(7, 70, &[71]));
+        }
+    }
+
+    #[test]
+    fn a_host_names_users_within_its_ranges_only() {
+        let host = |squash_root| {
+            let (name, uids, gids) = ("n1".to_owned(), 0..=2000, 0..=1999);
+            Principal::Host { name, uids, gids, squash_root }
+        };
+        let apply = |principal: &Principal, mut who: Credentials| {
+            principal.apply(&mut who).map(|()| who)
+        };
+        let allowed = user(2000, 1999, &[5]);
+        assert_eq!(apply(&host(true), allowed.clone()), Ok(allowed));
+        assert_eq!(apply(&host(true), user(2001, 5, &[])), Err(AccessRefused));
+        assert_eq!(apply(&host(true), user(5, 2000, &[])), Err(AccessRefused));
+        assert_eq!(apply(&host(true), user(5, 5, &[9, 2000])), Err(AccessRefused));
+        assert_eq!(apply(&host(true), Credentials::root()), Ok(Credentials::nobody()));
+        assert_eq!(apply(&host(false), Credentials::root()), Ok(Credentials::root()));
+    }
+
+    #[test]
+    fn numbers_of_clients_differ_by_principal_and_nonce() {
+        let (one, other) = (Principal::User(user(1, 1, &[])), Principal::User(user(2, 1, &[])));
+        assert_eq!(one.client_number(9), Principal::User(user(1, 5, &[6])).client_number(9));
+        assert_ne!(one.client_number(9), other.client_number(9));
+        assert_ne!(one.client_number(9), one.client_number(10));
+        assert_ne!(one.client_number(9), Principal::Anyone.client_number(9));
+    }
+}
