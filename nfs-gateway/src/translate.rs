@@ -45,6 +45,7 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
             nfsstat3::NFS3ERR_JUKEBOX
         }
         Undelivered::ProtocolMismatch => nfsstat3::NFS3ERR_SERVERFAULT,
+        Undelivered::Refused => nfsstat3::NFS3ERR_ACCES,
     }
 }
 
