@@ -145,9 +145,8 @@ mod tests {
             let (name, uids, gids) = ("n1".to_owned(), 0..=2000, 0..=1999);
             Principal::Host { name, uids, gids, squash_root }
         };
-        let apply = |principal: &Principal, mut who: Credentials| {
-            principal.apply(&mut who).map(|()| who)
-        };
+        let apply =
+            |principal: &Principal, mut who: Credentials| principal.apply(&mut who).map(|()| who);
         let allowed = user(2000, 1999, &[5]);
         assert_eq!(apply(&host(true), allowed.clone()), Ok(allowed));
         assert_eq!(apply(&host(true), user(2001, 5, &[])), Err(AccessRefused));
