@@ -28,9 +28,9 @@ impl Credentials {
         Self { uid: 0, gid: 0, groups: Vec::new() }
     }
 
-    /// Nobody: the user and group to which the kernel maps what it cannot name.
-    pub fn nobody() -> Self {
-        Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
+    /// The user and group to which the kernel maps those that it cannot name.
+    pub fn unmapped() -> Self {
+        Self { uid: OVERFLOW_ID, gid: OVERFLOW_ID, groups: Vec::new() }
     }
 
     /// Is the caller in `group`?
@@ -40,7 +40,7 @@ impl Credentials {
 }
 
 /// The overflow user and group of Linux.
-const NOBODY: u32 = 65_534;
+const OVERFLOW_ID: u32 = 65_534;
 
 /// Whom a client has proved to speak for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum Principal {
         uids: RangeInclusive<u32>,
         /// Groups that it may name.
         gids: RangeInclusive<u32>,
-        /// Its root counts as nobody.
+        /// Its root counts as the overflow user.
         squash_root: bool,
     },
 }
@@ -76,7 +76,7 @@ impl Principal {
             Self::User(user) => who.clone_from(user),
             Self::Host { uids, gids, squash_root, .. } => {
                 if who.uid == 0 && *squash_root {
-                    *who = Credentials::nobody();
+                    *who = Credentials::unmapped();
                     return Ok(());
                 }
                 let mut groups = who.groups.iter().chain([&who.gid]);
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(apply(&host(true), user(2001, 5, &[])), Err(AccessRefused));
         assert_eq!(apply(&host(true), user(5, 2000, &[])), Err(AccessRefused));
         assert_eq!(apply(&host(true), user(5, 5, &[9, 2000])), Err(AccessRefused));
-        assert_eq!(apply(&host(true), Credentials::root()), Ok(Credentials::nobody()));
+        assert_eq!(apply(&host(true), Credentials::root()), Ok(Credentials::unmapped()));
         assert_eq!(apply(&host(false), Credentials::root()), Ok(Credentials::root()));
     }
 
