@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -61,6 +62,35 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn nothing_of_a_volume_is_readable_by_others_whatever_the_umask() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let format = format!(
+        "umask 0; exec '{}' format VOL --disk-nodes 2 --disk-size 256MiB --nodes 8",
+        env!("CARGO_BIN_EXE_mdfs")
+    );
+    let made = Command::new("sh").args(["-c", &format]).current_dir(here).output().unwrap();
+    assert!(made.status.success());
+    let mode = |name: &str| fs::metadata(here.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("VOL"), 0o711, "others reach the socket");
+    for private in ["disks", "coordination", "mdfs.lock"] {
+        assert_eq!(mode(&format!("VOL/{private}")) & 0o077, 0, "{private}");
+    }
+    for disk in fs::read_dir(here.join("VOL/disks")).unwrap() {
+        assert_eq!(disk.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let disk = here.join("VOL/disks/n1d0");
+    fs::set_permissions(&disk, fs::Permissions::from_mode(0o644)).unwrap();
+    for command in [&["ls", "VOL:/"][..], &["serve", "VOL"], &["check", "VOL"]] {
+        let (code, text) = fails(here, command);
+        assert_eq!(code, Some(3), "{text}");
+        assert!(text.contains("n1d0 (mode 644); run `chmod 600 VOL/disks/n1d0`"), "{text}");
+    }
+    fs::set_permissions(&disk, fs::Permissions::from_mode(0o600)).unwrap();
+    ok(here, &["ls", "VOL:/"]);
 }
 
 #[test]

@@ -7,7 +7,8 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 
 use tests::raw_nfs::{RawNfs, status};
 use tests::{Content, Site};
@@ -108,7 +109,10 @@ fn a_missing_disk_is_told_and_may_come_back() {
 fn an_unformatted_disk_is_told_and_left_as_it_is() {
     let site = site();
     let zeros = vec![0; 32 << 20];
-    let make = |disk: &str| fs::write(site.path(disk), &zeros).unwrap();
+    let make = |disk: &str| {
+        fs::write(site.path(disk), &zeros).unwrap();
+        fs::set_permissions(site.path(disk), Permissions::from_mode(0o600)).unwrap();
+    };
     with_other_disk(&site, make, &["not formatted", "put the volume's own disk back"]);
 }
 

@@ -6,7 +6,11 @@
 //! | `disks/n0d0` ... | disk files, or links to disks elsewhere |
 //! | `coordination/` | the coordination store |
 //! | `mdfs.sock` | where the serving process answers |
+//! | `keys/` | certificates of a volume that answers clients of other hosts |
 //! | `cluster` | this is not all of a volume: the directory of one process of a cluster |
+//!
+//! Other users of the host may enter it, to reach the socket, and touch nothing else
+//! ([`access`](crate::access)).
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -17,11 +21,14 @@ use cluster::coordination::Sled;
 use runtime::VolumeId;
 use runtime::seed::fresh_seed;
 
+use crate::access::{ExposedFiles, FileClass, file_options, make_directory, restrict};
+
 const LOCK: &str = "mdfs.lock";
 const DISKS: &str = "disks";
 const COORDINATION: &str = "coordination";
 const SOCKET: &str = "mdfs.sock";
 const CLUSTER: &str = "cluster";
+const KEYS: &str = "keys";
 
 /// A volume's directory, held by this process alone until dropped.
 #[derive(Debug)]
@@ -62,6 +69,14 @@ pub enum DirectoryError {
     /// Another process has it open.
     #[error("the volume is in use by another process; stop that one, or ask it if it serves")]
     InUse,
+    /// Other users can read or change it.
+    #[error("{0}")]
+    Exposed(ExposedFiles),
+    /// This user may not look into it.
+    #[error(
+        "the volume is not served, and only its owner can open it: start `mdfs serve` as the owner"
+    )]
+    NotOwner,
     /// The host failed.
     #[error("{what} {}: {error}", path.display())]
     Host {
@@ -79,14 +94,37 @@ fn host(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryE
     move |error| DirectoryError::Host { what, path, error }
 }
 
+fn make(path: &Path, class: FileClass) -> Result<(), DirectoryError> {
+    make_directory(path, class).map_err(host("cannot make the directory", path))
+}
+
+/// Refuses a directory of which other users can read or change more than they should.
+fn check_access(path: &Path) -> Result<(), DirectoryError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => DirectoryError::NotOwner,
+        _ => host("cannot look at the files of", path)(error),
+    };
+    let mut exposed = ExposedFiles::default();
+    let mut inspect = |name: PathBuf, class| exposed.inspect(&name, class).map_err(failed);
+    inspect(path.to_owned(), FileClass::Top)?;
+    for folder in [DISKS, COORDINATION, KEYS] {
+        inspect(path.join(folder), FileClass::Folder)?;
+    }
+    inspect(path.join(LOCK), FileClass::File)?;
+    for entry in fs::read_dir(path.join(DISKS)).map_err(failed)? {
+        inspect(entry.map_err(failed)?.path(), FileClass::File)?;
+    }
+    if exposed.is_empty() { Ok(()) } else { Err(DirectoryError::Exposed(exposed)) }
+}
+
 impl VolumeDirectory {
     /// Makes the directory of a new volume.
     pub(crate) fn create(path: &Path) -> Result<Self, DirectoryError> {
         if path.join(COORDINATION).exists() {
             return Err(DirectoryError::Exists);
         }
-        let disks = path.join(DISKS);
-        fs::create_dir_all(&disks).map_err(host("cannot make the directory", &disks))?;
+        make(path, FileClass::Top)?;
+        make(&path.join(DISKS), FileClass::Folder)?;
         Self::lock(path)
     }
 
@@ -109,16 +147,16 @@ impl VolumeDirectory {
             return Err(DirectoryError::Exists);
         }
         // The mark first: half of a volume must never be taken for all of it.
-        fs::create_dir_all(path).map_err(host("cannot make the directory", path))?;
-        fs::write(&mark, b"").map_err(host("cannot make", &mark))?;
-        fs::create_dir_all(&disks).map_err(host("cannot make the directory", &disks))?;
+        make(path, FileClass::Top)?;
+        file_options().open(&mark).map_err(host("cannot make", &mark))?;
+        make(&disks, FileClass::Folder)?;
         Self::lock(path)
     }
 
     fn lock(path: &Path) -> Result<Self, DirectoryError> {
+        check_access(path)?;
         let name = path.join(LOCK);
-        let options = File::options().create(true).truncate(false).write(true).open(&name);
-        let lock = options.map_err(host("cannot open", &name))?;
+        let lock = file_options().open(&name).map_err(host("cannot open", &name))?;
         match lock.try_lock() {
             Ok(()) => {
                 Ok(Self { path: path.to_owned(), made: Vec::new(), _lock: DirectoryLock(lock) })
@@ -150,12 +188,14 @@ impl VolumeDirectory {
             let target = std::path::absolute(elsewhere).map_err(host("cannot find", elsewhere))?;
             std::os::unix::fs::symlink(target, &name).map_err(host("cannot make", &name))?;
         }
-        let options = File::options().create(true).truncate(false).write(true).open(&name);
-        let file = options.map_err(host("cannot open the disk", &name))?;
+        let file = file_options().open(&name).map_err(host("cannot open the disk", &name))?;
         let metadata = file.metadata().map_err(host("cannot look at the disk", &name))?;
         if metadata.file_type().is_block_device() {
             return io::Seek::seek(&mut &file, io::SeekFrom::End(0))
                 .map_err(host("cannot look at the disk", &name));
+        }
+        if elsewhere.is_some() {
+            restrict(&file).map_err(host("cannot take over the disk file", &name))?;
         }
         if metadata.len() == 0 {
             file.set_len(length).map_err(host("cannot lengthen the disk file", &name))?;
@@ -196,12 +236,14 @@ impl VolumeDirectory {
     /// held can be found on the disks.
     pub(crate) fn coordination(&self) -> Result<Sled, DirectoryError> {
         let path = self.path.join(COORDINATION);
+        make(&path, FileClass::Folder)?;
         match Sled::open(&path) {
             Ok(engine) => Ok(engine),
             Err(error) => {
                 tracing::warn!(%error, "the coordination store is damaged, a new one is made");
                 let aside = path.with_extension(format!("damaged-{:x}", fresh_seed()));
                 fs::rename(&path, &aside).map_err(host("cannot put aside", &path))?;
+                make(&path, FileClass::Folder)?;
                 Sled::open(&path).map_err(|error| {
                     host("cannot make the coordination store", &path)(io::Error::other(error))
                 })
@@ -237,7 +279,46 @@ pub(crate) fn new_volume_id() -> VolumeId {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_volume_that_others_can_read_is_refused_with_the_command_that_mends_it() {
+        let place = tempfile::TempDir::new().unwrap();
+        let path = place.path().join("v");
+        let mut made = VolumeDirectory::create(&path).unwrap();
+        made.make_disk(0, 0, 4096, None).unwrap();
+        let elsewhere = place.path().join("elsewhere");
+        fs::write(&elsewhere, b"").unwrap();
+        set_mode(&elsewhere, 0o666);
+        made.make_disk(0, 1, 4096, Some(&elsewhere)).unwrap();
+        made.coordination().unwrap();
+        drop(made);
+        for (name, mode) in [
+            ("", 0o711),
+            ("disks", 0o700),
+            ("coordination", 0o700),
+            ("disks/n0d0", 0o600),
+            ("../elsewhere", 0o600),
+            ("mdfs.lock", 0o600),
+        ] {
+            let name = path.join(name);
+            let found = fs::metadata(&name).unwrap().permissions().mode() & 0o777;
+            assert_eq!(found, mode, "{}", name.display());
+            set_mode(&name, mode | 0o044);
+            let refused = VolumeDirectory::open(&path).unwrap_err().to_string();
+            let command = format!("chmod {mode:o} {}", path.display());
+            assert!(refused.contains(&command), "{refused}");
+            set_mode(&name, mode);
+            drop(VolumeDirectory::open(&path).unwrap());
+        }
+    }
 
     #[test]
     #[allow(clippy::used_underscore_binding, reason = "the lock is only held")]

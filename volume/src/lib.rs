@@ -3,6 +3,7 @@
 //! This is the only place that knows all layers at once. [`node`] holds what a node does on any
 //! machine.
 
+mod access;
 mod boot;
 mod check;
 #[cfg(feature = "cluster")]
@@ -16,6 +17,7 @@ mod running_volume;
 mod volume;
 mod volume_status;
 
+pub use self::access::{ExposedFile, ExposedFiles};
 pub use self::check::{CheckOptions, CheckResult, CheckStep, check};
 pub use self::directory::DirectoryError;
 pub use self::error::VolumeError;

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -378,7 +379,10 @@ impl Cluster {
     pub fn check(&self) -> String {
         let whole = self.site.path("whole");
         let disks = whole.join("disks");
-        fs::create_dir_all(&disks).unwrap();
+        // As `mdfs format` makes them: for their owner only.
+        for folder in [&whole, &disks] {
+            fs::DirBuilder::new().mode(0o700).create(folder).unwrap();
+        }
         for number in self.numbers() {
             let own = fs::read_dir(self.site.path(format!("p{number}/disks")));
             // One without disks has not even a place for them.
