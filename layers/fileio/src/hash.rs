@@ -1,6 +1,6 @@
 //! Placement of requests (thesis section 2.5.4): by handle for files, by name for directory work.
 
-pub use meta::hash::{ino_node, name_node, owner};
+pub use meta::hash::{ino_node, is_owner, name_node, owner};
 
 #[cfg(test)]
 mod tests {

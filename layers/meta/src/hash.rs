@@ -66,6 +66,12 @@ pub fn owner(route: Route<'_>, nodes: u32) -> NodeId {
     }
 }
 
+/// May `node` answer a request with this route? Any node may if the caller chooses; the cache and
+/// the disk nodes know which stripes are theirs.
+pub fn is_owner(node: NodeId, route: Route<'_>, nodes: u32) -> bool {
+    matches!(route, Route::Stripe(_) | Route::Caller) || owner(route, nodes) == node
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

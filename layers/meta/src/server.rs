@@ -100,6 +100,9 @@ impl Server<Meta> for MetaServer {
         if self.intents.recovery.is_recovering() {
             return None;
         }
+        if !self.base.owns(request) {
+            return Some(Undelivered::ProtocolMismatch.into());
+        }
         let by = caller.node;
         match request {
             Request::GetInode(r) => {
@@ -134,6 +137,9 @@ impl Server<Meta> for MetaServer {
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         if self.intents.recovery.is_recovering() && !request.is_for_recovery() {
             return ready(Undelivered::Busy.into()).boxed_local();
+        }
+        if !self.base.owns(&request) {
+            return ready(Undelivered::ProtocolMismatch.into()).boxed_local();
         }
         request.dispatch(self, caller)
     }

@@ -14,6 +14,7 @@ mod returned;
 mod space;
 mod syncs;
 mod tree;
+mod wrong_node;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

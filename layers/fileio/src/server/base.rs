@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use meta::hash::ino_node;
+use meta::hash::{ino_node, is_owner};
 use meta::protocol::{ChangeInode, GetInode, Inode, InodeChange};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
-use runtime::{Call, Context, NodeId};
+use runtime::{Call, Context, NodeId, Route};
 
 use crate::protocol::{Attributes, Error, Handle, Time};
 use crate::rules;
@@ -44,6 +44,12 @@ impl MetadataAccess {
         C: Call<Protocol = meta::protocol::Meta> + Clone,
     {
         self.meta(self.context.node(), call).await
+    }
+
+    /// Does the key of a request belong to this node? Another node knows nothing of it, and would
+    /// change what is not there, or make a second one of it.
+    pub(super) fn owns(&self, route: Route<'_>) -> bool {
+        is_owner(self.context.node(), route, self.context.fs_nodes())
     }
 
     pub(super) fn node_of(&self, ino: u64) -> NodeId {

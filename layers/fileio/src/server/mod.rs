@@ -50,7 +50,7 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use meta::protocol::{GetDirty, ListUntrimmed};
 use meta::{FileInformation, SharedAttrCache};
-use runtime::{Caller, Context, RequestInfo as _, Senders, Server};
+use runtime::{Caller, Context, RequestInfo as _, Senders, Server, Undelivered};
 
 pub use self::hand_over::{ClientHandover, FilesHandover};
 
@@ -107,6 +107,11 @@ impl std::fmt::Debug for FileServer {
 impl Server<FileIo> for FileServer {
     fn try_now(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
         match request {
+            Request::Read(_) | Request::GetAttributes(_) | Request::Lookup(_)
+                if !self.base.owns(request.route()) =>
+            {
+                Some(Undelivered::ProtocolMismatch.into())
+            }
             Request::Read(r) => self.reader.try_read_now(r).map(|read| Reply::Read(Ok(read))),
             Request::GetAttributes(r) => {
                 let Handle { ino, generation } = r.file;
@@ -122,6 +127,9 @@ impl Server<FileIo> for FileServer {
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         if caller.is_client() && request.senders() == Senders::Servers {
             return ready(request.refused(Error::NotPermitted {})).boxed_local();
+        }
+        if !self.base.owns(request.route()) {
+            return ready(Undelivered::ProtocolMismatch.into()).boxed_local();
         }
         request.dispatch(self, caller)
     }

@@ -4,13 +4,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use blockio::Stripes;
-use runtime::Context;
+use runtime::{Context, RequestInfo as _};
 
 use super::inode_cache::InodeCache;
 use super::open_file_table::OpenFileTable;
 use super::record_log::RecordLog;
 use super::replies::ReplyTable;
+use crate::hash::is_owner;
 use crate::memory::MemoryShare;
+use crate::protocol::Request;
 use crate::shared_attrs::SharedAttrCache;
 use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
@@ -31,6 +33,18 @@ pub(super) struct NodeBase {
 }
 
 impl NodeBase {
+    /// Do the keys of a request belong to this node? Another node knows nothing of them, and would
+    /// change what is not there, or make a second one of it.
+    pub(super) fn owns(&self, request: &Request) -> bool {
+        let nodes = self.context.fs_nodes();
+        match request {
+            Request::ApplyIntent(intent) => {
+                intent.effects.iter().all(|effect| effect.node(nodes) == self.node)
+            }
+            _ => is_owner(self.context.node(), request.route(), nodes),
+        }
+    }
+
     pub(super) async fn open(
         context: Context,
         node: u32,
