@@ -130,7 +130,7 @@ fn listen(machine: &Embedded, socket: &Path) {
         let serving = context.clone();
         context.task(async move {
             // Ends with the machine.
-            let _ = transport::serve(serving, listener).await;
+            transport::serve(serving, listener).await;
         });
     });
     block_on(listening).expect("it runs");

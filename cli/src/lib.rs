@@ -82,6 +82,9 @@ pub fn run_program<P: Commands>(arguments: impl IntoIterator<Item = OsString>) -
     let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
     // A second call in one process changes nothing.
     let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
+    if let Err(error) = runtime::embedded::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays, and with it that of connections");
+    }
     let mut session = session::CommandSession::of_this_process();
     let done = program.run(&mut session);
     // What was done before a failure is kept.

@@ -362,6 +362,23 @@ fn a_copy_that_is_killed_leaves_no_half_file_and_goes_on_where_it_was() {
     server.stop("-TERM");
 }
 
+/// The server is started with a low limit, as many systems set it, and may raise it.
+#[test]
+fn a_server_may_have_as_many_files_open_as_the_system_allows() {
+    let volume = formatted();
+    let mut command = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_mdfs");
+    command.args(["-c", "ulimit -S -n 256; exec \"$0\" serve VOL", program]);
+    let mut child = command.current_dir(&volume).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    Server(child).stop("-TERM");
+    let of_files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<&str> = of_files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{of_files}");
+}
+
 #[test]
 fn bash_completes_commands_options_and_files() {
     let directory = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ fn a_served_volume_is_opened_and_others_are_told_apart() {
     drop(machine.on_node(machine.application(), move |context| async move {
         let listener = context.listen(&address).await.unwrap();
         stderr.send(()).unwrap();
-        transport::serve(context, listener).await.map_err(|error| error.to_string())
+        transport::serve(context, listener).await;
     }));
     bound.recv().unwrap();
     let volume = open(directory.path()).unwrap();

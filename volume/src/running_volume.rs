@@ -59,11 +59,7 @@ impl RunningVolume {
         let listening = self.on_application(|context| async move {
             let listener = context.listen(&address).await?;
             let serving = context.clone();
-            context.task(async move {
-                if let Err(error) = transport::serve(serving, listener).await {
-                    tracing::error!(%error, "the volume's socket does not answer any more");
-                }
-            });
+            context.task(transport::serve(serving, listener));
             Ok::<_, std::io::Error>(())
         });
         Ok(block_on(listening)??)

@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use nfs_gateway::{Config, Exports, Gateway, Settings};
 use runtime::Undelivered;
+use runtime::embedded::connections_within_limit;
 use runtime::net::Address;
 use volume::{RunOptions, RunningVolume};
 
@@ -200,6 +201,8 @@ impl VolumeServer {
             Some(settings) => settings.apply(&config),
             None => config,
         };
+        let connections_max = connections_within_limit(config.connections_max);
+        let config = Config { connections_max, ..config };
         let wanted = Address::Tcp(address.to_string());
         let (exports, mut new_exports) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();

@@ -62,13 +62,13 @@ impl Drop for EtcdArm {
 
 /// Two ports that were free just now.
 #[allow(clippy::disallowed_methods, reason = "this test starts a program of the host")]
-fn free_ports() -> [u16; 2] {
+pub(super) fn free_ports() -> [u16; 2] {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
 #[allow(clippy::disallowed_methods, reason = "this test runs on the host's clock")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod etcd;
+mod etcd_members;
 mod rules;
 
 use std::rc::Rc;
@@ -120,6 +121,11 @@ fn etcd_keeps_the_promises_to_those_it_knows_by_certificate() {
         etcd::a_stranger_is_refused(&arm).await;
         rules::all(&arm).await;
     });
+}
+
+#[test]
+fn one_frozen_member_of_etcd_hinders_no_renewal() {
+    on_host(etcd_members::one_frozen_member_hinders_no_renewal());
 }
 
 #[test]

@@ -12,6 +12,7 @@
 mod disk;
 mod inbox;
 mod net;
+mod open_files;
 mod shared;
 mod spin;
 mod thread;
@@ -32,6 +33,7 @@ use tokio::sync::oneshot;
 pub use self::disk::{DISK_ACCESS_VARIABLE, DiskAccess};
 use self::inbox::Inbox;
 pub use self::net::stream;
+pub use self::open_files::{connections_within_limit, raise_open_files};
 pub use self::shared::Config;
 use self::shared::MachineShared;
 use crate::buffer::Pool;

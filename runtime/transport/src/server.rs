@@ -18,6 +18,7 @@ use super::fast_path::Serving;
 use super::frame::{FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, kind, pack};
 use super::guard::{Guard, Refusal};
 use runtime::context::Context;
+use runtime::embedded::connections_within_limit;
 use runtime::host::undelivered_bytes;
 use runtime::ids::{NodeId, VolumeId};
 use runtime::net::{ByteStream, Listener, StreamWriter};
@@ -37,22 +38,39 @@ const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 /// Connections that have not introduced themselves yet, at most: the oldest goes when another
 /// comes.
 const STRANGERS_MAX: usize = 256;
-/// Connections of other processes, at most: each thread of a process makes one.
+/// Connections of other processes, at most, as far as the limit of open files allows: each thread
+/// of a process makes one.
 const LINKS_MAX: usize = 4096;
+/// The same of clients of this host.
+const CLIENTS_MAX: usize = 4096;
 /// The pause after a connection could not be accepted, as where the process has too many open
 /// files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Lets clients of this host ask, until the listener fails.
-pub async fn serve(context: Context, mut listener: Box<dyn Listener>) -> io::Result<()> {
+/// Lets clients of this host ask, for as long as the machine lives.
+pub async fn serve(context: Context, mut listener: Box<dyn Listener>) {
+    let (clients_max, clients) = (connections_within_limit(CLIENTS_MAX), Rc::new(Cell::new(0)));
     loop {
-        let stream = listener.accept().await?;
-        let served = context.clone();
+        let stream = match listener.accept().await {
+            Ok(stream) if clients.get() < clients_max => stream,
+            Ok(_) => {
+                tracing::warn!("a client is refused: there are {clients_max} connections already");
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection of a client; trying again");
+                context.sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        clients.set(clients.get() + 1);
+        let (served, clients) = (context.clone(), clients.clone());
         context.task(async move {
             let frames = FrameReader::new(stream.reader);
             if let Err(error) = connection(served, frames, stream.writer, None).await {
                 tracing::debug!(%error, "a connection ended with an error");
             }
+            clients.set(clients.get() - 1);
         });
     }
 }
@@ -115,10 +133,11 @@ impl AcceptGate {
         context.task(async move {
             let peer = stream.peer.clone();
             let coming = Abortable::new(introduce(&served, stream, &me), aborted).await;
+            let links_max = connections_within_limit(LINKS_MAX);
             gate.strangers.borrow_mut().retain(|(other, _)| *other != number);
             let crowded = (Refusal::TooManyConnections, io::ErrorKind::QuotaExceeded.into());
             let (frames, writer, hello) = match coming.unwrap_or(Err(crowded)) {
-                Ok(_) if gate.links.get() >= LINKS_MAX => {
+                Ok(_) if gate.links.get() >= links_max => {
                     let error = io::ErrorKind::QuotaExceeded.into();
                     return me.guard.refuse(&peer, Refusal::TooManyConnections, &error);
                 }

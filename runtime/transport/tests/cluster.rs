@@ -64,7 +64,7 @@ fn a_client_of_one_process_reaches_the_nodes_of_all() {
         let listener = context.listen(&address).await.unwrap();
         let serving = context.clone();
         context.task(async move {
-            let _ = transport::serve(serving, listener).await;
+            transport::serve(serving, listener).await;
         });
     });
     block_on(listening).unwrap();

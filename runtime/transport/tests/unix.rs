@@ -6,9 +6,9 @@ mod support;
 
 use bytes::Bytes;
 use futures::executor::block_on;
-use futures::future::join_all;
+use futures::future::{LocalBoxFuture, join_all};
 use runtime::embedded::{Config, DiskAccess, Embedded};
-use runtime::net::Address;
+use runtime::net::{Address, ByteStream, Listener};
 use runtime::{Epoch, NodeId, Undelivered};
 use support::echo;
 
@@ -40,7 +40,7 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
         let listener = context.listen(&address).await.unwrap();
         let serving = context.clone();
         context.task(async move {
-            let _ = transport::serve(serving, listener).await;
+            transport::serve(serving, listener).await;
         });
     });
     block_on(listening).unwrap();
@@ -58,4 +58,50 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
     let waiting = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
     drop(machine);
     assert_eq!(block_on(waiting), Err(Undelivered::Lost));
+}
+
+/// A listener that fails a few times, as where the process has too many open files.
+struct OutOfFiles {
+    listener: Box<dyn Listener>,
+    errors: Vec<i32>,
+}
+
+impl Listener for OutOfFiles {
+    fn accept(&mut self) -> LocalBoxFuture<'_, std::io::Result<ByteStream>> {
+        Box::pin(async {
+            match self.errors.pop() {
+                Some(error) => Err(std::io::Error::from_raw_os_error(error)),
+                None => self.listener.accept().await,
+            }
+        })
+    }
+
+    fn address(&self) -> Address {
+        self.listener.address()
+    }
+}
+
+#[test]
+fn a_socket_answers_again_once_files_can_be_opened() {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    const ECONNABORTED: i32 = 103;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let machine = machine(1);
+    let address = Address::Unix(socket.clone());
+    let listening = machine.on_node(machine.application(), move |context| async move {
+        let listener = context.listen(&address).await.unwrap();
+        let errors = vec![EMFILE, ENFILE, ECONNABORTED];
+        let serving = context.clone();
+        context.task(async move {
+            let listener = Box::new(OutOfFiles { listener, errors });
+            transport::serve(serving, listener).await;
+        });
+    });
+    block_on(listening).unwrap();
+    let client_handle = transport::connect(&socket).expect("it still listens");
+    let text = Bytes::from_static(b"here");
+    let answer = block_on(client_handle.spawn(NodeId::fs(0), echo::Say { text, hops: 0 }));
+    assert_eq!(answer.unwrap().0, &b"here"[..]);
 }

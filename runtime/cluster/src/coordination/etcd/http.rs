@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, select};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -30,6 +31,10 @@ const IDLE_MAX: usize = 4;
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
 /// Time limit for one request. A caller with a shorter limit drops the call earlier.
 const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+/// A call that may be done twice goes to the next endpoint, too, if there is no answer after this.
+const HEDGE_AFTER: Duration = Duration::from_millis(150);
+/// Endpoints that one call waits for at a time, at most.
+const HEDGED_MAX: usize = 2;
 /// Bytes of one answer, at most: a list of a thousand members and a map fit a hundred times.
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
 
@@ -41,7 +46,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> EtcdSocket for S {}
 pub(super) struct Http {
     endpoints: Vec<Endpoint>,
     tls: Option<TlsConnector>,
-    /// The endpoint that answered last.
+    /// The endpoint that answered last, or the next one if it failed since.
     current: Cell<usize>,
     idle: RefCell<Vec<HttpConnection>>,
 }
@@ -126,7 +131,8 @@ impl Http {
     }
 
     #[allow(clippy::disallowed_methods, reason = "an engine of the machine has its sockets")]
-    async fn connect_to(&self, endpoint: &Endpoint) -> Result<HttpConnection, String> {
+    async fn connect_to(&self, index: usize) -> Result<HttpConnection, String> {
+        let endpoint = &self.endpoints[index];
         let tcp =
             TcpStream::connect(&endpoint.authority).await.map_err(|error| error.to_string())?;
         // Small requests, each waited for.
@@ -143,31 +149,64 @@ impl Http {
         let made = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = made.map_err(|error| error.to_string())?;
         let work = connection.map(|_| ()).boxed_local();
-        Ok(HttpConnection { sender, work: Some(work), authority: endpoint.authority.clone() })
+        let authority = endpoint.authority.clone();
+        Ok(HttpConnection { sender, work: Some(work), authority, endpoint: index })
+    }
+
+    fn next_after(&self, index: usize) -> usize {
+        (index + 1) % self.endpoints.len()
+    }
+
+    /// The next call tries another endpoint first.
+    fn avoid(&self, index: usize) {
+        self.idle.borrow_mut().retain(|connection| connection.endpoint != index);
+        if self.current.get() == index {
+            self.current.set(self.next_after(index));
+        }
+    }
+
+    /// Is a connection to the endpoint that calls go to?
+    pub(super) fn is_current(&self, connection: &HttpConnection) -> bool {
+        connection.endpoint == self.current.get()
+    }
+
+    async fn connect_within(&self, index: usize) -> Result<HttpConnection, Error> {
+        let trial = EndpointTrial { http: self, index, answered: false };
+        let endpoint = &self.endpoints[index];
+        let told = match within(CONNECT_TIME_MAX, self.connect_to(index)).await {
+            Some(Ok(connection)) => {
+                trial.answered();
+                return Ok(connection);
+            }
+            Some(Err(error)) => error,
+            None => "no answer".to_owned(),
+        };
+        Err(Error::Unreachable(format!("{}: {told}", endpoint.authority)))
     }
 
     /// A connection to the endpoint that answered last, or to the next one that can be reached.
     pub(super) async fn connect(&self) -> Result<HttpConnection, Error> {
-        let mut troubles = Vec::new();
+        let (first, mut troubles) = (self.current.get(), Vec::new());
         for offset in 0..self.endpoints.len() {
-            let index = (self.current.get() + offset) % self.endpoints.len();
-            let endpoint = &self.endpoints[index];
-            match within(CONNECT_TIME_MAX, self.connect_to(endpoint)).await {
-                Some(Ok(connection)) => {
-                    self.current.set(index);
+            match self.connect_within((first + offset) % self.endpoints.len()).await {
+                Ok(connection) => {
+                    self.current.set(connection.endpoint);
                     return Ok(connection);
                 }
-                Some(Err(error)) => troubles.push(format!("{}: {error}", endpoint.authority)),
-                None => troubles.push(format!("{}: no answer", endpoint.authority)),
+                Err(Error::Unreachable(told)) => troubles.push(told),
+                Err(error) => return Err(error),
             }
         }
         Err(Error::Unreachable(troubles.join("; ")))
     }
 
-    /// A connection that was kept and still stands.
-    fn kept(&self) -> Option<HttpConnection> {
+    /// A connection to an endpoint that was kept and still stands.
+    fn kept(&self, index: usize) -> Option<HttpConnection> {
         loop {
-            let mut connection = self.idle.borrow_mut().pop()?;
+            let mut idle = self.idle.borrow_mut();
+            let at = idle.iter().position(|connection| connection.endpoint == index)?;
+            let mut connection = idle.swap_remove(at);
+            drop(idle);
             if connection.stands() {
                 return Some(connection);
             }
@@ -175,12 +214,23 @@ impl Http {
     }
 
     /// Sends `body` to `path`; the answer, whether good or bad. `Unknown` once the request may have
-    /// reached etcd.
+    /// reached etcd. A call that fails, or is dropped before its answer, makes the next call try
+    /// another endpoint: connecting to one that is frozen succeeds.
     pub(super) async fn call(&self, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), Error> {
-        let mut connection = match self.kept() {
+        let connection = match self.kept(self.current.get()) {
             Some(connection) => connection,
             None => self.connect().await?,
         };
+        self.exchange(connection, path, body).await
+    }
+
+    async fn exchange(
+        &self,
+        mut connection: HttpConnection,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        let trial = EndpointTrial { http: self, index: connection.endpoint, answered: false };
         let exchange = async {
             let response = connection.send(path, body).await?;
             let status = response.status();
@@ -188,15 +238,72 @@ impl Http {
         };
         let answer = within(CALL_TIME_MAX, exchange).await;
         let answer = answer.unwrap_or_else(|| Err(Error::Unknown("no answer".to_owned())));
-        match &answer {
-            Ok(_) if self.idle.borrow().len() < IDLE_MAX => {
+        // One without a leader answers, too.
+        if answer.as_ref().is_ok_and(|(status, _)| !status.is_server_error()) {
+            trial.answered();
+            if self.idle.borrow().len() < IDLE_MAX {
                 self.idle.borrow_mut().push(connection);
             }
-            Ok(_) => {}
-            // The next call tries another endpoint first.
-            Err(_) => self.current.set((self.current.get() + 1) % self.endpoints.len()),
         }
         answer
+    }
+
+    /// The same for a request that may be done twice: it goes to a second endpoint if the first one
+    /// fails or is slow, and the first good answer counts.
+    pub(super) async fn call_hedged(
+        &self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        let (first, mut running) = (self.current.get(), FuturesUnordered::new());
+        let mut untried = (0..self.endpoints.len()).map(|at| (first + at) % self.endpoints.len());
+        let mut last = Err(Error::Unreachable("no endpoint".to_owned()));
+        loop {
+            let next = if running.len() < HEDGED_MAX { untried.next() } else { None };
+            let can_wait = next.is_some();
+            if let Some(index) = next {
+                let body = body.clone();
+                running.push(async move {
+                    let connection = match self.kept(index) {
+                        Some(connection) => connection,
+                        None => self.connect_within(index).await?,
+                    };
+                    self.exchange(connection, path, body).await
+                });
+            }
+            let answer = if can_wait {
+                let Some(answer) = within(HEDGE_AFTER, running.next()).await else { continue };
+                answer
+            } else {
+                running.next().await
+            };
+            match answer {
+                Some(Ok((status, body))) if !status.is_server_error() => return Ok((status, body)),
+                Some(answer) => last = answer,
+                None => return last,
+            }
+        }
+    }
+}
+
+/// A trial of an endpoint. Dropped before an answer, it makes calls avoid the endpoint.
+struct EndpointTrial<'a> {
+    http: &'a Http,
+    index: usize,
+    answered: bool,
+}
+
+impl EndpointTrial<'_> {
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for EndpointTrial<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.http.avoid(self.index);
+        }
     }
 }
 
@@ -205,6 +312,8 @@ pub(super) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     work: Option<LocalBoxFuture<'static, ()>>,
     authority: String,
+    /// Which of the endpoints.
+    endpoint: usize,
 }
 
 /// Waits for `wanted` and does the work of its connection meanwhile.

@@ -20,6 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures::FutureExt as _;
+use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -139,14 +140,24 @@ impl Etcd {
 
     /// A call that changes nothing: one that may have reached etcd has done no harm.
     async fn read(&self, key_range: &Value) -> Result<Value, Error> {
-        self.call("/v3/kv/range", key_range).await.map_err(|error| match error {
+        self.call_hedged("/v3/kv/range", key_range).await.map_err(|error| match error {
             Error::Unknown(what) => Error::Unreachable(what),
             error => error,
         })
     }
 
     async fn call(&self, path: &str, request: &Value) -> Result<Value, Error> {
-        let (status, body) = self.http.call(path, Bytes::from(request.to_string())).await?;
+        let answer = self.http.call(path, Bytes::from(request.to_string())).await?;
+        Self::read_answer(answer)
+    }
+
+    /// A call that does no harm if it is done twice.
+    async fn call_hedged(&self, path: &str, request: &Value) -> Result<Value, Error> {
+        let answer = self.http.call_hedged(path, Bytes::from(request.to_string())).await?;
+        Self::read_answer(answer)
+    }
+
+    fn read_answer((status, body): (StatusCode, Bytes)) -> Result<Value, Error> {
         let answer: Option<Value> = serde_json::from_slice(&body).ok();
         match answer {
             Some(answer) if status.is_success() && answer.get("error").is_none() => Ok(answer),
@@ -174,7 +185,7 @@ impl Etcd {
 
     async fn keep_alive_now(&self, lease: LeaseId) -> Result<(), Error> {
         let request = json!({ "ID": lease.0.to_string() });
-        let answer = self.call("/v3/lease/keepalive", &request).await?;
+        let answer = self.call_hedged("/v3/lease/keepalive", &request).await?;
         match number(&answer["result"]["TTL"]) {
             // JSON leaves out zeros: a lease that is over has no time to live.
             None | Some(0) => Err(Error::LeaseOver),

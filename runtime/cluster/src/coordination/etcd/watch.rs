@@ -58,8 +58,14 @@ impl EtcdWatch {
                 self.read_line(&line)?;
                 continue;
             }
-            if self.open.is_none() {
-                self.begin().await?;
+            match &self.open {
+                None => self.begin().await?,
+                // A frozen endpoint says nothing, and keeps its connections.
+                Some((connection, _)) if !self.http.is_current(connection) => {
+                    let told = "calls go to another endpoint now, and the watch has to";
+                    return Err(Error::Unreachable(told.to_owned()));
+                }
+                Some(_) => {}
             }
             let Some((connection, body)) = &mut self.open else { return Err(nonsense()) };
             let piece = connection.piece(body).await?;
