@@ -37,8 +37,11 @@ impl EtcdMembers {
         let directory = tempfile::tempdir().unwrap();
         let ports: Vec<[u16; 2]> = (0..MEMBERS).map(|_| free_ports()).collect();
         let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let all: Vec<String> =
-            ports.iter().enumerate().map(|(at, [_, peer])| format!("m{at}={}", url(*peer))).collect();
+        let all: Vec<String> = ports
+            .iter()
+            .enumerate()
+            .map(|(at, [_, peer])| format!("m{at}={}", url(*peer)))
+            .collect();
         let start = |(at, [client, peer]): (usize, &[u16; 2])| {
             start_member(directory.path(), at, [&url(*client), &url(*peer)], &all.join(","))
         };
