@@ -101,7 +101,6 @@ fn a_socket_answers_again_once_files_can_be_opened() {
     });
     block_on(listening).unwrap();
     let client_handle = transport::connect(&socket).expect("it still listens");
-    let text = Bytes::from_static(b"here");
-    let answer = block_on(client_handle.spawn(NodeId::fs(0), echo::Say { text, hops: 0 }));
-    assert_eq!(answer.unwrap().0, &b"here"[..]);
+    let answer = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 1 });
+    assert!(block_on(answer).is_ok());
 }
