@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use client::volume::OpenError;
+use transport::tls::KeyFolderError;
 use volume::VolumeError;
 
 /// An operation failed.
@@ -121,6 +122,12 @@ pub enum MountFailure {
     HidesVolume,
     #[error("the system refuses: {0}; look at its limits of threads and files")]
     System(#[from] io::Error),
+}
+
+impl From<KeyFolderError> for CommandFailure {
+    fn from(error: KeyFolderError) -> Self {
+        Self::Wrong(error.to_string())
+    }
 }
 
 impl CommandFailure {

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+#[cfg(feature = "tls")]
+use super::tls::PeerCertificate;
 use runtime::metrics::{MetricKind, MetricsPage};
 use runtime::net::ByteStream;
 
@@ -221,8 +223,13 @@ impl Guard {
             Security::None => Ok((stream, PeerIdentity::Nothing)),
             #[cfg(feature = "tls")]
             Security::Tls(keys) => {
-                let (stream, certificate) = keys.receive(stream).await?;
-                Ok((stream, PeerIdentity::Certificate(certificate)))
+                match keys.receive(stream).await? {
+                    (stream, PeerCertificate::Process(number)) => {
+                        Ok((stream, PeerIdentity::Process(number)))
+                    }
+                    // A client is no process, whatever it says.
+                    _ => Err(io::ErrorKind::PermissionDenied.into()),
+                }
             }
         }
     }
@@ -232,9 +239,9 @@ impl Guard {
 pub(super) enum PeerIdentity {
     /// It was not asked to.
     Nothing,
-    /// It has the key of this certificate.
+    /// It has the key of this process.
     #[cfg(feature = "tls")]
-    Certificate(super::tls::Certificate),
+    Process(u32),
 }
 
 impl PeerIdentity {
@@ -246,7 +253,7 @@ impl PeerIdentity {
                 true
             }
             #[cfg(feature = "tls")]
-            Self::Certificate(certificate) => super::tls::is_of(certificate, number),
+            Self::Process(proven) => *proven == number,
         }
     }
 }

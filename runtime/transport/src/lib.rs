@@ -18,6 +18,7 @@
 //! | `client.rs`, `server.rs` | the two sides of a connection |
 //! | `frame.rs` | the bytes of a frame |
 //! | `guard.rs` | who may connect; counts of refused connections |
+//! | `identity/` | who a client is: tokens |
 //! | `fast_path.rs` | the choice between the connection and libfabric |
 
 mod client;
@@ -26,6 +27,8 @@ pub mod fabric;
 mod fast_path;
 mod frame;
 mod guard;
+#[cfg(feature = "tls")]
+pub mod identity;
 mod links;
 mod routes;
 mod server;

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
+use transport::tls::CERTIFICATE_DAYS;
+
 use super::file::MachineFile;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
-
-/// Default validity of certificates, in days.
-pub(super) const DAYS: u32 = 398;
 
 /// Make keys for processes of a cluster, by which they know each other.
 ///
@@ -30,7 +29,7 @@ pub(super) struct Certify {
     #[arg(long)]
     renew: bool,
     /// How long the certificates hold.
-    #[arg(long, value_name = "DAYS", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
+    #[arg(long, value_name = "DAYS", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
 }
 

@@ -7,9 +7,9 @@ use cluster::coordination::Tls;
 use cluster::membership::{Founder, ProcessId};
 use serde::Deserialize;
 use transport::fabric::{FabricOptions, Provider};
+use transport::tls::KeyFolder;
 use volume::cluster::{ClusterShape, Engine};
 
-use super::keys::KeyFolder;
 use crate::exit::CommandFailure;
 use crate::size::{ByteSize, cache_size};
 

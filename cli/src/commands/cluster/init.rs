@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use transport::tls::CERTIFICATE_DAYS;
 use volume::cluster;
 
-use super::certify::DAYS;
 use super::file::{EXAMPLE, MachineFile};
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
@@ -38,7 +38,7 @@ impl Init {
         let shape = file.shape()?;
         let keys = file.keys();
         if !self.insecure {
-            keys.certify(&file.numbers(), DAYS, false)?;
+            keys.certify(&file.numbers(), CERTIFICATE_DAYS, false)?;
         }
         let made = cluster::bootstrap(&file.engine()?, &shape);
         let geometry =

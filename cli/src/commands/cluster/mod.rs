@@ -3,7 +3,6 @@
 mod certify;
 mod file;
 mod init;
-mod keys;
 mod members;
 mod serve;
 mod status;

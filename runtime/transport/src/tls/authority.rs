@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-use super::process_name;
+use super::certificate::{HostCertificate, process_name};
 
 /// Ten years: then the cluster needs a new authority.
 const AUTHORITY_DAYS: u32 = 3_653;
@@ -17,8 +17,17 @@ const DAY: Duration = Duration::from_hours(24);
 
 /// A key could not be made or read.
 #[derive(Debug, thiserror::Error)]
-#[error("a key or certificate cannot be made: {0}")]
-pub struct AuthorityError(#[from] rcgen::Error);
+pub enum AuthorityError {
+    /// The library refused.
+    #[error("a key or certificate cannot be made: {0}")]
+    Library(#[from] rcgen::Error),
+    /// A host cannot have this name.
+    #[error(
+        "'{0}' cannot be the name of a host: take its host name, in lower-case letters, digits, '-' \
+         and '.', with at most 56 characters before the first '.'"
+    )]
+    HostName(String),
+}
 
 /// A certificate and its key, in PEM.
 #[derive(Clone)]
@@ -35,7 +44,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Vouches for the processes of one cluster.
+/// Vouches for the processes of one cluster and the hosts of its clients.
 pub struct Authority(Issuer<'static, KeyPair>);
 
 impl std::fmt::Debug for Authority {
@@ -90,12 +99,38 @@ impl Authority {
         length: Duration,
     ) -> Result<Identity, AuthorityError> {
         let name = process_name(number);
-        let mut params = CertificateParams::new(vec![name.clone()])?;
-        params.distinguished_name = named(&name);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let params = CertificateParams::new(vec![name.clone()])?;
         // Each process connects, and is connected to.
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params, &name, usages, (now, length))
+    }
+
+    /// A new key for a host of clients, and its certificate, valid from `now` (since 1970) for
+    /// `length`.
+    pub fn certify_host(
+        &self,
+        host: &HostCertificate,
+        now: Duration,
+        length: Duration,
+    ) -> Result<Identity, AuthorityError> {
+        let name = host.dns_name();
+        let name = name.ok_or_else(|| AuthorityError::HostName(host.name.clone()))?;
+        let mut params = CertificateParams::new(vec![name.clone()])?;
+        params.subject_alt_names.push(SanType::URI(host.uri().try_into()?));
+        // It connects only: its key makes no server.
+        self.issue(params, &name, vec![ExtendedKeyUsagePurpose::ClientAuth], (now, length))
+    }
+
+    fn issue(
+        &self,
+        mut params: CertificateParams,
+        name: &str,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+        (now, length): (Duration, Duration),
+    ) -> Result<Identity, AuthorityError> {
+        params.distinguished_name = named(name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = usages;
         params.use_authority_key_identifier_extension = true;
         valid(&mut params, now, length);
         let key = KeyPair::generate()?;

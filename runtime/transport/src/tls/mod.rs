@@ -1,9 +1,11 @@
 //! Connections between processes under TLS 1.3 (RFC 8446), with certificates of both sides (ADR
 //! 43).
 //!
-//! One authority vouches for the processes of one cluster and for nothing else. The certificate of
-//! process 7 has the name `process-7.mdfs`; the client checks that name, and the server compares
-//! the certificate with what the client says of itself. No session is resumed and nothing is sent
+//! One authority vouches for the processes of one cluster, for the hosts of its clients, and for
+//! nothing else. The certificate of process 7 has the name `process-7.mdfs`; the side that connects
+//! checks that name, and the other side compares the certificate with what is said in `Hello`. A
+//! host of clients has the name `client-HOST.mdfs` and the limits of ADR 77, and can be no server;
+//! a client without a certificate must show a token. No session is resumed and nothing is sent
 //! before the handshake is over, so each connection has keys of its own and nothing of one can be
 //! used in another; within one, TLS numbers its records.
 //!
@@ -11,9 +13,16 @@
 //! | --- | --- |
 //! | `mod.rs` | the keys of a process |
 //! | `authority.rs` | who makes certificates |
+//! | `certificate.rs` | whom a certificate names |
+//! | `client.rs` | the keys of a client |
+//! | `files.rs`, `folder.rs` | files with secrets; the keys of a cluster or volume |
 //! | `session.rs` | a protected byte stream over any other |
 
 mod authority;
+mod certificate;
+mod client;
+mod files;
+mod folder;
 mod session;
 
 use std::io;
@@ -21,13 +30,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
-use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
+use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::server::{
-    NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier,
-};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{
     CertificateError as Why, ClientConfig, ClientConnection, Error as TlsError, RootCertStore,
@@ -35,6 +42,13 @@ use tokio_rustls::rustls::{
 };
 
 pub use self::authority::{Authority, AuthorityError, Identity};
+use self::certificate::server_name;
+pub use self::certificate::{ALL_IDS, HostCertificate, PeerCertificate, id_range, process_name};
+pub use self::client::{ClientKeyError, ClientKeys};
+pub use self::files::{FileError, read_secret, write_secret};
+pub use self::folder::{
+    CERTIFICATE_DAYS, IssuedCertificates, KeyFolder, KeyFolderError, VOLUME_PROCESS, volume_keys,
+};
 use runtime::net::ByteStream;
 
 /// What both sides speak above TLS (RFC 7301): a key of a cluster serves no other purpose.
@@ -42,11 +56,6 @@ const SPOKEN: &[u8] = b"mdfs/1";
 
 /// The certificate of the other side, which the authority has signed.
 pub type Certificate = CertificateDer<'static>;
-
-/// The name of a process in its certificate.
-pub fn process_name(number: u32) -> String {
-    format!("process-{number}.mdfs")
-}
 
 /// The keys of a process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -104,16 +113,6 @@ fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..all }
 }
 
-fn name(number: u32) -> ServerName<'static> {
-    ServerName::try_from(process_name(number)).expect("the name of a process is a host name")
-}
-
-/// Is this the certificate of process `number`?
-pub(super) fn is_of(certificate: &Certificate, number: u32) -> bool {
-    ParsedCertificate::try_from(certificate)
-        .is_ok_and(|parsed| verify_server_name(&parsed, &name(number)).is_ok())
-}
-
 impl Keys {
     /// The keys of process `number`, all in PEM. Refuses what others would refuse.
     pub fn new(number: u32, authority: &[u8], identity: &Identity) -> Result<Self, KeyError> {
@@ -131,6 +130,8 @@ impl Keys {
             .build()
             .map_err(unusable("certificate of the authority"))?;
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+            // A client without one shows a token; what it may do is decided above.
+            .allow_unauthenticated()
             .build()
             .map_err(unusable("certificate of the authority"))?;
 
@@ -168,7 +169,7 @@ impl Keys {
     fn hold_at(&self, time: UnixTime) -> Result<(), KeyError> {
         let (verifier, own) = (&self.verifier, &self.certificate);
         let number = self.number;
-        match verifier.verify_server_cert(own, &[], &name(number), &[], time) {
+        match verifier.verify_server_cert(own, &[], &server_name(number), &[], time) {
             Ok(_) => Ok(()),
             Err(TlsError::InvalidCertificate(why)) => Err(match why {
                 Why::Expired | Why::ExpiredContext { .. } => KeyError::Expired(number),
@@ -185,15 +186,15 @@ impl Keys {
 
     /// As the side that connects, to process `wanted` and to no other.
     pub async fn greet(&self, stream: ByteStream, wanted: u32) -> io::Result<ByteStream> {
-        let connection = ClientConnection::new(self.client.clone(), name(wanted));
+        let connection = ClientConnection::new(self.client.clone(), server_name(wanted));
         let connection = connection.map_err(session::invalid)?;
         Ok(session::open(connection.into(), stream).await?.0)
     }
 
-    /// As the side that is connected to; with the certificate of the other.
-    pub async fn receive(&self, stream: ByteStream) -> io::Result<(ByteStream, Certificate)> {
+    /// As the side that is connected to; with what the other side has proved.
+    pub async fn receive(&self, stream: ByteStream) -> io::Result<(ByteStream, PeerCertificate)> {
         let connection = ServerConnection::new(self.server.clone()).map_err(session::invalid)?;
         let (stream, certificate) = session::open(connection.into(), stream).await?;
-        Ok((stream, certificate.ok_or(io::ErrorKind::PermissionDenied)?))
+        Ok((stream, PeerCertificate::of(certificate.as_ref())?))
     }
 }
