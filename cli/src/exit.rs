@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use client::VolumeAddress;
 use client::volume::OpenError;
 use transport::tls::KeyFolderError;
 use volume::VolumeError;
@@ -47,8 +48,13 @@ pub enum CommandFailure {
     #[error("cannot {operation} volume {}: {error}", volume.display())]
     Serve { operation: &'static str, volume: PathBuf, error: ServeError },
     /// The volume is open but cannot be mounted, or was not unmounted cleanly.
-    #[error("cannot {operation} volume {} at {}: {error}", volume.display(), point.display())]
-    Mount { operation: &'static str, volume: PathBuf, point: PathBuf, error: Box<MountFailure> },
+    #[error("cannot {operation} volume {volume} at {}: {error}", point.display())]
+    Mount {
+        operation: &'static str,
+        volume: VolumeAddress,
+        point: PathBuf,
+        error: Box<MountFailure>,
+    },
     /// Something in the volume.
     #[error("cannot {operation} {volume}:{path}: {cause}; {advice}")]
     Inside {
@@ -132,9 +138,9 @@ impl From<KeyFolderError> for CommandFailure {
 
 impl CommandFailure {
     /// An operation in the volume `volume` failed.
-    pub fn inside(volume: &Path, error: client::Error) -> Self {
+    pub fn inside(volume: &VolumeAddress, error: client::Error) -> Self {
         let client::Error { operation, path, cause } = error;
-        let volume = volume.display().to_string();
+        let volume = volume.to_string();
         let path = format!("/{}", path.trim_start_matches('/'));
         Self::Inside { operation, volume, path, cause, advice: cause.advice() }
     }

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `commands/` | one command each: its arguments, its help, what it does |
 //! | `volume_path.rs` | `VOL:/path` |
+//! | `connection.rs` | how the servers of a volume are reached |
 //! | `size.rs` | sizes on the command line and in the output |
 //! | `copy/` | copies of files and trees between this computer and volumes |
 //! | `tree/` | one interface to the files of both |
@@ -22,6 +23,7 @@
 
 mod commands;
 pub mod completion;
+pub mod connection;
 mod copy;
 pub mod exit;
 pub mod local;

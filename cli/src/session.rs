@@ -2,20 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use client::VolumeAddress;
 use client::blocking::Volume;
+use client::volume::{ConnectOptions, OpenCause, OpenError};
 use serde::Serialize;
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 
-type OpenVolume = dyn Fn(&Path) -> Result<Volume, CommandFailure>;
+type OpenVolume = dyn Fn(&VolumeAddress) -> Result<Volume, CommandFailure>;
 
 /// One run of the program.
 pub struct CommandSession {
-    open: Box<OpenVolume>,
+    /// How tests open volumes; without it they are opened as `connection` says.
+    open: Option<Box<OpenVolume>>,
+    connection: ConnectionArguments,
     /// Those that are open: each only once, since a process has a volume alone.
-    volumes: BTreeMap<PathBuf, Volume>,
+    volumes: BTreeMap<VolumeAddress, Volume>,
     out: Box<dyn Write>,
     /// The output is a terminal.
     pub terminal: bool,
@@ -25,28 +30,51 @@ impl CommandSession {
     /// Opens real volumes and prints to standard output.
     pub fn of_this_process() -> Self {
         let out = io::BufWriter::new(io::stdout());
-        let open = |directory: &Path| Ok(client::volume::open(directory)?);
-        let terminal = io::stdout().is_terminal();
-        Self { open: Box::new(open), volumes: BTreeMap::new(), out: Box::new(out), terminal }
+        Self { terminal: io::stdout().is_terminal(), ..Self::printing_to(out) }
     }
 
     /// Opens volumes with `open` and prints to `out`, for tests.
     pub fn new(
-        open: impl Fn(&Path) -> Result<Volume, CommandFailure> + 'static,
+        open: impl Fn(&VolumeAddress) -> Result<Volume, CommandFailure> + 'static,
         out: impl Write + 'static,
     ) -> Self {
-        let volumes = BTreeMap::new();
-        Self { open: Box::new(open), volumes, out: Box::new(out), terminal: false }
+        Self { open: Some(Box::new(open)), ..Self::printing_to(out) }
     }
 
-    /// The volume in `directory`; opened if it is not yet.
-    pub fn open(&mut self, directory: &Path) -> Result<Volume, CommandFailure> {
-        if let Some(volume) = self.volumes.get(directory) {
+    fn printing_to(out: impl Write + 'static) -> Self {
+        let (connection, volumes) = (ConnectionArguments::default(), BTreeMap::new());
+        Self { open: None, connection, volumes, out: Box::new(out), terminal: false }
+    }
+
+    /// Volumes are opened as these options say.
+    pub fn connect_with(&mut self, connection: &ConnectionArguments) {
+        self.connection = connection.clone();
+    }
+
+    /// The volume at `address`; opened if it is not yet.
+    pub fn open(&mut self, address: &VolumeAddress) -> Result<Volume, CommandFailure> {
+        if let Some(volume) = self.volumes.get(address) {
             return Ok(volume.clone());
         }
-        let volume = (self.open)(directory)?;
-        self.volumes.insert(directory.to_owned(), volume.clone());
+        let volume = self.open_again(address)?;
+        self.volumes.insert(address.clone(), volume.clone());
         Ok(volume)
+    }
+
+    /// Opens the volume at `address` by a connection of its own.
+    pub fn open_again(&self, address: &VolumeAddress) -> Result<Volume, CommandFailure> {
+        match &self.open {
+            Some(open) => open(address),
+            None => Ok(client::volume::connect(address, &self.options(address)?)?),
+        }
+    }
+
+    /// How the volume at `address` is opened.
+    fn options(&self, address: &VolumeAddress) -> Result<ConnectOptions, OpenError> {
+        self.connection.options().map_err(|error| OpenError {
+            address: address.clone(),
+            cause: OpenCause::NoCredentials(error),
+        })
     }
 
     /// Prints bytes.
@@ -68,8 +96,8 @@ impl CommandSession {
 
     /// Makes durable what the command has done, and prints what is still held back.
     pub fn finish(&mut self) -> Result<(), CommandFailure> {
-        for (directory, volume) in std::mem::take(&mut self.volumes) {
-            volume.finish().map_err(|error| CommandFailure::inside(&directory, error))?;
+        for (address, volume) in std::mem::take(&mut self.volumes) {
+            volume.finish().map_err(|error| CommandFailure::inside(&address, error))?;
         }
         self.flush()
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{CommandFactory as _, Parser as _};
 use client::blocking::Volume;
-use client::{Change, Credentials};
+use client::{Change, Credentials, VolumeAddress};
 use fileio::model::machine;
 use runtime::seed::Rng;
 
@@ -54,8 +54,8 @@ impl TestProgram {
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let screen = CapturedOutput::default();
         let volume = self.volume.clone();
-        let open = move |directory: &Path| {
-            assert_eq!(directory, Path::new("VOL"));
+        let open = move |address: &VolumeAddress| {
+            assert_eq!(address, &VolumeAddress::from(Path::new("VOL")));
             Ok(volume.clone())
         };
         let mut session = CommandSession::new(open, screen.clone());
@@ -269,7 +269,35 @@ fn a_failure_names_the_thing_the_cause_and_the_next_step() {
     let long = format!("VOL:/{}", "x".repeat(256));
     assert!(text(&["mkdir", &long]).contains("a name has at most 255 bytes; correct the path"));
     assert!(text(&["mv", "VOL:/a", "other:/a"]).contains("use `mdfs cp`"));
-    assert!(text(&["ls", "VOL"]).contains("write the volume's directory, a colon and a path"));
+    assert!(
+        text(&["ls", "VOL"])
+            .contains("write the volume's directory or address, a colon and a path")
+    );
     assert!(text(&["frobnicate"]).contains("unrecognized subcommand"));
     assert!(text(&["get", "VOL:/", &mdfs.local("x")]).contains("copy it with -r"));
+}
+
+#[test]
+fn an_address_of_servers_is_understood_wherever_a_volume_is() {
+    let mdfs = TestProgram::new();
+    let directory_only = "this command works on the files of the volume";
+    for command in ["serve", "format", "check", "scrub"] {
+        let error = mdfs.run(&[command, "mdfs://h/v"]).unwrap_err();
+        assert!(error.contains(directory_only), "{command}: {error}");
+    }
+    let wrong = "write mdfs://HOST[:PORT]";
+    for arguments in [
+        &["cp", "mdfs://h:/f", "out"][..],
+        &["cp", "in", "mdfs://h/v:0/:/f"],
+        &["ls", "mdfs://h:x/v:/"],
+        &["cat", "mdfs://[::/v:/f"],
+        &["df", "mdfs://h"],
+        &["mount", "mdfs://h", "/mnt"],
+    ] {
+        let error = mdfs.run(arguments).unwrap_err();
+        assert!(error.contains(wrong), "{arguments:?}: {error}");
+    }
+    assert!(MdfsProgram::try_parse_from(["mdfs", "mount", "mdfs://h,[::1]:9/v", "/mnt"]).is_ok());
+    let options = ["mdfs", "cp", "--token", "t", "--timeout", "forever", "mdfs://h/v:/f", "out"];
+    assert!(MdfsProgram::try_parse_from(options).is_ok());
 }

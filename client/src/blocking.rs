@@ -200,9 +200,8 @@ blocking_methods! {
     }
 }
 
-/// The mark of one client, different from every other's: it marks its calls.
-#[allow(clippy::disallowed_types, reason = "an ordinary thread has no context to draw from")]
+/// The mark of one client, different from every other's, also from those of forked processes: it
+/// marks its calls.
 pub fn random_client() -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    RandomState::new().hash_one(0)
+    runtime::seed::fresh_seed()
 }

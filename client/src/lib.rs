@@ -33,8 +33,9 @@
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
 //! | `kind.rs` | the bits of a mode for the kind of a file |
-//! | `volume.rs` | opening a volume; `process.rs` who this process is |
+//! | `volume.rs` | opening a volume; `address.rs` where it is; `process.rs` who this process is |
 
+pub mod address;
 pub mod blocking;
 pub mod directory;
 pub mod error;
@@ -53,6 +54,7 @@ pub mod volume;
 mod walk;
 pub mod xattrs;
 
+pub use address::VolumeAddress;
 pub use directory::ReadDir;
 pub use error::{Cause, Error};
 // For clients that work by handle, not by path: every request of the applications interface.

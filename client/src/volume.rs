@@ -1,23 +1,34 @@
-//! Opening a volume by its directory.
+//! Opening a volume by its address.
 
+use std::env;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use runtime::ClientHandle;
 #[cfg(feature = "embedded")]
 use volume::{RunOptions, RunningVolume, VolumeError};
 
 use crate::Credentials;
+use crate::address::{BadVolumeAddress, VolumeAddress};
 use crate::blocking::Volume;
 
 /// The socket at which a server answers, in the volume's directory.
 pub const SOCKET_NAME: &str = "mdfs.sock";
 
+/// How long a request waits for a server that is away, unless the program says otherwise.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The environment variable with the path of a token file.
+pub const TOKEN_VARIABLE: &str = "MDFS_TOKEN";
+
 /// A volume could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open volume {}: {cause}", directory.display())]
+#[error("cannot open volume {address}: {cause}")]
 pub struct OpenError {
-    /// The volume's directory.
-    pub directory: PathBuf,
+    /// Where the volume should be.
+    pub address: VolumeAddress,
     /// Why.
     pub cause: OpenCause,
 }
@@ -41,6 +52,12 @@ pub enum OpenCause {
     /// This process does not know who it is.
     #[error("who asks is not known: {0}")]
     NoCredentials(#[source] io::Error),
+    /// The address makes no sense.
+    #[error(transparent)]
+    BadAddress(#[from] BadVolumeAddress),
+    /// This version cannot reach servers of other hosts.
+    #[error("servers of other hosts cannot be reached yet; run the command on a server's host")]
+    NoRemote,
 }
 
 impl OpenCause {
@@ -48,6 +65,8 @@ impl OpenCause {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoDirectory => libc::ENOENT,
+            Self::BadAddress(_) => libc::EINVAL,
+            Self::NoRemote => libc::EOPNOTSUPP,
             #[cfg(feature = "embedded")]
             Self::Stack(_) => libc::EIO,
             Self::Unusable(cause) | Self::NotServed(cause) | Self::NoCredentials(cause) => {
@@ -57,33 +76,108 @@ impl OpenCause {
     }
 }
 
-/// Opens the volume in `directory` as the user of this process: through the server that serves it,
-/// else, with the feature `embedded`, in this process, which then has it alone. [`Volume::finish`]
-/// it.
-pub fn open(directory: &Path) -> Result<Volume, OpenError> {
-    let failed = |cause| OpenError { directory: directory.to_owned(), cause };
-    let who =
-        crate::process::credentials().map_err(|error| failed(OpenCause::NoCredentials(error)))?;
-    open_as(directory, who).map_err(failed)
+/// How a client connects: as which user, with what to prove it, and how patiently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// The user.
+    pub who: Credentials,
+    /// A file with a user token and the certificate of its authority. Without one, the file
+    /// `VOLUME.token` of the configuration folder is used, if it exists.
+    pub token: Option<PathBuf>,
+    /// A file with the certificate of this host and its key. Without one, the file `client.pem` of
+    /// the configuration folder is used, if it exists.
+    pub keys: Option<PathBuf>,
+    /// How long a request waits for a server that is away; for ever if `None`.
+    pub timeout: Option<Duration>,
 }
 
-fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
+impl ConnectOptions {
+    /// As the user of this process, with the token that the environment names ([`TOKEN_VARIABLE`])
+    /// and a timeout of [`TIMEOUT`].
+    pub fn of_this_process() -> io::Result<Self> {
+        let who = crate::process::credentials()?;
+        let token = env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT) })
+    }
+
+    /// The token file for a volume, if there is one.
+    pub fn token_file(&self, volume: &str) -> Option<PathBuf> {
+        self.token.clone().or_else(|| in_configuration(&format!("{volume}.token")))
+    }
+
+    /// The file with the certificate of this host, if there is one.
+    pub fn keys_file(&self) -> Option<PathBuf> {
+        self.keys.clone().or_else(|| in_configuration("client.pem"))
+    }
+}
+
+/// A file of the user's configuration folder, if it exists.
+fn in_configuration(name: &str) -> Option<PathBuf> {
+    let folder = configuration_folder(env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"))?;
+    Some(folder.join(name)).filter(|path| path.exists())
+}
+
+/// `$XDG_CONFIG_HOME/mdfs`, else `$HOME/.config/mdfs`. Relative folders are ignored, as the XDG
+/// base directory specification demands.
+fn configuration_folder(
+    configuration: Option<OsString>,
+    home: Option<OsString>,
+) -> Option<PathBuf> {
+    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let configuration = configuration.and_then(absolute);
+    let configuration =
+        configuration.or_else(|| home.and_then(absolute).map(|home| home.join(".config")))?;
+    Some(configuration.join("mdfs"))
+}
+
+/// Opens the volume in `directory` as the user of this process. See [`connect`].
+pub fn open(directory: &Path) -> Result<Volume, OpenError> {
+    connect_here(&VolumeAddress::from(directory))
+}
+
+/// Opens the volume at `address`, a directory or `mdfs://HOST[:PORT]/VOLUME`, as the user of this
+/// process. See [`connect`].
+pub fn open_address(address: impl AsRef<std::ffi::OsStr>) -> Result<Volume, OpenError> {
+    let address = address.as_ref();
+    let parsed = VolumeAddress::parse(address).map_err(|error| OpenError {
+        address: VolumeAddress::Directory(address.into()),
+        cause: error.into(),
+    })?;
+    connect_here(&parsed)
+}
+
+fn connect_here(address: &VolumeAddress) -> Result<Volume, OpenError> {
+    let options = ConnectOptions::of_this_process().map_err(|error| OpenError {
+        address: address.clone(),
+        cause: OpenCause::NoCredentials(error),
+    })?;
+    connect(address, &options)
+}
+
+/// Opens a volume: through its servers, else, if it is in a directory of this host and with the
+/// feature `embedded`, in this process, which then has it alone. [`Volume::finish`] it.
+pub fn connect(address: &VolumeAddress, options: &ConnectOptions) -> Result<Volume, OpenError> {
+    let opened = match (reach(address, options), address) {
+        (Ok(client_handle), _) => Ok(Volume::new(client_handle, options.who.clone())),
+        (Err(OpenCause::NotServed(error)), VolumeAddress::Directory(directory)) => {
+            open_unserved(directory, options.who.clone(), error)
+        }
+        (Err(cause), _) => Err(cause),
+    };
+    opened.map_err(|cause| OpenError { address: address.clone(), cause })
+}
+
+/// Connects to the servers of a volume, for clients that work by handle.
+pub fn reach(address: &VolumeAddress, _: &ConnectOptions) -> Result<ClientHandle, OpenCause> {
+    let VolumeAddress::Directory(directory) = address else { return Err(OpenCause::NoRemote) };
     if !directory.is_dir() {
         return Err(OpenCause::NoDirectory);
     }
-    match transport::connect(&directory.join(SOCKET_NAME)) {
-        Ok(client_handle) => Ok(Volume::new(client_handle, who)),
+    transport::connect(&directory.join(SOCKET_NAME)).map_err(|error| match error.kind() {
         // Never served, or left behind by a server that crashed.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-            ) =>
-        {
-            open_unserved(directory, who, error)
-        }
-        Err(error) => Err(OpenCause::Unusable(error)),
-    }
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => OpenCause::NotServed(error),
+        _ => OpenCause::Unusable(error),
+    })
 }
 
 #[cfg(not(feature = "embedded"))]
@@ -108,5 +202,30 @@ impl Drop for EmbeddedVolume {
         if let Err(error) = self.0.flush() {
             tracing::error!(%error, "a volume was dropped, not finished, and its last data are lost");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_folder_is_that_of_xdg() {
+        let folder = |configuration: Option<&str>, home: Option<&str>| {
+            configuration_folder(configuration.map(OsString::from), home.map(OsString::from))
+        };
+        let some = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(folder(Some("/c"), Some("/h")), some("/c/mdfs"));
+        assert_eq!(folder(None, Some("/h")), some("/h/.config/mdfs"));
+        assert_eq!(folder(Some("relative"), Some("/h")), some("/h/.config/mdfs"));
+        assert_eq!(folder(None, None), None);
+    }
+
+    #[test]
+    fn a_token_of_the_caller_goes_before_that_of_the_folder() {
+        let token = PathBuf::from("/somewhere/token");
+        let who = Credentials::root();
+        let options = ConnectOptions { who, token: Some(token.clone()), keys: None, timeout: None };
+        assert_eq!(options.token_file("scratch"), Some(token));
     }
 }

@@ -1,5 +1,7 @@
 //! Random numbers from a seed: the same seed, the same numbers, on every machine.
 
+use rustix::rand::{GetRandomFlags, getrandom};
+
 /// A small, fast generator (xoshiro256**, seeded by splitmix64). Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng {
@@ -66,11 +68,15 @@ pub fn with_seed(body: impl FnOnce(&mut Rng)) {
     std::mem::forget(reporter);
 }
 
-/// A random seed.
-#[allow(clippy::disallowed_types, reason = "a fresh seed is the one thing that must differ")]
+/// A random seed. Drawn from the kernel: a forked child would repeat whatever is kept in memory.
 pub fn fresh_seed() -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    RandomState::new().hash_one(0)
+    let mut seed = [0; 8];
+    let mut filled = 0;
+    while filled < seed.len() {
+        // Fails only if a signal interrupts it.
+        filled += getrandom(&mut seed[filled..], GetRandomFlags::empty()).unwrap_or(0);
+    }
+    u64::from_ne_bytes(seed)
 }
 
 struct Reporter {

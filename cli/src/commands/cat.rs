@@ -4,6 +4,7 @@ use client::OpenOptions;
 use futures::executor::block_on;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::local::CHUNK;
 use crate::session::CommandSession;
@@ -18,6 +19,8 @@ const AHEAD: usize = 4;
   mdfs cat scratch:/run1/log.txt
   mdfs cat scratch:/run1/part-0 scratch:/run1/part-1 > whole")]
 pub(crate) struct Cat {
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// The files, one after the other.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser(), required = true)]
     files: Vec<VolumePath>,
@@ -25,6 +28,7 @@ pub(crate) struct Cat {
 
 impl Cat {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         for file in &self.files {
             print(file, session)?;
         }

@@ -8,6 +8,7 @@ use client::volume::{OpenCause, OpenError};
 use serde::Serialize;
 use volume::{CheckOptions, CheckResult, CheckStep, Summary};
 
+use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
 use crate::output::table;
 use crate::progress::Progress;
@@ -39,7 +40,7 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
     /// The volume's directory.
-    #[arg(value_name = "VOL")]
+    #[arg(value_name = "VOL", value_parser = volume_directory())]
     volume: PathBuf,
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct Scrub {
     #[arg(long)]
     json: bool,
     /// The volume's directory.
-    #[arg(value_name = "VOL")]
+    #[arg(value_name = "VOL", value_parser = volume_directory())]
     volume: PathBuf,
 }
 
@@ -129,7 +130,7 @@ fn run(
             "--rate 0 reads nothing; leave it out for no limit".to_owned(),
         ));
     }
-    let opened = |cause| OpenError { directory: volume.to_owned(), cause };
+    let opened = |cause| OpenError { address: volume.into(), cause };
     if !volume.is_dir() {
         return Err(opened(OpenCause::NoDirectory).into());
     }

@@ -1,7 +1,6 @@
 //! `mdfs cp`: copies in both directions, and between volumes.
 
-use std::ffi::OsString;
-
+use crate::connection::ConnectionArguments;
 use crate::copy::command::{self, CopyEnd};
 use crate::copy::{CopyOptions, JOBS};
 use crate::exit::CommandFailure;
@@ -60,16 +59,18 @@ pub(crate) struct Cp {
     /// what was copied: copy again with --checksum then.
     #[arg(long)]
     no_sync: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// What to copy, and last where to.
     #[arg(value_names = ["FROM", "TO"], num_args = 2.., required = true,
-          value_hint = clap::ValueHint::AnyPath)]
-    paths: Vec<OsString>,
+          value_parser = CopyEnd::parser(), value_hint = clap::ValueHint::AnyPath)]
+    paths: Vec<CopyEnd>,
 }
 
 impl Cp {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        let ends: Vec<CopyEnd> = self.paths.iter().map(|path| CopyEnd::parse(path)).collect();
-        let Some((destination, sources)) = ends.split_last() else { return Ok(()) };
+        session.connect_with(&self.connection);
+        let Some((destination, sources)) = self.paths.split_last() else { return Ok(()) };
         let Self { recursive, checksum, verify, all, .. } = *self;
         let (jobs, sync, exact) = (self.jobs.into(), !self.no_sync, self.no_target_directory);
         let owner = self.owner;

@@ -1,9 +1,9 @@
 //! `mdfs df`: space of a volume.
 
-use std::path::PathBuf;
-
+use client::VolumeAddress;
 use serde::Serialize;
 
+use crate::connection::{ConnectionArguments, volume_address};
 use crate::exit::CommandFailure;
 use crate::output::table;
 use crate::session::CommandSession;
@@ -18,9 +18,11 @@ pub(crate) struct Df {
     /// As JSON, in bytes.
     #[arg(long)]
     json: bool,
-    /// The volume's directory.
-    #[arg(value_name = "VOL")]
-    volume: PathBuf,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,10 +36,11 @@ struct SpaceReport {
 
 impl Df {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         let volume = session.open(&self.volume)?;
         let space = volume.space().map_err(|error| CommandFailure::inside(&self.volume, error))?;
         let report = SpaceReport {
-            volume: self.volume.display().to_string(),
+            volume: self.volume.to_string(),
             total_bytes: space.total_bytes,
             used_bytes: space.total_bytes.saturating_sub(space.free_bytes),
             free_bytes: space.free_bytes,

@@ -9,6 +9,7 @@ use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
 use volume::{FormatOptions, RunOptions};
 
+use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::size::{ByteSize, human};
@@ -24,7 +25,7 @@ use crate::size::{ByteSize, human};
   mdfs format scratch --disk /dev/sdb --disk /dev/sdc --disk-nodes 2")]
 pub(crate) struct FormatCommand {
     /// The directory of the volume; made if it does not exist.
-    #[arg(value_name = "VOL")]
+    #[arg(value_name = "VOL", value_parser = volume_directory())]
     volume: PathBuf,
     /// Disk nodes: groups of disks that work side by side.
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -84,7 +85,7 @@ impl FormatCommand {
 
     /// The root directory belongs to the user who makes the volume, not to root.
     fn give_to_user(&self) -> Result<(), CommandFailure> {
-        let failed = |cause| OpenError { directory: self.volume.clone(), cause };
+        let failed = |cause| OpenError { address: self.volume.as_path().into(), cause };
         let user = client::process::credentials();
         let user = user.map_err(|error| failed(OpenCause::NoCredentials(error)))?;
         if user.uid == 0 {
@@ -95,7 +96,7 @@ impl FormatCommand {
         let volume = Volume::new(running.client_handle(), Credentials::root());
         let owner = Change { uid: Some(user.uid), gid: Some(user.gid), ..Change::default() };
         let given = volume.set_attributes("/", owner);
-        given.map_err(|error| CommandFailure::inside(&self.volume, error))?;
+        given.map_err(|error| CommandFailure::inside(&self.volume.as_path().into(), error))?;
         running.stop().map_err(|error| failed(OpenCause::Stack(error)).into())
     }
 

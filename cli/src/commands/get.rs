@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::connection::ConnectionArguments;
 use crate::copy::CopyOptions;
 use crate::copy::command::{self, CopyEnd};
 use crate::exit::CommandFailure;
@@ -23,6 +24,8 @@ pub(crate) struct Get {
     /// Copy directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// What to copy.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
     from: VolumePath,
@@ -33,6 +36,7 @@ pub(crate) struct Get {
 
 impl Get {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         if self.to == Path::new("-") {
             return super::cat::print(&self.from, session);
         }

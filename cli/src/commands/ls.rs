@@ -3,6 +3,7 @@
 use client::blocking::Volume;
 use client::{Attributes, Kind};
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::output::{FileRecord, LIST_ALIGNED_RIGHT, ListedFile, list_row, printable, table};
 use crate::session::CommandSession;
@@ -25,6 +26,8 @@ pub(crate) struct Ls {
     /// As a JSON list, sizes in bytes.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// A directory or a file.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
     path: VolumePath,
@@ -32,6 +35,7 @@ pub(crate) struct Ls {
 
 impl Ls {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         let volume = session.open(&self.path.volume)?;
         let lines = self.lines(&volume);
         let lines = lines.map_err(|error| CommandFailure::inside(&self.path.volume, error))?;

@@ -1,5 +1,6 @@
 //! `mdfs mkdir`: makes directories.
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
@@ -13,6 +14,8 @@ pub(crate) struct Mkdir {
     /// Make the directories above too; what exists is no error.
     #[arg(short, long)]
     parents: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// The directories.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser(), required = true)]
     paths: Vec<VolumePath>,
@@ -20,6 +23,7 @@ pub(crate) struct Mkdir {
 
 impl Mkdir {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         for path in &self.paths {
             let volume = session.open(&path.volume)?;
             let made =

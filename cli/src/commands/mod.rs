@@ -28,8 +28,9 @@ use crate::session::CommandSession;
 
 /// Work with MDFS volumes.
 ///
-/// VOL is the directory of a volume; `VOL:/path` names a file in it, from the volume's root. A
-/// command asks the server that serves the volume, and opens the volume itself if none does.
+/// VOL is the directory of a volume, or `mdfs://HOST[:PORT][,HOST...]/VOLUME` for one behind
+/// servers of other hosts; `VOL:/path` names a file in it, from the volume's root. A command asks
+/// the server that serves the volume, and opens the volume of a directory itself if none does.
 #[derive(Debug, Parser)]
 #[command(name = "mdfs", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub(crate) struct MdfsProgram {

@@ -2,6 +2,7 @@
 
 use client::Kind;
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::volume_path::{VolumePath, join};
@@ -14,6 +15,8 @@ use crate::volume_path::{VolumePath, join};
   mdfs mv scratch:/run1/tmp scratch:/run1/result     another name
   mdfs mv scratch:/run1 scratch:/archive             into the directory scratch:/archive")]
 pub(crate) struct Mv {
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// The old name.
     #[arg(value_name = "VOL:/FROM", value_parser = VolumePath::parser())]
     from: VolumePath,
@@ -24,6 +27,7 @@ pub(crate) struct Mv {
 
 impl Mv {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         if self.from.volume != self.to.volume {
             let text = "a move stays within one volume; use `mdfs cp` between two";
             return Err(CommandFailure::Usage(text.into()));

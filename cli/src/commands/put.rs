@@ -9,6 +9,7 @@ use futures::executor::block_on;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use runtime::ClientHandle;
 
+use crate::connection::ConnectionArguments;
 use crate::copy::command::{self, CopyEnd};
 use crate::copy::{CopyOptions, PART_PREFIX};
 use crate::exit::CommandFailure;
@@ -32,6 +33,8 @@ pub(crate) struct Put {
     /// Copy directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// A file or directory of this computer; - for standard input.
     #[arg(value_name = "LOCAL", value_hint = clap::ValueHint::AnyPath)]
     from: PathBuf,
@@ -45,6 +48,7 @@ const BEHIND: usize = 4;
 
 impl Put {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         if self.from == Path::new("-") {
             return self.put_standard_input(session);
         }

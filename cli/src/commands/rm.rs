@@ -1,5 +1,6 @@
 //! `mdfs rm`: removes files and trees.
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::volume_path::VolumePath;
@@ -19,6 +20,8 @@ pub(crate) struct Rm {
     /// What does not exist is no error.
     #[arg(short, long)]
     force: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// What to remove.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser(), required = true)]
     paths: Vec<VolumePath>,
@@ -26,6 +29,7 @@ pub(crate) struct Rm {
 
 impl Rm {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         for path in &self.paths {
             let volume = session.open(&path.volume)?;
             let removed = if self.recursive {

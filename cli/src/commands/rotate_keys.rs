@@ -1,9 +1,9 @@
 //! `mdfs rotate-keys`: a new key under NFS file handles.
 
-use std::path::PathBuf;
-
+use client::VolumeAddress;
 use futures::executor::block_on;
 
+use crate::connection::{ConnectionArguments, volume_address};
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::signals::secret;
@@ -17,15 +17,18 @@ use crate::signals::secret;
 #[command(after_help = "Examples:
   mdfs rotate-keys scratch")]
 pub(crate) struct RotateKeys {
-    /// The volume's directory.
-    #[arg(value_name = "VOL")]
-    volume: PathBuf,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
 }
 
 impl RotateKeys {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         let failed = |why: String| {
-            let volume = self.volume.display();
+            let volume = &self.volume;
             CommandFailure::Wrong(format!(
                 "cannot rotate the keys of volume {volume}: {why}; try again"
             ))

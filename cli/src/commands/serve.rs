@@ -16,6 +16,7 @@ use runtime::embedded::connections_within_limit;
 use runtime::net::Address;
 use volume::{RunOptions, RunningVolume};
 
+use crate::connection::volume_directory;
 use crate::exit::{CommandFailure, ServeError};
 use crate::rpcbind::{self, RpcbindRegistration};
 use crate::session::CommandSession;
@@ -37,7 +38,7 @@ use crate::watch::StatusServer;
   curl http://127.0.0.1:9100/metrics")]
 pub(crate) struct Serve {
     /// The volume's directory.
-    #[arg(value_name = "VOL")]
+    #[arg(value_name = "VOL", value_parser = volume_directory())]
     volume: PathBuf,
     /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -85,7 +86,7 @@ impl Serve {
         let cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);
         let options = RunOptions { threads: self.threads, cache_bytes, prefault: self.prefault };
         let running = volume::open(volume, &options).map_err(|error| OpenError {
-            directory: volume.clone(),
+            address: volume.as_path().into(),
             cause: OpenCause::Stack(error),
         })?;
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;

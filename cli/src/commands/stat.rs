@@ -2,6 +2,7 @@
 
 use client::Kind;
 
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::output::{FileRecord, describe};
 use crate::session::CommandSession;
@@ -16,6 +17,8 @@ pub(crate) struct StatCommand {
     /// As JSON, sizes in bytes.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// The file.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
     path: VolumePath,
@@ -23,6 +26,7 @@ pub(crate) struct StatCommand {
 
 impl StatCommand {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         let volume = session.open(&self.path.volume)?;
         let inside = |error| CommandFailure::inside(&self.path.volume, error);
         let found = volume.symlink_metadata(&self.path.path).map_err(inside)?;

@@ -5,13 +5,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use client::VolumeAddress;
+
 use super::{CopyOptions, CopyTotals, TreeCopy};
 use crate::exit::{CommandFailure, STOPPED};
 use crate::progress::Progress;
 use crate::session::CommandSession;
 use crate::signals::EndSignals;
 use crate::tree::{FileInfo, FileTree, HostTree, VolumeFileTree, into, last_name, resolve};
-use crate::volume_path::VolumePath;
+use crate::volume_path::{BadVolumePath, VolumePath, is_address};
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
@@ -24,14 +27,20 @@ pub(crate) enum CopyEnd {
 
 impl CopyEnd {
     /// `VOL:/path` is in a volume, all else on this computer.
-    pub(crate) fn parse(text: &OsStr) -> Self {
+    pub(crate) fn parse(text: &OsStr) -> Result<Self, BadVolumePath> {
         match VolumePath::parse(text) {
-            Ok(path) => Self::VolumeFileTree(path),
-            Err(_) => Self::HostTree(text.into()),
+            Ok(path) => Ok(Self::VolumeFileTree(path)),
+            Err(bad) if is_address(text) => Err(bad),
+            Err(_) => Ok(Self::HostTree(text.into())),
         }
     }
 
-    fn volume(&self) -> Option<&Path> {
+    /// For the argument parser.
+    pub(crate) fn parser() -> ValueParser {
+        ValueParser::new(OsStringValueParser::new().try_map(|text| Self::parse(&text)))
+    }
+
+    fn volume(&self) -> Option<&VolumeAddress> {
         match self {
             Self::HostTree(_) => None,
             Self::VolumeFileTree(path) => Some(&path.volume),
@@ -48,9 +57,9 @@ impl CopyEnd {
     fn tree(&self, session: &mut CommandSession) -> Result<Box<dyn FileTree>, CommandFailure> {
         Ok(match self {
             Self::HostTree(_) => Box::new(HostTree),
-            Self::VolumeFileTree(VolumePath { volume: directory, .. }) => {
-                let volume = session.open(directory)?;
-                Box::new(VolumeFileTree { volume, directory: directory.clone() })
+            Self::VolumeFileTree(VolumePath { volume: address, .. }) => {
+                let volume = session.open(address)?;
+                Box::new(VolumeFileTree { volume, address: address.clone() })
             }
         })
     }

@@ -68,7 +68,7 @@ fn times(of: &FileInfo) -> Timestamps {
 }
 
 impl FileTree for HostTree {
-    fn volume(&self) -> Option<&Path> {
+    fn volume(&self) -> Option<&client::VolumeAddress> {
         None
     }
 

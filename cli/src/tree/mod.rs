@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bytes::Bytes;
-use client::{Kind, Time};
+use client::{Kind, Time, VolumeAddress};
 
 pub(crate) use self::host::HostTree;
 pub(crate) use self::volume_tree::VolumeFileTree;
@@ -70,8 +70,8 @@ pub(crate) type EntryVisitor<'a> = &'a mut dyn FnMut(&[u8], FileInfo) -> Result<
 
 /// Files by their paths. Used by many threads at once.
 pub(crate) trait FileTree: Sync {
-    /// The directory of the volume; none for the host.
-    fn volume(&self) -> Option<&Path>;
+    /// Where the volume is; none for the host.
+    fn volume(&self) -> Option<&VolumeAddress>;
 
     /// What is at `path`, of a symbolic link itself; none if nothing is.
     fn lookup(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure>;
@@ -116,7 +116,7 @@ pub(crate) trait FileTree: Sync {
     fn refuse(&self, operation: &'static str, path: &[u8], why: &'static str) -> CommandFailure {
         let path = Path::new(OsStr::from_bytes(path)).display();
         let thing = match self.volume() {
-            Some(volume) => format!("{}:{path}", volume.display()),
+            Some(volume) => format!("{volume}:{path}"),
             None => path.to_string(),
         };
         CommandFailure::Refused { operation, thing, why }

@@ -1,10 +1,8 @@
 //! The files of a volume.
 
-use std::path::{Path, PathBuf};
-
 use bytes::Bytes;
 use client::blocking::{BlockingFile, Volume};
-use client::{Attributes, Change, Kind, OpenOptions, SetTime};
+use client::{Attributes, Change, Kind, OpenOptions, SetTime, VolumeAddress};
 use futures::executor::block_on;
 
 use super::host::OWNER_BITS;
@@ -14,15 +12,15 @@ use crate::exit::CommandFailure;
 /// Only the owner may use what is not yet whole.
 const PART_MODE: u32 = 0o600;
 
-/// A volume and its directory.
+/// A volume and its address.
 pub(crate) struct VolumeFileTree {
     pub(crate) volume: Volume,
-    pub(crate) directory: PathBuf,
+    pub(crate) address: VolumeAddress,
 }
 
 struct VolumeFile {
     file: BlockingFile,
-    directory: PathBuf,
+    address: VolumeAddress,
 }
 
 fn node(of: &Attributes) -> FileInfo {
@@ -53,7 +51,7 @@ fn kept(of: &FileInfo) -> Change {
 
 impl VolumeFileTree {
     fn failed(&self, error: client::Error) -> CommandFailure {
-        CommandFailure::inside(&self.directory, error)
+        CommandFailure::inside(&self.address, error)
     }
 
     fn found(
@@ -72,13 +70,13 @@ impl VolumeFileTree {
         opened: Result<BlockingFile, client::Error>,
     ) -> Result<Box<dyn TreeFile>, CommandFailure> {
         let file = opened.map_err(|error| self.failed(error))?;
-        Ok(Box::new(VolumeFile { file, directory: self.directory.clone() }))
+        Ok(Box::new(VolumeFile { file, address: self.address.clone() }))
     }
 }
 
 impl FileTree for VolumeFileTree {
-    fn volume(&self) -> Option<&Path> {
-        Some(&self.directory)
+    fn volume(&self) -> Option<&VolumeAddress> {
+        Some(&self.address)
     }
 
     fn lookup(&self, path: &[u8]) -> Result<Option<FileInfo>, CommandFailure> {
@@ -180,7 +178,7 @@ impl FileTree for VolumeFileTree {
 
 impl VolumeFile {
     fn done<T>(&self, done: Result<T, client::Error>) -> Result<T, CommandFailure> {
-        done.map_err(|error| CommandFailure::inside(&self.directory, error))
+        done.map_err(|error| CommandFailure::inside(&self.address, error))
     }
 }
 

@@ -73,9 +73,9 @@ extern "C" {
 const char *mdfs_version(void);
 
 /*
- Mounts the volume in the directory `volume` of this computer, as the user of this process:
- through the server that serves it (mdfs serve), else in this process, which then has it alone.
- Returns NULL on failure.
+ Mounts the volume `volume`, a directory of this computer or mdfs://HOST[:PORT]/VOLUME, as the
+ user of this process: through the server that serves it (mdfs serve), else, if it is a
+ directory, in this process, which then has it alone. Returns NULL on failure.
  */
 mdfs_t *mdfs_mount(const char *volume);
 

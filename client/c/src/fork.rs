@@ -71,3 +71,40 @@ extern "C" fn leave(_: *mut c_void) -> *mut c_void {
     let _ = std::panic::catch_unwind(tables::finish_all);
     ptr::null_mut()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::FromRawFd as _;
+
+    use client::blocking::random_client;
+
+    /// What `draw` returns in a forked child.
+    fn in_child(draw: fn() -> u64) -> u64 {
+        let mut ends = [0; 2];
+        // SAFETY: the child calls nothing but `draw`, `write` and `_exit`; the parent owns both
+        // ends of the pipe.
+        let (child, mut reader) = unsafe {
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            let child = libc::fork();
+            if child == 0 {
+                let drawn = draw().to_ne_bytes();
+                libc::write(ends[1], drawn.as_ptr().cast(), drawn.len());
+                libc::_exit(0);
+            }
+            libc::close(ends[1]);
+            (child, std::fs::File::from_raw_fd(ends[0]))
+        };
+        let mut drawn = [0; 8];
+        reader.read_exact(&mut drawn).expect("the number of the child");
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        u64::from_ne_bytes(drawn)
+    }
+
+    #[test]
+    fn forked_children_draw_client_numbers_of_their_own() {
+        let drawn = [random_client(), in_child(random_client), in_child(random_client)];
+        assert!(drawn[0] != drawn[1] && drawn[1] != drawn[2] && drawn[0] != drawn[2], "{drawn:?}");
+    }
+}

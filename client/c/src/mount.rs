@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use client::Credentials;
@@ -53,16 +52,16 @@ pub extern "C" fn mdfs_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Mounts the volume in the directory `volume` of this computer, as the user of this process:
-/// through the server that serves it (mdfs serve), else in this process, which then has it alone.
-/// Returns NULL on failure.
+/// Mounts the volume `volume`, a directory of this computer or mdfs://HOST[:PORT]/VOLUME, as the
+/// user of this process: through the server that serves it (mdfs serve), else, if it is a
+/// directory, in this process, which then has it alone. Returns NULL on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut MountedVolume {
     answer(std::ptr::null_mut(), || {
         // SAFETY: see `arguments`.
-        let directory = Path::new(OsStr::from_bytes(unsafe { arguments::path(volume) }?));
+        let address = OsStr::from_bytes(unsafe { arguments::path(volume) }?);
         fork::watch();
-        let volume = client::volume::open(directory)
+        let volume = client::volume::open_address(address)
             .map_err(|error| CApiFailure::new(error.cause.errno(), error.to_string()))?;
         let who = client::process::credentials().map_err(|error| {
             CApiFailure::new(libc::EIO, format!("who asks is not known: {error}"))

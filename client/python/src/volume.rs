@@ -61,10 +61,10 @@ impl PyVolume {
 
 #[pymethods]
 impl PyVolume {
-    /// Opens the volume in this directory.
+    /// Opens the volume in this directory, or at `mdfs://HOST[:PORT]/VOLUME`.
     #[new]
-    fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| client::volume::open(&directory));
+    fn new(py: Python<'_>, address: PathBuf) -> PyResult<Self> {
+        let opened = py.detach(|| client::volume::open_address(&address));
         Ok(Self(CheckedHandle::new(opened.map_err(not_opened)?)))
     }
 

@@ -15,7 +15,7 @@ from fsspec.tests.abstract import (
 )
 
 import mdfs
-from mdfs.fsspec import MdfsFileSystem
+from mdfs.fsspec import MdfsFileSystem, _split
 
 
 class Fixtures(AbstractFixtures):
@@ -127,3 +127,23 @@ def test_h5py_keeps_arrays(volume, home):
         store["x"].attrs["unit"] = "m"
     with volume.open(f"{home}/f.h5", "rb") as file, h5py.File(file, "r") as store:
         assert (store["x"][:] == data).all() and store["x"].attrs["unit"] == "m"
+
+
+def test_urls_name_volumes_of_this_and_of_other_hosts():
+    split = _split
+    assert split("mdfs:///srv/a/vol:/run/f") == ("/srv/a/vol", "/run/f")
+    assert split("mdfs://vol:/run/f") == ("vol", "/run/f")
+    assert split("mdfs:a/vol:/run/f") == ("a/vol", "/run/f")
+    assert split("mdfs://h/vol/run/f") == ("mdfs://h/vol", "/run/f")
+    assert split("mdfs://h:1,[::1]:2/vol:/run/f") == ("mdfs://h:1,[::1]:2/vol", "/run/f")
+    assert split("mdfs://h/vol/a:/b") == ("mdfs://h/vol", "/a:/b")
+    assert split("mdfs://h/vol") == ("mdfs://h/vol", "/")
+    assert split("/run/f") == (None, "/run/f")
+    url = "mdfs://h:1/vol/run"
+    assert MdfsFileSystem._get_kwargs_from_urls(url) == {"volume": "mdfs://h:1/vol"}
+    assert MdfsFileSystem._strip_protocol(url) == "/run"
+
+
+def test_a_bad_address_is_refused_with_the_right_form():
+    with pytest.raises(OSError, match="names no host; write mdfs://HOST"):
+        mdfs.Volume("mdfs://a b/vol")

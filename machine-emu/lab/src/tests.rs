@@ -44,7 +44,7 @@ impl Lab {
     #[allow(clippy::unused_self, reason = "a command of a lab")]
     fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let screen = LabOutput::default();
-        let open = |_: &Path| panic!("no command opens a volume");
+        let open = |_: &client::VolumeAddress| panic!("no command opens a volume");
         let mut session = CommandSession::new(open, screen.clone());
         let arguments = ["mdfs-lab"].iter().chain(arguments);
         let program = LabProgram::try_parse_from(arguments).map_err(|error| error.to_string())?;

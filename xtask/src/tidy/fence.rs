@@ -47,12 +47,9 @@ const OPENINGS: &[&str] =
 
 /// Gates in the fence: a file, what may stand in it, and why.
 const GATES: &[(&str, &[&str], &str)] = &[
-    (
-        "client/src/blocking.rs",
-        &["RandomState", "disallowed_types"],
-        "an ordinary thread has no context to draw from",
-    ),
+    ("client/src/blocking.rs", &["fresh_seed"], "an ordinary thread has no context to draw from"),
     ("client/src/process.rs", &["std::fs"], "who runs this process is read from the host"),
+    ("client/src/volume.rs", &["std::env"], "the user's environment names tokens"),
     (
         "layers/fileio/src/model/machine.rs",
         &["thread_local"],

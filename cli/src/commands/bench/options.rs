@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::report::BenchReport;
 use super::side::{BenchSide, RANKS_MAX};
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::tree::{FileTree, HostTree, VolumeFileTree, into};
@@ -27,6 +28,8 @@ pub(super) struct CommonOptions {
     /// As JSON: every repetition, in seconds.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// A directory to work in; what is made there is removed again.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
     directory: VolumePath,
@@ -40,6 +43,7 @@ impl CommonOptions {
         words: &str,
         mut work: impl FnMut(&BenchSide, u16, &mut BenchReport) -> Result<(), CommandFailure>,
     ) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
         let mut sides = self.sides(session)?;
         let mut report = BenchReport::default();
         for repetition in 0..self.repetitions {
@@ -61,15 +65,15 @@ impl CommonOptions {
 
     fn sides(&self, session: &mut CommandSession) -> Result<Vec<BenchSide>, CommandFailure> {
         let name = format!("mdfs-bench-{:016x}", client::blocking::random_client());
-        let VolumePath { volume: directory, path } = &self.directory;
-        let shared = session.open(directory)?;
+        let VolumePath { volume: address, path } = &self.directory;
+        let shared = session.open(address)?;
         let connect = |_| -> Box<dyn FileTree> {
             // If this process has the volume alone, all ranks share it.
-            let volume = client::volume::open(directory).unwrap_or_else(|_| shared.clone());
-            Box::new(VolumeFileTree { volume, directory: directory.clone() })
+            let volume = session.open_again(address).unwrap_or_else(|_| shared.clone());
+            Box::new(VolumeFileTree { volume, address: address.clone() })
         };
         let trees = (0..self.ranks).map(connect).collect();
-        let shown = format!("{}:", directory.display());
+        let shown = format!("{address}:");
         let mut sides =
             vec![BenchSide { name: shown, trees, directory: into(path, name.as_bytes()) }];
         if let Some(host) = &self.on {

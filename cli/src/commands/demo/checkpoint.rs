@@ -87,7 +87,7 @@ impl DemoCheckpoint {
 
     /// Writes all files through the stdio-like API and syncs each.
     pub(super) fn write(&self, volume: &Path, workers: u64) -> Result<(), CommandFailure> {
-        let failed = |error| CommandFailure::inside(volume, error);
+        let failed = |error| CommandFailure::inside(&volume.into(), error);
         client::volume::open(volume)?.mkdir(self.directory).map_err(failed)?;
         self.by_many(volume, workers, |opened, file| {
             let mode =
@@ -126,7 +126,7 @@ impl DemoCheckpoint {
         file: u64,
         path: &str,
     ) -> Result<(), CommandFailure> {
-        let failed = |error| CommandFailure::inside(volume, error);
+        let failed = |error| CommandFailure::inside(&volume.into(), error);
         let mode =
             "r".parse().map_err(|error: BadMode| CommandFailure::Wrong(error.to_string()))?;
         let mut stream = opened.stream(path, mode).map_err(failed)?;

@@ -5,6 +5,8 @@ use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, absolute};
 use std::process::{Command, Stdio};
 
+use client::VolumeAddress;
+
 use super::MountCommand;
 use crate::exit::CommandFailure;
 
@@ -18,10 +20,22 @@ pub(crate) fn start(mount: &MountCommand) -> Result<(), CommandFailure> {
     if let Some(log) = &mount.log {
         command.arg("--log").arg(absolute(log).map_err(failed)?);
     }
-    // The process leaves the current directory.
-    for path in [&mount.volume, &mount.point] {
-        command.arg(absolute(path).map_err(failed)?);
+    if let Some(token) = &mount.connection.token {
+        command.arg("--token").arg(absolute(token).map_err(failed)?);
     }
+    if let Some(timeout) = mount.connection.timeout {
+        command.args(["--timeout", &timeout.to_string()]);
+    }
+    // The process leaves the current directory.
+    match &mount.volume {
+        VolumeAddress::Directory(directory) => {
+            command.arg(absolute(directory).map_err(failed)?);
+        }
+        remote @ VolumeAddress::Remote { .. } => {
+            command.arg(remote.to_string());
+        }
+    }
+    command.arg(absolute(&mount.point).map_err(failed)?);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = child.map_err(failed)?;
     let mut line = String::new();

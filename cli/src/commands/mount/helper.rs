@@ -8,10 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use client::VolumeAddress;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::mount::{MountFlags, mount_remount};
 
 use super::{CACHE_MS, MountCommand, background};
+use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 
 /// The names of the helper, one for each name of the type.
@@ -148,6 +150,7 @@ impl HelperCall {
         }
         let [volume, point] = <[PathBuf; 2]>::try_from(paths)
             .map_err(|_| "usage: mount.mdfs VOL DIR [-sfnv] [-o OPTION,...]")?;
+        let volume = VolumeAddress::parse(volume).map_err(|error| error.to_string())?;
         let mount = MountCommand { volume, point, ..MountCommand::default() };
         let mut call = Self { mount, flags: Vec::new(), remount: false, fake };
         for option in options {
@@ -155,7 +158,8 @@ impl HelperCall {
             if !known && !sloppy {
                 return Err(format!(
                     "there is no mount option '{option}'; there are ro, allow_other, \
-                     cache_ms=MILLISECONDS, log=FILE and those of all file systems"
+                     cache_ms=MILLISECONDS, log=FILE, token=FILE, timeout=SECONDS and those of all \
+                     file systems"
                 ));
             }
         }
@@ -177,6 +181,11 @@ impl HelperCall {
                 self.mount.cache_ms = value.parse().map_err(wrong)?;
             }
             Some(("log", value)) => self.mount.log = Some(value.into()),
+            Some(("token", value)) => self.mount.connection.token = Some(value.into()),
+            Some(("timeout", value)) => {
+                let wrong = |why| format!("timeout={value}: {why}");
+                self.mount.connection.timeout = Some(value.parse().map_err(wrong)?);
+            }
             _ => {
                 return Ok(FLAGS.iter().any(|(name, ..)| *name == option)
                     || WITHOUT_EFFECT.contains(&option)
@@ -230,7 +239,8 @@ impl Default for MountCommand {
             background: true,
             detach: false,
             log: None,
-            volume: PathBuf::new(),
+            connection: ConnectionArguments::default(),
+            volume: VolumeAddress::Directory(PathBuf::new()),
             point: PathBuf::new(),
         }
     }
@@ -239,6 +249,7 @@ impl Default for MountCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::Timeout;
 
     fn parse(line: &str) -> Result<HelperCall, String> {
         HelperCall::parse(line.split(' ').map(OsString::from).collect())
@@ -250,7 +261,7 @@ mod tests {
         let call = parse(&format!("/vol /mnt -v -o {options} -t fuse.mdfs")).unwrap();
         let MountCommand { allow_other, cache_ms, ref volume, ref point, .. } = call.mount;
         assert!(allow_other && cache_ms == 5 && !call.remount && !call.fake);
-        assert_eq!((volume.as_path(), point.as_path()), (Path::new("/vol"), Path::new("/mnt")));
+        assert_eq!((volume, point.as_path()), (&Path::new("/vol").into(), Path::new("/mnt")));
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
         assert_eq!(call.changed(MountFlags::empty()), flags);
 
@@ -258,6 +269,11 @@ mod tests {
         assert!(call.remount);
         assert_eq!(call.changed(MountFlags::RDONLY | MountFlags::NODEV), MountFlags::NODEV);
         assert!(parse("/vol /mnt -fn").unwrap().fake);
+
+        let call = parse("mdfs://h,g:1/v /mnt -o token=/t,timeout=forever").unwrap();
+        assert_eq!(call.mount.volume.to_string(), "mdfs://h:7400,g:1/v");
+        assert_eq!(call.mount.connection.token, Some("/t".into()));
+        assert_eq!(call.mount.connection.timeout, Some(Timeout(None)));
     }
 
     #[test]
@@ -265,6 +281,8 @@ mod tests {
         assert!(parse("/vol /mnt -o allow_others").unwrap_err().contains("allow_other, cache_ms"));
         assert!(parse("/vol /mnt -s -o allow_others").is_ok());
         assert!(parse("/vol /mnt -o cache_ms=x").is_err());
+        assert!(parse("/vol /mnt -o timeout=0").unwrap_err().contains("timeout=0: write"));
+        assert!(parse("mdfs://h /mnt").unwrap_err().contains("names no volume"));
         assert!(parse("/vol").unwrap_err().starts_with("usage:"));
         assert!(parse("/vol /mnt -q").is_err());
     }

@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use client::VolumeAddress;
 use client::blocking::random_client;
-use client::volume::{OpenCause, OpenError, SOCKET_NAME};
+use client::volume::{ConnectOptions, OpenCause, OpenError, SOCKET_NAME, reach};
 use fuse_mount::{MountEnded, MountError, MountOptions, Worker};
 use futures::executor::block_on;
 use runtime::{ClientHandle, Context};
 use volume::{DirectoryError, RunOptions, RunningVolume, VolumeError};
 
+use crate::connection::{ConnectionArguments, Timeout, volume_address};
 use crate::exit::{CommandFailure, MountFailure};
 use crate::session::CommandSession;
 use crate::signals::EndSignals;
@@ -72,9 +74,11 @@ pub(crate) struct MountCommand {
     /// Append to this file what the process in the background reports.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// The volume's directory.
-    #[arg(value_name = "VOL")]
-    volume: PathBuf,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
     /// Where to mount it: an empty directory.
     #[arg(value_name = "DIR")]
     point: PathBuf,
@@ -98,7 +102,7 @@ impl MountCommand {
         // First, so that a signal during the start ends in a clean stop too.
         let mut signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
         fuse_mount::clear_stale(&self.point).map_err(|error| failed(error.into()))?;
-        if hides(&self.point, &self.volume) {
+        if self.volume.directory().is_some_and(|directory| hides(&self.point, directory)) {
             return Err(failed(MountFailure::HidesVolume));
         }
         let source = self.open()?;
@@ -120,26 +124,40 @@ impl MountCommand {
 
     fn options(&self) -> MountOptions {
         MountOptions {
-            source: self.volume.canonicalize().unwrap_or(self.volume.clone()).display().to_string(),
+            source: self.source(),
             read_only: self.read_only,
             allow_other: self.allow_other,
             cache: Duration::from_millis(self.cache_ms.into()),
         }
     }
 
+    /// The volume as `mount` and `df` show it.
+    fn source(&self) -> String {
+        match self.volume.directory().and_then(|directory| directory.canonicalize().ok()) {
+            Some(directory) => directory.display().to_string(),
+            None => self.volume.to_string(),
+        }
+    }
+
+    /// How the volume is reached: programs that use a mount wait for its servers for ever, unless
+    /// `--timeout` says otherwise.
+    fn connect_options(&self) -> io::Result<ConnectOptions> {
+        let timeout = self.connection.timeout.or(Some(Timeout(None)));
+        ConnectionArguments { timeout, ..self.connection.clone() }.options()
+    }
+
     /// Opens the volume: through its server, else in this process.
     fn open(&self) -> Result<MountSource, OpenError> {
-        let failed = |cause| OpenError { directory: self.volume.clone(), cause };
-        if !self.volume.is_dir() {
-            return Err(failed(OpenCause::NoDirectory));
-        }
+        let failed = |cause| OpenError { address: self.volume.clone(), cause };
+        let options = self.connect_options();
+        let options = options.map_err(|error| failed(OpenCause::NoCredentials(error)))?;
         for tries in 1.. {
-            match transport::connect(&self.volume.join(SOCKET_NAME)) {
-                Ok(client_handle) => return Ok(MountSource::Server(client_handle)),
-                Err(error) if is_no_user(&error) => {}
-                Err(error) => return Err(failed(OpenCause::Unusable(error))),
-            }
-            match volume::open(&self.volume, &RunOptions::default()) {
+            let directory = match (reach(&self.volume, &options), self.volume.directory()) {
+                (Ok(client_handle), _) => return Ok(MountSource::Server(client_handle)),
+                (Err(OpenCause::NotServed(_)), Some(directory)) => directory,
+                (Err(cause), _) => return Err(failed(cause)),
+            };
+            match volume::open(directory, &RunOptions::default()) {
                 Err(VolumeError::Directory(DirectoryError::InUse)) if tries < IN_USE_TRIES_MAX => {
                     #[allow(
                         clippy::disallowed_methods,
@@ -159,7 +177,7 @@ impl MountCommand {
 
     /// The one line that says that it is ready, at once even into a pipe.
     fn ready(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        let (volume, point) = (self.volume.display(), self.point.display());
+        let (volume, point) = (&self.volume, self.point.display());
         session.print(format!("mounted: {volume} at {point}; to unmount: umount {point}\n"))?;
         session.flush()
     }
@@ -207,11 +225,6 @@ fn unmount_patiently(mount: &fuse_mount::FuseMount) -> Result<(), MountError> {
     mount.unmount(false)
 }
 
-/// Never served, or left behind by a server that crashed.
-fn is_no_user(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
 /// Would a mount at `point` hide the files of `volume`?
 fn hides(point: &Path, volume: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
@@ -238,8 +251,8 @@ impl MountSource {
     }
 
     /// Makes everything durable. A server keeps the volume open, and does so in its own time.
-    fn stop(self, volume: &Path) -> Result<(), MountFailure> {
-        let Self::Own(running) = self else { return Ok(()) };
+    fn stop(self, volume: &VolumeAddress) -> Result<(), MountFailure> {
+        let (Self::Own(running), Some(volume)) = (self, volume.directory()) else { return Ok(()) };
         // No new client may connect to a volume that is about to be closed.
         let removed = std::fs::remove_file(volume.join(SOCKET_NAME));
         running.stop()?;

@@ -94,10 +94,10 @@ class DirectoryEntry:
 
 
 class Volume:
-    """The volume in a directory of this computer.
+    """The volume in a directory of this computer, or at ``mdfs://HOST[:PORT]/VOLUME``.
 
-    It is opened through the server that serves it, else in this process, which then has it alone. May be
-    used by many threads at once, and as a context manager, which closes it.
+    It is opened through the servers that serve it, else, if it is a directory, in this process, which then
+    has it alone. May be used by many threads at once, and as a context manager, which closes it.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:

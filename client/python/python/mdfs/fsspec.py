@@ -1,6 +1,9 @@
-"""Volumes for everything that knows fsspec: ``mdfs://VOLUME:/path``.
+"""Volumes for everything that knows fsspec.
 
-VOLUME is the directory of the volume, as in ``mdfs:///srv/mdfs/volume:/run1/field.zarr``.
+``mdfs://DIRECTORY:/path`` is a volume in a directory of this host, as in
+``mdfs:///srv/mdfs/volume:/run1/field.zarr``; ``mdfs://HOST[:PORT][,HOST...]/VOLUME/path`` one behind servers of
+other hosts, as in ``mdfs://node1:7400/scratch/run1/field.zarr``. ``mdfs:DIRECTORY:/path`` names a relative
+directory with slashes.
 """
 
 from __future__ import annotations
@@ -24,6 +27,12 @@ COPY_SIZE = 4 << 20
 
 def _split(url: str) -> tuple[str | None, str]:
     """Volume and path of a URL; a path alone has no volume."""
+    servers, slash, rest = url.removeprefix("mdfs://").partition("/")
+    if url.startswith("mdfs://") and rest and servers and not servers.endswith(":"):
+        volume, found, path = rest.partition(":/")
+        if not found or "/" in volume:
+            volume, _, path = rest.partition("/")
+        return f"mdfs://{servers}/{volume}", "/" + path
     for prefix in ("mdfs://", "mdfs:"):
         if url.startswith(prefix):
             url = url[len(prefix) :]
@@ -32,13 +41,18 @@ def _split(url: str) -> tuple[str | None, str]:
     return (volume, "/" + path) if found and volume else (None, url)
 
 
+def _is_address(volume: str) -> bool:
+    """Is it behind servers of other hosts?"""
+    return volume.startswith("mdfs://")
+
+
 class MdfsFileSystem(AbstractFileSystem):
     """A volume.
 
     Parameters
     ----------
     volume
-        The directory of the volume. A URL may name it instead.
+        The directory of the volume, or ``mdfs://HOST[:PORT]/VOLUME``. A URL may name it instead.
     auto_mkdir
         Makes missing directories above a file that is made, as stores of objects seem to do: zarr and
         others that come by a URL count on that.
@@ -51,8 +65,11 @@ class MdfsFileSystem(AbstractFileSystem):
     def __init__(self, volume: str | None = None, auto_mkdir: bool = True, **options: Any) -> None:
         super().__init__(**options)
         if volume is None:
-            raise ValueError("which volume? Name it in the URL, mdfs://VOLUME:/path, or by volume=")
-        self.volume = Volume(make_path_posix(os.fspath(volume)))
+            raise ValueError(
+                "which volume? Name it by volume= or in the URL: mdfs://DIRECTORY:/path or mdfs://HOST/VOLUME/path"
+            )
+        volume = os.fspath(volume)
+        self.volume = Volume(volume if _is_address(volume) else make_path_posix(volume))
         self.auto_mkdir = auto_mkdir
 
     @classmethod
@@ -71,7 +88,8 @@ class MdfsFileSystem(AbstractFileSystem):
         return {} if volume is None else {"volume": volume}
 
     def unstrip_protocol(self, name: str) -> str:
-        return f"mdfs://{self.volume.directory}:{self._strip_protocol(name)}"
+        volume, path = self.volume.directory, self._strip_protocol(name)
+        return volume + path if _is_address(volume) else f"mdfs://{volume}:{path}"
 
     @property
     def fsid(self) -> str:

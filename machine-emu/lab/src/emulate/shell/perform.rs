@@ -27,7 +27,7 @@ pub(super) struct Shell<'a> {
 
 /// An error in the volume, with what to do.
 fn inside(error: client::Error) -> CommandFailure {
-    CommandFailure::inside(Path::new(VOLUME), error)
+    CommandFailure::inside(&Path::new(VOLUME).into(), error)
 }
 
 impl<'a> Shell<'a> {

@@ -1,0 +1,102 @@
+//! How a command reaches the servers of a volume: the options that all of them share.
+
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use client::address::{SCHEME, VolumeAddress};
+use client::volume::ConnectOptions;
+
+/// The options of a command that uses a volume.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ConnectionArguments {
+    /// A file with a user token, for servers of other hosts. Without it: the file that MDFS_TOKEN
+    /// names, else VOLUME.token in ~/.config/mdfs.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
+          help_heading = "Connection")]
+    pub(crate) token: Option<PathBuf>,
+    /// How many seconds to wait for a server that is away, or `forever`.
+    #[arg(long, value_name = "SECONDS", help_heading = "Connection")]
+    pub(crate) timeout: Option<Timeout>,
+}
+
+/// How long to wait; for ever if `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeout(pub(crate) Option<Duration>);
+
+impl Timeout {
+    const FOREVER: &str = "forever";
+}
+
+impl FromStr for Timeout {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == Self::FOREVER {
+            return Ok(Self(None));
+        }
+        match text.parse() {
+            Ok(seconds) if (1..=u64::from(u32::MAX)).contains(&seconds) => {
+                Ok(Self(Some(Duration::from_secs(seconds))))
+            }
+            _ => Err("write a number of seconds from 1, or `forever`"),
+        }
+    }
+}
+
+impl std::fmt::Display for Timeout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "{}", time.as_secs()),
+            None => f.write_str(Self::FOREVER),
+        }
+    }
+}
+
+impl ConnectionArguments {
+    /// What they say, over the defaults of this process.
+    pub(crate) fn options(&self) -> io::Result<ConnectOptions> {
+        let mut options = ConnectOptions::of_this_process()?;
+        options.token = self.token.clone().or(options.token);
+        if let Some(Timeout(timeout)) = self.timeout {
+            options.timeout = timeout;
+        }
+        Ok(options)
+    }
+}
+
+/// For the argument parser: a directory, or an address of servers.
+pub(crate) fn volume_address() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().try_map(VolumeAddress::parse))
+}
+
+/// For the argument parser of commands that work on the files of a volume.
+pub(crate) fn volume_directory() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().try_map(|text| {
+        if text.as_encoded_bytes().starts_with(SCHEME.as_bytes()) {
+            return Err(
+                "this command works on the files of the volume; run it on the host that has them, \
+                 with the volume's directory",
+            );
+        }
+        Ok(PathBuf::from(text))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_seconds_or_for_ever() {
+        assert_eq!("7".parse(), Ok(Timeout(Some(Duration::from_secs(7)))));
+        assert_eq!("forever".parse(), Ok(Timeout(None)));
+        for bad in ["0", "-1", "1.5", "", "x", "5000000000"] {
+            assert!(bad.parse::<Timeout>().is_err(), "{bad}");
+        }
+        assert_eq!("forever".parse::<Timeout>().unwrap().to_string(), "forever");
+        assert_eq!("120".parse::<Timeout>().unwrap().to_string(), "120");
+    }
+}
