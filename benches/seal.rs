@@ -62,7 +62,7 @@ fn plain() -> (ByteStream, ByteStream) {
     let (there, back) = (SealedPipe::default(), SealedPipe::default());
     let end = |reader: &SealedPipe, writer: &SealedPipe| {
         let (reader, writer) = (Box::new(reader.clone()), Box::new(writer.clone()));
-        ByteStream { reader, writer, peer: String::new() }
+        ByteStream { reader, writer, peer: String::new(), user: None }
     };
     (end(&back, &there), end(&there, &back))
 }

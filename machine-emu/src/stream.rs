@@ -457,7 +457,7 @@ impl EmulatedStreams {
         let reader = PipeReader { streams: self.clone(), pipe: from.clone(), alarm: None };
         let writer =
             PipeWriter { streams: self.clone(), pipe: to.clone(), back: from.clone(), wire };
-        ByteStream { reader: Box::new(reader), writer: Box::new(writer), peer }
+        ByteStream { reader: Box::new(reader), writer: Box::new(writer), peer, user: None }
     }
 
     /// A node dies: its streams break, its listeners close.

@@ -159,7 +159,7 @@ impl ClientConnection {
 
     /// Serves `stream` until it ends.
     pub(crate) async fn run(self: Rc<Self>, stream: ByteStream) {
-        let ByteStream { reader, writer, peer } = stream;
+        let ByteStream { reader, writer, peer, .. } = stream;
         tracing::debug!(target: "mdfs::nfs", peer, "connected");
         // The reader first: the writer then finds its immediate replies when it is polled.
         join3(self.read_and_drain(reader), self.write(writer), self.watch()).await;

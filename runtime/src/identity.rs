@@ -63,6 +63,20 @@ pub enum Principal {
     },
 }
 
+impl Principal {
+    /// For whom the user at the other end of a local socket speaks, if the kernel knows it.
+    /// `owner` is the user of the server, who owns the disks and could change them anyway.
+    pub fn of_local_peer(user: Option<&Credentials>, owner: u32) -> Result<Self, AccessRefused> {
+        match user {
+            None => Err(AccessRefused),
+            // Users of another namespace, of whom none is the owner.
+            Some(user) if user.uid == OVERFLOW_ID => Ok(Self::User(Credentials::unmapped())),
+            Some(user) if user.uid == 0 || user.uid == owner => Ok(Self::Anyone),
+            Some(user) => Ok(Self::User(user.clone())),
+        }
+    }
+}
+
 /// The client is not allowed to send this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server does not let this client do that")]
@@ -137,6 +151,20 @@ mod tests {
             principal.apply(&mut who).unwrap();
             assert_eq!(who, user(7, 70, &[71]));
         }
+    }
+
+    #[test]
+    fn a_local_peer_is_whom_the_kernel_names() {
+        let of = |uid, owner| Principal::of_local_peer(Some(&user(uid, 9, &[8])), owner);
+        assert_eq!(of(0, 1000), Ok(Principal::Anyone));
+        assert_eq!(of(1000, 1000), Ok(Principal::Anyone), "it owns the disks");
+        for owner in [0, 1000] {
+            assert_eq!(of(1001, owner), Ok(Principal::User(user(1001, 9, &[8]))));
+        }
+        for owner in [0, OVERFLOW_ID] {
+            assert_eq!(of(OVERFLOW_ID, owner), Ok(Principal::User(Credentials::unmapped())));
+        }
+        assert_eq!(Principal::of_local_peer(None, 0), Err(AccessRefused));
     }
 
     #[test]

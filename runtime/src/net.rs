@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use bytes::{Bytes, BytesMut};
 use futures::future::LocalBoxFuture;
 
+use crate::identity::Credentials;
+
 /// Where streams are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `host:port` over TCP; port 0 lets the system choose.
     Tcp(String),
-    /// A Unix socket in the file system of the host, for its owner only.
+    /// A Unix socket in the file system of the host.
     Unix(PathBuf),
 }
 
@@ -41,6 +43,8 @@ pub struct ByteStream {
     pub writer: Box<dyn StreamWriter>,
     /// Who the other side is, as the machine knows it (`address:port`, or `local`).
     pub peer: String,
+    /// The user at the other end of a local socket, as the kernel knows it.
+    pub user: Option<Credentials>,
 }
 
 impl fmt::Debug for ByteStream {

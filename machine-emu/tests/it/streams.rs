@@ -52,7 +52,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
         let mut data = vec![0; 3 << 20];
         rng.fill(&mut data);
         let data = Bytes::from(data);
-        let ByteStream { reader, mut writer, peer } = world.connect(&address()).unwrap();
+        let ByteStream { reader, mut writer, peer, user } = world.connect(&address()).unwrap();
         assert_eq!(peer, "localhost:2049");
         let sent = data.clone();
         let upload = async move {
@@ -62,7 +62,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
                 writer.write(parts).await.unwrap();
             }
         };
-        let mut down = ByteStream { reader, writer: Box::new(Nowhere), peer };
+        let mut down = ByteStream { reader, writer: Box::new(Nowhere), peer, user };
         let (received, ()) = world.run(async { futures::join!(read_to_end(&mut down), upload) });
         assert!(received == data);
         assert!(world.now() >= Duration::from_micros(40));

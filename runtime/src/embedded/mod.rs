@@ -13,6 +13,7 @@ mod disk;
 mod inbox;
 mod net;
 mod open_files;
+mod peer;
 mod shared;
 mod spin;
 mod thread;

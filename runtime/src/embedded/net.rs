@@ -55,6 +55,7 @@ pub fn stream(
         reader: Box::new(SocketReader(reader)),
         writer: Box::new(SocketWriter(writer)),
         peer,
+        user: None,
     }
 }
 
@@ -65,7 +66,7 @@ impl Listener for TcpListener {
             socket.set_nodelay(true)?;
             let (reader, writer) = socket.into_split();
             let (reader, writer) = (Box::new(TcpReader(reader)), Box::new(SocketWriter(writer)));
-            Ok(ByteStream { reader, writer, peer: peer.to_string() })
+            Ok(ByteStream { reader, writer, peer: peer.to_string(), user: None })
         }
         .boxed_local()
     }
@@ -79,8 +80,10 @@ impl Listener for UnixListener {
     fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<ByteStream>> {
         async move {
             let (socket, _) = (*self).accept().await?;
+            let user = super::peer::credentials(&socket)?;
+            let name = format!("user {}", user.uid);
             let (reader, writer) = socket.into_split();
-            Ok(stream(reader, writer, "local".into()))
+            Ok(ByteStream { user: Some(user), ..stream(reader, writer, name) })
         }
         .boxed_local()
     }

@@ -11,6 +11,7 @@ const LINES_MAX: usize = 800;
 const UNSAFE_IN: &[(&str, &str)] = &[
     ("runtime/src/buffer/", "maps memory and views its pages as bytes"),
     ("runtime/src/embedded/disk/ring.rs", "the kernel works on buffers that the ring keeps"),
+    ("runtime/src/embedded/peer.rs", "no safe wrapper asks for the groups of a peer"),
     ("runtime/transport/fabric/src/sys/", "the binding to libfabric"),
     ("runtime/transport/fabric/src/link/", "libfabric works on memory that the wrapper keeps"),
     ("benches/operations.rs", "an allocator that counts"),

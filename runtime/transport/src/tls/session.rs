@@ -26,7 +26,7 @@ pub(super) async fn open(
     connection: Connection,
     stream: ByteStream,
 ) -> io::Result<(ByteStream, Option<Certificate>)> {
-    let ByteStream { mut reader, mut writer, peer } = stream;
+    let ByteStream { mut reader, mut writer, peer, user } = stream;
     let session = Rc::new(TlsSession(RefCell::new(connection)));
     // Sealed pieces are bounded by us, and what is received is taken out at once.
     session.0.borrow_mut().set_buffer_limit(None);
@@ -54,7 +54,7 @@ pub(super) async fn open(
         .map(|certificate| certificate.clone().into_owned());
     let reader = Box::new(TlsReader { session: session.clone(), reader, sealed });
     let writer = Box::new(TlsWriter { session, writer });
-    Ok((ByteStream { reader, writer, peer }, certificate))
+    Ok((ByteStream { reader, writer, peer, user }, certificate))
 }
 
 /// What both halves of a stream share.
