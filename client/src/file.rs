@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::{
@@ -21,12 +20,6 @@ use crate::{Attributes, Change};
 
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
-
-/// Attempts of an append whose reply was lost.
-const APPEND_TRIES_MAX: u32 = 12;
-
-/// The first pause before that; each later one is twice as long.
-const APPEND_PAUSE: Duration = Duration::from_millis(2);
 
 /// An open file. It remains after its last name is removed, until this and its clones are dropped.
 /// No bytes are cached, so clones and other clients see each other's writes immediately. Writes
@@ -179,28 +172,12 @@ impl<S: Spawn> File<S> {
 
     /// Where it was put.
     async fn append_piece(&self, piece: Bytes) -> Result<u64, Cause> {
-        let lost = FileIoError::from(Undelivered::Lost);
-        let lease = self.session.leases().lease_of(self.handle, self.machine().fs_nodes());
         let (who, file, call, data) =
             (self.session.who(), self.handle, self.session.call(), vec![piece]);
-        let mut append = Append { who, call, sent_under: None, file, data };
-        let (mut pause, mut failure) = (APPEND_PAUSE, lost);
-        for _ in 1..APPEND_TRIES_MAX {
-            match fileio::client::ask(self.machine(), append.clone()).await {
-                Ok(appended) => {
-                    self.note_unsynced(appended.written.write_verifier);
-                    return Ok(appended.offset);
-                }
-                Err(error) if error == lost => (append.sent_under, failure) = (Some(lease), lost),
-                // If not this time, then perhaps before.
-                Err(error) if error.not_applied() && append.sent_under.is_some() => {}
-                Err(error) if error.not_applied() => failure = error,
-                Err(error) => return Err(error.into()),
-            }
-            self.machine().sleep(pause).await;
-            pause *= 2;
-        }
-        Err(failure.into())
+        let append = Append { who, call, sent_under: None, file, data };
+        let appended = crate::append(self.machine(), self.session.leases(), append).await?;
+        self.note_unsynced(appended.written.write_verifier);
+        Ok(appended.offset)
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), Cause> {

@@ -26,6 +26,7 @@
 //! | `xattrs.rs` | extended attributes |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
+//! | `append.rs` | appends, each done once |
 //! | `list.rs` | many regions of a file in one call |
 //! | `lock.rs` | locks of byte ranges |
 //! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it; by handle, too |
@@ -36,6 +37,7 @@
 //! | `volume.rs` | opening a volume; `address.rs` where it is; `process.rs` who this process is |
 
 pub mod address;
+mod append;
 pub mod blocking;
 pub mod directory;
 pub mod error;
@@ -55,6 +57,7 @@ mod walk;
 pub mod xattrs;
 
 pub use address::VolumeAddress;
+pub use append::append;
 pub use directory::ReadDir;
 pub use error::{Cause, Error};
 // For clients that work by handle, not by path: every request of the applications interface.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use client::protocol::{Attributes, Handle, ROOT};
+use client::protocol::{Attributes, Credentials, Handle, ROOT};
 use fuser::{INodeNo, Notifier};
 use runtime::Table;
 
@@ -39,6 +39,8 @@ struct KernelInode {
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
+    /// Who opened it: the program may use it later as another user, or pass it to one.
+    pub(crate) opener: Credentials,
     /// The write verifier of the first write since the last sync; 0 if there is none. If that write
     /// survives, so do all later ones that are not reported lost.
     unsynced: AtomicU64,
@@ -81,9 +83,9 @@ impl InodeTable {
     }
 
     /// Adds an open file and returns its number.
-    pub(crate) fn open(&self, handle: Handle) -> u64 {
-        let file =
-            Arc::new(OpenFile { handle, unsynced: AtomicU64::new(0), owners: Mutex::default() });
+    pub(crate) fn open(&self, handle: Handle, opener: Credentials) -> u64 {
+        let (unsynced, owners) = (AtomicU64::new(0), Mutex::default());
+        let file = Arc::new(OpenFile { handle, opener, unsynced, owners });
         let mut tables = self.tables();
         tables.last_file += 1;
         let number = tables.last_file;
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn the_first_unsynced_write_stays_until_a_sync_succeeds() {
         let inodes = InodeTable::default();
-        let number = inodes.open(Handle { ino: 9, generation: 4 });
+        let number = inodes.open(Handle { ino: 9, generation: 4 }, Credentials::root());
         let open = inodes.file(number).unwrap();
         assert_eq!(open.take_unsynced(), None);
         open.note_write(7);
@@ -218,9 +220,9 @@ mod tests {
     #[test]
     fn a_lock_owner_stays_until_it_has_no_locks() {
         let inodes = InodeTable::default();
-        let number = inodes.open(Handle { ino: 9, generation: 4 });
+        let number = inodes.open(Handle { ino: 9, generation: 4 }, Credentials::root());
         let open = inodes.file(number).unwrap();
-        let other = inodes.file(inodes.open(open.handle)).unwrap();
+        let other = inodes.file(inodes.open(open.handle, Credentials::root())).unwrap();
         assert!(!inodes.has_locked(9, number, 77));
         inodes.add_locker(&open, 77, 123);
         assert!(inodes.has_locked(9, 0, 77) && !inodes.has_locked(8, 0, 77));

@@ -287,22 +287,26 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn write(
         &self,
-        request: &Request,
+        _: &Request,
         ino: INodeNo,
         file: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let caller = CallerProcess::of(request);
         // The kernel's bytes are in a buffer that the next request overwrites.
         let data = Bytes::copy_from_slice(data);
         let length = data.len() as u32;
         self.dispatch_inode(ino, move |operations, _| async move {
-            match operations.write(caller, file.0, offset, data).await {
+            let written = if flags.0 & libc::O_APPEND == 0 {
+                operations.write(file.0, offset, data).await
+            } else {
+                operations.append(file.0, offset, data).await
+            };
+            match written {
                 Ok(()) => reply.written(length),
                 Err(error) => reply.error(error.into()),
             }
@@ -532,7 +536,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn fallocate(
         &self,
-        request: &Request,
+        _: &Request,
         ino: INodeNo,
         file: FileHandle,
         offset: u64,
@@ -540,10 +544,9 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let caller = CallerProcess::of(request);
         let Some(what) = fallocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         self.dispatch_inode(ino, move |operations, _| async move {
-            reply_empty(reply, operations.fallocate(caller, file.0, (offset, length), what).await);
+            reply_empty(reply, operations.fallocate(file.0, (offset, length), what).await);
         });
     }
 

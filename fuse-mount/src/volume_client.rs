@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use client::leases::{LeaseReply, Leases, OpenFileGuard};
 use client::protocol::{
-    Attributes, CallId, Change, Credentials, Error, FileIo, GetAttributes, Handle, Kind,
-    SetAttributes,
+    Append, Appended, Attributes, CallId, Change, Credentials, Error, FileIo, GetAttributes,
+    Handle, Kind, SetAttributes,
 };
 use runtime::{Call, Spawn};
 
-use crate::caller::CallerProcess;
 use crate::translate::{KernelError, KernelResult};
 
+const ROOT_UID: u32 = 0;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
@@ -32,22 +33,64 @@ impl<S: Spawn> VolumeClient<S> {
         client::send_with_retries(&self.machine, call).await
     }
 
-    /// Sends a request with the rights of a process that has opened `file` for writing, also if the
-    /// mode has changed since.
+    /// Sends a request with the rights of the one who opened the file, also if its mode has changed
+    /// since.
     pub(crate) async fn request_as_opener<C>(
         &self,
-        caller: CallerProcess,
+        opener: &Credentials,
+        call: impl Fn(Credentials) -> C,
+    ) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        match self.request(call(opener.clone())).await {
+            Err(Error::AccessDenied {}) if opener.uid != ROOT_UID => {
+                self.request(call(Credentials::root())).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// The same for a request that changes `file`.
+    pub(crate) async fn change_as_opener<C>(
+        &self,
+        opener: &Credentials,
         file: Handle,
         call: impl Fn(Credentials) -> C,
     ) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        match self.request(call(caller.credentials())).await {
-            Err(Error::AccessDenied {}) if !caller.is_root() => {
+        match self.request(call(opener.clone())).await {
+            Err(Error::AccessDenied {}) if opener.uid != ROOT_UID => {
                 // A change by root would keep these bits, which a change by another user clears.
                 self.drop_setid(file).await?;
                 self.request(call(Credentials::root())).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Appends `data` to `file` with the rights of the one who opened it; returns where it is, and
+    /// the write verifier.
+    pub(crate) async fn append_as_opener(
+        &self,
+        opener: &Credentials,
+        file: Handle,
+        data: Bytes,
+    ) -> Result<Appended, Error> {
+        let append = |who| {
+            let (call, data) = (self.call(), vec![data.clone()]);
+            client::append(
+                &self.machine,
+                &self.leases,
+                Append { who, call, sent_under: None, file, data },
+            )
+        };
+        match append(opener.clone()).await {
+            Err(Error::AccessDenied {}) if opener.uid != ROOT_UID => {
+                self.drop_setid(file).await?;
+                append(Credentials::root()).await
             }
             answer => answer,
         }

@@ -123,6 +123,38 @@ fn programs_at_two_mounts_count_together_under_a_lock() {
 }
 
 #[test]
+fn programs_at_two_mounts_append_without_overwriting_each_other() {
+    if !may_mount() {
+        return;
+    }
+    let twice = Twice::start();
+    let append = |mounted: &Mounted, name: &str| {
+        // Open all the time: the kernel takes the end of the file from its cache.
+        let mut file = OpenOptions::new().append(true).create(true).open(mounted.path("log"));
+        for turn in 0..TURNS {
+            file.as_mut().unwrap().write_all(format!("{name} {turn}\n").as_bytes()).unwrap();
+        }
+    };
+    let names: Vec<String> = (0..2 * PROGRAMS).map(|program| program.to_string()).collect();
+    thread::scope(|scope| {
+        for (program, name) in names.iter().enumerate() {
+            let mounted = &twice.mounts[program % 2];
+            scope.spawn(move || append(mounted, name));
+        }
+    });
+    for mounted in &twice.mounts {
+        let log = fs::read_to_string(mounted.path("log")).unwrap();
+        for name in &names {
+            let own: Vec<_> = log.lines().filter_map(|line| line.strip_prefix(&name[..])).collect();
+            let expected: Vec<_> = (0..TURNS).map(|turn| format!(" {turn}")).collect();
+            assert_eq!(own, expected, "program {name} in:\n{log}");
+        }
+        assert_eq!(log.lines().count(), names.len() * TURNS);
+    }
+    twice.stop();
+}
+
+#[test]
 fn a_lock_holds_at_both_mounts_until_it_is_given_up_or_its_file_is_closed() {
     if !may_mount() {
         return;

@@ -1,6 +1,6 @@
 //! Attributes: changes, permissions, targets of symbolic links.
 
-use client::protocol::{Attributes, Change, ReadLink, SetAttributes};
+use client::protocol::{Attributes, Change, Credentials, ReadLink, SetAttributes};
 use runtime::Spawn;
 
 use super::MountOperations;
@@ -33,7 +33,7 @@ impl<S: Spawn> MountOperations<S> {
             durable: false,
         };
         let changed = if through_open && change.size.is_some() {
-            self.volume.request_as_opener(caller, file, call).await
+            self.volume.change_as_opener(&caller.credentials(), file, call).await
         } else {
             self.volume.request(call(caller.credentials())).await
         };
@@ -48,7 +48,7 @@ impl<S: Spawn> MountOperations<S> {
         access_mask: AccessMask,
     ) -> KernelResult<Attributes> {
         let file = self.get_attributes(ino).await?;
-        check_mode(&file, caller, access_mask)?;
+        check_mode(&file, &caller.credentials(), access_mask)?;
         Ok(file)
     }
 
@@ -60,9 +60,9 @@ impl<S: Spawn> MountOperations<S> {
 
 pub(super) fn check_mode(
     file: &Attributes,
-    caller: CallerProcess,
+    who: &Credentials,
     access_mask: AccessMask,
 ) -> KernelResult<()> {
-    let permits = file.permits(&caller.credentials(), access_mask.0);
+    let permits = file.permits(who, access_mask.0);
     if permits { Ok(()) } else { Err(KernelError(libc::EACCES)) }
 }

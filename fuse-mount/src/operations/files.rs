@@ -29,13 +29,14 @@ impl<S: Spawn> MountOperations<S> {
         let OpenedFile { attributes, lease } =
             self.volume.request(OpenHandle { call, file }).await?;
         let holding = self.volume.record_open(&attributes, call, lease).await?;
-        check_mode(&attributes, caller, access_mask)?;
-        Ok(self.add_open_file(holding))
+        let opener = caller.credentials();
+        check_mode(&attributes, &opener, access_mask)?;
+        Ok(self.add_open_file(holding, opener))
     }
 
     /// The number of an open file, until it is [closed](Self::close).
-    pub(super) fn add_open_file(&self, holding: OpenFileGuard<S>) -> u64 {
-        let number = self.inodes.open(holding.file());
+    pub(super) fn add_open_file(&self, holding: OpenFileGuard<S>, opener: Credentials) -> u64 {
+        let number = self.inodes.open(holding.file(), opener);
         holding.keep();
         number
     }
@@ -73,13 +74,15 @@ impl<S: Spawn> MountOperations<S> {
         offset: u64,
         length: u32,
     ) -> KernelResult<Vec<Bytes>> {
-        let file = self.usable_file(number)?.handle;
+        let open = self.usable_file(number)?;
+        let file = open.handle;
         let mut parts = Vec::new();
         let mut done: u32 = 0;
         while done < length {
-            let (who, offset) = (Credentials::root(), offset + u64::from(done));
+            let offset = offset + u64::from(done);
             let length = (length - done).min(TRANSFER_MAX);
-            let read = self.volume.request(Read { who, file, offset, length }).await?;
+            let read = |who| Read { who, file, offset, length };
+            let read = self.volume.request_as_opener(&open.opener, read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
                 return Err(KernelError(libc::EIO));
@@ -94,18 +97,24 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at `offset`.
-    pub(crate) async fn write(
-        &self,
-        caller: CallerProcess,
-        number: u64,
-        offset: u64,
-        data: Bytes,
-    ) -> KernelResult<()> {
+    pub(crate) async fn write(&self, number: u64, offset: u64, data: Bytes) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         let file = open.handle;
         let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
-        let written = self.volume.request_as_opener(caller, file, call).await?;
+        let written = self.volume.change_as_opener(&open.opener, file, call).await?;
         open.note_write(written.write_verifier);
+        Ok(())
+    }
+
+    /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at the end of the file, which the kernel
+    /// takes to be `end`. It may be old: other clients append too.
+    pub(crate) async fn append(&self, number: u64, end: u64, data: Bytes) -> KernelResult<()> {
+        let open = self.usable_file(number)?;
+        let appended = self.volume.append_as_opener(&open.opener, open.handle, data).await?;
+        open.note_write(appended.written.write_verifier);
+        if appended.offset != end {
+            self.inodes.invalidate(open.handle.ino);
+        }
         Ok(())
     }
 

@@ -84,15 +84,16 @@ impl<S: Spawn> MountOperations<S> {
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
         let _opening = self.volume.leases.opening();
-        let (who, call) = (caller.credentials(), self.volume.call());
+        let (opener, call) = (caller.credentials(), self.volume.call());
+        let who = opener.clone();
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
         let OpenedNewFile { created, lease } = self.volume.request(create).await?;
         let file = created.attributes;
         let holding = self.volume.record_open(&file, call, lease).await?;
         if !created.new {
-            check_mode(&file, caller, access_mask)?;
+            check_mode(&file, &opener, access_mask)?;
         }
-        Ok((file, self.add_open_file(holding)))
+        Ok((file, self.add_open_file(holding, opener)))
     }
 
     /// Adds a name to a file.

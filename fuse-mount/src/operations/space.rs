@@ -1,10 +1,9 @@
 //! Space of a file: allocation, holes, seeking data and holes.
 
-use client::protocol::{Allocate, Credentials, PunchHole, Seek, SeekTarget};
+use client::protocol::{Allocate, PunchHole, Seek, SeekTarget};
 use runtime::Spawn;
 
 use super::MountOperations;
-use crate::caller::CallerProcess;
 use crate::inode_table::OpenFile;
 use crate::translate::{KernelError, KernelResult};
 
@@ -29,46 +28,37 @@ impl<S: Spawn> MountOperations<S> {
     /// Applies `what` to a range: offset and length.
     pub(crate) async fn fallocate(
         &self,
-        caller: CallerProcess,
         number: u64,
         range: (u64, u64),
         what: Fallocation,
     ) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         match what {
-            Fallocation::Allocate { keep_size } => {
-                self.allocate(caller, &open, range, keep_size).await
-            }
-            Fallocation::PunchHole => self.punch_hole(caller, &open, range).await,
+            Fallocation::Allocate { keep_size } => self.allocate(&open, range, keep_size).await,
+            Fallocation::PunchHole => self.punch_hole(&open, range).await,
             Fallocation::ZeroRange { keep_size } => {
-                self.allocate(caller, &open, range, keep_size).await?;
-                self.punch_hole(caller, &open, range).await
+                self.allocate(&open, range, keep_size).await?;
+                self.punch_hole(&open, range).await
             }
         }
     }
 
     async fn allocate(
         &self,
-        caller: CallerProcess,
         open: &OpenFile,
         (offset, length): (u64, u64),
         keep_size: bool,
     ) -> KernelResult<()> {
         let file = open.handle;
         let call = |who| Allocate { who, file, offset, length, keep_size, durable: false };
-        self.volume.request_as_opener(caller, file, call).await?;
+        self.volume.change_as_opener(&open.opener, file, call).await?;
         Ok(())
     }
 
-    async fn punch_hole(
-        &self,
-        caller: CallerProcess,
-        open: &OpenFile,
-        (offset, length): (u64, u64),
-    ) -> KernelResult<()> {
+    async fn punch_hole(&self, open: &OpenFile, (offset, length): (u64, u64)) -> KernelResult<()> {
         let file = open.handle;
         let call = |who| PunchHole { who, file, offset, length, durable: false };
-        let punched = self.volume.request_as_opener(caller, file, call).await?;
+        let punched = self.volume.change_as_opener(&open.opener, file, call).await?;
         open.note_write(punched.write_verifier);
         Ok(())
     }
@@ -80,11 +70,11 @@ impl<S: Spawn> MountOperations<S> {
         offset: i64,
         target: SeekTarget,
     ) -> KernelResult<i64> {
-        let file = self.open_file(number)?.handle;
-        // The file is open.
-        let who = Credentials::root();
+        let open = self.open_file(number)?;
+        let file = open.handle;
         let offset = u64::try_from(offset).map_err(|_| KernelError(libc::ENXIO))?;
-        let found = self.volume.request(Seek { who, file, offset, target }).await?;
+        let seek = |who| Seek { who, file, offset, target };
+        let found = self.volume.request_as_opener(&open.opener, seek).await?;
         found.and_then(|found| found.try_into().ok()).ok_or(KernelError(libc::ENXIO))
     }
 }
