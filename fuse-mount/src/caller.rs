@@ -16,6 +16,12 @@ impl CallerProcess {
         Self { uid: request.uid(), gid: request.gid(), pid: request.pid() }
     }
 
+    /// A process of root, for tests.
+    #[cfg(test)]
+    pub(crate) fn numbered(pid: u32) -> Self {
+        Self { uid: 0, gid: 0, pid }
+    }
+
     /// Its user and groups. The kernel does not send the supplementary groups; they are read from
     /// `/proc`, where the process waits for the reply. Root needs none.
     pub(crate) fn credentials(self) -> Credentials {
@@ -32,6 +38,16 @@ impl CallerProcess {
         }
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
         status.is_ok_and(|status| has_signal(&status)) || !self.exists()
+    }
+
+    /// Is it killed, and waits only for the reply? The kernel sends SIGKILL to all threads of a
+    /// process that any signal ends. Programs that handle a signal go on waiting.
+    pub(crate) fn is_killed(self) -> bool {
+        if self.pid == 0 {
+            return false;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        status.is_ok_and(|status| has_kill_signal(&status))
     }
 
     fn exists(self) -> bool {
@@ -52,11 +68,21 @@ fn supplementary_groups(pid: u32) -> Vec<u32> {
 
 /// Is a signal pending for the thread or its process, and not blocked?
 fn has_signal(status: &str) -> bool {
-    let set = |name: &str| {
-        let text = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        u64::from_str_radix(text.trim(), 16).unwrap_or_default()
-    };
-    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+    pending_signals(status) & !signal_set(status, "SigBlk:") != 0
+}
+
+fn has_kill_signal(status: &str) -> bool {
+    pending_signals(status) & (1 << (libc::SIGKILL - 1)) != 0
+}
+
+/// The signals that are pending for the thread or its process.
+fn pending_signals(status: &str) -> u64 {
+    signal_set(status, "SigPnd:") | signal_set(status, "ShdPnd:")
+}
+
+fn signal_set(status: &str, name: &str) -> u64 {
+    let text = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    u64::from_str_radix(text.trim(), 16).unwrap_or_default()
 }
 
 fn groups_in(status: &str) -> Vec<u32> {
@@ -89,6 +115,15 @@ mod tests {
         assert!(status("0000000000000100", "0000000000000000", "0000000000000000"));
         assert!(status("0000000000000000", "0000000000004000", "0000000000000002"));
         assert!(!status("0000000000000000", "0000000000004000", "0000000000004000"));
+    }
+
+    #[test]
+    fn only_sigkill_kills() {
+        assert!(has_kill_signal("SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+        assert!(has_kill_signal("SigPnd:\t0000000000000000\nShdPnd:\t0000000000004100\n"));
+        assert!(!has_kill_signal("SigPnd:\t0000000000000200\nShdPnd:\t0000000000004000\n"));
+        assert!(!has_kill_signal(""));
+        assert!(!CallerProcess::numbered(std::process::id()).is_killed());
     }
 
     #[test]

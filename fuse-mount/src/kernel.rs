@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -59,7 +60,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, cache) = (CallerProcess::of(request), self.cache);
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name(request, parent, name, move |operations, entry_name| async move {
             let found = operations.look_up(caller, entry_name).await;
             reply_entry(&operations, reply, found, cache);
         });
@@ -69,9 +70,9 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         self.workers[0].inodes().forget(ino.0, lookups);
     }
 
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let cache = self.cache;
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             reply_attr(reply, operations.get_attributes(ino).await, cache);
         });
     }
@@ -103,14 +104,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             atime: atime.map(translate::set_time),
             mtime: mtime.map(translate::set_time),
         };
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             let changed = operations.set_attributes(caller, ino, change, file.is_some()).await;
             reply_attr(reply, changed, cache);
         });
     }
 
-    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.dispatch_inode(ino, move |operations, ino| async move {
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             match operations.read_link(ino).await {
                 Ok(target) => reply.data(&target),
                 Err(error) => reply.error(error.into()),
@@ -130,7 +131,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         let (caller, cache) = (CallerProcess::of(request), self.cache);
         let Some(kind) = new_inode_kind(mode, device) else { return reply.error(Errno::EINVAL) };
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name(request, parent, name, move |operations, entry_name| async move {
             let new = operations.make(caller, entry_name, kind, Some(mode & MODE_BITS)).await;
             reply_entry(&operations, reply, new, cache);
         });
@@ -146,7 +147,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         reply: ReplyEntry,
     ) {
         let (caller, cache) = (CallerProcess::of(request), self.cache);
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name(request, parent, name, move |operations, entry_name| async move {
             let directory = NewInodeKind::Other(NewNode::Directory {});
             let new = operations.make(caller, entry_name, directory, Some(mode & MODE_BITS)).await;
             reply_entry(&operations, reply, new, cache);
@@ -155,14 +156,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let caller = CallerProcess::of(request);
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name(request, parent, name, move |operations, entry_name| async move {
             reply_empty(reply, operations.remove(caller, entry_name).await);
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let caller = CallerProcess::of(request);
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name(request, parent, name, move |operations, entry_name| async move {
             reply_empty(reply, operations.remove_directory(caller, entry_name).await);
         });
     }
@@ -177,7 +178,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         let (caller, cache) = (CallerProcess::of(request), self.cache);
         let target = target.as_os_str().as_bytes().to_vec();
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name(request, parent, name, move |operations, entry_name| async move {
             let link = NewInodeKind::Other(NewNode::Symlink { target });
             let new = operations.make(caller, entry_name, link, None).await;
             reply_entry(&operations, reply, new, cache);
@@ -201,7 +202,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             _ => return reply.error(Errno::EINVAL),
         };
         let (caller, to) = (CallerProcess::of(request), entry_name(new_parent, new_name));
-        self.dispatch_name(parent, name, move |operations, from| async move {
+        self.dispatch_name(request, parent, name, move |operations, from| async move {
             reply_empty(reply, operations.rename(caller, from, to, replaces).await);
         });
     }
@@ -216,7 +217,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         let (caller, cache) = (CallerProcess::of(request), self.cache);
         let to = entry_name(new_parent, new_name);
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             let linked = operations.link(caller, ino, to).await;
             reply_entry(&operations, reply, linked, cache);
         });
@@ -224,10 +225,15 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let caller = CallerProcess::of(request);
-        self.dispatch_inode(ino, move |operations, ino| async move {
-            match operations.open(caller, ino, access_mask(flags)).await {
-                Ok(number) => reply.opened(FileHandle(number), OPENED),
-                Err(error) => reply.error(error.into()),
+        self.dispatch_to_end(ino, move |operations, ino| async move {
+            let mut opening = pin!(operations.open(caller, ino, access_mask(flags)));
+            match operations.callers.until_killed(caller, &mut opening).await {
+                Some(Ok(number)) => reply.opened(FileHandle(number), OPENED),
+                Some(Err(error)) => reply.error(error.into()),
+                None => {
+                    reply.error(Errno::EINTR);
+                    operations.close_unused(opening.await.ok()).await;
+                }
             }
         });
     }
@@ -244,13 +250,13 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         let (caller, cache) = (CallerProcess::of(request), self.cache);
         let new_only = flags & libc::O_EXCL != 0;
-        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+        self.dispatch_name_to_end(parent, name, move |operations, entry_name| async move {
             let access_mask = access_mask(OpenFlags(flags));
-            match operations
-                .create(caller, entry_name, mode & MODE_BITS, new_only, access_mask)
-                .await
-            {
-                Ok((file, number)) => {
+            let mode = mode & MODE_BITS;
+            let mut creating =
+                pin!(operations.create(caller, entry_name, mode, new_only, access_mask));
+            match operations.callers.until_killed(caller, &mut creating).await {
+                Some(Ok((file, number))) => {
                     operations.inodes.add_lookup(&file);
                     let (number, generation) = (FileHandle(number), Generation(file.generation));
                     reply.created(
@@ -261,14 +267,19 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
                         OPENED,
                     );
                 }
-                Err(error) => reply.error(error.into()),
+                Some(Err(error)) => reply.error(error.into()),
+                None => {
+                    reply.error(Errno::EINTR);
+                    let created = creating.await.ok();
+                    operations.close_unused(created.map(|(_, number)| number)).await;
+                }
             }
         });
     }
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         file: FileHandle,
         offset: u64,
@@ -277,7 +288,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.dispatch_inode(ino, move |operations, _| async move {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             match operations.read(file.0, offset, length).await {
                 Ok(parts) => reply.data(&joined(parts)),
                 Err(error) => reply.error(error.into()),
@@ -287,7 +298,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         file: FileHandle,
         offset: u64,
@@ -300,7 +311,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         // The kernel's bytes are in a buffer that the next request overwrites.
         let data = Bytes::copy_from_slice(data);
         let length = data.len() as u32;
-        self.dispatch_inode(ino, move |operations, _| async move {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             let written = if flags.0 & libc::O_APPEND == 0 {
                 operations.write(file.0, offset, data).await
             } else {
@@ -315,7 +326,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn flush(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         file: FileHandle,
         owner: LockOwner,
@@ -324,10 +335,19 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         if !self.inodes().has_locked(ino.0, file.0, owner.0) {
             return reply.ok();
         }
+        let caller = CallerProcess::of(request);
         // POSIX: closing a file releases all locks of the process on it, whichever descriptor made
         // them.
-        self.dispatch_inode(ino, move |operations, _| async move {
-            reply_empty(reply, operations.unlock(file.0, owner.0, ByteRange::ALL).await);
+        self.dispatch_to_end(ino, move |operations, _| async move {
+            let mut unlocking = pin!(operations.unlock(file.0, owner.0, ByteRange::ALL));
+            match operations.callers.until_killed(caller, &mut unlocking).await {
+                Some(done) => reply_empty(reply, done),
+                None => {
+                    reply.error(Errno::EINTR);
+                    // The locks are released with the file, if not now.
+                    let _ = unlocking.await;
+                }
+            }
         });
     }
 
@@ -343,21 +363,21 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         // No process waits for it, and the mount may have ended when it is done.
         reply.ok();
-        self.dispatch_inode(
+        self.dispatch_to_end(
             ino,
             move |operations, _| async move { operations.close(file.0).await },
         );
     }
 
-    fn fsync(&self, _: &Request, ino: INodeNo, file: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.dispatch_inode(ino, move |operations, _| async move {
+    fn fsync(&self, request: &Request, ino: INodeNo, file: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             reply_empty(reply, operations.sync(file.0).await);
         });
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let caller = CallerProcess::of(request);
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             match operations.check(caller, ino, AccessMask(access::READ)).await {
                 Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
                 Err(error) => reply.error(error.into()),
@@ -367,13 +387,13 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn readdir(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             let add = |entry: &ListedEntry<'_>| {
                 let (number, kind) = (INodeNo(entry.ino), translate::file_type(entry.kind));
                 !reply.add(number, entry.cookie, kind, OsStr::from_bytes(entry.name))
@@ -387,14 +407,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn readdirplus(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         let cache = self.cache;
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             let add = |entry: &ListedEntry<'_>| {
                 // Entries without attributes are not listed.
                 let Some(file) = entry.attributes else { return true };
@@ -415,14 +435,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         });
     }
 
-    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.dispatch_inode(ino, move |operations, ino| async move {
+    fn fsyncdir(&self, request: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             reply_empty(reply, operations.sync_names(ino).await);
         });
     }
 
-    fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.dispatch_inode(ino, move |operations, _| async move {
+    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             match operations.space().await {
                 Ok(space) => reply_statfs(reply, &space),
                 Err(error) => reply.error(error.into()),
@@ -432,7 +452,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let caller = CallerProcess::of(request);
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             let access_mask = AccessMask(
                 mask.bits().cast_unsigned() & (access::READ | access::WRITE | access::EXECUTE),
             );
@@ -452,7 +472,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         let (caller, value) = (CallerProcess::of(request), value.to_vec());
         let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             let mode = xattr_mode(flags);
             reply_empty(reply, operations.set_xattr(caller, ino, name, value, mode).await);
         });
@@ -469,14 +489,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         let caller = CallerProcess::of(request);
         // The kernel often requests other namespaces.
         let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             reply_xattr(reply, operations.get_xattr(caller, ino, name).await, size);
         });
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = CallerProcess::of(request);
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             reply_xattr(reply, operations.list_xattrs(caller, ino).await, size);
         });
     }
@@ -484,14 +504,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let caller = CallerProcess::of(request);
         let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.dispatch_inode(ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
             reply_empty(reply, operations.remove_xattr(caller, ino, name).await);
         });
     }
 
     fn getlk(
         &self,
-        _: &Request,
+        call: &Request,
         ino: INodeNo,
         file: FileHandle,
         owner: LockOwner,
@@ -503,14 +523,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     ) {
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
         let request = LockRequest { owner: owner.0, range: byte_range(start, end), kind };
-        self.dispatch_inode(ino, move |operations, _| async move {
+        self.dispatch_inode(call, ino, move |operations, _| async move {
             reply_lock(reply, operations.test_lock(file.0, request).await);
         });
     }
 
     fn setlk(
         &self,
-        request: &Request,
+        call: &Request,
         ino: INodeNo,
         file: FileHandle,
         owner: LockOwner,
@@ -521,22 +541,22 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         waits: bool,
         reply: ReplyEmpty,
     ) {
-        let (caller, owner, range) = (CallerProcess::of(request), owner.0, byte_range(start, end));
+        let (caller, owner, range) = (CallerProcess::of(call), owner.0, byte_range(start, end));
         if kind == libc::F_UNLCK {
-            return self.dispatch_inode(ino, move |operations, _| async move {
+            return self.dispatch_inode(call, ino, move |operations, _| async move {
                 reply_empty(reply, operations.unlock(file.0, owner, range).await);
             });
         }
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
         let request = LockRequest { owner, range, kind };
-        self.dispatch_inode(ino, move |operations, _| async move {
+        self.dispatch_inode(call, ino, move |operations, _| async move {
             reply_empty(reply, operations.lock(caller, file.0, request, pid, waits).await);
         });
     }
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         file: FileHandle,
         offset: u64,
@@ -545,14 +565,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         reply: ReplyEmpty,
     ) {
         let Some(what) = fallocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.dispatch_inode(ino, move |operations, _| async move {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             reply_empty(reply, operations.fallocate(file.0, (offset, length), what).await);
         });
     }
 
     fn lseek(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         file: FileHandle,
         offset: i64,
@@ -560,7 +580,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         reply: ReplyLseek,
     ) {
         let Some(target) = seek_target(whence) else { return reply.error(Errno::EINVAL) };
-        self.dispatch_inode(ino, move |operations, _| async move {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             match operations.seek(file.0, offset, target).await {
                 Ok(found) => reply.offset(found),
                 Err(error) => reply.error(error.into()),

@@ -15,6 +15,8 @@
 //!   another, and the new holder of a lock reads what the previous one has written. If this host is
 //!   cut off until others may have been granted a lock, reads and writes through the open file that
 //!   had it fail (`EIO`).
+//! - A program that waits for a server can be killed: its request is given up, at the earliest
+//!   after a second.
 //! - The kernel caches names and attributes for [`MountOptions::cache`], and content until the file
 //!   is opened again.
 //!
@@ -34,13 +36,14 @@
 //! | `operations.rs`, `operations/` | the requests to the volume of each operation, by family |
 //! | `volume_client.rs` | the requests and leases of a mount at the volume |
 //! | `inode_table.rs` | inodes and open files that the kernel refers to by number |
-//! | `caller.rs` | the calling process |
+//! | `caller.rs` | the calling process; `caller_watch.rs` gives up what killed programs wait for |
 //! | `translate.rs` | attributes, times and errors of the kernel |
 //!
 //! Extended attributes are those in the namespaces `user.` and `trusted.`. `RENAME_EXCHANGE` is not
 //! supported.
 
 mod caller;
+mod caller_watch;
 mod inode_table;
 mod kernel;
 mod mount;

@@ -20,6 +20,7 @@ pub(crate) use self::files::joined;
 pub(crate) use self::locks::{ConflictingLock, LockRequest};
 pub(crate) use self::names::{EntryName, NewInodeKind};
 pub(crate) use self::space::Fallocation;
+use crate::caller_watch::CallerWatch;
 use crate::inode_table::InodeTable;
 use crate::translate::{KernelError, KernelResult};
 use crate::volume_client::VolumeClient;
@@ -30,12 +31,15 @@ pub(crate) struct MountOperations<S> {
     /// The requests of the mount.
     pub(crate) volume: VolumeClient<S>,
     pub(crate) inodes: Arc<InodeTable>,
+    /// Gives up what killed programs wait for.
+    pub(crate) callers: CallerWatch,
 }
 
 impl<S: Spawn> MountOperations<S> {
     /// Operations that send requests from `machine`; `leases` has their open files.
     pub(crate) fn new(machine: S, leases: Arc<Leases>, inodes: Arc<InodeTable>) -> Self {
-        Self { volume: VolumeClient { machine, leases }, inodes }
+        let callers = CallerWatch::default();
+        Self { volume: VolumeClient { machine, leases }, inodes, callers }
     }
 
     /// The file with an inode number of the kernel.

@@ -1,13 +1,14 @@
 //! Workers: each runs the operations of one thread concurrently.
 
 use std::fmt;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use client::leases::Leases;
 use futures::StreamExt as _;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, select};
 use runtime::Spawn;
 
 use crate::inode_table::InodeTable;
@@ -47,7 +48,9 @@ pub fn workers<S>(count: usize, client: u64) -> Vec<(Worker<S>, WorkerTasks<S>)>
 pub async fn serve<S: Spawn>(machine: S, tasks: WorkerTasks<S>) {
     let WorkerTasks { queue, inodes, leases } = tasks;
     let operations = Rc::new(MountOperations::new(machine, leases, inodes));
-    queue.for_each_concurrent(None, |task| task(operations.clone())).await;
+    let tasks = queue.for_each_concurrent(None, |task| task(operations.clone()));
+    let callers = operations.callers.look(&operations.volume.machine);
+    select(pin!(tasks), pin!(callers)).await;
 }
 
 impl<S> Worker<S> {

@@ -218,6 +218,32 @@ fn a_program_that_waits_for_a_lock_gets_it_or_can_be_ended() {
 }
 
 #[test]
+fn a_program_that_waits_for_a_frozen_server_can_be_killed() {
+    if !may_mount() {
+        return;
+    }
+    let twice = Twice::start();
+    let path = twice.mounts[0].path("file");
+    fs::write(&path, "content").unwrap();
+    let server = twice.served.id().to_string();
+    let signal = |signal: &str, process: &str| {
+        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+    };
+    signal("-STOP", &server);
+    for (end, words) in [("-KILL", "cat"), ("-TERM", "cat"), ("-KILL", "touch"), ("-INT", "rm")] {
+        let mut program = Command::new(words).arg(&path).spawn().unwrap();
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(program.try_wait().unwrap(), None, "it waits");
+        signal(end, &program.id().to_string());
+        soon(|| program.try_wait().unwrap().map(drop).ok_or(Errno::BUSY));
+    }
+    signal("-CONT", &server);
+    fs::write(twice.mounts[1].path("file"), "new").unwrap();
+    assert_eq!(fs::read_to_string(twice.mounts[1].path("file")).unwrap(), "new");
+    twice.stop();
+}
+
+#[test]
 fn of_renames_that_replace_nothing_one_wins() {
     if !may_mount() {
         return;

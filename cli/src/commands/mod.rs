@@ -104,6 +104,8 @@ impl Commands for MdfsProgram {
         match self.command {
             // The output has what it finds, with more about where it is.
             MdfsCommand::Check(_) | MdfsCommand::Scrub(_) => "error",
+            // What a killed program was waiting for gets no reply, which fuser reports.
+            MdfsCommand::Mount(_) => "warn,fuser::reply=error",
             _ => "warn",
         }
     }

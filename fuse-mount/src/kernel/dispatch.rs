@@ -2,16 +2,18 @@
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::hash;
 use client::protocol::Name;
-use fuser::INodeNo;
+use fuser::{INodeNo, Request};
 use futures::channel::oneshot;
 use runtime::{NodeId, NodeKind, Spawn};
 
 use super::request::entry_name;
+use crate::caller::CallerProcess;
 use crate::inode_table::InodeTable;
 use crate::operations::{EntryName, MountOperations};
 use crate::worker::Worker;
@@ -49,8 +51,24 @@ impl<S: Spawn> FuseFilesystem<S> {
         self.workers[0].inodes()
     }
 
-    /// Dispatches an operation on a file.
+    /// Dispatches an operation on a file. It is dropped, with its reply, if its caller is killed.
     pub(super) fn dispatch_inode<F>(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        work: impl FnOnce(Rc<MountOperations<S>>, u64) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + 'static,
+    {
+        let caller = CallerProcess::of(request);
+        self.dispatch_to_end(ino, move |operations, ino| async move {
+            let work = pin!(work(operations.clone(), ino));
+            operations.callers.until_killed(caller, work).await;
+        });
+    }
+
+    /// Dispatches an operation on a file that runs to its end.
+    pub(super) fn dispatch_to_end<F>(
         &self,
         ino: INodeNo,
         work: impl FnOnce(Rc<MountOperations<S>>, u64) -> F + Send + 'static,
@@ -62,8 +80,25 @@ impl<S: Spawn> FuseFilesystem<S> {
             .submit(move |operations| work(operations, ino));
     }
 
-    /// Dispatches an operation on a name.
+    /// Dispatches an operation on a name. It is dropped, with its reply, if its caller is killed.
     pub(super) fn dispatch_name<F>(
+        &self,
+        request: &Request,
+        directory: INodeNo,
+        name: &OsStr,
+        work: impl FnOnce(Rc<MountOperations<S>>, EntryName) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + 'static,
+    {
+        let caller = CallerProcess::of(request);
+        self.dispatch_name_to_end(directory, name, move |operations, entry_name| async move {
+            let work = pin!(work(operations.clone(), entry_name));
+            operations.callers.until_killed(caller, work).await;
+        });
+    }
+
+    /// Dispatches an operation on a name that runs to its end.
+    pub(super) fn dispatch_name_to_end<F>(
         &self,
         directory: INodeNo,
         name: &OsStr,

@@ -52,6 +52,13 @@ impl<S: Spawn> MountOperations<S> {
         self.volume.leases.close(&self.volume.machine, open.handle);
     }
 
+    /// Closes a file that was opened for a program that has been killed.
+    pub(crate) async fn close_unused(&self, number: Option<u64>) {
+        if let Some(number) = number {
+            self.close(number).await;
+        }
+    }
+
     pub(super) fn open_file(&self, number: u64) -> KernelResult<Arc<OpenFile>> {
         self.inodes.file(number).ok_or(KernelError(libc::EBADF))
     }
