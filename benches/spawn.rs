@@ -119,7 +119,12 @@ fn remote_client_handle(bencher: Bencher<'_, '_>, at_once: usize) {
     let directory = tempfile::tempdir().expect("a socket needs a directory with a short name");
     let socket = directory.path().join("socket");
     listen(&machine, &socket);
-    let client_handle = transport::connect(&socket).expect("it listens");
+    let client_handle = transport::connect(
+        &transport::ServerAddress::Local(socket.clone()),
+        transport::ClientOptions::default(),
+        7,
+    )
+    .expect("it listens");
     from_outside(bencher, &client_handle, at_once);
 }
 
@@ -128,10 +133,8 @@ fn listen(machine: &Embedded, socket: &Path) {
     let listening = machine.on_node(HERE, |context| async move {
         let listener = context.listen(&address).await.expect("a fresh socket");
         let serving = context.clone();
-        context.task(async move {
-            // Ends with the machine.
-            transport::serve(serving, listener).await;
-        });
+        let port = transport::ClientPort::local(runtime::VolumeId(1), String::new(), 0, 0);
+        context.task(transport::serve::<table::Sum>(serving, listener, port));
     });
     block_on(listening).expect("it runs");
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fileio::protocol::DirectoryEntry;
+use runtime::client_handle::CallNumbers;
 use runtime::{ClientHandle, wait};
 
 use crate::error::Error;
@@ -63,7 +64,9 @@ macro_rules! blocking_methods {
 impl Volume {
     /// The volume behind `client_handle`, as the user `who`.
     pub fn new(client_handle: ClientHandle, who: Credentials) -> Self {
-        Self { file_system: FileSystem::new(client_handle, who, random_client()), machine: None }
+        let calls = client_handle.call_numbers();
+        let calls = calls.unwrap_or_else(|| Arc::new(CallNumbers::new(random_client())));
+        Self { file_system: FileSystem::with_calls(client_handle, who, calls), machine: None }
     }
 
     /// The same, which keeps `machine` alive as long as it or one of its files is used.
@@ -204,4 +207,9 @@ blocking_methods! {
 /// marks its calls.
 pub fn random_client() -> u64 {
     runtime::seed::fresh_seed()
+}
+
+/// Names the session of a client with its servers.
+pub fn random_session() -> u128 {
+    u128::from(random_client()) << 64 | u128::from(random_client())
 }

@@ -100,6 +100,7 @@ impl Cause {
             Self::FileIo(error) => match error {
                 E::Undelivered { why: Undelivered::Busy } | E::Changed {} => libc::EAGAIN,
                 E::Undelivered { why: Undelivered::Refused } => libc::EACCES,
+                E::Undelivered { why: Undelivered::TimedOut } => libc::ETIMEDOUT,
                 E::Undelivered { .. } | E::Damaged {} | E::LostWrites {} => libc::EIO,
                 E::NotFound {} => libc::ENOENT,
                 E::Exists {} => libc::EEXIST,
@@ -150,6 +151,7 @@ fn undelivered_advice(why: Undelivered) -> &'static str {
         Undelivered::Lost => "look whether it was done before doing it again",
         Undelivered::ProtocolMismatch => "use the same version of mdfs on both sides",
         Undelivered::Fenced => "open the volume again",
+        Undelivered::TimedOut => "check that the servers of the volume run, and can be reached",
         Undelivered::Refused => "ask for a token or a host certificate that allows it",
     }
 }

@@ -1,11 +1,14 @@
 //! Operations on paths.
 
+use std::sync::Arc;
+
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
     Error as FileIoError, Existing, Flush, GetSpace, Handle, Link, MakeNode, Name, NewNode,
     OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory, Rename, SyncDirectory,
 };
 use futures::{StreamExt as _, stream};
+use runtime::client_handle::CallNumbers;
 use runtime::{NodeId, Spawn};
 
 use crate::directory::ReadDir;
@@ -38,7 +41,12 @@ impl<S: Spawn> FileSystem<S> {
     /// The file system that `machine` leads to, as the user `who`. `client` marks the calls of this
     /// client; no two clients of a volume may have the same, so draw it at random.
     pub fn new(machine: S, who: Credentials, client: u64) -> Self {
-        Self { session: ClientSession::new(machine, who, client) }
+        Self::with_calls(machine, who, Arc::new(CallNumbers::new(client)))
+    }
+
+    /// As [`new`](Self::new), for a client whose calls are numbered by others too.
+    pub fn with_calls(machine: S, who: Credentials, calls: Arc<CallNumbers>) -> Self {
+        Self { session: ClientSession::new(machine, who, calls) }
     }
 
     /// What the requests are sent from.

@@ -16,7 +16,6 @@
 mod locks;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,10 +27,14 @@ use fileio::protocol::{
 };
 use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _, stream};
+use runtime::client_handle::CallNumbers;
 use runtime::{NodeId, Spawn};
 
 /// Pause before a renewal that failed is repeated.
 const RENEW_RETRY: Duration = Duration::from_secs(1);
+
+/// How often a client looks whether a server has restarted.
+const RESTART_CHECK: Duration = Duration::from_millis(500);
 
 /// Concurrent requests to nodes, at most.
 const REQUESTS_CONCURRENCY_MAX: usize = 64;
@@ -43,9 +46,7 @@ const CLOSE_WAIT_CHECKS_MAX: u32 = 5_000;
 /// The open files of one client, by all threads that use it, and its locks on them.
 #[derive(Debug)]
 pub struct Leases {
-    client: u64,
-    /// The number of the next call.
-    calls: AtomicU64,
+    calls: Arc<CallNumbers>,
     open: Mutex<LeaseState>,
 }
 
@@ -147,14 +148,19 @@ impl<S: Spawn> OpenFileGuard<S> {
 }
 
 impl Leases {
-    /// Nothing is open. No two clients of a volume may have the same `client`: draw it at random.
-    pub fn new(client: u64) -> Self {
-        Self { client, calls: AtomicU64::default(), open: Mutex::default() }
+    /// Nothing is open.
+    pub fn new(calls: Arc<CallNumbers>) -> Self {
+        Self { calls, open: Mutex::default() }
+    }
+
+    /// The number of the client.
+    pub(crate) fn client(&self) -> u64 {
+        self.calls.client()
     }
 
     /// A new call's id.
     pub fn call(&self) -> CallId {
-        CallId { client: self.client, number: self.calls.fetch_add(1, Relaxed) }
+        self.calls.next()
     }
 
     /// The lease of this client at a file's node, as far as it is known; 0 if it has none.
@@ -225,7 +231,7 @@ impl Leases {
         }
         open.files.remove(&file);
         open.lost.remove(&file);
-        open.locks.release(file.ino, self.client);
+        open.locks.release(file.ino, self.client());
         let fs_nodes = machine.fs_nodes();
         let node = ino_node(file.ino, fs_nodes);
         if !open.files.keys().any(|other| ino_node(other.ino, fs_nodes) == node) {
@@ -284,7 +290,7 @@ impl Leases {
         node: NodeId,
         lease: u64,
     ) -> Result<bool, FileIoError> {
-        let (client, watch) = (self.client, self.watch_again(machine, node));
+        let (client, watch) = (self.client(), self.watch_again(machine, node));
         let is_known = machine.spawn(node, Renew { client, lease }).await?;
         if is_known {
             self.renewed(node, watch);
@@ -321,11 +327,24 @@ impl Leases {
     }
 }
 
+/// Sleeps, but not longer than until a server has come back that has forgotten what is open.
+async fn sleep_until_restart<S: Spawn>(machine: &S, pause: Duration) {
+    if !machine.loses_with_the_server_only() {
+        return machine.sleep(pause).await;
+    }
+    let (restarts, mut left) = (machine.restarts(), pause);
+    while left > Duration::ZERO && machine.restarts() == restarts {
+        let step = left.min(RESTART_CHECK);
+        machine.sleep(step).await;
+        left -= step;
+    }
+}
+
 /// Renews all leases now and then, until nothing is open any more.
 async fn renew<S: Spawn>(machine: S, leases: Arc<Leases>) {
     let mut pause = RENEW_INTERVAL;
     loop {
-        machine.sleep(pause).await;
+        sleep_until_restart(&machine, pause).await;
         let nodes: Vec<(NodeId, u64)> = {
             let mut open = leases.open();
             if open.files.is_empty() {

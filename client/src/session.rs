@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fileio::protocol::{CallId, FileIo, SetAttributes};
+use runtime::client_handle::CallNumbers;
 use runtime::{Call, Spawn};
 
 use crate::error::Cause;
@@ -19,8 +20,8 @@ pub(crate) struct ClientSession<S> {
 }
 
 impl<S: Spawn> ClientSession<S> {
-    pub(crate) fn new(machine: S, who: Credentials, client: u64) -> Self {
-        Self { machine, who: Arc::new(who), leases: Arc::new(Leases::new(client)) }
+    pub(crate) fn new(machine: S, who: Credentials, calls: Arc<CallNumbers>) -> Self {
+        Self { machine, who: Arc::new(who), leases: Arc::new(Leases::new(calls)) }
     }
 
     pub(crate) fn machine(&self) -> &S {

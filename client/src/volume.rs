@@ -4,15 +4,19 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use runtime::ClientHandle;
 #[cfg(feature = "embedded")]
 use volume::{RunOptions, RunningVolume, VolumeError};
 
+use transport::tls::{ClientKeyError, ClientKeys};
+use transport::{ClientOptions, ClientSecurity, ServerAddress};
+
 use crate::Credentials;
 use crate::address::{BadVolumeAddress, VolumeAddress};
-use crate::blocking::Volume;
+use crate::blocking::{Volume, random_session};
 
 /// The socket at which a server answers, in the volume's directory.
 pub const SOCKET_NAME: &str = "mdfs.sock";
@@ -55,9 +59,18 @@ pub enum OpenCause {
     /// The address makes no sense.
     #[error(transparent)]
     BadAddress(#[from] BadVolumeAddress),
-    /// This version cannot reach servers of other hosts.
-    #[error("servers of other hosts cannot be reached yet; run the command on a server's host")]
-    NoRemote,
+    /// No server of another host has answered.
+    #[error(
+        "no server can be reached: {0}; check the address, that `mdfs serve --listen` or \
+         `mdfs cluster serve` runs there, and that a token or host certificate is given (`--token`)"
+    )]
+    NotReached(#[source] io::Error),
+    /// The server does not let this client in.
+    #[error("its server refuses this client: {0}")]
+    Refused(#[source] io::Error),
+    /// The token or the certificate of this host cannot be used.
+    #[error(transparent)]
+    Keys(#[from] ClientKeyError),
 }
 
 impl OpenCause {
@@ -66,7 +79,8 @@ impl OpenCause {
         match self {
             Self::NoDirectory => libc::ENOENT,
             Self::BadAddress(_) => libc::EINVAL,
-            Self::NoRemote => libc::EOPNOTSUPP,
+            Self::Refused(_) | Self::Keys(_) => libc::EACCES,
+            Self::NotReached(cause) => cause.raw_os_error().unwrap_or(libc::ETIMEDOUT),
             #[cfg(feature = "embedded")]
             Self::Stack(_) => libc::EIO,
             Self::Unusable(cause) | Self::NotServed(cause) | Self::NoCredentials(cause) => {
@@ -168,16 +182,54 @@ pub fn connect(address: &VolumeAddress, options: &ConnectOptions) -> Result<Volu
 }
 
 /// Connects to the servers of a volume, for clients that work by handle.
-pub fn reach(address: &VolumeAddress, _: &ConnectOptions) -> Result<ClientHandle, OpenCause> {
-    let VolumeAddress::Directory(directory) = address else { return Err(OpenCause::NoRemote) };
-    if !directory.is_dir() {
-        return Err(OpenCause::NoDirectory);
-    }
-    transport::connect(&directory.join(SOCKET_NAME)).map_err(|error| match error.kind() {
-        // Never served, or left behind by a server that crashed.
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => OpenCause::NotServed(error),
-        _ => OpenCause::Unusable(error),
+pub fn reach(address: &VolumeAddress, options: &ConnectOptions) -> Result<ClientHandle, OpenCause> {
+    let (servers, client_options) = match address {
+        VolumeAddress::Directory(directory) if !directory.is_dir() => {
+            return Err(OpenCause::NoDirectory);
+        }
+        VolumeAddress::Directory(directory) => {
+            let local = ServerAddress::Local(directory.join(SOCKET_NAME));
+            (local, client_options(String::new(), ClientSecurity::None, options))
+        }
+        VolumeAddress::Remote { servers, volume } => {
+            let security = security(volume, options)?;
+            (ServerAddress::Tcp(servers.clone()), client_options(volume.clone(), security, options))
+        }
+    };
+    transport::connect(&servers, client_options, random_session()).map_err(|error| {
+        match (error.kind(), address) {
+            // Never served, or left behind by a server that crashed.
+            (
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused,
+                VolumeAddress::Directory(_),
+            ) => OpenCause::NotServed(error),
+            (io::ErrorKind::PermissionDenied, _) => OpenCause::Refused(error),
+            (_, VolumeAddress::Directory(_)) => OpenCause::Unusable(error),
+            (_, VolumeAddress::Remote { .. }) => OpenCause::NotReached(error),
+        }
     })
+}
+
+fn client_options(
+    volume: String,
+    security: ClientSecurity,
+    options: &ConnectOptions,
+) -> ClientOptions {
+    let program = env::args_os().next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default();
+    let program = format!("{} {}", program.to_string_lossy(), std::process::id());
+    ClientOptions { volume, program, security, timeout: options.timeout }
+}
+
+/// A token, else the certificate of this host, else nothing: then a server lets the client in only
+/// if it protects no connection at all.
+fn security(volume: &str, options: &ConnectOptions) -> Result<ClientSecurity, OpenCause> {
+    let keys = match (options.token_file(volume), options.keys_file()) {
+        (Some(token), _) => ClientKeys::from_token_file(&token)?,
+        (None, Some(keys)) => ClientKeys::from_host_file(&keys)?,
+        (None, None) => return Ok(ClientSecurity::None),
+    };
+    Ok(ClientSecurity::Tls(Arc::new(keys)))
 }
 
 #[cfg(not(feature = "embedded"))]

@@ -25,7 +25,8 @@ fn a_served_volume_is_opened_and_others_are_told_apart() {
     drop(machine.on_node(machine.application(), move |context| async move {
         let listener = context.listen(&address).await.unwrap();
         stderr.send(()).unwrap();
-        transport::serve(context, listener).await;
+        let port = transport::ClientPort::local(runtime::VolumeId(1), String::new(), 0, 0);
+        transport::serve::<fileio::protocol::FileIo>(context, listener, port).await;
     }));
     bound.recv().unwrap();
     let volume = open(directory.path()).unwrap();

@@ -10,6 +10,7 @@ use futures::StreamExt as _;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::{LocalBoxFuture, select};
 use runtime::Spawn;
+use runtime::client_handle::CallNumbers;
 
 use crate::inode_table::InodeTable;
 use crate::operations::MountOperations;
@@ -31,11 +32,10 @@ pub struct WorkerTasks<S> {
     leases: Arc<Leases>,
 }
 
-/// Creates `count` workers of one mount, each with its tasks for [`serve`]. `client` identifies the
-/// calls, open files and locks of the mount: it must be unique among the clients of the volume, so
-/// draw it at random.
-pub fn workers<S>(count: usize, client: u64) -> Vec<(Worker<S>, WorkerTasks<S>)> {
-    let (inodes, leases) = (Arc::<InodeTable>::default(), Arc::new(Leases::new(client)));
+/// Creates `count` workers of one mount, each with its tasks for [`serve`]. `calls` numbers the
+/// calls, open files and locks of the mount: no other client of the volume may have its number.
+pub fn workers<S>(count: usize, calls: Arc<CallNumbers>) -> Vec<(Worker<S>, WorkerTasks<S>)> {
+    let (inodes, leases) = (Arc::<InodeTable>::default(), Arc::new(Leases::new(calls)));
     let worker = |_| {
         let (sender, receiver) = mpsc::unbounded();
         let worker = Worker { tasks: sender, inodes: inodes.clone() };

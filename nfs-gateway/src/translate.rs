@@ -46,6 +46,8 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
         }
         Undelivered::ProtocolMismatch => nfsstat3::NFS3ERR_SERVERFAULT,
         Undelivered::Refused => nfsstat3::NFS3ERR_ACCES,
+        // Made by clients alone.
+        Undelivered::TimedOut => nfsstat3::NFS3ERR_SERVERFAULT,
     }
 }
 

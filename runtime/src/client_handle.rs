@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +16,34 @@ use crate::host::{Host, undelivered_bytes};
 use crate::ids::NodeId;
 use crate::machine::Ingress;
 use crate::mail::{Envelope, Message, TypedRequest};
-use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
+use crate::protocol::{
+    Call, CallId, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered,
+};
 use crate::wire::{Decoder, Encoder};
+
+/// The number by which the nodes know a client, and the numbers of its calls.
+#[derive(Debug)]
+pub struct CallNumbers {
+    client: u64,
+    next: AtomicU64,
+}
+
+impl CallNumbers {
+    /// Of the client `client`; no two clients of a volume may have the same number.
+    pub fn new(client: u64) -> Self {
+        Self { client, next: AtomicU64::new(0) }
+    }
+
+    /// The number of the client.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// A new call's id.
+    pub fn next(&self) -> CallId {
+        CallId { client: self.client, number: self.next.fetch_add(1, Relaxed) }
+    }
+}
 
 /// Access to the machine for an ordinary thread: an application node that only sends requests.
 #[derive(Clone)]
@@ -52,6 +79,11 @@ impl ClientHandle {
         answer.map(|reply| C::answer(reply.unwrap_or_else(|_| Undelivered::Lost.into())))
     }
 
+    /// The numbers of the client and of its calls, if all who use this handle are one client.
+    pub fn call_numbers(&self) -> Option<Arc<CallNumbers>> {
+        self.ingress.call_numbers()
+    }
+
     /// Resolves after `duration`.
     pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.ingress.sleep(duration)
@@ -82,6 +114,14 @@ impl Spawn for ClientHandle {
 
     fn try_shared<P: Protocol>(&self, request: &P::Request) -> Option<P::Reply> {
         self.ingress.shared_servers()?.try_now::<P>(request)
+    }
+
+    fn loses_with_the_server_only(&self) -> bool {
+        self.ingress.loses_with_the_server_only()
+    }
+
+    fn restarts(&self) -> u64 {
+        self.ingress.restarts()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

@@ -47,6 +47,16 @@ pub trait Spawn: Clone + 'static {
     fn try_shared<P: Protocol>(&self, _request: &P::Request) -> Option<P::Reply> {
         None
     }
+    /// A reply is [`Lost`](crate::Undelivered::Lost) only if the server is gone that had the
+    /// request: it was done before, or never will be. Then a request that must not be late may be
+    /// sent again.
+    fn loses_with_the_server_only(&self) -> bool {
+        false
+    }
+    /// How many times a server has come back that knows nothing of this client any more.
+    fn restarts(&self) -> u64 {
+        0
+    }
     /// Runs `work` beside everything else, for as long as the machine lives.
     fn task<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Self) -> F + Send + 'static);
 }

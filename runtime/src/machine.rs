@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, LocalBoxFuture};
 
 use crate::buffer::Pool;
+use crate::client_handle::CallNumbers;
 use crate::disk::Disk;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId};
@@ -101,6 +102,21 @@ pub trait Ingress: Send + Sync {
     /// The shared servers of this process, if the machine is in it.
     fn shared_servers(&self) -> Option<&SharedServers> {
         None
+    }
+    /// The number of the client and of its calls, if all who use this are one client of a server.
+    fn call_numbers(&self) -> Option<Arc<CallNumbers>> {
+        None
+    }
+    /// A reply is [`Lost`](crate::Undelivered::Lost) only if the server is gone that had the
+    /// request: it does not do it later. See [`Spawn::loses_with_the_server_only`].
+    ///
+    /// [`Spawn::loses_with_the_server_only`]: crate::Spawn::loses_with_the_server_only
+    fn loses_with_the_server_only(&self) -> bool {
+        false
+    }
+    /// How many times a server has come back that knows nothing of this client any more.
+    fn restarts(&self) -> u64 {
+        0
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
     fn run(&self, work: LocalTask);

@@ -154,6 +154,8 @@ pub trait RequestInfo {
     fn retry(&self) -> Retry;
     /// See [`Call::DURING_RECOVERY`].
     fn is_for_recovery(&self) -> bool;
+    /// Bytes of payload that the reply may have, at most, as far as the request says.
+    fn reply_bytes_max(&self) -> u64;
     /// Puts the user under whom the request of this client is judged in the place of the one that
     /// it names; refuses what clients may not send, or not under another client's number.
     fn admit(&mut self, client: &ClientIdentity) -> Result<(), AccessRefused>;
@@ -196,6 +198,10 @@ pub enum Undelivered {
     /// The server does not let this client do that. Nothing was done; do not retry.
     #[error("the server does not let this client do that; see its token or host certificate")]
     Refused,
+    /// No server has answered within the time that the client waits. It may or may not have been
+    /// done. Clients make this of calls that they give up; no server answers so.
+    #[error("no server has answered in time: it may or may not have been done")]
+    TimedOut,
 }
 
 impl From<AccessRefused> for Undelivered {
@@ -214,7 +220,7 @@ impl Undelivered {
     /// The same request may be answered later, if it does no harm to ask twice: the node is full or
     /// starts anew, the reply was lost, or the epoch went on while the request was on its way.
     pub fn is_transient(self) -> bool {
-        !matches!(self, Self::ProtocolMismatch | Self::Refused)
+        !matches!(self, Self::ProtocolMismatch | Self::Refused | Self::TimedOut)
     }
 }
 
@@ -234,6 +240,8 @@ crate::choice! {
         5 Fenced {},
         /// See [`Undelivered::Refused`].
         6 Refused {},
+        /// See [`Undelivered::TimedOut`].
+        7 TimedOut {},
     }
 }
 
@@ -251,7 +259,7 @@ macro_rules! undelivered_wire {
         }
     };
 }
-undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced, Refused);
+undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced, Refused, TimedOut);
 
 impl Wire for Undelivered {
     fn put(&self, out: &mut crate::wire::Encoder) {
@@ -451,6 +459,14 @@ macro_rules! protocol {
             fn is_for_recovery(&self) -> bool {
                 match self { $(Self::$name(_) => <$name as $crate::Call>::DURING_RECOVERY),+ }
             }
+            fn reply_bytes_max(&self) -> u64 {
+                match self {
+                    $(Self::$name(request) => {
+                        let _ = request;
+                        0 $(+ $crate::protocol_row!(length $field request))*
+                    })+
+                }
+            }
             #[allow(unused_variables, reason = "not each row names a client")]
             fn admit(
                 &mut self,
@@ -598,6 +614,8 @@ macro_rules! protocol_row {
         $crate::protocol_row!(durable $request $($field)*)
     };
     (durable $request:ident) => { false };
+    (length length $request:ident) => { u64::from($request.length) };
+    (length $field:ident $request:ident) => { 0 };
     (admit any who $request:ident $client:ident) => {
         $client.principal.apply(&mut $request.who)?
     };

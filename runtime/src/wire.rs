@@ -163,7 +163,7 @@ macro_rules! wire_number {
         }
     )+};
 }
-wire_number!(u8, u16, u32, u64, i64);
+wire_number!(u8, u16, u32, u64, u128, i64);
 
 impl Wire for bool {
     fn put(&self, out: &mut Encoder) {

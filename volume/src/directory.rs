@@ -266,6 +266,12 @@ impl VolumeDirectory {
         }
     }
 
+    /// The name by which clients ask for the volume: the last part of its path.
+    pub(crate) fn name(&self) -> String {
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
     /// The socket of the serving process.
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)

@@ -3,13 +3,14 @@
 use std::future::Future;
 
 use blockio::Geometry;
-use fileio::protocol::{Error, Flush};
+use fileio::protocol::{Error, FileIo, Flush};
 use futures::executor::block_on;
 use futures::future::join_all;
 use runtime::embedded::Embedded;
 use runtime::net::Address;
 use runtime::protocol::Undelivered;
 use runtime::{ClientHandle, Context, Epoch, NodeId};
+use transport::ClientPort;
 
 use crate::boot;
 use crate::directory::VolumeDirectory;
@@ -20,6 +21,8 @@ use crate::error::VolumeError;
 pub struct RunningVolume {
     pub(crate) machine: Embedded,
     pub(crate) geometry: Geometry,
+    /// The number of the process; 0 if it is the only one.
+    pub(crate) process: u32,
     // After the machine: the lock is given up last.
     pub(crate) directory: VolumeDirectory,
 }
@@ -56,10 +59,13 @@ impl RunningVolume {
     /// Lets other processes of this host ask, at the socket in the volume's directory.
     pub fn answer_socket(&self) -> Result<(), VolumeError> {
         let address = Address::Unix(self.directory.socket());
-        let listening = self.on_application(|context| async move {
+        let (volume, name) = (self.geometry.volume, self.directory.name());
+        let process = self.process;
+        let listening = self.on_application(move |context| async move {
             let listener = context.listen(&address).await?;
-            let serving = context.clone();
-            context.task(transport::serve(serving, listener));
+            let owner = rustix::process::geteuid().as_raw();
+            let port = ClientPort::local(volume, name, process, owner);
+            context.task(transport::serve::<FileIo>(context.clone(), listener, port));
             Ok::<_, std::io::Error>(())
         });
         Ok(block_on(listening)??)
@@ -88,9 +94,10 @@ impl RunningVolume {
     pub(crate) fn of_cluster(
         machine: Embedded,
         geometry: Geometry,
+        process: u32,
         directory: VolumeDirectory,
     ) -> Self {
-        Self { machine, geometry, directory }
+        Self { machine, geometry, process, directory }
     }
 
     pub(crate) fn machine(&self) -> &Embedded {

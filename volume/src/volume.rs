@@ -122,7 +122,7 @@ pub fn open(directory: &Path, options: &RunOptions) -> Result<RunningVolume, Vol
     drop(engine);
     let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
     booted.map_err(|error| with_path(error, &directory, &geometry))?;
-    Ok(RunningVolume { machine, geometry, directory })
+    Ok(RunningVolume { machine, geometry, process: 0, directory })
 }
 
 /// The operator knows disks by their paths.

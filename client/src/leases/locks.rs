@@ -62,7 +62,7 @@ impl LeaseState {
 impl Leases {
     /// An owner of locks of this client.
     pub fn owner(&self, id: u64) -> LockOwner {
-        LockOwner { client: self.client, id }
+        LockOwner { client: self.client(), id }
     }
 
     /// Were locks on the file lost since it was opened?

@@ -27,8 +27,9 @@ const LOST_PAUSE: Duration = Duration::from_millis(10);
 const LOST_PAUSE_MAX: Duration = Duration::from_millis(640);
 
 /// As [`ask`], for programs that do not retry: keeps trying while a node is down and, if the retry
-/// class allows it, while replies are lost. A write whose reply was lost is not sent again:
-/// executed twice, it could undo what others wrote in between.
+/// class allows it, while replies are lost. A write whose reply was lost is not sent again, unless
+/// the server that may have executed it is gone: executed late, it could undo what others wrote in
+/// between.
 pub async fn send_with_retries<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
 where
     S: Spawn,
@@ -52,7 +53,7 @@ where
     let (mut was_lost, mut pause) = (false, LOST_PAUSE);
     for _ in 1..RETRY_ROUNDS_MAX {
         if why == Undelivered::Lost {
-            if C::RETRY == Retry::Never {
+            if C::RETRY == Retry::Never && !from.loses_with_the_server_only() {
                 break;
             }
             was_lost = is_done_once;

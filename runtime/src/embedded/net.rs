@@ -14,6 +14,9 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::net::{Address, ByteStream, Direct, Listener, StreamReader, StreamWriter};
 
+/// All users of the host may connect: the server sees who they are (ADR 80).
+const SOCKET_MODE: u32 = 0o666;
+
 /// Room that a reader makes before it asks for bytes.
 const READ_ROOM: usize = 64 << 10;
 
@@ -36,7 +39,7 @@ pub(super) fn listen(address: Address) -> LocalBoxFuture<'static, io::Result<Box
                     _ => {}
                 }
                 let listener = UnixListener::bind(&path)?;
-                std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+                std::fs::set_permissions(&path, Permissions::from_mode(SOCKET_MODE))?;
                 let listener: Box<dyn Listener> = Box::new(listener);
                 Ok(listener)
             }

@@ -4,90 +4,26 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::path::Path;
-use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, pending};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::runtime::{Builder, Handle};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
 
 use super::fast_path::FastPath;
 use super::frame::{
     FrameHeader, FrameReader, PeerHello, ServerHello, garbled, kind, pack, request,
 };
 use super::guard::{Guard, Refusal};
-use runtime::client_handle::ClientHandle;
-use runtime::embedded::{sleep_on, stream};
-use runtime::ids::{Epoch, NodeId};
-use runtime::machine::{Ingress, LocalTask};
+use runtime::embedded::stream;
 use runtime::mail::{Envelope, Message};
 use runtime::net::ByteStream;
-use runtime::protocol::Undelivered;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
-/// Requests waiting to be sent, at most; past it the answer is `Busy`.
-const QUEUE_MAX: usize = 4096;
-/// Tasks of the handle's users that wait to be started, at most; more are dropped.
-const WORK_MAX: usize = 1024;
-/// How often a connection whose handles are gone looks whether its last answers have come.
+/// How often a link whose thread is gone looks whether its last answers have come.
 const LAST_ANSWERS_PAUSE: Duration = Duration::from_millis(1);
 
-/// Connects to the process that listens at the Unix socket `path`.
-///
-/// The connection lives as long as the handle or one of its clones; its thread ends with it.
-pub fn connect(path: &Path) -> io::Result<ClientHandle> {
-    let (told, greeted) = std_mpsc::channel();
-    let (sender, mut requests) = mpsc::channel(QUEUE_MAX);
-    let (worker, work_to_do) = mpsc::channel(WORK_MAX);
-    let path = path.to_owned();
-    #[allow(clippy::disallowed_methods, reason = "the machine itself makes threads and tasks")]
-    std::thread::Builder::new().name("mdfs-remote".into()).spawn(move || {
-        let runtime = match Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                let _ = told.send(Err(error));
-                return;
-            }
-        };
-        let work = async move {
-            match open(&path).await {
-                Ok((greeting, frames, writer)) => {
-                    // `connect` waits for exactly this message.
-                    let _ = told.send(Ok((greeting, Handle::current())));
-                    tokio::task::spawn_local(do_all(work_to_do));
-                    // What ended it the calls tell that are lost by that.
-                    let _ =
-                        talk(None, &mut requests, frames, writer, None, &FastPath::none()).await;
-                }
-                Err(error) => {
-                    let _ = told.send(Err(error));
-                }
-            }
-        };
-        runtime.block_on(LocalSet::new().run_until(work));
-    })?;
-    let lost = || io::Error::from(io::ErrorKind::ConnectionReset);
-    let (greeting, timers) = greeted.recv().map_err(|_| lost())??;
-    let node = NodeId::application(0);
-    Ok(ClientHandle::new(
-        node,
-        Arc::new(RemoteIngress { requests: sender, work: worker, greeting, timers }),
-    ))
-}
-
 type LinkWriter = Box<dyn runtime::net::StreamWriter>;
-
-#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
-async fn open(path: &Path) -> io::Result<(ServerHello, FrameReader, LinkWriter)> {
-    let (reader, writer) = UnixStream::connect(path).await?.into_split();
-    let ByteStream { reader, writer, .. } = stream(reader, writer, String::new());
-    let mut frames = FrameReader::new(reader);
-    Ok((greeting(&mut frames).await?, frames, writer))
-}
 
 /// Calls without an answer yet. Dropping one tells its asker that the answer is lost.
 #[derive(Default)]
@@ -157,7 +93,7 @@ pub(crate) async fn talk(
     requests: &mut mpsc::Receiver<Envelope>,
     mut frames: FrameReader,
     mut writer: LinkWriter,
-    watch: Option<LinkTimeout>,
+    LinkTimeout { silence_max }: LinkTimeout,
     fast_path: &FastPath,
 ) -> io::Result<()> {
     let calls = OpenCalls::default();
@@ -181,7 +117,6 @@ pub(crate) async fn talk(
         Ok(())
     };
     let listen = async {
-        let Some(LinkTimeout { silence_max }) = watch else { return pending().await };
         loop {
             is_heard.set(false);
             pause(silence_max).await;
@@ -198,7 +133,7 @@ pub(crate) async fn talk(
                 parts.extend(calls.begin(envelope));
             }
             parts.extend(fast_path.offer());
-            if parts.is_empty() && watch.is_some() {
+            if parts.is_empty() {
                 parts = pack(
                     FrameHeader { kind: kind::PING, ..FrameHeader::default() },
                     Encoder::new(),
@@ -208,10 +143,7 @@ pub(crate) async fn talk(
             if writer.write(parts).await.is_err() {
                 return Ok(());
             }
-            let waited = match watch {
-                Some(LinkTimeout { silence_max }) => within(silence_max / 4, requests.recv()).await,
-                None => Some(requests.recv().await),
-            };
+            let waited = within(silence_max / 4, requests.recv()).await;
             match waited {
                 Some(Some(envelope)) => next = Some(envelope),
                 Some(None) => break,
@@ -233,13 +165,6 @@ async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<
     tokio::time::timeout(duration, work).await.ok()
 }
 
-#[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
-async fn do_all(mut work_to_do: mpsc::Receiver<LocalTask>) {
-    while let Some(work) = work_to_do.recv().await {
-        tokio::task::spawn_local(work());
-    }
-}
-
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
@@ -255,49 +180,11 @@ impl OpenCalls {
     }
 }
 
-/// The other process, as a handle sees it.
-struct RemoteIngress {
-    requests: mpsc::Sender<Envelope>,
-    work: mpsc::Sender<LocalTask>,
-    greeting: ServerHello,
-    timers: Handle,
-}
-
-impl Ingress for RemoteIngress {
-    fn send(&self, envelope: Envelope) {
-        use mpsc::error::TrySendError;
-        match self.requests.try_send(envelope) {
-            Ok(()) => {}
-            Err(TrySendError::Full(envelope)) => envelope.message.refuse(Undelivered::Busy),
-            Err(TrySendError::Closed(envelope)) => {
-                envelope.message.refuse(Undelivered::Unreachable);
-            }
-        }
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        sleep_on(&self.timers, duration)
-    }
-
-    fn fs_nodes(&self) -> u32 {
-        self.greeting.fs_nodes
-    }
-
-    fn epoch(&self) -> Epoch {
-        Epoch(self.greeting.epoch)
-    }
-
-    fn run(&self, work: LocalTask) {
-        if self.work.try_send(work).is_err() {
-            tracing::debug!("work was dropped: the connection is over, or has too much of it");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
+    use tokio::runtime::Builder;
 
     use super::*;
 

@@ -29,11 +29,6 @@ pub(crate) struct FastPath {
     expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "there is none")
 )]
 impl FastPath {
-    /// None, whatever the other side has.
-    pub(crate) fn none() -> Self {
-        Self::default()
-    }
-
     /// To this life of a process, as `guard` says.
     pub(crate) fn new(guard: &Guard, number: u32, incarnation: u64) -> Self {
         let _ = (guard, number, incarnation);

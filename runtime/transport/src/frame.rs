@@ -1,9 +1,12 @@
 //! One frame: header, head, bulk.
 
+use std::cell::Cell;
 use std::io;
+use std::rc::Rc;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
+use runtime::context::Context;
 use runtime::ids::{Epoch, NodeId, VolumeId};
 use runtime::mail::Envelope;
 use runtime::net::StreamReader;
@@ -11,18 +14,18 @@ use runtime::protocol::{Caller, Class};
 use runtime::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
 
 /// Goes up whenever the header changes.
-pub const FRAME_VERSION: u16 = 1;
+pub const FRAME_VERSION: u16 = 2;
 /// Bytes of a header.
 pub const FRAME_HEADER_SIZE: usize = 56;
 
-/// Bytes of the head of a first frame, at most; a [`PeerHello`] has 44.
-const FIRST_LENGTH_MAX: usize = 256;
+/// Bytes of the head of a first frame, at most: a [`ClientHello`] with a token is the longest.
+const FIRST_LENGTH_MAX: usize = 4096;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"MDFS");
 
 /// What a frame is.
 pub(super) mod kind {
-    /// Greets a client: the head is a [`ServerHello`](super::ServerHello).
+    /// Greets a process: the head is a [`ServerHello`](super::ServerHello).
     pub(in super::super) const GREETING: u8 = 1;
     /// A request of the protocol's table.
     pub(in super::super) const REQUEST: u8 = 2;
@@ -30,9 +33,9 @@ pub(super) mod kind {
     pub(in super::super) const REPLY: u8 = 3;
     /// A process of the cluster introduces itself: the head is a [`PeerHello`](super::PeerHello).
     pub(in super::super) const HELLO: u8 = 4;
-    /// Asks for a sign of life.
+    /// Asks for a sign of life. That of a client has the epoch of its node map (u64) as head.
     pub(in super::super) const PING: u8 = 5;
-    /// The sign.
+    /// The sign. To a client with an older map the head is a [`ClientMap`](super::ClientMap).
     pub(in super::super) const PONG: u8 = 6;
     /// Of offers and grants: no call has this number.
     pub(in super::super) const NO_CALL: u64 = u64::MAX;
@@ -40,6 +43,14 @@ pub(super) mod kind {
     pub(in super::super) const OFFER: u8 = 7;
     /// The answer: the head is a [`FabricAnswer`](super::FabricAnswer).
     pub(in super::super) const GRANT: u8 = 8;
+    /// A client introduces itself: the head is a [`ClientHello`](super::ClientHello).
+    pub(in super::super) const CLIENT_HELLO: u8 = 9;
+    /// Lets it in: the head is a [`Welcome`](super::Welcome).
+    pub(in super::super) const WELCOME: u8 = 10;
+    /// The client is not let in: the head is a [`ClientRefusal`](super::ClientRefusal).
+    pub(in super::super) const REFUSAL: u8 = 11;
+    /// The client ends its session; its outcomes need not be kept.
+    pub(in super::super) const GOODBYE: u8 = 12;
 }
 
 runtime::record! {
@@ -70,9 +81,10 @@ runtime::record! {
         bulk_length: u32,
         /// Zero.
         reserved_2: u32,
-        /// Chosen by the asker, unique among its open calls.
+        /// Chosen by the asker, unique among its open calls; of a client: the number of the call in
+        /// its session with this process, which a copy has too.
         call_id: u64,
-        /// The asker's epoch.
+        /// The asker's epoch. Of a client: its calls with lower numbers than this are answered.
         epoch: u64,
         /// CRC-32C of the 48 bytes before, the head and the bulk.
         checksum: u32,
@@ -107,7 +119,7 @@ impl FrameHeader {
 const CHECKED_SIZE: usize = FRAME_HEADER_SIZE - 8;
 
 runtime::record! {
-    /// What a server tells a client first.
+    /// What a process tells another one that it lets in.
     #[derive(Copy)]
     pub struct ServerHello {
         /// File-system nodes of the volume.
@@ -133,6 +145,90 @@ runtime::record! {
         wanted: u32,
         /// Its life: another one, at the same address, is not asked.
         wanted_incarnation: u64,
+    }
+}
+
+runtime::record! {
+    /// What a client says first on each link.
+    pub struct ClientHello {
+        /// The name of the volume that it wants; empty for the one that is served.
+        volume: String,
+        /// Names its session, drawn by the client: all its links have the same.
+        session: u128,
+        /// Which link of the session with this process it is; the highest one counts.
+        link: u64,
+        /// A token that says whom it speaks for; empty if it has none.
+        token: Vec<u8>,
+        /// The program and its process, for people.
+        program: String,
+    }
+}
+
+runtime::record! {
+    /// What a client is told when it is let in.
+    pub struct Welcome {
+        /// The volume.
+        volume: VolumeId,
+        /// The number of the process; 0 if it is the only one.
+        process: u32,
+        /// Drawn when the process started to answer clients: another one knows of no earlier call.
+        instance: u64,
+        /// The session is known here: it goes on, and its open calls may be sent again.
+        resumed: bool,
+        /// The number by which the nodes know the client.
+        client: u64,
+        /// Which process answers for which node.
+        map: ClientMap,
+    }
+}
+
+runtime::record! {
+    /// Why a client is not let in.
+    pub struct ClientRefusal {
+        /// It will not be let in later either.
+        is_final: bool,
+        /// The reason, for people.
+        why: String,
+    }
+}
+
+runtime::record! {
+    /// Which process answers for which file-system node, as clients are told.
+    #[derive(Default)]
+    pub struct ClientMap {
+        /// The epoch of the map.
+        epoch: u64,
+        /// File-system nodes of the volume.
+        fs_nodes: u32,
+        /// Disk nodes of the volume.
+        disk_nodes: u32,
+        /// The processes that answer clients; none if the one that sends it answers for all nodes.
+        processes: Vec<ClientProcess>,
+        /// By file-system node: the number of its process, or `u32::MAX` if there is none now.
+        hosts: Vec<u32>,
+    }
+}
+
+runtime::record! {
+    /// A process that answers clients.
+    pub struct ClientProcess {
+        /// Its number.
+        number: u32,
+        /// Its incarnation.
+        incarnation: u64,
+        /// `host:port` where it listens.
+        address: String,
+    }
+}
+
+/// In a [`ClientMap`]: no process answers for the node now.
+pub(crate) const NO_PROCESS: u32 = u32::MAX;
+
+impl ClientMap {
+    /// The map of a process that answers for all nodes itself.
+    pub fn of_one(context: &Context) -> Self {
+        let (fs_nodes, disk_nodes) = (context.fs_nodes(), context.disk_nodes());
+        Self { epoch: context.epoch().0, fs_nodes, disk_nodes, ..Self::default() }
     }
 }
 
@@ -246,13 +342,21 @@ pub(super) fn unpack(mut first: Bytes, bulk: Bytes) -> Option<LinkFrame> {
 pub(crate) struct FrameReader {
     reader: Box<dyn StreamReader>,
     buffer: BytesMut,
+    /// Bytes that have come.
+    heard: Rc<Cell<u64>>,
     /// Bytes of head and bulk, at most.
     longest: [usize; 2],
 }
 
 impl FrameReader {
     pub(super) fn new(reader: Box<dyn StreamReader>) -> Self {
-        Self { reader, buffer: BytesMut::new(), longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
+        let (buffer, heard) = (BytesMut::new(), Rc::default());
+        Self { reader, buffer, heard, longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
+    }
+
+    /// Counts the bytes that have come, of frames that are not complete too.
+    pub(super) fn heard(&self) -> Rc<Cell<u64>> {
+        self.heard.clone()
     }
 
     /// The first frame of a peer that is not known yet: a short one or none.
@@ -298,7 +402,9 @@ impl FrameReader {
     /// The buffer grows with what has really arrived, not with what a header promises.
     async fn fill(&mut self, length: usize) -> io::Result<bool> {
         while self.buffer.len() < length {
-            if self.reader.read(&mut self.buffer).await? == 0 {
+            let length = self.reader.read(&mut self.buffer).await?;
+            self.heard.set(self.heard.get() + length as u64);
+            if length == 0 {
                 if self.buffer.is_empty() {
                     return Ok(false);
                 }
@@ -354,7 +460,7 @@ mod tests {
     fn a_frame_has_the_agreed_bytes() {
         let bytes = sample_bytes();
         assert_eq!(bytes.len(), FRAME_HEADER_SIZE + 4 + 7);
-        assert_eq!(&bytes[..12], b"MDFS\x01\x00\x02\x04\x00\x00\x00\x00");
+        assert_eq!(&bytes[..12], b"MDFS\x02\x00\x02\x04\x00\x00\x00\x00");
         assert_eq!(bytes[20..24], 4u32.to_le_bytes());
         assert_eq!(bytes[24..28], 7u32.to_le_bytes());
         assert_eq!(bytes[32..40], 9u64.to_le_bytes());

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "tls")]
-use super::tls::PeerCertificate;
+use super::tls::{HostCertificate, PeerCertificate};
+use runtime::identity::Credentials;
 use runtime::metrics::{MetricKind, MetricsPage};
 use runtime::net::ByteStream;
 
@@ -220,40 +221,50 @@ impl Guard {
         stream: ByteStream,
     ) -> io::Result<(ByteStream, PeerIdentity)> {
         match &self.security {
-            Security::None => Ok((stream, PeerIdentity::Nothing)),
+            Security::None => Ok((stream, PeerIdentity::Unprotected)),
             #[cfg(feature = "tls")]
             Security::Tls(keys) => {
-                match keys.receive(stream).await? {
-                    (stream, PeerCertificate::Process(number)) => {
-                        Ok((stream, PeerIdentity::Process(number)))
-                    }
-                    // A client is no process, whatever it says.
-                    _ => Err(io::ErrorKind::PermissionDenied.into()),
-                }
+                let (stream, certificate) = keys.receive(stream).await?;
+                let peer = match certificate {
+                    PeerCertificate::None => PeerIdentity::Anonymous,
+                    PeerCertificate::Process(number) => PeerIdentity::Process(number),
+                    PeerCertificate::Client(host) => PeerIdentity::Host(host),
+                };
+                Ok((stream, peer))
             }
         }
     }
 }
 
 /// What the other side of a connection has proved about itself.
-pub(super) enum PeerIdentity {
-    /// It was not asked to.
-    Nothing,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerIdentity {
+    /// Nothing: no connection is protected.
+    Unprotected,
+    /// It is on this host, over a local socket: the user, as the kernel knows it.
+    Local(Option<Credentials>),
+    /// Nothing but that it wants to speak TLS: it may show a token.
+    #[cfg(feature = "tls")]
+    Anonymous,
     /// It has the key of this process.
     #[cfg(feature = "tls")]
     Process(u32),
+    /// It has the key of this host of clients.
+    #[cfg(feature = "tls")]
+    Host(HostCertificate),
 }
 
 impl PeerIdentity {
     /// May it say that it is process `number`?
     pub(super) fn may_be(&self, number: u32) -> bool {
         match self {
-            Self::Nothing => {
+            Self::Unprotected => {
                 let _ = number;
                 true
             }
             #[cfg(feature = "tls")]
             Self::Process(proven) => *proven == number,
+            _ => false,
         }
     }
 }

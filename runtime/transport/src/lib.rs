@@ -29,18 +29,24 @@ mod frame;
 mod guard;
 #[cfg(feature = "tls")]
 pub mod identity;
+mod ingress;
 mod links;
+mod remote;
+mod replies;
 mod routes;
 mod server;
 #[cfg(feature = "tls")]
 pub mod tls;
 
-pub use client::connect;
 pub use frame::{
-    FRAME_HEADER_SIZE, FRAME_VERSION, FabricAnswer, FabricOffer, FrameHeader, PeerHello,
-    ServerHello,
+    ClientHello, ClientMap, ClientProcess, FRAME_HEADER_SIZE, FRAME_VERSION, FabricAnswer,
+    FabricOffer, FrameHeader, PeerHello, ServerHello,
 };
-pub use guard::{Guard, Refusal, Security};
+pub use guard::{Guard, PeerIdentity, Refusal, Security};
+pub use ingress::{Authentication, ClientPort, serve};
 pub use links::Router;
+pub use remote::{
+    ClientEnvironment, ClientOptions, ClientSecurity, ServerAddress, TIMEOUT, VolumeLinks, connect,
+};
 pub use routes::{ProcessAddress, Routes};
-pub use server::{LocalProcess, serve, serve_processes};
+pub use server::{LocalProcess, serve_processes};

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::client::{LinkTimeout, dial, talk};
 use crate::fast_path::FastPath;
-use crate::frame::PeerHello;
+use crate::frame::{ClientMap, PeerHello};
 use crate::guard::{Guard, Refusal};
 use crate::routes::{ProcessAddress, Routes};
 
@@ -39,6 +39,11 @@ impl Router {
     /// [`Embedded::begin_epoch`](runtime::embedded::Embedded::begin_epoch).
     pub fn set(&self, routes: Routes) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
+    }
+
+    /// The routes, for clients.
+    pub fn client_map(&self, fs_nodes: u32, disk_nodes: u32) -> ClientMap {
+        self.routes().client_map(fs_nodes, disk_nodes)
     }
 
     pub(crate) fn routes(&self) -> Arc<Routes> {
@@ -170,7 +175,7 @@ async fn keep(
         let dialling = dial(&process.address, &hello, &guard);
         match tokio::time::timeout(DIAL_TIME_MAX, dialling).await {
             Ok(Ok((frames, writer))) => {
-                let watch = Some(LinkTimeout { silence_max: SILENCE_MAX });
+                let watch = LinkTimeout { silence_max: SILENCE_MAX };
                 let ended =
                     talk(Some(first), &mut requests, frames, writer, watch, &fast_path).await;
                 fast_path.end();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use runtime::Table;
 use runtime::ids::{Epoch, NodeId, VolumeId};
 
+use crate::frame::{ClientMap, ClientProcess, NO_PROCESS};
 use crate::guard::Guard;
 
 /// One life of one process of a volume.
@@ -73,6 +74,23 @@ impl Routes {
     /// The number of the process that hosts `node`, this one or another.
     pub(crate) fn number_of(&self, node: NodeId) -> Option<u32> {
         self.hosts.get(&node).map(|host| host.number)
+    }
+
+    /// The same, for clients.
+    pub(crate) fn client_map(&self, fs_nodes: u32, disk_nodes: u32) -> ClientMap {
+        let processes = self.processes.iter().map(|process| ClientProcess {
+            number: process.number,
+            incarnation: process.incarnation,
+            address: process.address.clone(),
+        });
+        let host = |index| self.number_of(NodeId::fs(index)).unwrap_or(NO_PROCESS);
+        ClientMap {
+            epoch: self.epoch.0,
+            fs_nodes,
+            disk_nodes,
+            processes: processes.collect(),
+            hosts: (0..fs_nodes).map(host).collect(),
+        }
     }
 
     /// Does this life of a process go on? One that has given its last node away still answers those

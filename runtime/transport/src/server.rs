@@ -15,15 +15,19 @@ use futures::FutureExt as _;
 use futures::future::{AbortHandle, Abortable, Either, select};
 
 use super::fast_path::Serving;
-use super::frame::{FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, kind, pack};
-use super::guard::{Guard, Refusal};
+use super::frame::{
+    ClientHello, FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, kind, pack,
+};
+use super::guard::{Guard, PeerIdentity, Refusal};
+use super::ingress::{ClientIngress, ClientPort};
+use super::replies::ReplyQueue;
 use runtime::context::Context;
 use runtime::embedded::connections_within_limit;
 use runtime::host::undelivered_bytes;
 use runtime::ids::{NodeId, VolumeId};
 use runtime::net::{ByteStream, Listener, StreamWriter};
-use runtime::protocol::{Caller, Undelivered};
-use runtime::sync::{Event, Limit};
+use runtime::protocol::{Protocol, Undelivered};
+use runtime::sync::Limit;
 use runtime::wire::{Encoder, Wire as _, from_bytes};
 
 /// Requests of one connection that run at a time; past it the server stops reading from it.
@@ -33,7 +37,7 @@ const OUTSTANDING_MAX: usize = 1024;
 /// frames much more often.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Time limit for a connection to introduce itself.
-const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
+pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Connections that have not introduced themselves yet, at most: the oldest goes when another
 /// comes.
@@ -41,39 +45,9 @@ const STRANGERS_MAX: usize = 256;
 /// Connections of other processes, at most, as far as the limit of open files allows: each thread
 /// of a process makes one.
 const LINKS_MAX: usize = 4096;
-/// The same of clients of this host.
-const CLIENTS_MAX: usize = 4096;
 /// The pause after a connection could not be accepted, as where the process has too many open
 /// files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Lets clients of this host ask, for as long as the machine lives.
-pub async fn serve(context: Context, mut listener: Box<dyn Listener>) {
-    let (clients_max, clients) = (connections_within_limit(CLIENTS_MAX), Rc::new(Cell::new(0)));
-    loop {
-        let stream = match listener.accept().await {
-            Ok(stream) if clients.get() < clients_max => stream,
-            Ok(_) => {
-                tracing::warn!("a client is refused: there are {clients_max} connections already");
-                continue;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of a client; trying again");
-                context.sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        clients.set(clients.get() + 1);
-        let (served, clients) = (context.clone(), clients.clone());
-        context.task(async move {
-            let frames = FrameReader::new(stream.reader);
-            if let Err(error) = connection(served, frames, stream.writer, None).await {
-                tracing::debug!(%error, "a connection ended with an error");
-            }
-            clients.set(clients.get() - 1);
-        });
-    }
-}
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What other processes have to know of this one to be answered.
 #[derive(Debug)]
@@ -88,18 +62,22 @@ pub struct LocalProcess {
     pub guard: Arc<Guard>,
 }
 
-/// Serves the other processes of the volume, for as long as the machine lives. A peer that does not
-/// prove what [`LocalProcess::guard`] asks for, or names another incarnation than that of `me`, is
-/// refused.
-pub async fn serve_processes(
+/// Serves the other processes of the volume, and clients with requests of `P` as `port` says, for
+/// as long as the machine lives. A process that does not prove what [`LocalProcess::guard`] asks
+/// for, or names another incarnation than that of `me`, is refused.
+pub async fn serve_processes<P: Protocol>(
     context: Context,
     mut listener: Box<dyn Listener>,
     me: Arc<LocalProcess>,
+    port: Option<ClientPort>,
 ) {
-    let gate = Rc::new(AcceptGate::default());
+    let gate = Rc::new(AcceptGate {
+        ingress: port.map(|port| ClientIngress::new(&context, port)),
+        ..AcceptGate::default()
+    });
     loop {
         match listener.accept().await {
-            Ok(stream) => gate.clone().come(&context, stream, &me),
+            Ok(stream) => gate.clone().come::<P>(&context, stream, &me),
             Err(error) => {
                 me.guard.refuse("this host", Refusal::TooManyConnections, &error);
                 context.sleep(ACCEPT_PAUSE).await;
@@ -114,11 +92,18 @@ struct AcceptGate {
     next: Cell<u64>,
     strangers: RefCell<VecDeque<(u64, AbortHandle)>>,
     links: Cell<usize>,
+    /// Lets clients in, if they may come.
+    ingress: Option<Rc<ClientIngress>>,
 }
 
 impl AcceptGate {
     /// Deals with one connection, in a task of its own.
-    fn come(self: Rc<Self>, context: &Context, stream: ByteStream, me: &Arc<LocalProcess>) {
+    fn come<P: Protocol>(
+        self: Rc<Self>,
+        context: &Context,
+        stream: ByteStream,
+        me: &Arc<LocalProcess>,
+    ) {
         let number = self.next.replace(self.next.get() + 1);
         let (abort, aborted) = AbortHandle::new_pair();
         let mut strangers = self.strangers.borrow_mut();
@@ -137,17 +122,24 @@ impl AcceptGate {
             gate.strangers.borrow_mut().retain(|(other, _)| *other != number);
             let crowded = (Refusal::TooManyConnections, io::ErrorKind::QuotaExceeded.into());
             let (frames, writer, hello) = match coming.unwrap_or(Err(crowded)) {
+                Ok(IntroducedPeer::Client(frames, writer, hello, proven)) => {
+                    if let Some(ingress) = &gate.ingress {
+                        let link = (frames, writer);
+                        ingress.converse::<P>(&served, link, hello, (proven, peer)).await;
+                    }
+                    return;
+                }
                 Ok(_) if gate.links.get() >= links_max => {
                     let error = io::ErrorKind::QuotaExceeded.into();
                     return me.guard.refuse(&peer, Refusal::TooManyConnections, &error);
                 }
-                Ok(introduced) => introduced,
+                Ok(IntroducedPeer::Process(frames, writer, hello)) => (frames, writer, hello),
                 Err((why, error)) => return me.guard.refuse(&peer, why, &error),
             };
             me.guard.note_let_in();
             gate.links.set(gate.links.get() + 1);
             let fast_path = Serving::new(me.guard.clone(), hello);
-            let ended = connection(served, frames, writer, Some(fast_path)).await;
+            let ended = connection(served, frames, writer, fast_path).await;
             gate.links.set(gate.links.get() - 1);
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
@@ -159,7 +151,11 @@ impl AcceptGate {
     }
 }
 
-type IntroducedPeer = (FrameReader, Box<dyn StreamWriter>, PeerHello);
+/// Who has come.
+enum IntroducedPeer {
+    Process(FrameReader, Box<dyn StreamWriter>, PeerHello),
+    Client(FrameReader, Box<dyn StreamWriter>, ClientHello, PeerIdentity),
+}
 
 /// Limits the time for a process to prove who it is and to name its peer.
 async fn introduce(
@@ -181,8 +177,13 @@ async fn hello(
         me.guard.receive(stream).await.map_err(|error| (Refusal::Unauthenticated, error))?;
     let mut frames = FrameReader::new(stream.reader);
     let first = frames.first().await.map_err(|error| (Refusal::Broken, error))?;
-    let first = first.filter(|first| first.header.kind == kind::HELLO);
-    let hello = first.and_then(|first| from_bytes::<PeerHello>(&first.head).ok());
+    let first = first.ok_or_else(|| refused(Refusal::Broken))?;
+    if first.header.kind == kind::CLIENT_HELLO {
+        let hello = from_bytes(&first.head).map_err(|_| refused(Refusal::Broken))?;
+        return Ok(IntroducedPeer::Client(frames, stream.writer, hello, proven));
+    }
+    let hello = from_bytes::<PeerHello>(&first.head).ok();
+    let hello = hello.filter(|_| first.header.kind == kind::HELLO);
     let hello = hello.ok_or_else(|| refused(Refusal::Broken))?;
     if !proven.may_be(hello.process) {
         return Err(refused(Refusal::Name));
@@ -191,10 +192,13 @@ async fn hello(
         && hello.wanted == me.number
         && hello.wanted_incarnation != 0
         && hello.wanted_incarnation == me.incarnation.load(Relaxed);
-    if is_for_me { Ok((frames, stream.writer, hello)) } else { Err(refused(Refusal::Incarnation)) }
+    if !is_for_me {
+        return Err(refused(Refusal::Incarnation));
+    }
+    Ok(IntroducedPeer::Process(frames, stream.writer, hello))
 }
 
-async fn within<T>(
+pub(crate) async fn within<T>(
     context: &Context,
     duration: Duration,
     work: impl Future<Output = T>,
@@ -209,9 +213,8 @@ async fn connection(
     context: Context,
     mut frames: FrameReader,
     writer: Box<dyn StreamWriter>,
-    mut process: Option<Serving>,
+    mut fast_path: Serving,
 ) -> io::Result<()> {
-    let is_process = process.is_some();
     let replies = Rc::new(ReplyQueue::default());
     let mut greeting = Encoder::new();
     ServerHello {
@@ -225,11 +228,7 @@ async fn connection(
 
     let running = Rc::new(Limit::new(OUTSTANDING_MAX, 1));
     let outcome = loop {
-        let next = if is_process {
-            within(&context, SILENCE_MAX, frames.next()).await.flatten()
-        } else {
-            frames.next().await
-        };
+        let next = within(&context, SILENCE_MAX, frames.next()).await.flatten();
         let frame = match next {
             Ok(Some(frame)) => frame,
             Ok(None) => break Ok(()),
@@ -242,9 +241,7 @@ async fn connection(
             ));
             continue;
         }
-        if frame.header.kind == kind::OFFER
-            && let Some(fast_path) = &mut process
-        {
+        if frame.header.kind == kind::OFFER {
             let replies = replies.clone();
             fast_path.take_offer(&context, &frame, move |grant| {
                 let mut head = Encoder::new();
@@ -263,7 +260,7 @@ async fn connection(
         }
         let (asked, running, replies) = (context.clone(), running.clone(), replies.clone());
         context.task(async move {
-            replies.push(answer(&asked, frame, is_process).await);
+            replies.push(answer(&asked, frame).await);
             running.put_back();
         });
     };
@@ -271,63 +268,14 @@ async fn connection(
     outcome
 }
 
-async fn answer(
-    context: &Context,
-    LinkFrame { header, head, bulk }: LinkFrame,
-    is_process: bool,
-) -> Vec<Bytes> {
-    let caller = if is_process {
-        header.caller()
-    } else {
-        // A client's node number is its own affair; that it has none here keeps it from being taken
-        // for one of ours. It knows nothing of epochs: what it asks is asked when it comes.
-        Caller { node: context.node(), epoch: context.epoch() }
-    };
-    let class = header.class();
-    let to = NodeId(header.to);
+async fn answer(context: &Context, LinkFrame { header, head, bulk }: LinkFrame) -> Vec<Bytes> {
+    let (caller, class, to) = (header.caller(), header.class(), NodeId(header.to));
     let table = (header.protocol, header.protocol_version);
     // A process that looks for a node in the wrong place has old routes; it is not sent on.
-    let reply = if is_process && !context.is_here(to) {
-        undelivered_bytes(Undelivered::Unreachable)
-    } else {
+    let reply = if context.is_here(to) {
         runtime::client_handle::answer_bytes(context, caller, to, class, table, head, bulk).await
+    } else {
+        undelivered_bytes(Undelivered::Unreachable)
     };
     pack(header.of_reply(), reply)
-}
-
-/// Replies on their way out. Bounded by the outstanding requests of the connection.
-#[derive(Default)]
-struct ReplyQueue {
-    waiting: RefCell<VecDeque<Vec<Bytes>>>,
-    closed: Cell<bool>,
-    changed: Event,
-}
-
-impl ReplyQueue {
-    fn push(&self, parts: Vec<Bytes>) {
-        self.waiting.borrow_mut().push_back(parts);
-        self.changed.tell();
-    }
-
-    fn close(&self) {
-        self.closed.set(true);
-        self.changed.tell();
-    }
-
-    async fn send(self: Rc<Self>, mut writer: Box<dyn StreamWriter>) {
-        loop {
-            let changed = self.changed.next();
-            // Everything that waits goes out in one call.
-            let parts: Vec<Bytes> = self.waiting.take().into_iter().flatten().collect();
-            if parts.is_empty() {
-                if self.closed.get() {
-                    return;
-                }
-                changed.await;
-            } else if writer.write(parts).await.is_err() {
-                // The reading side notices the broken stream too and ends the connection.
-                return;
-            }
-        }
-    }
 }

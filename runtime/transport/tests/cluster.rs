@@ -63,12 +63,16 @@ fn a_client_of_one_process_reaches_the_nodes_of_all() {
     let listening = machine.on_node(machine.application(), |context| async move {
         let listener = context.listen(&address).await.unwrap();
         let serving = context.clone();
-        context.task(async move {
-            transport::serve(serving, listener).await;
-        });
+        let port = transport::ClientPort::local(runtime::VolumeId(1), String::new(), 0, 0);
+        context.task(transport::serve::<echo::Echo>(serving, listener, port));
     });
     block_on(listening).unwrap();
-    let client_handle = transport::connect(&socket).unwrap();
+    let client_handle = transport::connect(
+        &transport::ServerAddress::Local(socket.clone()),
+        transport::ClientOptions::default(),
+        7,
+    )
+    .unwrap();
     for node in 0..NODES {
         let call = echo::Say { text: Bytes::from_static(b"a word"), hops: 2 };
         let (text, last) = block_on(client_handle.spawn(NodeId::fs(node), call)).unwrap();

@@ -39,12 +39,19 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
     let listening = machine.on_node(gate, move |context| async move {
         let listener = context.listen(&address).await.unwrap();
         let serving = context.clone();
-        context.task(async move {
-            transport::serve(serving, listener).await;
-        });
+        let port = transport::ClientPort::local(runtime::VolumeId(1), String::new(), 0, 0);
+        context.task(transport::serve::<echo::Echo>(serving, listener, port));
     });
     block_on(listening).unwrap();
-    let client_handle = transport::connect(&socket).unwrap();
+    let client_handle = transport::connect(
+        &transport::ServerAddress::Local(socket.clone()),
+        transport::ClientOptions {
+            timeout: Some(std::time::Duration::from_millis(300)),
+            ..transport::ClientOptions::default()
+        },
+        7,
+    )
+    .unwrap();
     assert_eq!(client_handle.fs_nodes(), 8);
     let calls = (0..300).map(|i| {
         let text = Bytes::from(vec![i as u8; 1000 * i as usize]);
@@ -57,7 +64,7 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
     assert_eq!(block_on(missing), Err(Undelivered::Unreachable));
     let waiting = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
     drop(machine);
-    assert_eq!(block_on(waiting), Err(Undelivered::Lost));
+    assert_eq!(block_on(waiting), Err(Undelivered::TimedOut));
 }
 
 /// A listener that fails a few times, as where the process has too many open files.
@@ -93,14 +100,17 @@ fn a_socket_answers_again_once_files_can_be_opened() {
     let listening = machine.on_node(machine.application(), move |context| async move {
         let listener = context.listen(&address).await.unwrap();
         let errors = vec![EMFILE, ENFILE, ECONNABORTED];
-        let serving = context.clone();
-        context.task(async move {
-            let listener = Box::new(OutOfFiles { listener, errors });
-            transport::serve(serving, listener).await;
-        });
+        let listener = Box::new(OutOfFiles { listener, errors });
+        let port = transport::ClientPort::local(runtime::VolumeId(1), String::new(), 0, 0);
+        context.task(transport::serve::<echo::Echo>(context.clone(), listener, port));
     });
     block_on(listening).unwrap();
-    let client_handle = transport::connect(&socket).expect("it still listens");
+    let client_handle = transport::connect(
+        &transport::ServerAddress::Local(socket),
+        transport::ClientOptions::default(),
+        7,
+    )
+    .expect("it still listens");
     let answer = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 1 });
     assert!(block_on(answer).is_ok());
 }

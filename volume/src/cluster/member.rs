@@ -16,7 +16,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
-use transport::{Guard, LocalProcess, ProcessAddress, Router, Routes};
+use transport::{Authentication, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{ClusterStatus, status};
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
@@ -25,7 +25,7 @@ use crate::directory::VolumeDirectory;
 use crate::node::{self, NodeServers, ProcessMemory};
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{NodeHandover, RunOptions, RunningVolume, VolumeError};
-use fileio::protocol::{Error, Flush, GetAttributes, ROOT};
+use fileio::protocol::{Error, FileIo, Flush, GetAttributes, ROOT};
 
 /// How often a process that has just started looks whether the volume answers.
 const READY_PAUSE: Duration = Duration::from_millis(50);
@@ -144,7 +144,8 @@ impl ClusterMember {
         run.find_memory(&machine, &geometry);
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
         let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guard.clone() });
-        listen(&machine, address, &me)?;
+        let name = directory.name();
+        listen(&machine, address, &me, (name, router.clone()))?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
@@ -162,7 +163,7 @@ impl ClusterMember {
         // As if the nodes were spread evenly; a process that takes over has more.
         let cache_bytes = run.cache_bytes * living;
         let memory = ProcessMemory::of_machine(&machine, &geometry, run.cache_bytes);
-        let running = RunningVolume::of_cluster(machine, geometry, directory);
+        let running = RunningVolume::of_cluster(machine, geometry, number, directory);
         Ok(Self {
             running,
             id,
@@ -584,15 +585,33 @@ fn directory_of(
     Ok(directory)
 }
 
-fn listen(machine: &Embedded, address: &str, me: &Arc<LocalProcess>) -> Result<(), VolumeError> {
+/// Answers other processes, and clients of the volume, which is called `name`.
+fn listen(
+    machine: &Embedded,
+    address: &str,
+    me: &Arc<LocalProcess>,
+    (name, router): (String, Arc<Router>),
+) -> Result<(), VolumeError> {
     let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
-    let listening = machine.on_node(machine.application(), |context| async move {
+    let listening = machine.on_node(machine.application(), move |context| async move {
+        let port = client_port(&me, name, router);
         let listener = context.listen(&address).await?;
         let serving = context.clone();
         context.task(async move {
-            transport::serve_processes(serving, listener, me).await;
+            transport::serve_processes::<FileIo>(serving, listener, me, Some(port)).await;
         });
         Ok::<_, std::io::Error>(())
     });
     Ok(block_on(listening)??)
+}
+
+fn client_port(me: &LocalProcess, name: String, router: Arc<Router>) -> ClientPort {
+    ClientPort {
+        volume: me.volume,
+        name,
+        process: me.number,
+        map: Box::new(move |context| router.client_map(context.fs_nodes(), context.disk_nodes())),
+        authentication: Authentication::default(),
+        guard: me.guard.clone(),
+    }
 }

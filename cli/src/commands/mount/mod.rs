@@ -6,6 +6,7 @@ pub(crate) mod helper;
 use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use client::blocking::random_client;
 use client::volume::{ConnectOptions, OpenCause, OpenError, SOCKET_NAME, reach};
 use fuse_mount::{MountEnded, MountError, MountOptions, Worker};
 use futures::executor::block_on;
+use runtime::client_handle::CallNumbers;
 use runtime::{ClientHandle, Context};
 use volume::{DirectoryError, RunOptions, RunningVolume, VolumeError};
 
@@ -268,7 +270,8 @@ fn own_workers(running: &RunningVolume) -> Vec<Worker<Context>> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(running.geometry().fs_nodes as usize);
     let mut workers: Vec<Option<Worker<Context>>> = (0..threads).map(|_| None).collect();
-    for (worker, tasks) in fuse_mount::workers(threads, random_client()) {
+    let calls = Arc::new(CallNumbers::new(random_client()));
+    for (worker, tasks) in fuse_mount::workers(threads, calls) {
         let (sender, at) = futures::channel::oneshot::channel();
         // Resolves when the mount has ended; the result is not needed.
         drop(running.on_application(move |context| {
@@ -295,5 +298,7 @@ fn remote_workers(client_handle: &ClientHandle) -> io::Result<Vec<Worker<ClientH
             .spawn(move || block_on(fuse_mount::serve(client_handle, tasks)))?;
         Ok(worker)
     };
-    fuse_mount::workers(1, random_client()).into_iter().map(start).collect()
+    let calls = client_handle.call_numbers();
+    let calls = calls.ok_or_else(|| io::Error::other("a server has numbered no calls"))?;
+    fuse_mount::workers(1, calls).into_iter().map(start).collect()
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use client::leases::Leases;
 use runtime::Context;
+use runtime::client_handle::CallNumbers;
 
 use super::sessions::{ChannelAttrs, Nfs4Session, SessionTable};
 use super::stateids::{StateEntry, StateidTable};
@@ -136,7 +137,7 @@ impl StateTables {
             confirmed: false,
             next_session: 1,
             last_session: None,
-            leases: Arc::new(Leases::new(ctx.random())),
+            leases: Arc::new(Leases::new(Arc::new(CallNumbers::new(ctx.random())))),
             renewed: now,
             began: now,
             instances: 1,

@@ -54,7 +54,8 @@ impl Member {
             let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guarded });
             let serving = context.clone();
             context.task(async move {
-                transport::serve_processes(serving, listener, me).await;
+                transport::serve_processes::<support::echo::Echo>(serving, listener, me, None)
+                    .await;
             });
             address
         });

@@ -1,0 +1,419 @@
+//! The calls of a client to one process, over a connection that is made anew when it breaks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::select;
+use runtime::ids::NodeId;
+use runtime::mail::Envelope;
+use runtime::net::{Address, StreamWriter};
+use runtime::protocol::Undelivered;
+use runtime::sync::Event;
+use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
+
+use super::contact::Contact;
+use super::volume_links::VolumeLinks;
+use crate::frame::{FrameHeader, FrameReader, LinkFrame, kind, pack, request};
+
+/// Calls of one link that have no answer yet, at most; further ones wait here.
+const OPEN_MAX: usize = 512;
+/// The first pause before a connection is tried again; each later one is twice as long, up to the
+/// last.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A connection that has been silent for this long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// How often the other side is asked for a sign of life.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// A connection without calls is closed after this time.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// A call without an answer.
+pub(super) struct OutgoingCall {
+    envelope: Envelope,
+    /// When it is given up.
+    deadline: Option<Duration>,
+    /// The last pause before it was sent again.
+    pub(super) pause: Option<Duration>,
+}
+
+impl OutgoingCall {
+    pub(super) fn new(envelope: Envelope, deadline: Option<Duration>) -> Self {
+        Self { envelope, deadline, pause: None }
+    }
+
+    pub(super) fn node(&self) -> NodeId {
+        self.envelope.to
+    }
+
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    pub(super) fn fail(self, why: Undelivered) {
+        self.envelope.message.refuse(why);
+    }
+
+    fn frame(&self, number: u64, acknowledged: u64) -> Vec<Bytes> {
+        let (header, body) = request(&self.envelope, number);
+        pack(FrameHeader { epoch: acknowledged, ..header }, body)
+    }
+}
+
+/// The link to one incarnation of one process.
+pub(super) struct ProcessLink {
+    volume: Rc<VolumeLinks>,
+    process: u32,
+    incarnation: u64,
+    addresses: Vec<Address>,
+    /// A connection that was made before the link.
+    adopted: RefCell<Option<Contact>>,
+    /// Calls that were not sent.
+    waiting: RefCell<VecDeque<OutgoingCall>>,
+    /// Calls that were sent, by their numbers.
+    open: RefCell<BTreeMap<u64, OutgoingCall>>,
+    /// Of these, those to be sent again.
+    again: RefCell<VecDeque<u64>>,
+    next_call: Cell<u64>,
+    /// The instance of the process that has let the client in; 0 if none has.
+    instance: Cell<u64>,
+    is_up: Cell<bool>,
+    /// Since when it is tried in vain.
+    down_since: Cell<Option<Duration>>,
+    reported: Cell<Duration>,
+    is_ping_wanted: Cell<bool>,
+    is_abandoned: Cell<bool>,
+    is_leaving: Cell<bool>,
+    changed: Event,
+}
+
+impl ProcessLink {
+    /// A link that connects when there is something to send.
+    pub(super) fn new(
+        volume: Rc<VolumeLinks>,
+        process: u32,
+        incarnation: u64,
+        addresses: Vec<Address>,
+    ) -> Rc<Self> {
+        let link = Rc::new(Self {
+            volume,
+            process,
+            incarnation,
+            addresses,
+            adopted: RefCell::default(),
+            waiting: RefCell::default(),
+            open: RefCell::default(),
+            again: RefCell::default(),
+            next_call: Cell::new(1),
+            instance: Cell::new(0),
+            is_up: Cell::new(false),
+            down_since: Cell::new(None),
+            reported: Cell::default(),
+            is_ping_wanted: Cell::new(false),
+            is_abandoned: Cell::new(false),
+            is_leaving: Cell::new(false),
+            changed: Event::default(),
+        });
+        link.volume.environment.task(link.clone().run().boxed_local());
+        link
+    }
+
+    /// Uses a connection that was made already.
+    pub(super) fn adopt(&self, contact: Contact) {
+        self.adopted.replace(Some(contact));
+        self.changed.tell();
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.process
+    }
+
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// A call for this process.
+    pub(super) fn push(&self, call: OutgoingCall) {
+        self.waiting.borrow_mut().push_back(call);
+        self.changed.tell();
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.borrow().is_empty() && self.open.borrow().is_empty()
+    }
+
+    /// How long it has been tried in vain.
+    pub(super) fn down_for(&self, now: Duration) -> Option<Duration> {
+        self.down_since.get().map(|since| now.saturating_sub(since))
+    }
+
+    /// Has this time doubled since it was reported?
+    pub(super) fn is_worth_reporting(&self, down: Duration) -> bool {
+        let is_due = down >= 2 * self.reported.get();
+        if is_due {
+            self.reported.set(down);
+        }
+        is_due
+    }
+
+    /// Asks for a newer map, if there is a connection.
+    pub(super) fn ping(&self) -> bool {
+        if self.is_up.get() {
+            self.is_ping_wanted.set(true);
+            self.changed.tell();
+        }
+        self.is_up.get()
+    }
+
+    /// Gives up calls whose time is over; while there is a connection only those that were not
+    /// sent, since the process is at work on the others.
+    pub(super) fn expire(&self, now: Duration) {
+        let mut late = Vec::new();
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some(index) = waiting.iter().position(|call| call.is_over(now)) {
+            late.extend(waiting.remove(index));
+        }
+        drop(waiting);
+        if !self.is_up.get() {
+            let mut open = self.open.borrow_mut();
+            late.extend(open.extract_if(.., |_, call| call.is_over(now)).map(|it| it.1));
+        }
+        for call in late {
+            call.fail(Undelivered::TimedOut);
+        }
+    }
+
+    /// The process is gone for good: what was sent to it is lost. Returns what was not.
+    pub(super) fn abandon(&self) -> Vec<OutgoingCall> {
+        self.is_abandoned.set(true);
+        self.changed.tell();
+        self.lose_open();
+        self.waiting.take().into()
+    }
+
+    fn lose_open(&self) {
+        self.again.take();
+        for call in self.open.take().into_values() {
+            call.fail(Undelivered::Lost);
+        }
+    }
+
+    /// Ends the session with the process, if there is a connection.
+    pub(super) async fn say_goodbye(&self) {
+        self.is_leaving.set(true);
+        self.changed.tell();
+        let gone = self.changed.next();
+        if self.is_up.get() {
+            select(pin!(gone), self.volume.environment.sleep(RECONNECT_PAUSE)).await;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_abandoned.get() || self.is_leaving.get() || self.volume.is_closed.get()
+    }
+
+    /// Keeps the link until it is given up.
+    async fn run(self: Rc<Self>) {
+        let mut pause = RECONNECT_PAUSE;
+        while !self.is_over() {
+            let changed = self.changed.next();
+            let adopted = self.adopted.take();
+            let contact = match adopted {
+                Some(contact) => contact,
+                None if self.is_idle() => {
+                    changed.await;
+                    continue;
+                }
+                None => match self.connect().await {
+                    Ok(contact) => contact,
+                    Err(error) => {
+                        self.note_failure(&error);
+                        self.volume.environment.sleep(pause).await;
+                        pause = RECONNECT_PAUSE_MAX.min(2 * pause);
+                        continue;
+                    }
+                },
+            };
+            if self.is_abandoned.get() {
+                return;
+            }
+            pause = RECONNECT_PAUSE;
+            self.resume(&contact);
+            self.is_up.set(true);
+            self.down_since.set(None);
+            let ended = self.talk(contact).await;
+            self.is_up.set(false);
+            tracing::debug!(process = self.process, "a link has ended: {ended:?}");
+            let open = self.open.borrow().keys().copied().collect();
+            self.again.replace(open);
+        }
+    }
+
+    /// Connects to one of the addresses.
+    async fn connect(&self) -> io::Result<Contact> {
+        let process = (self.process != 0).then_some(self.process);
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for address in &self.addresses {
+            match self.volume.contact(address, process).await {
+                Ok(contact) => return Ok(contact),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn note_failure(&self, error: &io::Error) {
+        if self.down_since.get().is_none() {
+            self.down_since.set(Some(self.volume.environment.now()));
+            self.reported.set(Duration::ZERO);
+        }
+        tracing::debug!(process = self.process, %error, "no link");
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            tracing::warn!(process = self.process, "this client is refused: {error}");
+            self.again.take();
+            let open = self.open.take().into_values();
+            for call in open.chain(self.waiting.take()) {
+                call.fail(Undelivered::Refused);
+            }
+        }
+    }
+
+    /// The process has let the client in: if it does not know of the calls that were sent before,
+    /// they are lost.
+    fn resume(&self, contact: &Contact) {
+        let welcome = &contact.welcome;
+        let last = self.instance.replace(welcome.instance);
+        if last != welcome.instance || !welcome.resumed {
+            self.lose_open();
+            if last != 0 {
+                self.volume.note_restart();
+            }
+        }
+        self.volume.take_map(welcome.map.clone());
+    }
+
+    /// Sends calls and takes answers until the connection breaks.
+    async fn talk(&self, contact: Contact) -> io::Result<()> {
+        let Contact { mut frames, mut writer, .. } = contact;
+        let heard = frames.heard();
+        let watch = async {
+            loop {
+                let before = heard.get();
+                self.volume.environment.sleep(SILENCE_MAX).await;
+                if heard.get() == before {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+        };
+        let receive = self.receive(&mut frames).boxed_local();
+        let send = self.send(&mut writer).boxed_local();
+        let ends = [receive, send, watch.boxed_local()];
+        futures::future::select_all(ends).await.0
+    }
+
+    async fn receive(&self, frames: &mut FrameReader) -> io::Result<()> {
+        while let Some(frame) = frames.next().await? {
+            match frame.header.kind {
+                kind::REPLY => self.answered(&frame),
+                kind::PONG if !frame.head.is_empty() => {
+                    if let Ok(map) = from_bytes(&frame.head) {
+                        self.volume.take_map(map);
+                    }
+                }
+                _ => {}
+            }
+            if self.is_abandoned.get() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A call was answered. One that was not done is sent again later.
+    fn answered(&self, frame: &LinkFrame) {
+        let Some(call) = self.open.borrow_mut().remove(&frame.header.call_id) else { return };
+        if !self.waiting.borrow().is_empty() {
+            self.changed.tell();
+        }
+        match undelivered(&frame.head) {
+            Some(why) if why.not_applied() => self.volume.send_later(call, why),
+            _ => {
+                call.envelope.message.answer_bytes(Decoder::new(&frame.head, frame.bulk.clone()));
+            }
+        }
+    }
+
+    async fn send(&self, writer: &mut Box<dyn StreamWriter>) -> io::Result<()> {
+        let environment = &self.volume.environment;
+        let (mut pinged, mut used) = (environment.now(), environment.now());
+        loop {
+            let changed = self.changed.next();
+            let mut parts = self.next_calls();
+            let now = environment.now();
+            if !self.is_idle() {
+                used = now;
+            }
+            if self.is_leaving.get() || now - used >= IDLE_MAX {
+                writer.write(goodbye()).await?;
+                self.changed.tell();
+                return Ok(());
+            }
+            if self.is_ping_wanted.replace(false) || now - pinged >= PING_INTERVAL {
+                pinged = now;
+                parts.extend(ping(self.volume.epoch()));
+            }
+            if !parts.is_empty() {
+                writer.write(parts).await?;
+            }
+            if self.is_abandoned.get() {
+                return Ok(());
+            }
+            select(pin!(changed), environment.sleep(PING_INTERVAL)).await;
+        }
+    }
+
+    /// The frames of the calls to be sent now.
+    fn next_calls(&self) -> Vec<Bytes> {
+        let mut parts = Vec::new();
+        let mut open = self.open.borrow_mut();
+        let mut first = open.keys().next().copied();
+        for number in self.again.take() {
+            if let Some(call) = open.get(&number) {
+                parts.extend(call.frame(number, first.unwrap_or(number)));
+            }
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        while open.len() < OPEN_MAX
+            && let Some(call) = waiting.pop_front()
+        {
+            let number = self.next_call.get();
+            self.next_call.set(number + 1);
+            parts.extend(call.frame(number, *first.get_or_insert(number)));
+            open.insert(number, call);
+        }
+        parts
+    }
+}
+
+fn ping(epoch: u64) -> Vec<Bytes> {
+    let mut head = Encoder::new();
+    epoch.put(&mut head);
+    pack(FrameHeader { kind: kind::PING, ..FrameHeader::default() }, head)
+}
+
+/// Ends a session.
+pub(super) fn goodbye() -> Vec<Bytes> {
+    pack(FrameHeader { kind: kind::GOODBYE, ..FrameHeader::default() }, Encoder::new())
+}
+
+/// Why a call was not delivered, if that is its reply.
+fn undelivered(head: &[u8]) -> Option<Undelivered> {
+    let (&0, rest) = head.split_first()? else { return None };
+    from_bytes(rest).ok()
+}
