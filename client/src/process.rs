@@ -10,6 +10,11 @@ pub fn credentials() -> io::Result<Credentials> {
         .ok_or_else(|| io::Error::other("/proc/self/status does not name a user and a group"))
 }
 
+/// The number of this process.
+pub(crate) fn id() -> u32 {
+    std::process::id()
+}
+
 /// The `umask` of this process. Linux shows it without a change; else it would have to be set and
 /// set back, and other threads would make files meanwhile. The default if it is unknown.
 pub fn umask() -> u32 {

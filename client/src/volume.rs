@@ -217,7 +217,7 @@ fn client_options(
 ) -> ClientOptions {
     let program = env::args_os().next().unwrap_or_default();
     let program = Path::new(&program).file_name().unwrap_or_default();
-    let program = format!("{} {}", program.to_string_lossy(), std::process::id());
+    let program = format!("{} {}", program.to_string_lossy(), crate::process::id());
     ClientOptions { volume, program, security, timeout: options.timeout }
 }
 

@@ -222,9 +222,13 @@ fn any_arguments_of_any_procedure_are_answered() {
 }
 
 /// A connection to the volume's socket, greeted.
-fn socket(site: &Site) -> UnixStream {
+fn socket(site: &Site, rng: &mut Rng) -> UnixStream {
     let mut stream = UnixStream::connect(site.path("VOL/mdfs.sock")).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    let (volume, program, token) = (String::new(), String::new(), Vec::new());
+    let hello =
+        transport::ClientHello { volume, session: rng.bits().into(), link: 1, token, program };
+    stream.write_all(&hello.frame().concat()).unwrap();
     let mut greeting = [0; transport::FRAME_HEADER_SIZE];
     stream.read_exact(&mut greeting).unwrap();
     assert!(greeting.starts_with(b"MDFS"));
@@ -238,16 +242,16 @@ fn garbage_at_the_socket_ends_its_connection_and_no_other() {
         let memory = served.memory_bytes();
         let volume = site.open();
         for round in 0..60 {
-            let mut stream = socket(&site);
+            let mut stream = socket(&site, rng);
             let mut bytes = random_bytes(rng, 4000);
             match round % 3 {
                 0 => {}
                 // A frame's first words, then garbage.
-                1 => drop(bytes.splice(0..0, *b"MDFS\x01\x00\x02\x04")),
+                1 => drop(bytes.splice(0..0, *b"MDFS\x02\x00\x02\x04")),
                 // A header that promises as much as a header can.
                 _ => {
                     bytes = vec![0xff; transport::FRAME_HEADER_SIZE];
-                    bytes[..8].copy_from_slice(b"MDFS\x01\x00\x02\x04");
+                    bytes[..8].copy_from_slice(b"MDFS\x02\x00\x02\x04");
                 }
             }
             // The server may hang up before all is sent.

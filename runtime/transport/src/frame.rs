@@ -11,7 +11,9 @@ use runtime::ids::{Epoch, NodeId, VolumeId};
 use runtime::mail::Envelope;
 use runtime::net::StreamReader;
 use runtime::protocol::{Caller, Class};
-use runtime::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
+use runtime::wire::{
+    BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, Wire as _, from_bytes, to_bytes,
+};
 
 /// Goes up whenever the header changes.
 pub const FRAME_VERSION: u16 = 2;
@@ -161,6 +163,15 @@ runtime::record! {
         token: Vec<u8>,
         /// The program and its process, for people.
         program: String,
+    }
+}
+
+impl ClientHello {
+    /// The frame that it is sent in.
+    pub fn frame(&self) -> Vec<Bytes> {
+        let mut head = Encoder::new();
+        self.put(&mut head);
+        pack(FrameHeader { kind: kind::CLIENT_HELLO, ..FrameHeader::default() }, head)
     }
 }
 
@@ -427,7 +438,6 @@ mod tests {
 
     use super::*;
     use runtime::seed::with_seed;
-    use runtime::wire::Wire as _;
 
     /// Hands out its bytes in small pieces.
     struct Trickle(Bytes, usize);

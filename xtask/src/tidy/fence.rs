@@ -48,7 +48,11 @@ const OPENINGS: &[&str] =
 /// Gates in the fence: a file, what may stand in it, and why.
 const GATES: &[(&str, &[&str], &str)] = &[
     ("client/src/blocking.rs", &["fresh_seed"], "an ordinary thread has no context to draw from"),
-    ("client/src/process.rs", &["std::fs"], "who runs this process is read from the host"),
+    (
+        "client/src/process.rs",
+        &["std::fs", "std::process"],
+        "who runs this process is read from the host",
+    ),
     ("client/src/volume.rs", &["std::env"], "the user's environment names tokens"),
     (
         "layers/fileio/src/model/machine.rs",

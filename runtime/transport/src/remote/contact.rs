@@ -6,12 +6,10 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, select};
 use runtime::net::{Address, ByteStream, StreamWriter};
-use runtime::wire::{Encoder, Wire as _, from_bytes};
+use runtime::wire::from_bytes;
 
 use super::{ClientEnvironment, ClientOptions, ClientSecurity};
-use crate::frame::{
-    ClientHello, ClientRefusal, FrameHeader, FrameReader, Welcome, garbled, kind, pack,
-};
+use crate::frame::{ClientHello, ClientRefusal, FrameReader, Welcome, garbled, kind};
 
 /// Time limit for a connection to be made, protected and greeted.
 const CONTACT_TIME_MAX: Duration = Duration::from_secs(3);
@@ -55,10 +53,7 @@ async fn greet(
 ) -> io::Result<Contact> {
     let (stream, proven) = security.protect(dialling.await?).await?;
     let ByteStream { reader, mut writer, .. } = stream;
-    let mut head = Encoder::new();
-    hello.put(&mut head);
-    let header = FrameHeader { kind: kind::CLIENT_HELLO, ..FrameHeader::default() };
-    writer.write(pack(header, head)).await?;
+    writer.write(hello.frame()).await?;
     let mut frames = FrameReader::new(reader);
     let first = frames.next().await?.ok_or(io::ErrorKind::ConnectionReset)?;
     match first.header.kind {
