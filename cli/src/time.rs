@@ -1,6 +1,6 @@
 //! Dates, in UTC, and the time that passes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use client::Time;
 
@@ -8,6 +8,19 @@ use client::Time;
 #[allow(clippy::disallowed_methods, reason = "a program that measures reads the real clock")]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The time since 1970 by the clock of this host.
+pub fn since_1970() -> Duration {
+    #[allow(clippy::disallowed_methods, reason = "tokens and certificates have a real expiry")]
+    let now = SystemTime::now();
+    now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The date of a time since 1970, as [`date`] writes it.
+pub fn date_of(since_1970: Duration) -> String {
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+    date(Time { seconds, nanos: 0 })
 }
 
 /// `2026-01-31 23:59:58`, in UTC.

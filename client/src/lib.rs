@@ -49,6 +49,7 @@ mod list;
 pub mod lock;
 pub mod options;
 pub mod process;
+pub mod root_keys;
 mod session;
 pub mod stream;
 mod tree;

@@ -9,16 +9,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use client::FileSystem;
+use client::root_keys::{KeyFamily, KeysKept, RootKey, RootKeys};
 use constant_time_eq::{constant_time_eq_16, constant_time_eq_64};
-use fileio::client;
-use fileio::protocol::{
-    CallId, Credentials, Error, GetXattr, ListXattrs, ROOT, RemoveXattr, SetXattr, XattrMode,
-    XattrName,
-};
+use fileio::protocol::{CallId, Error};
 use runtime::{Context, Spawn};
 
-/// The prefix of the attribute names; the number follows.
-const PREFIX: &str = "trusted.mdfs.handle-key.";
+/// The attributes that hold them.
+const FAMILY: KeyFamily = KeyFamily("trusted.mdfs.handle-key.");
 
 /// Bytes of a key, and of the entropy that it is derived from.
 pub(crate) const KEY_BYTES: usize = 32;
@@ -40,6 +38,13 @@ const RACES_MAX: u32 = 8;
 struct HandleKey {
     id: u32,
     bytes: [u8; KEY_BYTES],
+}
+
+impl HandleKey {
+    fn of(key: RootKey) -> Result<Self, Error> {
+        let bytes = key.value.try_into().map_err(|_| Error::Damaged {})?;
+        Ok(Self { id: key.number, bytes })
+    }
 }
 
 /// Entries of the cache of verified messages: about as many as the handles that clients use at a
@@ -243,7 +248,9 @@ impl KeyRing {
                 *self.known.borrow_mut() = Some((keys.clone(), began));
                 return Ok(keys);
             }
-            make(&self.ctx, 1, &self.entropy).await?;
+            let value = derived(&self.entropy, "key", 1).to_vec();
+            let call = call(&self.entropy, "make", 1);
+            FAMILY.create(&self.ctx, &RootKey { number: 1, value }, call).await?;
         }
         Err(Error::Changed {})
     }
@@ -252,91 +259,19 @@ impl KeyRing {
 /// Creates a new key from `entropy`, 32 secret random bytes used for nothing else; returns its
 /// number. Handles of the key before it stay valid, those of older ones do not. Gateways use it
 /// within half a minute.
-pub async fn rotate_keys<S: Spawn>(from: &S, entropy: [u8; KEY_BYTES]) -> Result<u32, Error> {
-    for _ in 0..RACES_MAX {
-        let ids = ids(from).await?;
-        let newest = ids.last().copied().unwrap_or(0);
-        let next = newest.checked_add(1).ok_or(Error::Invalid {})?;
-        if !make(from, next, &entropy).await? {
-            continue;
-        }
-        for id in ids.into_iter().filter(|id| *id < newest) {
-            remove(from, id, &entropy).await?;
-        }
-        return Ok(next);
-    }
-    Err(Error::Changed {})
+pub async fn rotate_keys<S: Spawn>(
+    volume: &FileSystem<S>,
+    entropy: [u8; KEY_BYTES],
+) -> Result<u32, Error> {
+    let make = |id| derived(&entropy, "key", id).to_vec();
+    RootKeys::new(volume, FAMILY).rotate(KeysKept::Newest, make).await
 }
 
-fn root() -> Credentials {
-    Credentials { uid: 0, gid: 0, groups: Vec::new() }
-}
-
-fn name(id: u32) -> Result<XattrName, Error> {
-    XattrName::new(format!("{PREFIX}{id}")).map_err(|_| Error::Invalid {})
-}
-
-/// The numbers of all keys, in order.
-async fn ids<S: Spawn>(from: &S) -> Result<Vec<u32>, Error> {
-    let names = client::ask(from, ListXattrs { who: root(), file: ROOT }).await?;
-    let id = |name: &XattrName| {
-        let digits = name.as_bytes().strip_prefix(PREFIX.as_bytes())?;
-        std::str::from_utf8(digits).ok()?.parse().ok()
-    };
-    let mut ids: Vec<u32> = names.iter().filter_map(id).collect();
-    ids.sort_unstable();
-    Ok(ids)
-}
-
-/// Reads the valid keys; `None` if there are none yet, or if they have just changed.
-async fn read<S: Spawn>(from: &S) -> Result<Option<HandleKeys>, Error> {
-    let Some(newest) = ids(from).await?.pop() else { return Ok(None) };
-    let Some(newest) = read_one(from, newest).await? else { return Ok(None) };
-    let before = match newest.id.checked_sub(1) {
-        Some(id) if id > 0 => read_one(from, id).await?,
-        _ => None,
-    };
-    Ok(Some(HandleKeys::of(newest, before)))
-}
-
-async fn read_one<S: Spawn>(from: &S, id: u32) -> Result<Option<HandleKey>, Error> {
-    let value = client::ask(from, GetXattr { who: root(), file: ROOT, name: name(id)? }).await;
-    match value {
-        Ok(value) => {
-            let bytes = value.try_into().map_err(|_| Error::Damaged {})?;
-            Ok(Some(HandleKey { id, bytes }))
-        }
-        Err(Error::NoXattr {}) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Creates key `id` durably; false if it exists.
-async fn make<S: Spawn>(from: &S, id: u32, entropy: &[u8; KEY_BYTES]) -> Result<bool, Error> {
-    let value = derived(entropy, "key", id).to_vec();
-    let made = SetXattr {
-        who: root(),
-        call: call(entropy, "make", id),
-        file: ROOT,
-        name: name(id)?,
-        value,
-        mode: XattrMode::CreateNew {},
-        durable: true,
-    };
-    match client::ask(from, made).await {
-        Ok(_) => Ok(true),
-        Err(Error::Exists {}) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-async fn remove<S: Spawn>(from: &S, id: u32, entropy: &[u8; KEY_BYTES]) -> Result<(), Error> {
-    let call = call(entropy, "remove", id);
-    let gone = RemoveXattr { who: root(), call, file: ROOT, name: name(id)?, durable: true };
-    match client::ask(from, gone).await {
-        Ok(_) | Err(Error::NoXattr {}) => Ok(()),
-        Err(error) => Err(error),
-    }
+/// The valid keys; `None` if there are none yet, or if they have just changed.
+async fn read(from: &Context) -> Result<Option<HandleKeys>, Error> {
+    let mut keys = FAMILY.valid(from).await?.into_iter().map(HandleKey::of);
+    let Some(newest) = keys.next().transpose()? else { return Ok(None) };
+    Ok(Some(HandleKeys::of(newest, keys.next().transpose()?)))
 }
 
 /// Derives a secret for one purpose, independent of the others.

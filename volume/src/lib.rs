@@ -14,6 +14,8 @@ mod hand_over;
 pub mod node;
 mod options;
 mod running_volume;
+#[cfg(feature = "cluster")]
+mod token_keys;
 mod volume;
 mod volume_status;
 
@@ -24,6 +26,8 @@ pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
 pub use self::options::{CACHE_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
 pub use self::running_volume::RunningVolume;
+#[cfg(feature = "cluster")]
+pub use self::token_keys::refresh_token_keys;
 pub use self::volume::{format, open};
 pub use self::volume_status::{VolumeStatus, volume_status};
 pub use blockio::Geometry;

@@ -18,6 +18,7 @@ mod rm;
 mod rotate_keys;
 mod serve;
 mod stat;
+mod token;
 
 use clap::{Parser, Subcommand};
 
@@ -56,6 +57,7 @@ enum MdfsCommand {
     Check(check::Check),
     Scrub(check::Scrub),
     RotateKeys(rotate_keys::RotateKeys),
+    Token(token::TokenCommand),
     Bench(bench::BenchCommand),
     Demo(demo::Demo),
     Cluster(cluster::ClusterCommand),
@@ -92,6 +94,7 @@ impl Commands for MdfsProgram {
             MdfsCommand::Check(check) => check.run(session),
             MdfsCommand::Scrub(scrub) => scrub.run(session),
             MdfsCommand::RotateKeys(rotate) => rotate.run(session),
+            MdfsCommand::Token(token) => token.run(session),
             MdfsCommand::Bench(bench) => bench.run(session),
             MdfsCommand::Demo(demo) => demo.run(session),
             MdfsCommand::Cluster(cluster) => cluster.run(session),

@@ -35,7 +35,7 @@ impl RotateKeys {
         };
         let secret = secret().map_err(|error| failed(error.to_string()))?;
         let volume = session.open(&self.volume)?;
-        let rotated = nfs_gateway::rotate_keys(volume.file_system().machine(), secret);
+        let rotated = nfs_gateway::rotate_keys(volume.file_system(), secret);
         let id = block_on(rotated).map_err(|error| failed(error.to_string()))?;
         session.print(format!("key {id} counts now\n"))
     }

@@ -47,6 +47,7 @@ pub mod model;
 mod pieces;
 pub mod protocol;
 pub mod regions;
+pub mod root_keys;
 #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "clients check searches only"))]
 mod rules;
 #[cfg(feature = "server")]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use client::{Credentials, FileSystem};
 use nfs_gateway::{Config, Exports, Settings, rotate_keys};
 use nfs3_types::mount::{self, MOUNT_PROGRAM::*};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
@@ -260,16 +261,17 @@ fn a_handle_outlives_one_rotation_of_the_keys_through_every_gateway_and_not_two(
     with_seed(|rng| {
         let stage = Stage::new(rng);
         let ctx = stage.world.context(NodeId::application(1));
+        let root = FileSystem::new(ctx.clone(), Credentials::root(), 77);
         let mut client = stage.client();
         stage.world.run(async {
             let first = client.mount("/").await;
-            assert_eq!(rotate_keys(&ctx, [1; 32]).await, Ok(2));
+            assert_eq!(rotate_keys(&root, [1; 32]).await, Ok(2));
             ctx.sleep(Duration::from_secs(31)).await;
             assert_eq!(status(&client.getattr(&first).await), NFS3_OK, "the key before is good");
             ctx.sleep(Duration::from_secs(1)).await;
             let second = client.mount("/").await;
             assert_ne!(first, second, "the new key makes handles");
-            assert_eq!(rotate_keys(&ctx, [2; 32]).await, Ok(3));
+            assert_eq!(rotate_keys(&root, [2; 32]).await, Ok(3));
             ctx.sleep(Duration::from_secs(31)).await;
             assert_eq!(status(&client.getattr(&second).await), NFS3_OK);
             ctx.sleep(Duration::from_secs(1)).await;
@@ -284,11 +286,12 @@ fn a_handle_made_by_a_gateway_that_knows_a_newer_key_is_good_at_once() {
     with_seed(|rng| {
         let stage = Stage::new(rng);
         let ctx = stage.world.context(NodeId::application(1));
+        let root = FileSystem::new(ctx.clone(), Credentials::root(), 77);
         let mut client = stage.client();
         stage.world.run(async {
             let old = client.mount("/").await;
             ctx.sleep(Duration::from_secs(2)).await;
-            rotate_keys(&ctx, [1; 32]).await.unwrap();
+            rotate_keys(&root, [1; 32]).await.unwrap();
             let address = runtime::net::Address::Tcp("gateway:2050".into());
             let second = nfs_gateway::Gateway::start(ctx.clone(), &address, config(VOLUME)).await;
             let second = second.unwrap();

@@ -14,7 +14,6 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use futures::future::join;
-use runtime::VolumeId;
 use runtime::identity::Credentials;
 use runtime::net::ByteStream;
 use tokio_rustls::TlsConnector;
@@ -28,7 +27,6 @@ use transport::tls::{
 };
 
 const DAY: Duration = Duration::from_hours(24);
-const VOLUME: VolumeId = VolumeId(5);
 
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap()
@@ -92,7 +90,7 @@ impl Site {
     fn token_file(&self, validity: Duration) -> PathBuf {
         let holder = Credentials { uid: 7, gid: 8, groups: vec![9] };
         let key = SigningKey::from_seed(1, &[1; 32]);
-        let token = token::to_text(&key.token(VOLUME, &holder, now(), validity, 0));
+        let token = token::to_text(&key.token(&holder, now(), validity, 0));
         self.file("token", &format!("{token}{}", self.keys.authority_certificate().unwrap()))
     }
 

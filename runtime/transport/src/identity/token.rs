@@ -8,7 +8,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
-use runtime::VolumeId;
 use runtime::identity::{Credentials, GROUPS_MAX, Principal};
 use runtime::wire::{from_bytes, to_bytes};
 
@@ -38,8 +37,8 @@ runtime::record! {
     pub struct TokenClaims {
         /// The number of the key that signed it.
         key: u32,
-        /// The volume on which it is valid.
-        volume: VolumeId,
+        /// The beginning of the public key, which tells a key of another volume.
+        issuer: u64,
         /// The user and the groups of its holder.
         who: Credentials,
         /// Not valid before this time, in seconds since 1970.
@@ -101,6 +100,19 @@ pub struct TokenKey {
     pub public: [u8; KEY_BYTES],
 }
 
+impl TokenKey {
+    /// The public part of a key as it is stored in a volume; `None` if it is none.
+    pub fn of_stored(number: u32, stored: &[u8]) -> Option<Self> {
+        let is_one = [KEY_BYTES, 2 * KEY_BYTES].contains(&stored.len());
+        let public = stored.first_chunk().filter(|_| is_one)?;
+        Some(Self { number, public: *public })
+    }
+
+    fn issuer(&self) -> u64 {
+        u64::from_le_bytes(*self.public.first_chunk().expect("a key is longer"))
+    }
+}
+
 /// A key that signs tokens.
 pub struct SigningKey {
     number: u32,
@@ -121,6 +133,18 @@ impl SigningKey {
         Self { number, pair }
     }
 
+    /// The key as it is stored in a volume, if its private part is there.
+    pub fn of_stored(number: u32, stored: &[u8]) -> Option<Self> {
+        let (public, seed) = stored.split_at_checked(KEY_BYTES)?;
+        let key = Self::from_seed(number, seed.try_into().ok()?);
+        (key.public().public == public).then_some(key)
+    }
+
+    /// As it is stored in a volume: the public part, then the private one.
+    pub fn stored_of(seed: &[u8; KEY_BYTES]) -> Vec<u8> {
+        [Self::from_seed(0, seed).public().public, *seed].concat()
+    }
+
     /// The part that servers need.
     pub fn public(&self) -> TokenKey {
         let public = self.pair.public_key().as_ref().try_into();
@@ -131,7 +155,6 @@ impl SigningKey {
     /// 1970) for `validity`, which is shortened to [`VALIDITY_MAX`].
     pub fn token(
         &self,
-        volume: VolumeId,
         holder: &Credentials,
         now: Duration,
         validity: Duration,
@@ -139,7 +162,7 @@ impl SigningKey {
     ) -> Vec<u8> {
         self.sign(&TokenClaims {
             key: self.number,
-            volume,
+            issuer: self.public().issuer(),
             who: holder.clone(),
             not_before: now.saturating_sub(BACKDATED).as_secs(),
             expires: (now + validity.min(VALIDITY_MAX)).as_secs(),
@@ -185,22 +208,17 @@ impl TokenClaims {
         Ok(claims)
     }
 
-    /// What `token` says, if one of `keys` has signed it for `volume` and its time is now (`unix`,
-    /// since 1970).
-    pub fn verified(
-        token: &[u8],
-        keys: &[TokenKey],
-        volume: VolumeId,
-        unix: Duration,
-    ) -> Result<Self, TokenRefused> {
+    /// What `token` says, if one of `keys` has signed it and its time is now (`unix`, since 1970).
+    pub fn verified(token: &[u8], keys: &[TokenKey], unix: Duration) -> Result<Self, TokenRefused> {
         let claims = Self::read(token)?;
         let (body, signature) = parts(token)?;
         let key = keys.iter().find(|key| key.number == claims.key);
-        let key = UnparsedPublicKey::new(&ED25519, key.ok_or(TokenRefused::RetiredKey)?.public);
-        key.verify(&signed(body), signature).map_err(|_| TokenRefused::Forged)?;
-        if claims.volume != volume {
+        let key = key.ok_or(TokenRefused::RetiredKey)?;
+        if key.issuer() != claims.issuer {
             return Err(TokenRefused::OtherVolume);
         }
+        let public = UnparsedPublicKey::new(&ED25519, key.public);
+        public.verify(&signed(body), signature).map_err(|_| TokenRefused::Forged)?;
         if !claims.subtree.is_empty() {
             return Err(TokenRefused::Subtree);
         }
@@ -262,7 +280,6 @@ mod tests {
 
     use super::*;
 
-    const VOLUME: VolumeId = VolumeId(77);
     const NOW: Duration = Duration::from_secs(1_800_000_000);
     const HOUR: Duration = Duration::from_hours(1);
 
@@ -279,13 +296,13 @@ mod tests {
     }
 
     fn verify(token: &[u8], unix: Duration) -> Result<TokenClaims, TokenRefused> {
-        TokenClaims::verified(token, &keys(), VOLUME, unix)
+        TokenClaims::verified(token, &keys(), unix)
     }
 
     #[test]
     fn a_token_says_who_its_holder_is_for_its_time() {
         for number in [1, 2] {
-            let token = key(number).token(VOLUME, &holder(), NOW, HOUR, 5);
+            let token = key(number).token(&holder(), NOW, HOUR, 5);
             let claims = verify(&token, NOW).unwrap();
             assert_eq!(claims.principal(), Principal::User(holder()));
             assert_eq!(verify(&token, NOW + HOUR), Err(TokenRefused::Expired));
@@ -297,16 +314,16 @@ mod tests {
 
     #[test]
     fn foreign_and_retired_tokens_are_refused() {
-        let foreign = key(1).token(VolumeId(78), &holder(), NOW, HOUR, 5);
-        assert_eq!(verify(&foreign, NOW), Err(TokenRefused::OtherVolume));
-        let retired = key(3).token(VOLUME, &holder(), NOW, HOUR, 5);
+        let retired = key(3).token(&holder(), NOW, HOUR, 5);
         assert_eq!(verify(&retired, NOW), Err(TokenRefused::RetiredKey));
-        let own_key = SigningKey::from_seed(1, &[9; KEY_BYTES]);
-        let forged = own_key.token(VOLUME, &holder(), NOW, HOUR, 5);
-        assert_eq!(verify(&forged, NOW), Err(TokenRefused::Forged));
+        let other = SigningKey::from_seed(1, &[9; KEY_BYTES]);
+        let foreign = other.token(&holder(), NOW, HOUR, 5);
+        assert_eq!(verify(&foreign, NOW), Err(TokenRefused::OtherVolume));
+        let named = TokenClaims::read(&key(1).token(&holder(), NOW, HOUR, 5)).unwrap();
+        assert_eq!(verify(&other.sign(&named), NOW), Err(TokenRefused::Forged));
         let limited = TokenClaims {
             subtree: b"/home".to_vec(),
-            ..verify(&key(1).token(VOLUME, &holder(), NOW, HOUR, 5), NOW).unwrap()
+            ..verify(&key(1).token(&holder(), NOW, HOUR, 5), NOW).unwrap()
         };
         assert_eq!(verify(&key(1).sign(&limited), NOW), Err(TokenRefused::Subtree));
         let crowd = TokenClaims {
@@ -323,7 +340,7 @@ mod tests {
             for _ in 0..20 {
                 let claims = TokenClaims {
                     key: 1,
-                    volume: VOLUME,
+                    issuer: key(1).public().issuer(),
                     not_before: 0,
                     expires: u64::MAX,
                     subtree: Vec::new(),
@@ -357,20 +374,36 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_token_are_frozen() {
-        let token = key(1).token(VOLUME, &holder(), NOW, HOUR, 5);
+        let token = key(1).token(&holder(), NOW, HOUR, 5);
         let text = to_text(&token);
         assert_eq!(from_text(&format!("before\n{text}after\n")), Ok(token.clone()));
         let frozen = "-----BEGIN MDFS TOKEN-----\n\
-            AQEAAABNAAAAAAAAAAAAAAAAAAAA6QMAAGQAAAACAAAAGwAAACwAAADU0ElrAAAA\n\
-            ABDgSWsAAAAAAAAAAAUAAAAAAAAAtcU/pjjFmhE2SOHMmR4idBrSy+P3c6he9b7P\n\
-            ejAtFcw9647eJihYBO5WW0L2RKJ6+pTFZBvno0hFOdrBQJCkCQ==\n\
+            AQEAAACKiOPddAnxlekDAABkAAAAAgAAABsAAAAsAAAA1NBJawAAAAAQ4ElrAAAA\n\
+            AAAAAAAFAAAAAAAAAGo5EukPexJhOhkU24fkNUMT2gfB21t+9Fuwgyj578/nYsKQ\n\
+            xa5dC9ELJeIIrHvcXDLWKhEf1fsyMOdblZwChAY=\n\
             -----END MDFS TOKEN-----\n";
         assert_eq!(text, frozen);
     }
 
     #[test]
+    fn a_stored_key_is_whole_or_public_only() {
+        let stored = SigningKey::stored_of(&[3; KEY_BYTES]);
+        let key = SigningKey::of_stored(7, &stored).unwrap().public();
+        assert_eq!(key, SigningKey::from_seed(7, &[3; KEY_BYTES]).public());
+        for public in [&stored[..], &stored[..KEY_BYTES]] {
+            assert_eq!(TokenKey::of_stored(7, public), Some(key));
+        }
+        let mut swapped = stored.clone();
+        swapped.rotate_left(KEY_BYTES);
+        for bad in [&stored[..KEY_BYTES], &stored[..63], &swapped, &[]] {
+            assert!(SigningKey::of_stored(7, bad).is_none());
+        }
+        assert_eq!(TokenKey::of_stored(7, &stored[..63]), None);
+    }
+
+    #[test]
     fn a_text_without_a_whole_token_is_refused() {
-        let text = to_text(&key(1).token(VOLUME, &holder(), NOW, HOUR, 5));
+        let text = to_text(&key(1).token(&holder(), NOW, HOUR, 5));
         let half = &text[..text.len() - END.len() - 1];
         let endless = format!("{BEGIN}\n{}", "A".repeat(1 << 20));
         for bad in ["", "x", half, &text.replace("MDFS", "MDGS"), &endless, BEGIN] {

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use runtime::{Context, VolumeId};
+use runtime::Context;
 
 use super::token::{TokenClaims, TokenKey, TokenRefused};
 
@@ -12,9 +12,8 @@ pub const KEYS_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Checks tokens by the keys that were last read from the volume. Until they have been read, and
 /// if they could not be read for [`KEYS_AGE_MAX`], each token is refused.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TokenVerifier {
-    volume: VolumeId,
     known: Mutex<Option<ReadKeys>>,
 }
 
@@ -26,11 +25,6 @@ struct ReadKeys {
 }
 
 impl TokenVerifier {
-    /// A verifier that has no keys yet.
-    pub fn new(volume: VolumeId) -> Self {
-        Self { volume, known: Mutex::default() }
-    }
-
     /// The valid keys, as a reading that began at `read_at` ([`Context::now`]) found them.
     pub fn set_keys(&self, keys: Vec<TokenKey>, read_at: Duration) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +50,7 @@ impl TokenVerifier {
         token: &[u8],
     ) -> Result<TokenClaims, TokenRefused> {
         let keys = self.with_keys(now, |keys| Ok(keys.to_vec()))?;
-        TokenClaims::verified(token, &keys, self.volume, unix)
+        TokenClaims::verified(token, &keys, unix)
     }
 
     fn still_holds_at(
@@ -92,7 +86,6 @@ mod tests {
     use super::super::token::SigningKey;
     use super::*;
 
-    const VOLUME: VolumeId = VolumeId(1);
     const UNIX: Duration = Duration::from_secs(1_800_000_000);
 
     fn seconds(count: u64) -> Duration {
@@ -103,8 +96,8 @@ mod tests {
     fn tokens_are_refused_without_keys_and_with_old_ones_and_once_retired() {
         let key = |number| SigningKey::from_seed(number, &[number as u8; 32]);
         let holder = Credentials { uid: 7, gid: 7, groups: Vec::new() };
-        let token = key(1).token(VOLUME, &holder, UNIX, seconds(3600), 0);
-        let verifier = TokenVerifier::new(VOLUME);
+        let token = key(1).token(&holder, UNIX, seconds(3600), 0);
+        let verifier = TokenVerifier::default();
         let verify = |now| verifier.verify_at(now, UNIX, &token);
         assert_eq!(verify(seconds(0)), Err(TokenRefused::NoKeys), "nothing was read yet");
 
