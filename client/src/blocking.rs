@@ -78,6 +78,11 @@ impl Volume {
         Self { machine: Some(Arc::new(machine)), ..Self::new(client_handle, who) }
     }
 
+    /// Has this process opened the volume itself, without a server?
+    pub fn is_embedded(&self) -> bool {
+        self.machine.is_some()
+    }
+
     /// The same file system for futures, to have many operations under way at once.
     pub fn file_system(&self) -> &FileSystem<ClientHandle> {
         &self.file_system
@@ -175,6 +180,11 @@ impl BlockingFile {
     /// The path by which it was opened.
     pub fn path(&self) -> &[u8] {
         self.file.path()
+    }
+
+    /// The file, whatever its name is now.
+    pub fn handle(&self) -> fileio::protocol::Handle {
+        self.file.handle
     }
 }
 

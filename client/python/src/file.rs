@@ -1,20 +1,28 @@
 //! Open files: bytes at offsets.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use client::{Error, blocking};
+use client::{Error, OpenOptions, blocking};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 
-use crate::checked::CheckedHandle;
-use crate::failure::failed;
+use crate::checked::PerProcess;
+use crate::failure::{failed, renamed_since_fork};
 use crate::regions::PyRegions;
+use crate::volume::VolumeHandle;
 
 /// An open file. It is closed when the last reference goes.
 #[pyclass(name = "File", frozen, module = "mdfs._mdfs")]
 #[derive(Debug)]
-pub(crate) struct PyFile(CheckedHandle<blocking::BlockingFile>);
+pub(crate) struct PyFile {
+    volume: Arc<VolumeHandle>,
+    file: PerProcess<blocking::BlockingFile>,
+    /// How a forked child opens it again.
+    access: OpenOptions,
+}
 
 /// The bytes of `data`, which Python may change while the file system still has them: so they are
 /// copied, once.
@@ -40,8 +48,25 @@ fn length_in_memory(list: &client::Regions) -> PyResult<usize> {
 }
 
 impl PyFile {
-    pub(crate) fn new(file: blocking::BlockingFile) -> Self {
-        Self(CheckedHandle::new(file))
+    pub(crate) fn new(
+        volume: Arc<VolumeHandle>,
+        file: blocking::BlockingFile,
+        access: OpenOptions,
+    ) -> Self {
+        Self { volume, file: PerProcess::new(file), access }
+    }
+
+    /// The file, as this process has opened it.
+    fn get(&self, py: Python<'_>) -> PyResult<Arc<blocking::BlockingFile>> {
+        self.file.get(py, |py, of_parent| {
+            let volume = self.volume.get(py)?;
+            let opened = py.detach(|| volume.open(of_parent.path(), self.access));
+            match opened {
+                Ok(file) if file.handle() == of_parent.handle() => Ok(file),
+                Err(error) if !error.cause.is_not_found() => Err(failed(error)),
+                _ => Err(renamed_since_fork()),
+            }
+        })
     }
 
     /// Does `work` while other Python threads run.
@@ -50,8 +75,8 @@ impl PyFile {
         py: Python<'_>,
         work: impl FnOnce(&blocking::BlockingFile) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        let file = self.0.get()?;
-        py.detach(|| work(file)).map_err(failed)
+        let file = self.get(py)?;
+        py.detach(|| work(&file)).map_err(failed)
     }
 }
 
@@ -110,7 +135,7 @@ impl PyFile {
         regions: PyRef<'_, PyRegions>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let list = &regions.0;
-        let (file, length, mut count) = (self.0.get()?, length_in_memory(list)?, 0);
+        let (file, length, mut count) = (self.get(py)?, length_in_memory(list)?, 0);
         let packed = PyBytes::new_with(py, length, |out| {
             count = py.detach(|| file.read_list(list, out)).map_err(failed)?;
             Ok(())

@@ -1,17 +1,20 @@
 //! Volumes, and operations on paths.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use client::blocking;
 use client::kind::kind_bits;
 use client::process::umask;
-use client::{Attributes, Change, Error, OpenOptions, SetTime, Time, XattrMode};
+use client::volume::{ConnectOptions, OpenError};
+use client::{Attributes, Change, Error, OpenOptions, SetTime, Time, VolumeAddress, XattrMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::checked::CheckedHandle;
-use crate::failure::{failed, not_opened};
+use crate::checked::PerProcess;
+use crate::failure::{embedded_in_parent, failed, not_opened};
 use crate::file::PyFile;
 
 /// Nanoseconds of a second.
@@ -20,7 +23,32 @@ const SECOND: i128 = 1_000_000_000;
 /// A volume. Paths are bytes, from its root.
 #[pyclass(name = "Volume", frozen, module = "mdfs._mdfs")]
 #[derive(Debug)]
-pub(crate) struct PyVolume(CheckedHandle<blocking::Volume>);
+pub(crate) struct PyVolume(Arc<VolumeHandle>);
+
+/// An open volume, which a forked child opens again.
+#[derive(Debug)]
+pub(crate) struct VolumeHandle {
+    address: VolumeAddress,
+    options: ConnectOptions,
+    volume: PerProcess<blocking::Volume>,
+}
+
+impl VolumeHandle {
+    fn open(address: VolumeAddress, options: ConnectOptions) -> Result<Self, OpenError> {
+        let volume = PerProcess::new(client::volume::connect(&address, &options)?);
+        Ok(Self { address, options, volume })
+    }
+
+    /// The volume, as this process has opened it.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Arc<blocking::Volume>> {
+        self.volume.get(py, |py, of_parent| {
+            if of_parent.is_embedded() {
+                return Err(embedded_in_parent());
+            }
+            py.detach(|| client::volume::connect(&self.address, &self.options)).map_err(not_opened)
+        })
+    }
+}
 
 /// As `stat` has it: mode, inode, links, uid, gid, size, bytes used, and the times of the last
 /// read, the last change of the content and of anything, and of creation, in nanoseconds.
@@ -54,23 +82,42 @@ impl PyVolume {
         py: Python<'_>,
         work: impl FnOnce(&blocking::Volume) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        let volume = self.0.get()?;
-        py.detach(|| work(volume)).map_err(failed)
+        let volume = self.0.get(py)?;
+        py.detach(|| work(&volume)).map_err(failed)
     }
 }
 
 #[pymethods]
 impl PyVolume {
     /// Opens the volume in this directory, or at `mdfs://HOST[:PORT]/VOLUME`.
+    /// `token` is a token file; `timeout` how many seconds a request waits for a server that is
+    /// away, for ever if it is infinite; the defaults are those of the program.
     #[new]
-    fn new(py: Python<'_>, address: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| client::volume::open_address(&address));
-        Ok(Self(CheckedHandle::new(opened.map_err(not_opened)?)))
+    fn new(
+        py: Python<'_>,
+        address: PathBuf,
+        token: Option<PathBuf>,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let wrong = |text: String| PyValueError::new_err(text);
+        let address = VolumeAddress::parse(address).map_err(|error| wrong(error.to_string()))?;
+        let mut options = ConnectOptions::of_this_process()?;
+        options.token = token.or(options.token);
+        if let Some(seconds) = timeout {
+            options.timeout = match Duration::try_from_secs_f64(seconds) {
+                Ok(timeout) => Some(timeout),
+                Err(_) if seconds == f64::INFINITY => None,
+                Err(_) => return Err(wrong("a timeout is a number of seconds".to_owned())),
+            };
+        }
+        let opened = py.detach(|| VolumeHandle::open(address, options));
+        Ok(Self(Arc::new(opened.map_err(not_opened)?)))
     }
 
     /// Ends the use of the volume; in its own process it is made durable.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, blocking::Volume::finish)
+        let Some(volume) = self.0.volume.get_own() else { return Ok(()) };
+        py.detach(|| volume.finish()).map_err(failed)
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
@@ -83,7 +130,8 @@ impl PyVolume {
         let has = |letter| how.contains(letter);
         let options = OpenOptions::new().read(has('r')).write(has('w')).truncate(has('t'));
         let options = options.create(has('c')).create_new(has('x')).mode(mode & !umask());
-        self.with(py, |volume| volume.open(path, options)).map(PyFile::new)
+        let file = self.with(py, |volume| volume.open(path, options))?;
+        Ok(PyFile::new(self.0.clone(), file, OpenOptions::new().read(has('r')).write(has('w'))))
     }
 
     fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<StatTuple> {

@@ -145,5 +145,5 @@ def test_urls_name_volumes_of_this_and_of_other_hosts():
 
 
 def test_a_bad_address_is_refused_with_the_right_form():
-    with pytest.raises(OSError, match="names no host; write mdfs://HOST"):
+    with pytest.raises(ValueError, match="names no host; write mdfs://HOST"):
         mdfs.Volume("mdfs://a b/vol")

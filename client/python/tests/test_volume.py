@@ -170,31 +170,73 @@ def test_threads_share_a_volume(volume, home):
     assert sorted(volume.listdir(home)) == sorted(str(number) for number in range(8))
 
 
-def _child(volume, file, directory, path, told):
-    outcomes = []
-    for use in (lambda: volume.stat("/"), lambda: file.read(1)):
-        try:
-            use()
-        except OSError as error:
-            outcomes.append(error.errno)
-    with mdfs.Volume(directory) as again, again.open(path, "rb") as fresh:
-        outcomes.append(fresh.read())
-    told.put(outcomes)
+def _child(work, told):
+    try:
+        told.put(work())
+    except OSError as error:
+        told.put(error.errno)
+
+
+def _in_child(work):
+    """What `work` returns in a forked child, or the number of its error."""
+    context = multiprocessing.get_context("fork")
+    told = context.Queue()
+    child = context.Process(target=_child, args=(work, told))
+    child.start()
+    outcome = told.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    return outcome
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*")
-def test_a_forked_child_opens_the_volume_again(volume, home, served):
+def test_a_forked_child_uses_what_its_parent_has_opened(volume, home):
     with volume.open(f"{home}/f", "wb") as file:
         file.write(b"of the parent")
-    context = multiprocessing.get_context("fork")
-    told = context.Queue()
+
+    def work():
+        volume.makedirs(f"{home}/of-the-child")
+        with volume.open(f"{home}/g", "xb") as made:
+            made.write(b"of the child")
+        return file.read(6)
+
     with volume.open(f"{home}/f", "rb", 0) as file:
-        child = context.Process(target=_child, args=(volume, file, served, f"{home}/f", told))
-        child.start()
-        assert told.get(timeout=60) == [errno.ENOTCONN, errno.ENOTCONN, b"of the parent"]
-        child.join(60)
-        assert child.exitcode == 0
+        assert _in_child(work) == b"of the"
         assert file.read() == b"of the parent"
+        volume.rename(f"{home}/f", f"{home}/moved")
+        assert _in_child(lambda: file.read(1)) == errno.ESTALE
+        with volume.open(f"{home}/f", "wb") as other:
+            other.write(b"x")
+        assert _in_child(lambda: file.read(1)) == errno.ESTALE
+        assert file.pread(6, 0) == b"of the"
+    assert sorted(volume.listdir(home)) == ["f", "g", "moved", "of-the-child"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_workers_that_load_data_share_a_volume(volume, home):
+    """As PyTorch's DataLoader(num_workers=2) does it: the dataset with its open files is forked."""
+    size, count = 1 << 16, 32
+    with volume.open(f"{home}/data", "wb") as file:
+        for number in range(count):
+            file.write(bytes([number]) * size)
+    context = multiprocessing.get_context("fork")
+    with volume.open(f"{home}/data", "rb", 0) as file:
+
+        def load(numbers, told):
+            for number in numbers:
+                told.put((number, file.pread(size, number * size) == bytes([number]) * size))
+
+        told = context.Queue()
+        workers = [
+            context.Process(target=load, args=(range(first, count, 2), told)) for first in range(2)
+        ]
+        for worker in workers:
+            worker.start()
+        loaded = dict(told.get(timeout=60) for _ in range(count))
+        for worker in workers:
+            worker.join(60)
+            assert worker.exitcode == 0
+    assert loaded == {number: True for number in range(count)}
 
 
 def test_a_closed_volume_says_so(served):

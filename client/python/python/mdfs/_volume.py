@@ -97,12 +97,22 @@ class Volume:
     """The volume in a directory of this computer, or at ``mdfs://HOST[:PORT]/VOLUME``.
 
     It is opened through the servers that serve it, else, if it is a directory, in this process, which then
-    has it alone. May be used by many threads at once, and as a context manager, which closes it.
+    has it alone. May be used by many threads at once, and as a context manager, which closes it. A forked
+    child connects again by itself, and opens files of its parent again by their names.
+
+    `token` is a file with a user token, else that of the environment variable MDFS_TOKEN or of the folder
+    ~/.config/mdfs; a request waits `timeout` seconds for a server that is away (default 120).
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        token: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self.directory = os.fspath(directory)
-        self._volume: _mdfs.Volume | None = _mdfs.Volume(self.directory)
+        self._volume: _mdfs.Volume | None = _mdfs.Volume(self.directory, token, timeout)
         self._closing = threading.Lock()
 
     def __enter__(self) -> Volume:

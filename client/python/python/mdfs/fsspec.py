@@ -56,20 +56,30 @@ class MdfsFileSystem(AbstractFileSystem):
     auto_mkdir
         Makes missing directories above a file that is made, as stores of objects seem to do: zarr and
         others that come by a URL count on that.
+    token, timeout
+        As of :class:`mdfs.Volume`.
     """
 
     protocol = "mdfs"
     root_marker = "/"
     cachable = True
 
-    def __init__(self, volume: str | None = None, auto_mkdir: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        volume: str | None = None,
+        auto_mkdir: bool = True,
+        token: str | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         if volume is None:
             raise ValueError(
                 "which volume? Name it by volume= or in the URL: mdfs://DIRECTORY:/path or mdfs://HOST/VOLUME/path"
             )
         volume = os.fspath(volume)
-        self.volume = Volume(volume if _is_address(volume) else make_path_posix(volume))
+        volume = volume if _is_address(volume) else make_path_posix(volume)
+        self.volume = Volume(volume, token=token, timeout=timeout)
         self.auto_mkdir = auto_mkdir
 
     @classmethod
