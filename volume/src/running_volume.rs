@@ -1,6 +1,8 @@
 //! A volume that is open in this process.
 
 use std::future::Future;
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
 
 use blockio::Geometry;
 use fileio::protocol::{Error, FileIo, Flush};
@@ -67,6 +69,30 @@ impl RunningVolume {
             let port = ClientPort::local(volume, name, process, owner);
             context.task(transport::serve::<FileIo>(context.clone(), listener, port));
             Ok::<_, std::io::Error>(())
+        });
+        Ok(block_on(listening)??)
+    }
+
+    /// Lets clients of other hosts ask at `address` (`host:port`), under the name `name` of the
+    /// volume; by default that of its directory. Returns where it really listens.
+    #[cfg(feature = "cluster")]
+    pub fn answer_clients(
+        &self,
+        address: &str,
+        name: Option<&str>,
+        guard: Arc<transport::Guard>,
+    ) -> Result<Address, VolumeError> {
+        let address = Address::Tcp(address.to_owned());
+        let (volume, process) = (self.geometry.volume, self.process);
+        let name = name.map_or_else(|| self.directory.name(), str::to_owned);
+        let listening = self.on_application(move |context| async move {
+            let listener = context.listen(&address).await?;
+            let address = listener.address();
+            let authentication = crate::token_keys::authentication(&context);
+            let local = ClientPort::local(volume, name, process, 0);
+            let port = ClientPort { authentication, guard, ..local };
+            context.task(transport::serve::<FileIo>(context.clone(), listener, port));
+            Ok::<_, std::io::Error>(address)
         });
         Ok(block_on(listening)??)
     }

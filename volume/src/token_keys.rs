@@ -6,6 +6,7 @@ use std::time::Duration;
 use fileio::protocol::Error;
 use fileio::root_keys::TOKEN_KEYS;
 use runtime::Context;
+use transport::Authentication;
 use transport::identity::TokenVerifier;
 use transport::identity::token::TokenKey;
 
@@ -13,6 +14,14 @@ use transport::identity::token::TokenKey;
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
 /// The pause after a reading that failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Knows clients by tokens of users, too, whose keys are kept fresh for as long as the machine
+/// lives.
+pub(crate) fn authentication(context: &Context) -> Authentication {
+    let tokens = Arc::new(TokenVerifier::default());
+    context.task(refresh_token_keys(context.clone(), tokens.clone()));
+    Authentication { tokens: Some(tokens), ..Authentication::default() }
+}
 
 /// Gives `verifier` the valid keys of the volume, again and again, for as long as the machine
 /// lives. A key that is no longer there counts for 30 seconds at most.

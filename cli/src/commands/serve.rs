@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use client::volume::{OpenCause, OpenError};
@@ -14,6 +15,8 @@ use nfs_gateway::{Config, Exports, Gateway, Settings};
 use runtime::Undelivered;
 use runtime::embedded::connections_within_limit;
 use runtime::net::Address;
+use transport::tls::volume_keys;
+use transport::{Guard, Security};
 use volume::{RunOptions, RunningVolume};
 
 use crate::connection::volume_directory;
@@ -31,6 +34,7 @@ use crate::watch::StatusServer;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs serve scratch
+  mdfs serve scratch --listen 0.0.0.0:7400      for programs of other hosts, with tokens
   mdfs serve scratch --nfs 0.0.0.0:2049 --exports exports.toml
   mdfs serve scratch --nfs 127.0.0.1:2049       then, as root:
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
@@ -40,6 +44,18 @@ pub(crate) struct Serve {
     /// The volume's directory.
     #[arg(value_name = "VOL", value_parser = volume_directory())]
     volume: PathBuf,
+    /// Where the programs of other hosts connect: their VOL is mdfs://HOST:PORT/NAME. They must show
+    /// a token (`mdfs token create`) or the certificate of their host (`mdfs cluster certify`).
+    /// The keys of the server are made in the volume's directory. Port 0 lets the system choose.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// The name of the volume for programs of other hosts; the last part of VOL if it is not given.
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    name: Option<String>,
+    /// Use no keys for --listen: anyone who can reach the port can read and change everything. For
+    /// a network of the cluster's own.
+    #[arg(long, requires = "listen")]
+    insecure: bool,
     /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
@@ -90,6 +106,7 @@ impl Serve {
             cause: OpenCause::Stack(error),
         })?;
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
+        let listening = self.listen(&running)?;
         let watch = self.metrics.map(|address| {
             let title = format!("MDFS volume {}", volume.display());
             StatusServer { address, title, counts: Box::new(String::new) }
@@ -98,7 +115,7 @@ impl Serve {
         let (gateway, watched) = served.map_err(|error| failed("serve", error))?;
         let registered = gateway.as_ref().filter(|_| self.rpcbind).map(VolumeServer::register);
         let registered = registered.transpose().map_err(|error| failed("serve", error))?;
-        self.ready(gateway.as_ref(), watched.as_ref(), session)?;
+        self.ready(listening, gateway.as_ref(), watched.as_ref(), session)?;
 
         self.follow(&mut signals, gateway.as_ref(), settings);
         drop(registered);
@@ -106,6 +123,26 @@ impl Serve {
             served.stop().map_err(|error| failed("stop", error))?;
         }
         running.stop().map_err(|error| failed("stop", error.into()))
+    }
+
+    /// Lets programs of other hosts ask, if that is wanted.
+    fn listen(&self, running: &RunningVolume) -> Result<Option<Address>, CommandFailure> {
+        let Some(address) = self.listen else { return Ok(None) };
+        let security = if self.insecure {
+            tracing::warn!(
+                "--insecure: anyone who can reach {address} can read and change the volume"
+            );
+            Security::None
+        } else {
+            Security::Tls(Box::new(volume_keys(&self.volume)?))
+        };
+        let guard = Arc::new(Guard::new(security));
+        let listening = running.answer_clients(&address.to_string(), self.name.as_deref(), guard);
+        listening.map(Some).map_err(|error| CommandFailure::Serve {
+            operation: "serve",
+            volume: self.volume.clone(),
+            error: error.into(),
+        })
     }
 
     /// Until the end, the gateway obeys the table as it is in the file; an invalid one is reported
@@ -142,6 +179,7 @@ impl Serve {
     /// The one line that says that it is ready, at once even into a pipe.
     fn ready(
         &self,
+        clients: Option<Address>,
         nfs: Option<&VolumeServer>,
         watched: Option<&Address>,
         session: &mut CommandSession,
@@ -149,7 +187,8 @@ impl Serve {
         let watched = watched.map(|at| format!(", metrics at http://{at}/"));
         let nfs = nfs.map(|served| format!(", NFS at {}", served.address));
         let (watched, nfs) = (watched.unwrap_or_default(), nfs.unwrap_or_default());
-        session.print(format!("ready: {}{watched}{nfs}\n", self.volume.display()))?;
+        let clients = clients.map(|at| format!(", clients at {at}")).unwrap_or_default();
+        session.print(format!("ready: {}{watched}{nfs}{clients}\n", self.volume.display()))?;
         session.flush()
     }
 }

@@ -16,7 +16,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
-use transport::{Authentication, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
+use transport::{ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{ClusterStatus, status};
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
@@ -594,7 +594,7 @@ fn listen(
 ) -> Result<(), VolumeError> {
     let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
     let listening = machine.on_node(machine.application(), move |context| async move {
-        let port = client_port(&me, name, router);
+        let port = client_port(&context, &me, name, router);
         let listener = context.listen(&address).await?;
         let serving = context.clone();
         context.task(async move {
@@ -605,13 +605,18 @@ fn listen(
     Ok(block_on(listening)??)
 }
 
-fn client_port(me: &LocalProcess, name: String, router: Arc<Router>) -> ClientPort {
+fn client_port(
+    context: &Context,
+    me: &LocalProcess,
+    name: String,
+    router: Arc<Router>,
+) -> ClientPort {
     ClientPort {
         volume: me.volume,
         name,
         process: me.number,
         map: Box::new(move |context| router.client_map(context.fs_nodes(), context.disk_nodes())),
-        authentication: Authentication::default(),
+        authentication: crate::token_keys::authentication(context),
         guard: me.guard.clone(),
     }
 }
