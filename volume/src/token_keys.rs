@@ -12,6 +12,8 @@ use transport::identity::token::TokenKey;
 
 /// The pause between two readings: a third of the time for which the keys count.
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether a token came with a key that is not known yet.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// The pause after a reading that failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -42,7 +44,11 @@ pub async fn refresh_token_keys(context: Context, verifier: Arc<TokenVerifier>) 
                 RETRY_AFTER
             }
         };
-        context.sleep(pause).await;
+        let mut slept = Duration::ZERO;
+        while slept < pause && !verifier.take_behind() {
+            context.sleep(CHECK_EVERY).await;
+            slept += CHECK_EVERY;
+        }
     }
 }
 
@@ -117,7 +123,7 @@ mod tests {
             );
             let verify = || verifier.verify(&context, &token).map(|claims| claims.who);
             sleep(1).await;
-            assert_eq!(verify(), Err(TokenRefused::RetiredKey), "there is no key yet");
+            assert_eq!(verify(), Err(TokenRefused::NewKey), "there is no key yet");
             TOKEN_KEYS.valid_or_first(&context, stored, call).await.unwrap();
             sleep(10).await;
             assert_eq!(verify(), Ok(holder.clone()));

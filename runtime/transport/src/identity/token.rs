@@ -79,6 +79,9 @@ pub enum TokenRefused {
     /// It is limited to a directory.
     #[error("it is limited to a directory, which the server does not know; upgrade the server")]
     Subtree,
+    /// Its key may have been made since the server has read the keys.
+    #[error("the server does not know its key yet; try again")]
+    NewKey,
     /// The server has not read the keys lately.
     #[error("the server cannot read the keys of the volume now; try again")]
     NoKeys,
@@ -87,7 +90,7 @@ pub enum TokenRefused {
 impl TokenRefused {
     /// May the same token be accepted a little later?
     pub fn is_transient(self) -> bool {
-        self == Self::NoKeys
+        matches!(self, Self::NoKeys | Self::NewKey)
     }
 }
 
@@ -213,7 +216,9 @@ impl TokenClaims {
         let claims = Self::read(token)?;
         let (body, signature) = parts(token)?;
         let key = keys.iter().find(|key| key.number == claims.key);
-        let key = key.ok_or(TokenRefused::RetiredKey)?;
+        let is_newer = keys.iter().all(|key| key.number < claims.key);
+        let missing = if is_newer { TokenRefused::NewKey } else { TokenRefused::RetiredKey };
+        let key = key.ok_or(missing)?;
         if key.issuer() != claims.issuer {
             return Err(TokenRefused::OtherVolume);
         }

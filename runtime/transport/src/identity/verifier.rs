@@ -1,5 +1,6 @@
 //! The keys by which a server checks tokens.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub const KEYS_AGE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct TokenVerifier {
     known: Mutex<Option<ReadKeys>>,
+    /// A token came whose key may be newer than the known ones.
+    is_behind: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -31,6 +34,11 @@ impl TokenVerifier {
         if known.as_ref().is_none_or(|known| known.read_at <= read_at) {
             *known = Some(ReadKeys { keys, read_at });
         }
+    }
+
+    /// Should the keys be read now, since a token came whose key may be newer? Asking clears it.
+    pub fn take_behind(&self) -> bool {
+        self.is_behind.swap(false, Relaxed)
     }
 
     /// What a token says, if it is valid now.
@@ -50,7 +58,11 @@ impl TokenVerifier {
         token: &[u8],
     ) -> Result<TokenClaims, TokenRefused> {
         let keys = self.with_keys(now, |keys| Ok(keys.to_vec()))?;
-        TokenClaims::verified(token, &keys, unix)
+        let verified = TokenClaims::verified(token, &keys, unix);
+        if verified == Err(TokenRefused::NewKey) {
+            self.is_behind.store(true, Relaxed);
+        }
+        verified
     }
 
     fn still_holds_at(
