@@ -44,8 +44,8 @@ pub(crate) struct Serve {
     /// The volume's directory.
     #[arg(value_name = "VOL", value_parser = volume_directory())]
     volume: PathBuf,
-    /// Where the programs of other hosts connect: their VOL is mdfs://HOST:PORT/NAME. They must show
-    /// a token (`mdfs token create`) or the certificate of their host (`mdfs cluster certify`).
+    /// Where the programs of other hosts connect: their VOL is mdfs://HOST:PORT/NAME. They show a
+    /// token (`mdfs token create`) or the certificate of their host (`mdfs cluster certify`).
     /// The keys of the server are made in the volume's directory. Port 0 lets the system choose.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,

@@ -319,8 +319,10 @@ mod tests {
 
     #[test]
     fn foreign_and_retired_tokens_are_refused() {
-        let retired = key(3).token(&holder(), NOW, HOUR, 5);
+        let retired = key(0).token(&holder(), NOW, HOUR, 5);
         assert_eq!(verify(&retired, NOW), Err(TokenRefused::RetiredKey));
+        let new = key(3).token(&holder(), NOW, HOUR, 5);
+        assert_eq!(verify(&new, NOW), Err(TokenRefused::NewKey));
         let other = SigningKey::from_seed(1, &[9; KEY_BYTES]);
         let foreign = other.token(&holder(), NOW, HOUR, 5);
         assert_eq!(verify(&foreign, NOW), Err(TokenRefused::OtherVolume));
