@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use transport::tls::{ClientKeys, volume_keys};
 
@@ -92,4 +94,69 @@ fn a_host_gets_one_file_with_its_limits() {
     refused(here, &[&certify[..], &["Node 8"]].concat(), &["Node 8", "lower-case"]);
     refused(here, &[&certify[..], &["n", "--uids", "9-1"]].concat(), &["in order"]);
     refused(here, &["cluster", "certify", "VOL", "--uids", "1"], &["--client"]);
+}
+
+/// A server of the volume, ready.
+struct Server(Child);
+
+impl Server {
+    fn start(directory: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+        command.args(["serve", "VOL"]).current_dir(directory);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "{line}");
+        Self(child)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn another_user_of_the_host_changes_nothing_of_root_and_reads_no_disk() {
+    const OTHER: u32 = 4_000_000_001;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let directory = site();
+    let here = directory.path();
+    fs::set_permissions(here, fs::Permissions::from_mode(0o711)).unwrap();
+    let program = here.join("mdfs");
+    fs::copy(env!("CARGO_BIN_EXE_mdfs"), &program).unwrap();
+    fs::write(here.join("in"), b"secret").unwrap();
+    let as_other = |program: &Path, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(here).env_remove("HOME").uid(OTHER).gid(OTHER);
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), told)
+    };
+    let (opened, told) = as_other(&program, &["ls", "VOL:/"]);
+    assert!(!opened && told.contains("only its owner can open it"), "{told}");
+
+    let server = Server::start(here);
+    ok(here, &["put", "in", "VOL:/of-root"]);
+    let (listed, told) = as_other(&program, &["ls", "VOL:/"]);
+    assert!(listed && told.contains("of-root"), "{told}");
+    let (removed, told) = as_other(&program, &["rm", "VOL:/of-root"]);
+    assert!(!removed && told.contains("ermission"), "{told}");
+    let (made, told) = as_other(&program, &["mkdir", "VOL:/mine"]);
+    assert!(!made && told.contains("ermission"), "{told}");
+    let (made, told) = as_other(&program, &["token", "rotate", "VOL"]);
+    assert!(!made && told.contains("only root of the volume"), "{told}");
+    for file in ["VOL/disks/n0d0", "VOL/keys/authority.key", "VOL/mdfs.lock", "VOL/coordination/db"]
+    {
+        let (read, told) = as_other(Path::new("/bin/cat"), &[file]);
+        assert!(!read && told.contains("Permission denied"), "{file}: {told}");
+    }
+    let (listed, told) = as_other(Path::new("/bin/ls"), &["VOL"]);
+    assert!(!listed && told.contains("Permission denied"), "{told}");
+    drop(server);
 }

@@ -144,7 +144,7 @@ impl Site {
     fn token(&self, key: &SigningKey, who: &Credentials, validity: Duration) -> ClientSecurity {
         let token = token::to_text(&key.token(who, now(), validity, 0));
         let text = token + &self.keys.authority_certificate().unwrap();
-        let file = self.file("token", &text);
+        let file = self.file(&format!("token-{}", validity.as_secs()), &text);
         ClientSecurity::Tls(Arc::new(ClientKeys::from_token_file(&file).unwrap()))
     }
 
@@ -202,11 +202,12 @@ fn foreign_unknown_and_missing_tokens_are_refused_with_the_reason() {
     let hour = Duration::from_hours(1);
     let foreign = SigningKey::from_seed(1, &[9; 32]);
     is_refused(site.connect(site.token(&foreign, &alice, hour), 1), &["another volume"]);
-    let retired = site.token(&signing_key(7), &alice, hour);
+    let retired = site.token(&signing_key(1), &alice, hour);
+    site.set_keys(&[3, 2]);
     is_refused(site.connect(retired, 1), &["retired", "mdfs token create"]);
     // The owner of the volume is nothing special here, and a token of root is of root.
     let owner = user(OWNER, 5, &[]);
-    let client = site.connect(site.token(&signing_key(1), &owner, hour), 1).unwrap();
+    let client = site.connect(site.token(&signing_key(2), &owner, hour), 1).unwrap();
     assert_eq!(judged(&client, &Credentials::root()), Ok(owner));
 }
 
@@ -230,6 +231,22 @@ fn a_token_ends_open_links_when_it_expires_and_when_its_key_is_dropped() {
     assert_eq!(judged(&long, &alice), Ok(alice.clone()), "it survives one rotation");
     site.set_keys(&[3, 2]);
     assert_eq!(judged(&long, &alice), Err(Undelivered::Refused));
+}
+
+#[test]
+fn a_client_goes_on_with_the_token_that_replaces_its_own() {
+    let site = Site::new();
+    let (alice, hour) = (user(1001, 100, &[]), Duration::from_hours(1));
+    let client = site.connect(site.token(&signing_key(1), &alice, hour), 1).unwrap();
+    assert_eq!(judged(&client, &alice), Ok(alice.clone()));
+    site.set_keys(&[3, 2]);
+    assert_eq!(judged(&client, &alice), Err(Undelivered::Refused));
+    // In the same file.
+    site.token(&signing_key(2), &alice, hour);
+    let begun = Instant::now();
+    while judged(&client, &alice) != Ok(alice.clone()) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the new token is not read");
+    }
 }
 
 #[test]

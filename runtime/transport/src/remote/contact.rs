@@ -1,6 +1,8 @@
 //! How a connection to a server is made, protected and greeted.
 
 use std::io;
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -30,15 +32,16 @@ pub(super) async fn contact(
     (session, link): (u128, u64),
     process: Option<u32>,
 ) -> io::Result<Contact> {
+    let security = options.security.renewed();
     let hello = ClientHello {
         volume: options.volume.clone(),
         session,
         link,
-        token: options.security.token(),
+        token: security.token(),
         program: options.program.clone(),
     };
     let dialling = environment.dial(address);
-    let making = greet(dialling, &options.security, hello, process).boxed_local();
+    let making = greet(dialling, &security, hello, process).boxed_local();
     match select(making, environment.sleep(CONTACT_TIME_MAX)).await {
         Either::Left((made, _)) => made,
         Either::Right(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -81,6 +84,16 @@ async fn greet(
 }
 
 impl ClientSecurity {
+    /// With the token or certificate that its file holds now: a mount outlives those that it began
+    /// with. A file that cannot be read changes nothing.
+    fn renewed(&self) -> Self {
+        match self {
+            Self::None => Self::None,
+            #[cfg(feature = "tls")]
+            Self::Tls(keys) => Self::Tls(keys.reread().map_or_else(|_| keys.clone(), Arc::new)),
+        }
+    }
+
     /// What is shown to the server; it is sent over protected connections only.
     fn token(&self) -> Vec<u8> {
         match self {
