@@ -14,7 +14,6 @@ mod hand_over;
 pub mod node;
 mod options;
 mod running_volume;
-mod superblocks;
 #[cfg(feature = "cluster")]
 mod token_keys;
 mod volume;

@@ -2,7 +2,7 @@
 //! whole.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use client::Kind;
 use parking_lot::Mutex;
@@ -13,6 +13,9 @@ use crate::tree::{CHUNK, FileInfo, TreeFile, beside, joined, split};
 
 /// Size of a piece, in bytes: several workers copy a larger file, one piece each at a time.
 const PIECE: u64 = 16 * CHUNK;
+
+/// Attempts to make a file durable whose writes are lost by restarts of servers.
+const SYNC_TRIES_MAX: u32 = 16;
 
 /// The names of parts begin with this.
 pub(crate) const PART_PREFIX: &str = ".mdfs-part-";
@@ -25,6 +28,8 @@ pub(super) struct FileCopy {
     part: Vec<u8>,
     /// The part was there: an earlier copy was interrupted.
     resumed: bool,
+    /// What is there already is compared, and not written again.
+    compares: AtomicBool,
     /// Pieces that are not copied yet.
     left: AtomicUsize,
     /// The first failure.
@@ -54,8 +59,9 @@ pub(super) fn copy(
     let part = part_name(&item.to, &item.node);
     let source = copy.from.open(&item.from)?;
     let (target, resumed) = copy.to.part(&part)?;
-    let (left, failed) = (AtomicUsize::new(1), Mutex::new(None));
-    let mut transfer = FileCopy { item, source, target, part, resumed, left, failed };
+    let (left, failed, compares) =
+        (AtomicUsize::new(1), Mutex::new(None), AtomicBool::new(resumed));
+    let mut transfer = FileCopy { item, source, target, part, resumed, compares, left, failed };
     if transfer.item.node.size <= PIECE {
         return transfer.piece(copy, 0);
     }
@@ -142,7 +148,9 @@ impl FileCopy {
             return Err(self.changed(copy));
         }
         let data = joined(parts);
-        if self.resumed && joined(self.target.read(offset, length)?) == data {
+        if self.compares.load(Ordering::Relaxed)
+            && joined(self.target.read(offset, length)?) == data
+        {
             return Ok(());
         }
         self.target.write(offset, data)?;
@@ -158,7 +166,7 @@ impl FileCopy {
             self.target.set_size(node.size)?;
         }
         if copy.options.sync {
-            self.target.sync()?;
+            self.make_durable(copy)?;
         }
         if copy.options.verify && !same(copy, &*self.source, &*self.target, node)? {
             let why =
@@ -171,6 +179,20 @@ impl FileCopy {
         }
         self.target.keep(node)?;
         copy.to.rename(&self.part, to)
+    }
+
+    /// Makes the copy durable. What a restart of a server has lost of it before is copied again.
+    fn make_durable(&self, copy: &TreeCopy<'_>) -> Result<(), CommandFailure> {
+        for _ in 1..SYNC_TRIES_MAX {
+            match self.target.sync() {
+                Err(failure) if failure.is_lost_write() => {}
+                done => return done,
+            }
+            self.compares.store(true, Ordering::Relaxed);
+            self.target.set_size(self.item.node.size)?;
+            self.pieces()?.into_iter().try_for_each(|start| self.copy_piece(copy, start))?;
+        }
+        self.target.sync()
     }
 
     fn changed(&self, copy: &TreeCopy<'_>) -> CommandFailure {
@@ -260,7 +282,6 @@ impl TreeCopy<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
 
     use bytes::Bytes;
 
@@ -327,6 +348,7 @@ mod tests {
                 target: if wrong { Box::new(WrongContent(target)) } else { target },
                 part: part.clone(),
                 resumed: false,
+                compares: AtomicBool::new(false),
                 left: AtomicUsize::new(1),
                 failed: Mutex::new(None),
             }

@@ -74,8 +74,9 @@ const char *mdfs_version(void);
 
 /*
  Mounts the volume `volume`, a directory of this computer or mdfs://HOST[:PORT]/VOLUME, as the
- user of this process: through the server that serves it (mdfs serve), else, if it is a
- directory, in this process, which then has it alone. Returns NULL on failure.
+ user of this process, through the servers that serve it (mdfs serve). A library built with the
+ feature "embedded" opens a directory that is not served in this process, which then has the
+ volume alone. Returns NULL on failure.
  */
 mdfs_t *mdfs_mount(const char *volume);
 

@@ -53,8 +53,9 @@ pub extern "C" fn mdfs_version() -> *const c_char {
 }
 
 /// Mounts the volume `volume`, a directory of this computer or mdfs://HOST[:PORT]/VOLUME, as the
-/// user of this process: through the server that serves it (mdfs serve), else, if it is a
-/// directory, in this process, which then has it alone. Returns NULL on failure.
+/// user of this process, through the servers that serve it (mdfs serve). A library built with the
+/// feature "embedded" opens a directory that is not served in this process, which then has the
+/// volume alone. Returns NULL on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut MountedVolume {
     answer(std::ptr::null_mut(), || {

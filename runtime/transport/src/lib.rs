@@ -15,7 +15,6 @@
 //! | --- | --- |
 //! | `routes.rs` | which process hosts which node, in one epoch |
 //! | `links.rs` | the links of one thread |
-//! | `peer_watch.rs` | finding out that another process is dead |
 //! | `client.rs`, `server.rs` | the two sides of a connection |
 //! | `frame.rs` | the bytes of a frame |
 //! | `guard.rs` | who may connect; counts of refused connections |
@@ -32,7 +31,6 @@ mod guard;
 pub mod identity;
 mod ingress;
 mod links;
-mod peer_watch;
 mod remote;
 mod replies;
 mod routes;
@@ -47,7 +45,6 @@ pub use frame::{
 pub use guard::{Guard, PeerIdentity, Refusal, Security};
 pub use ingress::{Authentication, ClientPort, serve};
 pub use links::Router;
-pub use peer_watch::{PeerLoss, watch_peer};
 pub use remote::{
     ClientEnvironment, ClientOptions, ClientSecurity, ServerAddress, TIMEOUT, VolumeLinks, connect,
 };

@@ -47,6 +47,12 @@ impl Host {
         ["ip", "netns", "exec", &self.name]
     }
 
+    /// The same, with the mounts of this host.
+    pub fn words_with_mounts(&self) -> [String; 2] {
+        let namespace = Path::new(NAMESPACES).join(&self.name);
+        ["nsenter".to_owned(), format!("--net={}", namespace.display())]
+    }
+
     /// Connects to `to` from there.
     pub fn connect(&self, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
         let namespace = File::open(Path::new(NAMESPACES).join(&self.name))?;

@@ -25,11 +25,8 @@ runtime::choice! {
     }
 }
 
-/// The prefix of the records of nodes.
-pub(super) const PREFIX: &str = "node/";
-
 fn key(node: NodeId) -> String {
-    format!("{PREFIX}{}", node.0)
+    format!("node/{}", node.0)
 }
 
 /// `by` begins to serve `node`: what the one before handed over, if he did. Asked again after a

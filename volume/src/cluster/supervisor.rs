@@ -19,15 +19,14 @@ use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
 use super::decommission::removed;
-use super::peers::{LocalPeer, PeerWatches};
 use super::{Engine, handed};
 use crate::{NodeHandover, VolumeError};
 use fileio::protocol::Error;
 
 /// Where each process says which epoch all its nodes know.
-pub(super) const KNOWN_PREFIX: &str = "known/";
+const KNOWN_PREFIX: &str = "known/";
 /// Where each process says whether it is about to end.
-pub(super) const ENDING_PREFIX: &str = "ending/";
+const ENDING_PREFIX: &str = "ending/";
 /// Where each process says how its connections are protected.
 pub(super) const SECURITY_PREFIX: &str = "security/";
 /// It is not.
@@ -56,7 +55,7 @@ pub(super) enum SupervisorEvent {
     Stop(NodeId),
     /// The node map has changed.
     Map(NodeMap),
-    /// Others have taken over.
+    /// Others may take over.
     Fenced,
     /// All living processes know this epoch.
     AllKnow(Epoch),
@@ -122,17 +121,15 @@ impl Duties for EventSink {
 /// Keeps process `id` until the process says that it ends, or is gone.
 pub(super) async fn supervise(
     context: Context,
-    (engine, lease): (Engine, Duration),
-    address: String,
-    me: LocalPeer,
+    engine: Engine,
+    (id, address): (ProcessId, String),
+    security: &str,
     event: std_mpsc::Sender<SupervisorEvent>,
     mut commands: mpsc::UnboundedReceiver<SupervisorCommand>,
 ) -> Result<(), CoordinationError> {
     let engine: Rc<dyn Coordination> = Rc::new(Etcd::new(&engine)?);
     let duties = Rc::new(EventSink(event.clone()));
-    let (id, security) = (me.id, me.guard.describe());
-    let keeper = Keeper::start(&context, engine.clone(), (id, &[address]), lease, duties);
-    let mut watches = PeerWatches::new(&context, &keeper, me);
+    let keeper = Keeper::start(&context, engine.clone(), id, &[address], duties);
     say_ending(&context, &*engine, id, STAYS).await;
     let security_key = format!("{SECURITY_PREFIX}{}", id.0);
     again(&context, async || engine.put(&security_key, security.as_bytes()).await).await;
@@ -182,7 +179,6 @@ pub(super) async fn supervise(
             }
             SupervisorCommand::Knows(map) => {
                 latest.set(latest.get().max(map.epoch));
-                watches.follow(&map);
                 let latest = latest.clone();
                 context.clone().task(async move {
                     say_known(&context, &*engine, id, map.epoch).await;

@@ -4,7 +4,6 @@ mod certify;
 mod file;
 mod init;
 mod members;
-mod recover;
 mod serve;
 mod status;
 
@@ -35,7 +34,6 @@ enum ClusterSubcommand {
     Certify(certify::Certify),
     Add(members::Add),
     Remove(members::Remove),
-    Recover(recover::Recover),
     Serve(serve::ServeProcess),
     Status(status::Status),
 }
@@ -47,7 +45,6 @@ impl ClusterCommand {
             ClusterSubcommand::Certify(certify) => certify.run(session),
             ClusterSubcommand::Add(add) => add.run(session),
             ClusterSubcommand::Remove(remove) => remove.run(session),
-            ClusterSubcommand::Recover(recover) => recover.run(session),
             ClusterSubcommand::Serve(serve) => serve.run(session),
             ClusterSubcommand::Status(status) => status.run(session),
         }

@@ -96,9 +96,10 @@ class DirectoryEntry:
 class Volume:
     """The volume in a directory of this computer, or at ``mdfs://HOST[:PORT]/VOLUME``.
 
-    It is opened through the servers that serve it, else, if it is a directory, in this process, which then
-    has it alone. May be used by many threads at once, and as a context manager, which closes it. A forked
-    child connects again by itself, and opens files of its parent again by their names.
+    It is used through the servers that serve it. (A package built with the feature ``embedded`` opens a
+    directory that is not served in this process, which then has it alone.) May be used by many threads at
+    once, and as a context manager, which closes it. A forked child connects again by itself, and opens files
+    of its parent again by their names.
 
     `token` is a file with a user token, else that of the environment variable MDFS_TOKEN or of the folder
     ~/.config/mdfs; a request waits `timeout` seconds for a server that is away (default 120).
