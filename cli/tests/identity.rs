@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use transport::tls::{ClientKeys, volume_keys};
 
@@ -100,14 +101,15 @@ fn a_host_gets_one_file_with_its_limits() {
 struct Server(Child);
 
 impl Server {
-    fn start(directory: &Path) -> Self {
+    /// Its line says where clients connect.
+    fn start(directory: &Path, arguments: &[&str]) -> (Self, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs"));
-        command.args(["serve", "VOL"]).current_dir(directory);
+        command.args(["serve", "VOL"]).args(arguments).current_dir(directory);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("ready"), "{line}");
-        Self(child)
+        (Self(child), line)
     }
 }
 
@@ -141,7 +143,7 @@ fn another_user_of_the_host_changes_nothing_of_root_and_reads_no_disk() {
     let (opened, told) = as_other(&program, &["ls", "VOL:/"]);
     assert!(!opened && told.contains("only its owner can open it"), "{told}");
 
-    let server = Server::start(here);
+    let (server, _) = Server::start(here, &[]);
     ok(here, &["put", "in", "VOL:/of-root"]);
     let (listed, told) = as_other(&program, &["ls", "VOL:/"]);
     assert!(listed && told.contains("of-root"), "{told}");
@@ -158,5 +160,62 @@ fn another_user_of_the_host_changes_nothing_of_root_and_reads_no_disk() {
     }
     let (listed, told) = as_other(Path::new("/bin/ls"), &["VOL"]);
     assert!(!listed && told.contains("Permission denied"), "{told}");
+    drop(server);
+}
+
+#[test]
+fn a_client_of_another_host_is_who_its_token_or_its_host_says() {
+    let directory = site();
+    let here = directory.path();
+    fs::write(here.join("in"), b"bytes").unwrap();
+    let (server, line) = Server::start(here, &["--listen", "127.0.0.1:0"]);
+    let address = line.trim().rsplit("clients at ").next().unwrap().to_owned();
+    let inside = |path: &str| format!("mdfs://{address}/VOL:{path}");
+    // No configuration of the one who runs the tests.
+    let home = here.join("home");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+        command.args(arguments).args(["--timeout", "5"]).current_dir(here);
+        command.env("HOME", &home).env_remove("XDG_CONFIG_HOME").env_remove("MDFS_TOKEN");
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), told)
+    };
+    let refused = |arguments: &[&str], word: &str| {
+        let (done, told) = run(arguments);
+        assert!(!done && told.contains(word), "{arguments:?}: {told}");
+    };
+    let succeeds = |arguments: &[&str]| {
+        let (done, told) = run(arguments);
+        assert!(done, "{arguments:?}: {told}");
+    };
+    let (root, of_root) = (inside("/"), inside("/of-root"));
+    refused(&["ls", &root], "token");
+
+    for (user, file) in [("0", "root.token"), ("1001", "alice.token")] {
+        ok(here, &["token", "create", "VOL", "--user", user, "--groups", user, "--out", file]);
+    }
+    succeeds(&["put", "in", &of_root, "--token", "root.token"]);
+    succeeds(&["ls", &root, "--token", "alice.token"]);
+    refused(&["rm", &of_root, "--token", "alice.token"], "ermission");
+    refused(&["put", "in", &inside("/new"), "--token", "alice.token"], "ermission");
+    let other = site();
+    let create = ["token", "create", "VOL", "--user", "0", "--groups", "0", "--out", "foreign"];
+    ok(other.path(), &create);
+    let foreign = other.path().join("foreign");
+    refused(&["ls", &root, "--token", foreign.to_str().unwrap()], "another volume");
+
+    ok(here, &["cluster", "certify", "VOL", "--client", "node7"]);
+    fs::create_dir_all(home.join(".config/mdfs")).unwrap();
+    fs::rename(here.join("client-node7.pem"), home.join(".config/mdfs/client.pem")).unwrap();
+    succeeds(&["ls", &root]);
+    refused(&["rm", &of_root], "ermission");
+
+    ok(here, &["token", "rotate", "VOL", "--revoke-all"]);
+    let revoked = Instant::now();
+    while run(&["ls", &root, "--token", "alice.token"]).0 {
+        assert!(revoked.elapsed() < Duration::from_secs(30), "a revoked token still counts");
+    }
+    refused(&["ls", &root, "--token", "alice.token"], "retired");
     drop(server);
 }
