@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | `routes.rs` | which process hosts which node, in one epoch |
 //! | `links.rs` | the links of one thread |
+//! | `pending.rs` | connections that have not introduced themselves yet |
 //! | `client.rs`, `server.rs` | the two sides of a connection |
 //! | `frame.rs` | the bytes of a frame |
 //! | `guard.rs` | who may connect; counts of refused connections |
@@ -31,6 +32,7 @@ mod guard;
 pub mod identity;
 mod ingress;
 mod links;
+mod pending;
 mod remote;
 mod replies;
 mod routes;

@@ -1,7 +1,6 @@
 //! The serving side: other processes ask the nodes of this one.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{AbortHandle, Abortable, Either, select};
+use futures::future::{Either, select};
 
 use super::fast_path::Serving;
 use super::frame::{
@@ -20,6 +19,7 @@ use super::frame::{
 };
 use super::guard::{Guard, PeerIdentity, Refusal};
 use super::ingress::{ClientIngress, ClientPort};
+use super::pending::PendingConnections;
 use super::replies::ReplyQueue;
 use runtime::context::Context;
 use runtime::embedded::connections_within_limit;
@@ -39,9 +39,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Time limit for a connection to introduce itself.
 pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Connections that have not introduced themselves yet, at most: the oldest goes when another
-/// comes.
-const STRANGERS_MAX: usize = 256;
 /// Connections of other processes, at most, as far as the limit of open files allows: each thread
 /// of a process makes one.
 const LINKS_MAX: usize = 4096;
@@ -89,8 +86,7 @@ pub async fn serve_processes<P: Protocol>(
 /// Those who have come and not introduced themselves, and the number of those who have.
 #[derive(Default)]
 struct AcceptGate {
-    next: Cell<u64>,
-    strangers: RefCell<VecDeque<(u64, AbortHandle)>>,
+    pending: PendingConnections,
     links: Cell<usize>,
     /// Lets clients in, if they may come.
     ingress: Option<Rc<ClientIngress>>,
@@ -104,22 +100,11 @@ impl AcceptGate {
         stream: ByteStream,
         me: &Arc<LocalProcess>,
     ) {
-        let number = self.next.replace(self.next.get() + 1);
-        let (abort, aborted) = AbortHandle::new_pair();
-        let mut strangers = self.strangers.borrow_mut();
-        if strangers.len() >= STRANGERS_MAX
-            && let Some((_, oldest)) = strangers.pop_front()
-        {
-            oldest.abort();
-        }
-        strangers.push_back((number, abort));
-        drop(strangers);
         let (served, me, gate) = (context.clone(), me.clone(), self);
         context.task(async move {
             let peer = stream.peer.clone();
-            let coming = Abortable::new(introduce(&served, stream, &me), aborted).await;
+            let coming = gate.pending.wait_for(introduce(&served, stream, &me)).await;
             let links_max = connections_within_limit(LINKS_MAX);
-            gate.strangers.borrow_mut().retain(|(other, _)| *other != number);
             let crowded = (Refusal::TooManyConnections, io::ErrorKind::QuotaExceeded.into());
             let (frames, writer, hello) = match coming.unwrap_or(Err(crowded)) {
                 Ok(IntroducedPeer::Client(frames, writer, hello, proven)) => {

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "the test stands outside of the machines")]
 
-use std::io;
+use std::io::{self, Read as _};
+use std::net::TcpStream;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -355,4 +356,24 @@ fn be_the_other_user(socket: &Path) {
         let opened = std::fs::File::open(&path);
         assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::PermissionDenied, "{path:?}");
     }
+}
+
+#[test]
+fn silent_connections_are_few_and_keep_no_client_out() {
+    const SILENT: usize = 600;
+    let site = Site::new();
+    let begun = Instant::now();
+    let open = |_| TcpStream::connect(&site.address).unwrap();
+    let silent: Vec<TcpStream> = (0..SILENT).map(open).collect();
+    let security = site.token(&signing_key(1), &user(7, 7, &[]), Duration::from_hours(1));
+    let client = site.connect(security, 1).unwrap();
+    assert!(judged(&client, &Credentials::root()).is_ok());
+    // Those that came first are closed long before their time for a hello is over.
+    let is_closed = |stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        !matches!((&*stream).read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    };
+    assert!(begun.elapsed() < Duration::from_secs(2), "the host is too slow for this test");
+    let open = silent.iter().filter(|stream| !is_closed(stream)).count();
+    assert!(open <= 256, "{open} connections wait");
 }

@@ -42,6 +42,16 @@ impl Admission {
     }
 }
 
+impl Admission {
+    /// The user or host under whose name its links are counted; `None` if it may act as anyone.
+    pub(super) fn account(&self) -> Option<u64> {
+        match &self.principal {
+            Principal::Anyone => None,
+            limited => Some(limited.client_number(0)),
+        }
+    }
+}
+
 fn refused(why: impl ToString) -> ClientRefusal {
     ClientRefusal { is_final: true, why: why.to_string() }
 }

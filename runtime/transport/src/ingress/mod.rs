@@ -15,7 +15,7 @@ mod authentication;
 mod connection;
 mod session;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -36,11 +36,14 @@ use self::session::SessionState;
 use crate::frame::{
     ClientHello, ClientMap, ClientRefusal, FrameHeader, FrameReader, Welcome, garbled, kind, pack,
 };
-use crate::guard::{Guard, PeerIdentity};
+use crate::guard::{Guard, PeerIdentity, Refusal};
+use crate::pending::PendingConnections;
 use crate::server::{ACCEPT_PAUSE, HELLO_TIME_MAX, within};
 
 /// Links of clients to one listener, at most, as far as the limit of open files allows.
 const LINKS_MAX: usize = 4096;
+/// The part of them that one user or host may have: the others stay for everyone else.
+const LINKS_SHARE: usize = 2;
 /// Sessions that a listener knows, at most; the one that was left first is forgotten first.
 const SESSIONS_MAX: usize = 8192;
 /// A session whose client has not come back for this long is forgotten.
@@ -109,7 +112,8 @@ pub(crate) struct ClientIngress {
     port: ClientPort,
     /// Drawn at the start.
     instance: u64,
-    links: Cell<usize>,
+    links: RefCell<OpenLinks>,
+    pending: PendingConnections,
     /// By the number of the client and its session.
     sessions: RefCell<BTreeMap<(u64, u128), Rc<SessionState>>>,
 }
@@ -130,19 +134,29 @@ struct Admitted {
 
 impl ClientIngress {
     pub(crate) fn new(context: &Context, port: ClientPort) -> Rc<Self> {
-        let (links, sessions) = (Cell::new(0), RefCell::default());
-        Rc::new(Self { port, instance: context.random(), links, sessions })
+        Rc::new(Self {
+            port,
+            instance: context.random(),
+            links: RefCell::default(),
+            pending: PendingConnections::default(),
+            sessions: RefCell::default(),
+        })
     }
 
     /// Deals with a connection of a client from its first byte to its end.
     async fn receive<P: Protocol>(&self, context: &Context, stream: ByteStream, is_local: bool) {
         let name = stream.peer.clone();
         let coming = self.hello(stream, is_local).boxed_local();
-        match within(context, HELLO_TIME_MAX, coming).await.flatten() {
-            Ok((link, hello, peer)) => {
+        let coming = self.pending.wait_for(within(context, HELLO_TIME_MAX, coming)).await;
+        match coming.map(io::Result::flatten) {
+            Some(Ok((link, hello, peer))) => {
                 self.converse::<P>(context, link, hello, (peer, name)).await;
             }
-            Err(error) => tracing::debug!(peer = name, %error, "a connection of no client"),
+            Some(Err(error)) => tracing::debug!(peer = name, %error, "a connection of no client"),
+            None => {
+                let crowded = io::ErrorKind::QuotaExceeded.into();
+                self.port.guard.refuse(&name, Refusal::TooManyConnections, &crowded);
+            }
         }
     }
 
@@ -178,8 +192,8 @@ impl ClientIngress {
         let (session, (admission, number), resumed) = match self.admit(context, &hello, &peer) {
             Ok(admitted) => admitted,
             Err(refusal) => {
-                let (program, why) = (&hello.program, &refusal.why);
-                tracing::warn!(peer = name, program, why, "a client is refused");
+                let why = io::Error::other(format!("{}: {}", hello.program, refusal.why));
+                self.port.guard.refuse(&name, Refusal::Unauthenticated, &why);
                 let mut head = Encoder::new();
                 refusal.put(&mut head);
                 let header = FrameHeader { kind: kind::REFUSAL, ..FrameHeader::default() };
@@ -197,7 +211,8 @@ impl ClientIngress {
             map: (self.port.map)(context),
         };
         tracing::debug!(peer = name, program = hello.program, resumed, "a client");
-        self.links.set(self.links.get() + 1);
+        let account = admission.account();
+        self.links.borrow_mut().add(account);
         let admitted = Admitted {
             admission,
             number,
@@ -208,7 +223,7 @@ impl ClientIngress {
             welcome,
         };
         let ended = connection::answer::<P>(self, context, admitted).await;
-        self.links.set(self.links.get() - 1);
+        self.links.borrow_mut().remove(account);
         session.leave(hello.link, context.now());
         if let Err(error) = ended {
             tracing::debug!(peer = name, %error, "the link of a client has ended");
@@ -228,12 +243,8 @@ impl ClientIngress {
             let why = format!("there is no volume '{wanted}' here; this one is called '{name}'");
             return Err(refused(true)(why));
         }
-        let links_max = connections_within_limit(LINKS_MAX);
-        if self.links.get() >= links_max {
-            let why = format!("there are {links_max} links of clients already");
-            return Err(refused(false)(why));
-        }
         let admission = self.port.authentication.admit(context, hello, peer)?;
+        self.links.borrow().has_room_for(admission.account()).map_err(refused(false))?;
         let number = admission.principal.client_number(hello.session);
         self.forget_absent(context.now());
         let mut sessions = self.sessions.borrow_mut();
@@ -271,8 +282,79 @@ impl ClientIngress {
     }
 }
 
+/// The links of clients that are let in.
+#[derive(Default)]
+struct OpenLinks {
+    all: usize,
+    /// By user or host; those who may act as anyone are not limited.
+    by_account: BTreeMap<u64, usize>,
+}
+
+impl OpenLinks {
+    fn has_room_for(&self, account: Option<u64>) -> Result<(), String> {
+        let max = connections_within_limit(LINKS_MAX);
+        let own = account.and_then(|account| self.by_account.get(&account));
+        if self.all >= max {
+            return Err(format!("there are {max} links of clients already"));
+        }
+        if own.is_some_and(|own| *own >= max / LINKS_SHARE) {
+            return Err(format!("there are {} links of this user already", max / LINKS_SHARE));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, account: Option<u64>) {
+        self.all += 1;
+        if let Some(account) = account {
+            *self.by_account.entry(account).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, account: Option<u64>) {
+        self.all -= 1;
+        if let Some(account) = account
+            && let Some(own) = self.by_account.get_mut(&account)
+        {
+            *own -= 1;
+            if *own == 0 {
+                self.by_account.remove(&account);
+            }
+        }
+    }
+}
+
 impl From<io::Error> for session::LinkEnd {
     fn from(error: io::Error) -> Self {
         Self::Broken(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_all_links() {
+        let max = connections_within_limit(LINKS_MAX);
+        let mut links = OpenLinks::default();
+        for _ in 0..max / LINKS_SHARE {
+            links.has_room_for(Some(1)).unwrap();
+            links.add(Some(1));
+        }
+        let refused = links.has_room_for(Some(1)).unwrap_err();
+        assert!(refused.contains("links of this user"), "{refused}");
+        for account in [Some(2), None] {
+            links.has_room_for(account).unwrap();
+        }
+        links.remove(Some(1));
+        links.has_room_for(Some(1)).unwrap();
+        while links.all < max {
+            links.add(None);
+        }
+        assert!(links.has_room_for(None).is_err(), "the limit of all counts for all");
+        for _ in 1..max / LINKS_SHARE {
+            links.remove(Some(1));
+        }
+        assert!(links.by_account.is_empty());
     }
 }
