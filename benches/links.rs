@@ -301,6 +301,7 @@ fn serve(arguments: &[String]) {
         number,
         address: format!("127.0.0.1:{port}"),
         engine: engine(etcd.parse().expect("a port")),
+        lease: volume::cluster::LEASE,
         guard,
         disk_bytes: DISK_BYTES,
         run: RunOptions { cache_bytes: CACHE_BYTES, ..RunOptions::default() },

@@ -18,8 +18,6 @@ const VOLUME: u8 = 3;
 
 /// A check has found flaws.
 const FLAWED: u8 = 4;
-/// A process of a cluster lost its lease.
-const FENCED: u8 = 5;
 
 /// Ended by a signal, as shells have it for SIGINT.
 pub const STOPPED: u8 = 130;
@@ -31,7 +29,6 @@ pub const EXIT_CODES: &str = "Exit codes:
   2  the command line makes no sense
   3  the volume cannot be opened: not there, not a volume, or in use
   4  a check has found flaws
-  5  a process of a cluster lost its lease; start it again
 130  stopped by a signal; the message says how to go on";
 
 /// Why a command failed.
@@ -82,12 +79,6 @@ pub enum CommandFailure {
     /// A check has found flaws and reported each.
     #[error("volume {}: {count} flaws, nothing was changed; see the advice for each above", volume.display())]
     Flawed { volume: PathBuf, count: u64 },
-    /// A process of a cluster must stop.
-    #[error(
-        "process {number} could not renew its lease in time, so others may serve its nodes now; \
-         start it again, and check the connection to etcd"
-    )]
-    Fenced { number: u32 },
     /// A process in the background failed, and has reported why.
     #[error("the process in the background has failed")]
     Reported { code: Option<u8> },
@@ -178,7 +169,6 @@ impl CommandFailure {
             Self::Usage(_) => USAGE,
             Self::Stopped { .. } => STOPPED,
             Self::Flawed { .. } => FLAWED,
-            Self::Fenced { .. } => FENCED,
             Self::Reported { code } => code.unwrap_or(FAILED),
             Self::Serve { .. }
             | Self::Mount { .. }

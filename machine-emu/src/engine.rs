@@ -8,7 +8,7 @@
 //! It must not be asked twice for one call (`duplicate_ppm` stays 0): what carries a real engine's
 //! calls is TCP.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -100,6 +100,7 @@ impl From<Error> for CoordinationError {
 #[derive(Clone, Debug, Default)]
 pub struct EngineStore {
     records: Rc<RefCell<Records>>,
+    renews_gone: Rc<Cell<bool>>,
 }
 
 impl EngineStore {
@@ -118,6 +119,12 @@ impl EngineStore {
 }
 
 impl EngineStore {
+    /// From now on leases that are over are renewed, to no effect, as by a leader of etcd that is
+    /// one no more and does not know it (etcd-io/etcd#15247).
+    pub fn renew_gone_leases(&self) {
+        self.renews_gone.set(true);
+    }
+
     /// When the lease of a record ends by the clock of the engine's node, unless it is renewed;
     /// `None` if there is no such record, or no lease. For those who judge what others do.
     pub fn end_of(&self, key: &str) -> Option<Duration> {
@@ -187,6 +194,7 @@ impl EngineServer {
             }
             Request::KeepAlive(KeepAlive { lease }) => {
                 let kept = self.with(|records| records.keep_alive(lease, now));
+                let kept = if self.store.renews_gone.get() { Ok(()) } else { kept };
                 Reply::KeepAlive(kept.map_err(Error::from))
             }
             Request::Revoke(Revoke { lease }) => {

@@ -192,7 +192,7 @@ impl Context {
     }
 
     /// Makes all nodes of this process stop answering at `until`, by [`now`](Self::now). A later
-    /// call replaces the time.
+    /// call replaces the time. Zero is for good: then only nodes that begin later answer again.
     pub fn answer_until(&self, until: Duration) {
         self.machine.answer_until(self.node, until);
     }

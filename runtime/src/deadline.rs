@@ -30,15 +30,24 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told. No rest ends it
-    /// for good: a process that was fenced may get another lease before it has ended, but what it
-    /// has in memory is old. To be called by one thread.
+    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told, unless it has
+    /// [ended](Self::end). To be called by one thread.
     pub(crate) fn set(&self, begin: Duration, rest: Duration) {
-        if self.0.load(Relaxed) == OVER {
-            return;
+        if !self.has_ended() {
+            let end = u64::try_from((begin + rest).as_nanos()).unwrap_or(NEVER);
+            self.0.store(end.max(OVER + 1), Relaxed);
         }
-        let end = if rest.is_zero() { Ok(OVER) } else { u64::try_from((begin + rest).as_nanos()) };
-        self.0.store(end.unwrap_or(NEVER), Relaxed);
+    }
+
+    /// It is over for good: a process that others have taken over from may get another lease, but
+    /// what its nodes have in memory is old. The nodes that begin afterwards have another deadline.
+    pub(crate) fn end(&self) {
+        self.0.store(OVER, Relaxed);
+    }
+
+    /// Is it over for good?
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.load(Relaxed) == OVER
     }
 
     /// Is it over? A load where it never is; else a clock too, some nanoseconds.
@@ -96,10 +105,10 @@ mod tests {
     #[test]
     fn who_was_fenced_answers_nothing_any_more() {
         let deadline = Deadline::default();
-        deadline.set(Deadline::now(), Duration::ZERO);
+        deadline.end();
         assert!(deadline.is_over());
         deadline.set(Deadline::now(), Duration::from_mins(1));
-        assert!(deadline.is_over(), "another lease is for another process");
+        assert!(deadline.is_over(), "another lease is for other nodes");
     }
 
     #[test]
@@ -111,6 +120,10 @@ mod tests {
         first.end();
         assert!(!seen.holds() && second.holds());
         deadline.set(Deadline::now(), Duration::ZERO);
+        assert!(!second.holds());
+        deadline.set(Deadline::now(), Duration::from_mins(1));
+        assert!(second.holds(), "the lease was renewed, and nothing was taken over");
+        deadline.end();
         assert!(!second.holds());
     }
 }

@@ -14,6 +14,7 @@ use runtime::{Context, Epoch, NodeId};
 
 use super::boot::disk_paths;
 use super::directory::VolumeDirectory;
+use super::superblocks::newest_epoch;
 use super::volume::{TRANSFER_BYTES, cores, identify_disks, recorded, served};
 use super::{VolumeError, node};
 
@@ -64,11 +65,13 @@ pub struct CheckResult {
 /// Reads everything of the volume in `directory` and compares. Errors mean that it could not be
 /// looked at: it is in use, or its disks are not those of the volume.
 pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, VolumeError> {
+    let newest = newest_epoch(directory);
     let directory = VolumeDirectory::open(directory)?;
     let engine = directory.coordination_if_sound();
     let mut known = (None, Epoch(0), Epoch(0));
     if let Some(engine) = &engine {
-        known = (recorded(engine)?, block_on(last_epoch(engine))?, Epoch(served(engine)?));
+        let epoch = block_on(last_epoch(engine))?.max(newest);
+        known = (recorded(engine)?, epoch, Epoch(served(engine)?));
     }
     let (geometry, epoch, served) = if let (Some(geometry), epoch, served) = known {
         (geometry, epoch, served)

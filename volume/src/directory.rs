@@ -24,7 +24,7 @@ use runtime::seed::fresh_seed;
 use crate::access::{ExposedFiles, FileClass, file_options, make_directory, restrict};
 
 const LOCK: &str = "mdfs.lock";
-const DISKS: &str = "disks";
+pub(crate) const DISKS: &str = "disks";
 const COORDINATION: &str = "coordination";
 const SOCKET: &str = "mdfs.sock";
 const CLUSTER: &str = "cluster";

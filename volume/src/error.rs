@@ -66,7 +66,11 @@ pub enum VolumeError {
         error: blockio::DiskError,
     },
     /// A disk to be formatted belongs to a volume.
-    #[error("disk {} holds volume {volume}; it is not overwritten, clear it first", path.display())]
+    #[error(
+        "disk {} holds volume {volume}; it is not overwritten: give another disk, or, if the volume \
+         lost its record, go on with it as it is (`mdfs serve`, `mdfs cluster recover`)",
+        path.display()
+    )]
     DiskInUse {
         /// Which.
         path: PathBuf,

@@ -14,6 +14,7 @@ mod hand_over;
 pub mod node;
 mod options;
 mod running_volume;
+mod superblocks;
 #[cfg(feature = "cluster")]
 mod token_keys;
 mod volume;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use blockio::{DiskError, Geometry, GeometryError};
-use cluster::coordination::{Coordination as _, Sled, next_epoch};
+use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
 use futures::executor::block_on;
 use meta::store::StoreError;
 use runtime::embedded::{Config, DiskAccess, Embedded};
@@ -16,6 +16,7 @@ use super::error::VolumeError;
 use super::node::{format_disks, open_disk};
 use super::options::{FormatOptions, RunOptions};
 use super::running_volume::RunningVolume;
+use super::superblocks::newest_epoch;
 
 /// The key of the volume's record in the coordination store.
 const VOLUME_KEY: &str = "volume";
@@ -103,12 +104,12 @@ fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32,
     (0..disk_nodes).flat_map(move |node| (0..disks_per_node).map(move |disk| (node, disk)))
 }
 
-/// Opens the volume in `directory`, alone.
-pub fn open(directory: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
-    let directory = VolumeDirectory::open(directory)?;
+/// Opens the volume in the directory `path`, alone.
+pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
+    let directory = VolumeDirectory::open(path)?;
     let engine = directory.coordination()?;
     let (geometry, seen) = match recorded(&engine)? {
-        Some(geometry) => (geometry, Epoch(0)),
+        Some(geometry) => (geometry, epoch_of_disks(path, &engine)?),
         None => rebuild(&directory, &engine)?,
     };
     let served = Epoch(served(&engine)?);
@@ -152,6 +153,17 @@ pub(super) fn recorded(engine: &Sled) -> Result<Option<Geometry>, VolumeError> {
 pub(super) fn served(engine: &Sled) -> Result<u64, VolumeError> {
     let record = block_on(engine.get(SERVED_KEY))?;
     Ok(record.and_then(|record| from_bytes(&record.value).ok()).unwrap_or(0))
+}
+
+/// The epoch in which the disks were opened last. The volume's record may be older, where an older
+/// copy of it was brought back.
+fn epoch_of_disks(directory: &Path, engine: &Sled) -> Result<Epoch, VolumeError> {
+    let (recorded, newest) = (block_on(last_epoch(engine))?, newest_epoch(directory));
+    if recorded < newest {
+        let (record, disks) = (recorded.0, newest.0);
+        tracing::warn!(record, disks, "the volume's record is older than its disks; they count");
+    }
+    Ok(newest)
 }
 
 /// Finds out from the disks what the volume is, and in which epoch it was opened last.

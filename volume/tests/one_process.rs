@@ -302,6 +302,38 @@ fn a_lost_coordination_store_is_rebuilt_from_the_disks() {
 }
 
 #[test]
+fn an_older_coordination_store_is_brought_forward_from_the_disks() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    volume::format(&directory, &options()).unwrap();
+    let file = {
+        let running = run(&directory).unwrap();
+        let file = create(&running.client_handle(), "kept", 1);
+        running.stop().unwrap();
+        file
+    };
+    let (store, saved) = (directory.join("coordination"), home.path().join("saved"));
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        let copied = std::process::Command::new("cp").arg("-r").args([from, to]).status();
+        assert!(copied.unwrap().success());
+    };
+    copy(&store, &saved);
+    let mut epoch = runtime::Epoch(0);
+    for _ in 0..3 {
+        let running = run(&directory).unwrap();
+        epoch = running.epoch();
+        write(&running.client_handle(), file, 0, b"kept");
+        running.stop().unwrap();
+    }
+    fs::remove_dir_all(&store).unwrap();
+    copy(&saved, &store);
+    let running = run(&directory).unwrap();
+    assert!(running.epoch() > epoch);
+    assert_eq!(read(&running.client_handle(), file, 0, 10), b"kept");
+    running.stop().unwrap();
+}
+
+#[test]
 fn disks_elsewhere_are_used_and_not_taken_from_another_volume() {
     let home = tempfile::tempdir().unwrap();
     let disks: Vec<_> = (0..4).map(|i| home.path().join(format!("disk-{i}"))).collect();

@@ -21,7 +21,7 @@ mod thread;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl Embedded {
             remote,
             timers,
             stopping: AtomicBool::new(false),
-            deadline: Arc::default(),
+            deadline: Mutex::default(),
             shared_servers: SharedServers::default(),
         });
         let machine = Self {

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use actix::ArbiterHandle;
 use tokio::runtime::Handle;
@@ -57,7 +57,7 @@ pub(super) struct MachineShared {
     pub(super) timers: Handle,
     pub(super) stopping: AtomicBool,
     /// Until when its nodes may answer.
-    pub(super) deadline: Arc<Deadline>,
+    pub(super) deadline: Mutex<Arc<Deadline>>,
     pub(super) shared_servers: SharedServers,
 }
 

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures::FutureExt as _;
@@ -132,7 +132,8 @@ fn machine() -> Rc<MachineThread> {
 /// Adds a node to the current thread.
 pub(super) fn add_host(node: NodeId, epoch: Epoch) {
     let machine = machine();
-    let host = Host::until(node, epoch, machine.shared.deadline.clone());
+    let deadline = machine.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let host = Host::until(node, epoch, deadline);
     machine.hosts.borrow_mut().insert(node, host);
     for envelope in machine.early.take() {
         machine.deliver(envelope);
@@ -289,7 +290,15 @@ impl Machine for MachineThread {
         // In this order: a pause between the two makes the deadline earlier, never later.
         let begin = Deadline::now();
         let rest = until.saturating_sub(self.start.elapsed());
-        self.shared.deadline.set(begin, rest);
+        let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_zero() {
+            return deadline.end();
+        }
+        if deadline.has_ended() {
+            // For the nodes that begin from now on.
+            *deadline = Arc::default();
+        }
+        deadline.set(begin, rest);
     }
 
     fn ingress(&self) -> Option<Arc<dyn Ingress>> {

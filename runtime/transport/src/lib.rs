@@ -16,6 +16,7 @@
 //! | `routes.rs` | which process hosts which node, in one epoch |
 //! | `links.rs` | the links of one thread |
 //! | `pending.rs` | connections that have not introduced themselves yet |
+//! | `peer_watch.rs` | finding out that another process is dead |
 //! | `client.rs`, `server.rs` | the two sides of a connection |
 //! | `frame.rs` | the bytes of a frame |
 //! | `guard.rs` | who may connect; counts of refused connections |
@@ -33,6 +34,7 @@ pub mod identity;
 mod ingress;
 mod links;
 mod pending;
+mod peer_watch;
 mod remote;
 mod replies;
 mod routes;
@@ -47,6 +49,7 @@ pub use frame::{
 pub use guard::{Guard, PeerIdentity, Refusal, Security};
 pub use ingress::{Authentication, ClientPort, serve};
 pub use links::Router;
+pub use peer_watch::{PeerLoss, watch_peer};
 pub use remote::{
     ClientEnvironment, ClientOptions, ClientSecurity, ServerAddress, TIMEOUT, VolumeLinks, connect,
 };

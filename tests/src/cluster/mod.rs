@@ -28,9 +28,7 @@ pub mod writers;
 
 /// etcd has so much time to begin: on a busy host its first election takes a while.
 const ETCD_START_MAX: Duration = Duration::from_secs(30);
-/// What the exit code says of a process that lost its lease.
-const FENCED: i32 = 5;
-/// And of one that did not find etcd when it started.
+/// What the exit code says of a process that did not find etcd when it started.
 const NOT_STARTED: i32 = 1;
 /// The pause of a service manager before it restarts a service (`RestartSec` of systemd).
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -97,6 +95,8 @@ struct Member {
 pub struct Cluster {
     site: Site,
     etcd: Child,
+    /// Where clients and other servers of etcd find it.
+    etcd_urls: [String; 2],
     members: Vec<Member>,
     starts: usize,
     hosts: Option<Hosts>,
@@ -134,8 +134,8 @@ impl Cluster {
         let etcd_host = hosts.as_ref().map(|hosts| hosts.host(shape.members));
         let etcd_address = etcd_host.map_or(Ipv4Addr::LOCALHOST, |host| host.address);
         let client = format!("http://{etcd_address}:{}", ports[0]);
-        let etcd =
-            start_etcd(&site, etcd_host, [&client, &format!("http://{etcd_address}:{}", ports[1])]);
+        let etcd_urls = [client.clone(), format!("http://{etcd_address}:{}", ports[1])];
+        let etcd = start_etcd(&site, etcd_host, [&etcd_urls[0], &etcd_urls[1]]);
         let places = ports[2..].chunks(2).take(shape.members).enumerate();
         let members = places.map(|(at, ports)| {
             let host = hosts.as_ref().map(|hosts| hosts.host(at).address);
@@ -149,7 +149,7 @@ impl Cluster {
             Member { address, nfs, process, ready, misses_etcd: false, ended: None }
         });
         let members = members.collect();
-        let mut cluster = Self { site, etcd, members, starts: 0, hosts };
+        let mut cluster = Self { site, etcd, etcd_urls, members, starts: 0, hosts };
         fs::write(cluster.site.path("cluster.toml"), cluster.machine_file(shape, &client)).unwrap();
         fs::write(cluster.site.path("exports.toml"), EXPORTS).unwrap();
         cluster.wait_for_etcd();
@@ -273,6 +273,36 @@ impl Cluster {
         (member.process, member.ended) = (Some(process), None);
     }
 
+    /// All servers of etcd stand still, or go on.
+    pub fn freeze_etcd(&self, frozen: bool) {
+        let (signal, id) = (if frozen { "-STOP" } else { "-CONT" }, self.etcd.id().to_string());
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    /// etcd is lost with all that it held, and another one is there. The processes have stopped.
+    pub fn lose_etcd(&mut self) {
+        self.replace_etcd(|data| fs::remove_dir_all(data).unwrap());
+    }
+
+    /// etcd stops, what it holds on its disk is `changed`, and it starts again.
+    pub fn replace_etcd(&mut self, changed: impl FnOnce(&std::path::Path)) {
+        self.etcd.kill().unwrap();
+        self.etcd.wait().unwrap();
+        changed(&self.site.path("etcd"));
+        let host = self.hosts.as_ref().map(|hosts| hosts.host(self.members.len()));
+        self.etcd = start_etcd(&self.site, host, [&self.etcd_urls[0], &self.etcd_urls[1]]);
+        let begin = Instant::now();
+        loop {
+            let told = self.run(&["cluster", "status", "cluster.toml"]);
+            let text = String::from_utf8(told.stderr).unwrap();
+            if told.status.success() || text.contains("no cluster under this prefix") {
+                return;
+            }
+            assert!(begin.elapsed() < ETCD_START_MAX, "etcd does not begin: {text}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Waits until a process that was just started says that the volume answers.
     pub fn wait_until_ready(&mut self, number: usize) {
         let process = self.members[number - 1].process.as_mut().unwrap();
@@ -322,8 +352,8 @@ impl Cluster {
         self.signal(number, "-CONT");
     }
 
-    /// Starts processes again that ended because they lost their lease, or did not find etcd behind
-    /// a cut, as a service manager does. How many were started.
+    /// Starts processes again that did not find etcd behind a cut, as a service manager does. How
+    /// many were started. No other fault ends a process.
     pub fn restart_ended(&mut self) -> usize {
         let mut restarted = 0;
         for number in self.numbers() {
@@ -331,9 +361,7 @@ impl Cluster {
             if let Some(process) = &mut member.process
                 && let Some(status) = process.try_wait().unwrap()
             {
-                let code = status.code();
-                let is_expected =
-                    code == Some(FENCED) || (code == Some(NOT_STARTED) && member.misses_etcd);
+                let is_expected = status.code() == Some(NOT_STARTED) && member.misses_etcd;
                 assert!(is_expected, "process {number} ends with {status}");
                 eprintln!("process {number} has ended with {status}");
                 (member.process, member.ended) = (None, Some(Instant::now()));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use blockio::Geometry;
 use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
-use cluster::membership::{self, Founder, NodeMap, ProcessId};
+use cluster::membership::{self, Founder, GoneRecord, NodeMap, ProcessId};
 use futures::executor::block_on;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::wire::{from_bytes, to_bytes};
@@ -68,6 +68,10 @@ pub struct ClusterStatus {
     pub removed: BTreeSet<ProcessId>,
     /// How the connections of each process are protected, as it said when it started.
     pub security: BTreeMap<ProcessId, String>,
+    /// The processes that keep a lease, and the incarnation of each.
+    pub members: BTreeMap<ProcessId, u64>,
+    /// The last end of each process that has ended.
+    pub gone: BTreeMap<ProcessId, GoneRecord>,
 }
 
 /// The cluster as it is now.
@@ -81,7 +85,9 @@ pub fn status(engine: &Engine) -> Result<ClusterStatus, VolumeError> {
             Some((ProcessId(number), String::from_utf8(record.value).ok()?))
         });
         let removed = removed(&*engine).await?;
-        Ok(ClusterStatus { geometry, map, removed, security: security.collect() })
+        let security = security.collect();
+        let (members, gone) = membership::presence(&*engine).await?;
+        Ok(ClusterStatus { geometry, map, removed, security, members, gone })
     })
 }
 

@@ -25,8 +25,11 @@ runtime::choice! {
     }
 }
 
+/// The prefix of the records of nodes.
+pub(super) const PREFIX: &str = "node/";
+
 fn key(node: NodeId) -> String {
-    format!("node/{}", node.0)
+    format!("{PREFIX}{}", node.0)
 }
 
 /// `by` begins to serve `node`: what the one before handed over, if he did. Asked again after a

@@ -19,10 +19,13 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 use transport::{ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{ClusterStatus, status};
+use super::peers::LocalPeer;
+use super::recover::raise;
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
 use super::{ClusterError, Engine};
 use crate::directory::VolumeDirectory;
 use crate::node::{self, NodeServers, ProcessMemory};
+use crate::superblocks::{FoundDisk, formatted_disks};
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{NodeHandover, RunOptions, RunningVolume, VolumeError};
 use fileio::protocol::{Error, FileIo, Flush, GetAttributes, ROOT};
@@ -45,21 +48,14 @@ pub struct MemberOptions {
     pub address: String,
     /// The coordination engine.
     pub engine: Engine,
+    /// The length of its lease: it keeps its nodes when it cannot renew it for as long.
+    pub lease: Duration,
     /// How connections to other processes are protected.
     pub guard: Arc<Guard>,
     /// Bytes of each of its disk files that does not exist yet.
     pub disk_bytes: u64,
     /// As for a volume of one process; the cache is that of this process.
     pub run: RunOptions,
-}
-
-/// Why a process has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberExit {
-    /// It was asked to.
-    Asked,
-    /// It could not say in time that it lives: others may have taken over.
-    Fenced,
 }
 
 /// A process of a cluster.
@@ -122,14 +118,36 @@ impl ClusterMember {
     /// Starts a process in `directory`, which is made if it is not there. It serves nothing before
     /// [`run`](Self::run).
     pub fn start(directory: &Path, options: &MemberOptions) -> Result<Self, VolumeError> {
-        let MemberOptions { number, ref address, ref engine, ref guard, disk_bytes, ref run } =
-            *options;
+        let MemberOptions {
+            number,
+            ref address,
+            ref engine,
+            lease,
+            ref guard,
+            disk_bytes,
+            ref run,
+        } = *options;
         let id = ProcessId(number);
-        let ClusterStatus { geometry, map, removed, .. } = status(engine)?;
+        let disks = formatted_disks(directory);
+        let found = match (status(engine), disks.first()) {
+            (
+                Err(VolumeError::Cluster(ClusterError::NoCluster)),
+                Some(FoundDisk { path, superblock }),
+            ) => {
+                return Err(ClusterError::Lost(path.clone(), superblock.volume()).into());
+            }
+            (found, _) => found?,
+        };
+        let ClusterStatus { geometry, map, removed, .. } = found;
         if removed.contains(&id) {
             return Err(ClusterError::Removed(id).into());
         }
         let directory = directory_of(directory, &geometry, &map, id, disk_bytes)?;
+        let ours = disks.iter().filter(|disk| disk.superblock.volume() == geometry.volume);
+        let newest = ours.map(|disk| disk.superblock.epoch).max().unwrap_or_default();
+        if newest > map.epoch {
+            raise(engine, newest)?;
+        }
         let threads = if run.threads == 0 { cores() } else { run.threads };
         let config = Config {
             threads,
@@ -149,11 +167,10 @@ impl ClusterMember {
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
-        let security = guard.describe();
+        let peer = LocalPeer { volume, id, guard: guard.clone() };
         let sitting = machine.on_node(machine.application(), move |context| async move {
-            if let Err(error) =
-                supervise(context, engine, (id, address), &security, teller, commands).await
-            {
+            let work = supervise(context, (engine, lease), address, peer, teller, commands);
+            if let Err(error) = work.await {
                 tracing::error!(%error, "the coordination engine cannot be used");
             }
         });
@@ -195,12 +212,12 @@ impl ClusterMember {
         &self.running
     }
 
-    /// Does what the node map says until it is asked to end, or must. `ready` is called once, when
+    /// Does what the node map says until it is asked to end. `ready` is called once, when
     /// the volume answers.
     pub fn run<E: From<VolumeError>>(
         &mut self,
         ready: impl FnOnce(&RunningVolume) -> Result<(), E>,
-    ) -> Result<MemberExit, E> {
+    ) -> Result<(), E> {
         let mut ready = Some(ready);
         self.report_when_ready();
         loop {
@@ -249,7 +266,7 @@ impl ClusterMember {
                         ready(&self.running)?;
                     }
                 }
-                SupervisorEvent::Fenced => return Ok(MemberExit::Fenced),
+                SupervisorEvent::Fenced => self.drop_nodes(),
                 SupervisorEvent::End => {
                     self.command(SupervisorCommand::Ending);
                 }
@@ -262,7 +279,7 @@ impl ClusterMember {
                 SupervisorEvent::Ended => {
                     let flushed = self.flushed.take().unwrap_or(Ok(()));
                     flushed.map_err(VolumeError::Flush)?;
-                    return Ok(MemberExit::Asked);
+                    return Ok(());
                 }
             }
         }
@@ -397,6 +414,25 @@ impl ClusterMember {
         }
     }
 
+    /// Others have taken over: what the file-system nodes of this process hold is lost, as after a
+    /// crash. No other process has its disks, so its disk nodes end in order.
+    fn drop_nodes(&mut self) {
+        for node in std::mem::take(&mut self.pending) {
+            self.command(SupervisorCommand::Stopped(node));
+        }
+        for node in self.running.machine().nodes() {
+            match node.kind() {
+                NodeKind::Disk(_) => self.stop_serving(node),
+                NodeKind::Fs(_) => {
+                    self.handing_over.remove(&node);
+                    self.running.machine().stop_node(node);
+                    self.command(SupervisorCommand::Stopped(node));
+                }
+                NodeKind::Application(_) => {}
+            }
+        }
+    }
+
     fn report_when_ready(&self) {
         let machine = self.running.machine();
         let events = self.events.clone();
@@ -500,7 +536,7 @@ impl NodeStart {
         by: u64,
         index: u32,
     ) -> Result<NodeServers, VolumeError> {
-        let (key, geometry) = (format!("served/{index}"), self.geometry);
+        let (key, geometry) = (served_key(index), self.geometry);
         let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
         if served.is_none() {
             node::make_disks(context, &geometry, index, &self.paths).await?;
@@ -521,7 +557,7 @@ impl NodeStart {
         by: u64,
         index: u32,
     ) -> Result<NodeServers, VolumeError> {
-        let (key, geometry) = (format!("formatted/{index}"), self.geometry);
+        let (key, geometry) = (formatted_key(index), self.geometry);
         let handed = self.take(context.node(), by).await;
         let cache = node::serve_cache(context, geometry, self.cache_bytes);
         if let Some(handed) = &handed {
@@ -564,6 +600,16 @@ impl NodeStart {
         let _ = self.command.unbounded_send(SupervisorCommand::Put(key.to_owned(), value, done));
         let _ = put.await;
     }
+}
+
+/// The key of the last epoch in which the disks of a disk node were served.
+pub(super) fn served_key(disk_node: u32) -> String {
+    format!("served/{disk_node}")
+}
+
+/// The key that says that a file-system node has its first metadata.
+pub(super) fn formatted_key(fs_node: u32) -> String {
+    format!("formatted/{fs_node}")
 }
 
 /// The process' own directory, with files for its disks.

@@ -5,22 +5,29 @@
 //! | --- | --- |
 //! | `bootstrap.rs` | a new cluster: the shape of its volume, and the first node map |
 //! | `supervisor.rs` | the keeper of a process and its coordination engine, at their own node |
+//! | `recover.rs` | a cluster whose etcd was lost, or is an older copy |
 //! | `decommission.rs` | processes that are taken out for good, and in again |
+//! | `peers.rs` | watching the other processes |
 //! | `member.rs` | a process: what it does when the map changes |
 
 mod bootstrap;
 mod decommission;
 mod handed;
 mod member;
+mod peers;
+mod recover;
 mod supervisor;
 
 pub use self::bootstrap::{ClusterShape, ClusterStatus, bootstrap, status};
 pub use self::decommission::{add, remove};
-pub use self::member::{ClusterMember, MemberExit, MemberOptions};
+pub use self::member::{ClusterMember, MemberOptions};
+pub use self::recover::{RecoveredCluster, formatted_disk, recover};
 
 use cluster::coordination::{CoordinationError, EtcdConfig};
 use cluster::membership::{CommandError, ProcessId};
-use runtime::NodeId;
+use std::path::PathBuf;
+
+use runtime::{NodeId, VolumeId};
 
 /// The key of the shape of the volume.
 const VOLUME_KEY: &str = "volume";
@@ -44,6 +51,41 @@ pub enum ClusterError {
         "there is no cluster under this prefix of the coordination engine; `mdfs cluster init`"
     )]
     NoCluster,
+    /// There is none, and there are disks of one.
+    #[error(
+        "etcd holds no cluster under this prefix, and disk {disk} holds volume {1}: if etcd was lost, \
+         stop all processes and rebuild it with `mdfs cluster recover`",
+        disk = .0.display()
+    )]
+    Lost(PathBuf, VolumeId),
+    /// Nothing to rebuild it from.
+    #[error(
+        "no directory of the machine file that is on this host has a formatted disk; run it on a \
+         host with disks"
+    )]
+    NoDisks,
+    /// Disks of two volumes.
+    #[error("disk {disk} holds volume {1}, other disks another one; put the right one back", disk = .0.display())]
+    OtherVolume(PathBuf, VolumeId),
+    /// A disk is with the wrong process.
+    #[error(
+        "disk {disk} is of disk node {2}, which the machine file does not give to {1}; use the machine \
+         file by which the cluster was made",
+        disk = .0.display()
+    )]
+    OtherProcess(PathBuf, ProcessId, u32),
+    /// The machine file is of another cluster.
+    #[error(
+        "the disks are of a volume of {0} file-system and {1} disk nodes, which the machine file is \
+         not of; use the machine file by which the cluster was made"
+    )]
+    OtherShape(u32, u32),
+    /// A process runs.
+    #[error("{0} runs; stop all processes first, or wait until its lease is over")]
+    Runs(ProcessId),
+    /// The prefix is that of another volume.
+    #[error("etcd holds volume {0} under this prefix, the disks volume {1}; use another prefix")]
+    Shadowed(VolumeId, VolumeId),
     /// What the engine holds is not ours, or of another version.
     #[error("the shape of the volume in the coordination engine cannot be read")]
     Unreadable,
@@ -64,6 +106,8 @@ pub enum ClusterError {
     )]
     StillLeaving(ProcessId, usize),
 }
+
+pub use cluster::membership::LEASE;
 
 /// The engine of a cluster.
 pub type Engine = EtcdConfig;

@@ -19,14 +19,15 @@ use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
 use super::decommission::removed;
+use super::peers::{LocalPeer, PeerWatches};
 use super::{Engine, handed};
 use crate::{NodeHandover, VolumeError};
 use fileio::protocol::Error;
 
 /// Where each process says which epoch all its nodes know.
-const KNOWN_PREFIX: &str = "known/";
+pub(super) const KNOWN_PREFIX: &str = "known/";
 /// Where each process says whether it is about to end.
-const ENDING_PREFIX: &str = "ending/";
+pub(super) const ENDING_PREFIX: &str = "ending/";
 /// Where each process says how its connections are protected.
 pub(super) const SECURITY_PREFIX: &str = "security/";
 /// It is not.
@@ -55,7 +56,7 @@ pub(super) enum SupervisorEvent {
     Stop(NodeId),
     /// The node map has changed.
     Map(NodeMap),
-    /// Others may take over.
+    /// Others have taken over.
     Fenced,
     /// All living processes know this epoch.
     AllKnow(Epoch),
@@ -121,15 +122,17 @@ impl Duties for EventSink {
 /// Keeps process `id` until the process says that it ends, or is gone.
 pub(super) async fn supervise(
     context: Context,
-    engine: Engine,
-    (id, address): (ProcessId, String),
-    security: &str,
+    (engine, lease): (Engine, Duration),
+    address: String,
+    me: LocalPeer,
     event: std_mpsc::Sender<SupervisorEvent>,
     mut commands: mpsc::UnboundedReceiver<SupervisorCommand>,
 ) -> Result<(), CoordinationError> {
     let engine: Rc<dyn Coordination> = Rc::new(Etcd::new(&engine)?);
     let duties = Rc::new(EventSink(event.clone()));
-    let keeper = Keeper::start(&context, engine.clone(), id, &[address], duties);
+    let (id, security) = (me.id, me.guard.describe());
+    let keeper = Keeper::start(&context, engine.clone(), (id, &[address]), lease, duties);
+    let mut watches = PeerWatches::new(&context, &keeper, me);
     say_ending(&context, &*engine, id, STAYS).await;
     let security_key = format!("{SECURITY_PREFIX}{}", id.0);
     again(&context, async || engine.put(&security_key, security.as_bytes()).await).await;
@@ -179,6 +182,7 @@ pub(super) async fn supervise(
             }
             SupervisorCommand::Knows(map) => {
                 latest.set(latest.get().max(map.epoch));
+                watches.follow(&map);
                 let latest = latest.clone();
                 context.clone().task(async move {
                     say_known(&context, &*engine, id, map.epoch).await;

@@ -2,16 +2,21 @@
 
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cluster::coordination::Tls;
 use cluster::membership::{Founder, ProcessId};
 use serde::Deserialize;
 use transport::fabric::{FabricOptions, Provider};
 use transport::tls::KeyFolder;
-use volume::cluster::{ClusterShape, Engine};
+use volume::cluster::{ClusterShape, Engine, LEASE};
 
 use crate::exit::CommandFailure;
 use crate::size::{ByteSize, cache_size};
+
+/// Seconds that a lease may have: more than an election of etcd takes, and few enough that a
+/// process which is cut off from etcd does not keep others waiting for long.
+const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 5..=60;
 
 /// A file to begin with.
 pub(super) const EXAMPLE: &str = r#"# The machine file of a cluster: the same on each host.
@@ -21,6 +26,9 @@ pub(super) const EXAMPLE: &str = r#"# The machine file of a cluster: the same on
 etcd = ["http://127.0.0.1:2379"]
 # Before the keys in etcd: each volume has its own.
 prefix = "mdfs/scratch/"
+# Seconds for which a process may be unable to reach etcd and keeps what it serves. It answers
+# nothing meanwhile; a process that is found dead is taken over from before.
+# lease = 10
 # With https://: who vouches for etcd, and what this host proves to it by. Files in PEM.
 # authority = "/etc/mdfs/etcd-ca.pem"
 # certificate = "/etc/mdfs/etcd-client.pem"
@@ -84,6 +92,8 @@ pub(super) struct MachineFile {
 struct CoordinationTable {
     etcd: Vec<String>,
     prefix: String,
+    #[serde(default)]
+    lease: Option<u32>,
     authority: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -159,6 +169,10 @@ impl MachineFile {
 
     fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if file.coordination.lease.is_some_and(|seconds| !LEASE_SECONDS.contains(&seconds)) {
+            let (least, most) = (LEASE_SECONDS.start(), LEASE_SECONDS.end());
+            return Err(format!("a lease has {least} to {most} seconds"));
+        }
         for (at, process) in file.processes.iter().enumerate() {
             if file.processes[..at].iter().any(|other| other.number == process.number) {
                 return Err(format!("two processes have the number {}", process.number));
@@ -167,9 +181,15 @@ impl MachineFile {
         Ok(file)
     }
 
+    /// The length of the leases of its processes.
+    pub(super) fn lease(&self) -> Duration {
+        self.coordination.lease.map_or(LEASE, |seconds| Duration::from_secs(seconds.into()))
+    }
+
     /// Where etcd is, and how this host proves to it who it is.
     pub(super) fn engine(&self) -> Result<Engine, CommandFailure> {
-        let CoordinationTable { etcd, prefix, authority, certificate, key } = &self.coordination;
+        let CoordinationTable { etcd, prefix, authority, certificate, key, .. } =
+            &self.coordination;
         let read = |path: &PathBuf| {
             let path = self.folder.join(path);
             std::fs::read(&path).map_err(|error| CommandFailure::local("read", &path, error))

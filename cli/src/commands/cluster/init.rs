@@ -36,6 +36,15 @@ impl Init {
         };
         let file = MachineFile::read(path)?;
         let shape = file.shape()?;
+        let directories = file.processes.iter().map(|process| process.directory.clone());
+        if let Some((disk, volume)) = cluster::formatted_disk(&directories.collect::<Vec<_>>()) {
+            let disk = disk.display();
+            return Err(CommandFailure::Wrong(format!(
+                "no cluster was made: disk {disk} holds volume {volume}; if its etcd was lost, rebuild \
+                 it: mdfs cluster recover {}; for a new volume name other directories",
+                path.display()
+            )));
+        }
         let keys = file.keys();
         if !self.insecure {
             keys.certify(&file.numbers(), CERTIFICATE_DAYS, false)?;

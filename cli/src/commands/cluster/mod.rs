@@ -4,6 +4,7 @@ mod certify;
 mod file;
 mod init;
 mod members;
+mod recover;
 mod serve;
 mod status;
 
@@ -34,6 +35,7 @@ enum ClusterSubcommand {
     Certify(certify::Certify),
     Add(members::Add),
     Remove(members::Remove),
+    Recover(recover::Recover),
     Serve(serve::ServeProcess),
     Status(status::Status),
 }
@@ -45,6 +47,7 @@ impl ClusterCommand {
             ClusterSubcommand::Certify(certify) => certify.run(session),
             ClusterSubcommand::Add(add) => add.run(session),
             ClusterSubcommand::Remove(remove) => remove.run(session),
+            ClusterSubcommand::Recover(recover) => recover.run(session),
             ClusterSubcommand::Serve(serve) => serve.run(session),
             ClusterSubcommand::Status(status) => status.run(session),
         }

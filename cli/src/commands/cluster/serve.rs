@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transport::fabric::Fabrics;
 use transport::{Guard, Security};
 use volume::RunOptions;
-use volume::cluster::{ClusterMember, MemberExit, MemberOptions};
+use volume::cluster::{ClusterMember, MemberOptions};
 
 use super::file::MachineFile;
 use crate::commands::serve::{VolumeServer, read_settings};
@@ -19,8 +19,8 @@ use crate::watch::StatusServer;
 /// Serve the nodes that the node map gives to one process, until SIGTERM or SIGINT.
 ///
 /// Prints one line when the volume answers. The other commands, given the directory of the process
-/// as VOL, ask it. A process that cannot renew its lease in time ends with exit code 5, for others
-/// may have taken over its nodes: let the host's service manager start it again.
+/// as VOL, ask it. A process that cannot reach etcd answers nothing until it can, and goes on by
+/// itself; let the host's service manager start it again if it ends.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServeProcess {
     /// The machine file.
@@ -71,6 +71,7 @@ impl ServeProcess {
             number: self.number,
             address: process.address.clone(),
             engine: file.engine()?,
+            lease: file.lease(),
             guard: guard.clone(),
             disk_bytes: file.volume.disk_size.0,
             run,
@@ -97,13 +98,8 @@ impl ServeProcess {
             let _ = printed.and_then(|()| session.flush());
             Ok::<_, ServeError>(())
         });
-        match ended.map_err(failed)? {
-            MemberExit::Asked => match gateway {
-                Some(served) => served.stop().map_err(failed),
-                None => Ok(()),
-            },
-            MemberExit::Fenced => Err(CommandFailure::Fenced { number: self.number }),
-        }
+        ended.map_err(failed)?;
+        gateway.map_or(Ok(()), |served| served.stop().map_err(failed))
     }
 }
 

@@ -1,8 +1,10 @@
 //! `mdfs cluster status`: who is there, and who serves what.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ::cluster::membership::{Assignment, NodeMap, Process};
+use ::cluster::membership::{Assignment, NodeMap, ProcessId};
+use client::Time;
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
 use volume::cluster::{self, ClusterStatus};
@@ -11,6 +13,7 @@ use super::file::MachineFile;
 use crate::exit::CommandFailure;
 use crate::output::table;
 use crate::session::CommandSession;
+use crate::time::date;
 
 /// Show the processes of a cluster, and how the nodes are spread over them.
 #[derive(Debug, clap::Args)]
@@ -36,7 +39,10 @@ struct ProcessList {
 #[derive(Debug, Serialize)]
 struct ProcessRow {
     number: u32,
+    /// `up`, `leaving`, `down` or `removed`.
     state: &'static str,
+    /// Since when it is down, in UTC; `-` if it runs, or never did.
+    since: String,
     addresses: Vec<String>,
     /// How its connections are protected, `tls` or `none`, and by which providers of libfabric they
     /// may go, as in `tls+shm`; `-` if it never said.
@@ -52,31 +58,33 @@ struct ProcessRow {
 impl Status {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let file = MachineFile::read(&self.file)?;
-        let ClusterStatus { geometry, map, removed, security } = cluster::status(&file.engine()?)
-            .map_err(|error| {
+        let status = cluster::status(&file.engine()?).map_err(|error| {
             CommandFailure::Wrong(format!("nothing is known of the cluster: {error}"))
         })?;
-        let row = |process: &Process| {
-            let links = security.get(&process.id).map_or("-", String::as_str).to_owned();
-            let mut row = ProcessRow { links, ..row(&map, process) };
-            if removed.contains(&process.id) {
-                row.state = "removed";
-            }
-            row
-        };
-        let processes = map.processes.iter().map(row).collect();
+        let ClusterStatus { geometry, map, .. } = &status;
+        // Those of the file that have no nodes are not in the map while they are down.
+        let ids = file.numbers().into_iter().map(ProcessId);
+        let ids: BTreeSet<ProcessId> =
+            ids.chain(map.processes.iter().map(|process| process.id)).collect();
+        let mut processes: Vec<ProcessRow> = ids.into_iter().map(|id| row(&status, id)).collect();
+        for row in processes.iter_mut().filter(|row| row.addresses.is_empty()) {
+            let named = file.process(row.number).map(|process| process.address.clone());
+            row.addresses.extend(named.ok());
+        }
         let report =
             ProcessList { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
         if self.json {
             return session.print_json(&report);
         }
-        let heads = ["process", "state", "address", "links", "nodes", "incoming", "disk nodes"];
+        let heads =
+            ["process", "state", "since", "address", "links", "nodes", "incoming", "disk nodes"];
         let mut rows = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
         rows.extend(report.processes.iter().map(|row| {
             let disks: Vec<String> = row.disk_nodes.iter().map(u32::to_string).collect();
             let cells = [
                 row.number.to_string(),
                 row.state.to_owned(),
+                row.since.clone(),
                 row.addresses.join(" "),
                 row.links.clone(),
                 row.nodes.to_string(),
@@ -87,8 +95,14 @@ impl Status {
         }));
         let head = format!("volume {}, epoch {}\n", report.volume, report.epoch);
         session.print(head)?;
-        session.print(table(&rows, &[true, false, false, false, true, true, false]))?;
-        if self.nodes { session.print(owners(&map)) } else { Ok(()) }
+        session.print(table(&rows, &[true, false, false, false, false, true, true, false]))?;
+        for row in report.processes.iter().filter(|row| row.state == "down") {
+            let (number, file) = (row.number, self.file.display());
+            session.print(format!(
+                "process {number} is down; on its host: mdfs cluster serve {file} {number}\n"
+            ))?;
+        }
+        if self.nodes { session.print(owners(map)) } else { Ok(()) }
     }
 }
 
@@ -112,8 +126,11 @@ fn owners(map: &NodeMap) -> Vec<u8> {
     table(&rows, &[true, true])
 }
 
-fn row(map: &NodeMap, process: &Process) -> ProcessRow {
-    let id = process.id;
+/// A process runs if the map knows it as the incarnation that keeps a lease.
+fn row(status: &ClusterStatus, id: ProcessId) -> ProcessRow {
+    let ClusterStatus { map, removed, security, members, gone, .. } = status;
+    let known = map.process(id);
+    let is_up = known.is_some_and(|known| members.get(&id) == Some(&known.incarnation));
     let has = |(_, assignment): &(NodeId, Assignment)| assignment.owner() == id;
     let comes = |assignment: Assignment| assignment.owner() != id && assignment.destination() == id;
     let fs = |(node, _): (NodeId, Assignment)| match node.kind() {
@@ -125,18 +142,25 @@ fn row(map: &NodeMap, process: &Process) -> ProcessRow {
         _ => None,
     };
     let node_numbers: Vec<u32> = map.assignments().filter(has).filter_map(fs).collect();
+    let since = gone.get(&id).filter(|_| !is_up).map(|gone| date_of(gone.since_ns));
     ProcessRow {
         number: id.0,
-        state: match (process.is_living(), process.leaving) {
-            (true, false) => "up",
-            (true, true) => "leaving",
-            (false, _) => "down",
+        state: match known {
+            _ if removed.contains(&id) => "removed",
+            Some(known) if is_up && known.leaving => "leaving",
+            Some(_) if is_up => "up",
+            _ => "down",
         },
-        addresses: process.addresses.clone(),
-        links: String::new(),
+        since: since.unwrap_or_else(|| "-".to_owned()),
+        addresses: known.map(|known| known.addresses.clone()).unwrap_or_default(),
+        links: security.get(&id).map_or("-", String::as_str).to_owned(),
         nodes: node_numbers.len(),
         incoming: map.assignments().filter(|(_, assignment)| comes(*assignment)).count(),
         disk_nodes: map.assignments().filter(has).filter_map(disk).collect(),
         node_numbers,
     }
+}
+
+fn date_of(since_ns: u64) -> String {
+    date(Time { seconds: (since_ns / 1_000_000_000).cast_signed(), nanos: 0 })
 }

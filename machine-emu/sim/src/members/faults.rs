@@ -17,9 +17,9 @@ const DRIFT_PPM_MAX: u64 = 20_000;
 /// Duration of a round of faults, at most.
 const ROUND_MAX_US: u64 = 30_000_000;
 /// How long a process is down or frozen, at most: longer than its lease.
-const DOWN_MAX_US: u64 = 8_000_000;
-/// How long the engine is down, at most.
-const ENGINE_DOWN_MAX_US: u64 = 4_000_000;
+const DOWN_MAX_US: u64 = 16_000_000;
+/// How long the engine is down, at most: longer than an election takes, and than a lease.
+const ENGINE_DOWN_MAX_US: u64 = 16_000_000;
 
 pub(super) struct MembersFaults<'a> {
     cluster: &'a MembersCluster,
@@ -156,22 +156,26 @@ fn draw_network(rng: &mut Rng) -> Fault {
 fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Fault> {
     let node = pick(rng, nodes);
     let cut = |from, to| Fault::CutLink { from, to };
+    let both = |node| [cut(node, ENGINE), cut(ENGINE, node)];
     // Most pauses are short, some longer than a lease.
     let longest_us = DOWN_MAX_US >> rng.below(6);
     let for_us = rng.below(longest_us);
-    match rng.below(14) {
+    match rng.below(15) {
         0..=2 => vec![Fault::Freeze { node, for_us }],
         3 | 4 => vec![Fault::Restart { node, for_us, keeps_power: true }],
-        5 | 6 => vec![cut(node, ENGINE), cut(ENGINE, node)],
+        5 | 6 => both(node).into(),
         7 => vec![cut(ENGINE, node)],
         8 => vec![cut(node, ENGINE)],
         9 => vec![Fault::Heal {}],
         10 => vec![Fault::Clog { node }],
         11 => nodes.iter().map(|&node| Fault::Unclog { node }).collect(),
         12 => {
-            let for_us = rng.below(ENGINE_DOWN_MAX_US);
+            let longest_us = ENGINE_DOWN_MAX_US >> rng.below(4);
+            let for_us = rng.below(longest_us);
             vec![Fault::Restart { node: ENGINE, for_us, keeps_power: true }]
         }
+        // No process can renew its lease until links heal, and leases end.
+        13 => nodes.iter().flat_map(|&node| both(node)).collect(),
         _ => {
             let (from, to) = if rng.chance(1, 2) { (node, ENGINE) } else { (ENGINE, node) };
             let (latency_ns, picoseconds_per_byte) = (1_000 << rng.below(19), 100);

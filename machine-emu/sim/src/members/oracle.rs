@@ -11,6 +11,10 @@ use runtime::{Epoch, NodeId};
 /// The node of the engine.
 pub(super) const ENGINE: NodeId = NodeId::disk(0);
 
+/// A process answers no longer than this after its record is gone: the answer window by a clock
+/// that is 2 % slow, and the time until the process was seen to have the record last.
+const ANSWERED_MAX: Duration = Duration::from_millis(2_600);
+
 /// One incarnation of a process: it ends when the process dies, and when it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProcessIncarnation {
@@ -28,6 +32,9 @@ pub(super) struct ServiceOracle {
     /// Processes that were assigned a node and have not reported yet that they stopped.
     assigned: RefCell<BTreeSet<(NodeId, ProcessIncarnation)>>,
     incarnations: Cell<u64>,
+    /// When each process last did anything, and when its record was last there as it did.
+    heard: RefCell<BTreeMap<ProcessId, Duration>>,
+    leased: RefCell<BTreeMap<ProcessId, Duration>>,
     /// All maps that any process saw.
     maps: RefCell<BTreeMap<Epoch, NodeMap>>,
     answers: Cell<u64>,
@@ -41,6 +48,8 @@ impl ServiceOracle {
             nodes: RefCell::default(),
             assigned: RefCell::default(),
             incarnations: Cell::new(0),
+            heard: RefCell::default(),
+            leased: RefCell::default(),
             maps: RefCell::default(),
             answers: Cell::new(0),
         }
@@ -66,6 +75,26 @@ impl ServiceOracle {
         Some(end.is_some_and(|end| end > now))
     }
 
+    /// `process` does something.
+    pub(super) fn hears(&self, process: ProcessId) {
+        let now = self.world.now();
+        self.heard.borrow_mut().insert(process, now);
+        if self.is_leased(process) != Some(false) {
+            self.leased.borrow_mut().insert(process, now);
+        }
+    }
+
+    /// Since when `process` does nothing.
+    pub(super) fn silent_for(&self, process: ProcessId) -> Duration {
+        let heard = self.heard.borrow().get(&process).copied();
+        self.world.now().saturating_sub(heard.unwrap_or_default())
+    }
+
+    /// Does `process` run?
+    pub(super) fn is_alive(&self, process: ProcessId) -> bool {
+        self.world.is_alive(NodeId::fs(process.0 - 1))
+    }
+
     /// A request for `node` is answered now, in `epoch`.
     pub(super) fn answered(&self, incarnation: ProcessIncarnation, node: NodeId, epoch: Epoch) {
         let process = incarnation.process;
@@ -82,9 +111,11 @@ impl ServiceOracle {
                 "{incarnation:?} and {by:?} answer for {node} in one epoch, {epoch:?}"
             );
         }
+        let leased = self.leased.borrow().get(&process).copied().unwrap_or_default();
         assert!(
-            self.is_leased(process) != Some(false),
-            "{process} answers for {node} after its lease was over at the engine"
+            now.saturating_sub(leased) <= ANSWERED_MAX,
+            "{process} answers for {node} {:?} after its record was gone",
+            now.saturating_sub(leased)
         );
         nodes.insert(node, (epoch, incarnation, now));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::membership::{Duties, Keeper, KeeperEvent, ProcessId};
+use cluster::membership::{Duties, Evidence, Keeper, KeeperEvent, LEASE, ProcessId};
 use machine_emu::{SimulatedEngine, World};
 use runtime::{Context, Epoch, NodeId};
 
@@ -17,6 +17,12 @@ const SETTLE_MAX_US: u64 = 200_000;
 const BEGIN_MAX_US: u64 = 100_000;
 /// The longest pause between two requests.
 const PAUSE_MAX_US: u64 = 30_000;
+/// The mean pause between two looks at the others.
+const WATCH_PAUSE_US: u64 = 100_000;
+/// A process that does nothing for longer is found silent.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// One look of this number finds a process silent that is not.
+const WRONG_ONE_OF: u64 = 200;
 
 pub(super) struct KeeperProcess {
     id: ProcessId,
@@ -79,9 +85,11 @@ impl KeeperProcess {
         let engine = Rc::new(SimulatedEngine::new(context.clone(), ENGINE));
         let addresses = [format!("host{}:7000", self.id.0)];
         let duties = Rc::new(WeakDuties(Rc::downgrade(&work)));
-        let keeper = Keeper::start(&context, engine, self.id, &addresses, duties);
+        let keeper = Keeper::start(&context, engine, (self.id, &addresses), LEASE, duties);
         *work.keeper.borrow_mut() = Some(keeper.clone());
         *self.keeper.borrow_mut() = Some(keeper);
+        let watching = work.clone();
+        context.task(async move { watching.watch_peers().await });
         context.task(async move { work.answer_requests().await });
     }
 
@@ -130,6 +138,29 @@ impl ProcessDuties {
         }
     }
 
+    /// Finds out which of the others are dead, as by connections to them; now and then it takes one
+    /// for dead that is not.
+    async fn watch_peers(&self) {
+        loop {
+            self.some_time(2 * WATCH_PAUSE_US).await;
+            let Some(keeper) = self.keeper.borrow().clone() else { continue };
+            let Some(map) = keeper.map() else { continue };
+            let peers = map.processes.iter().filter(|peer| peer.is_living() && peer.id != self.id);
+            for peer in peers {
+                let evidence = if !self.oracle.is_alive(peer.id) {
+                    Evidence::Refused
+                } else if self.oracle.silent_for(peer.id) > SILENCE_MAX
+                    || self.context.random().is_multiple_of(WRONG_ONE_OF)
+                {
+                    Evidence::Silent
+                } else {
+                    continue;
+                };
+                keeper.suspect(peer.id, peer.incarnation, evidence);
+            }
+        }
+    }
+
     async fn some_time(&self, most_us: u64) {
         let us = 1 + self.context.random() % most_us;
         self.context.sleep(Duration::from_micros(us)).await;
@@ -158,6 +189,7 @@ impl ProcessDuties {
     async fn answer_requests(&self) {
         loop {
             self.some_time(PAUSE_MAX_US).await;
+            self.oracle.hears(self.id);
             let nodes = self.nodes.borrow().clone();
             for (node, epoch) in nodes {
                 let may = self.keeper.borrow().as_ref().and_then(|keeper| keeper.may_answer(node));

@@ -1,7 +1,10 @@
 //! What an operator does to the node map.
 
-use super::keeper::MAP_KEY;
-use super::map::{NodeMap, ProcessId};
+use std::collections::BTreeMap;
+
+use super::gone::{GONE_PREFIX, GoneRecord};
+use super::keeper::{MAP_KEY, MEMBERS_PREFIX, PREFIX};
+use super::map::{MemberRecord, NodeMap, ProcessId};
 use super::plan::PlanError;
 use crate::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
 use runtime::wire::Malformed;
@@ -45,6 +48,23 @@ async fn read(engine: &dyn Coordination) -> Result<(NodeMap, Record), CommandErr
     Ok((NodeMap::from_record(&record.value)?, record))
 }
 
+/// Puts `next` in the place of `known`, which must be the present map; `None`: there is none.
+pub async fn replace(
+    engine: &dyn Coordination,
+    known: Option<&NodeMap>,
+    next: &NodeMap,
+) -> Result<(), CommandError> {
+    let seen = engine.get(MAP_KEY).await?;
+    if seen.as_ref().map(|seen| &*seen.value) != known.map(NodeMap::to_record).as_deref() {
+        return Err(CoordinationError::Busy.into());
+    }
+    let expect = Expect::still(seen.as_ref());
+    match engine.write(MAP_KEY, &next.to_record(), expect, None).await? {
+        WriteOutcome::Done { .. } => Ok(()),
+        WriteOutcome::Differs { .. } => Err(CoordinationError::Busy.into()),
+    }
+}
+
 /// The node map.
 pub async fn node_map(engine: &dyn Coordination) -> Result<NodeMap, CommandError> {
     Ok(read(engine).await?.0)
@@ -68,4 +88,25 @@ pub async fn leave(
         }
     }
     Err(CoordinationError::Busy.into())
+}
+
+/// The processes that keep a lease, each with its incarnation, and the last end of those that have
+/// ended.
+#[allow(clippy::type_complexity, reason = "two maps by the numbers of processes")]
+pub async fn presence(
+    engine: &dyn Coordination,
+) -> Result<(BTreeMap<ProcessId, u64>, BTreeMap<ProcessId, GoneRecord>), CommandError> {
+    let listing = engine.list(PREFIX).await?;
+    let (mut members, mut gone) = (BTreeMap::new(), BTreeMap::new());
+    for (key, record) in &listing.records {
+        if key.starts_with(MEMBERS_PREFIX) {
+            let member = MemberRecord::from_record(&record.value)?;
+            members.insert(member.id, member.incarnation);
+        } else if let Some(number) = key.strip_prefix(GONE_PREFIX)
+            && let Ok(number) = number.parse()
+        {
+            gone.insert(ProcessId(number), GoneRecord::from_record(&record.value)?);
+        }
+    }
+    Ok((members, gone))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::coordination::LeaseId;
 use runtime::hash::crc32c;
 use runtime::ids::{DISK_NODES_MAX, Epoch, FS_NODES_MAX, NodeId, NodeKind};
 use runtime::wire::{Decoder, Encoder, Malformed, Wire, from_bytes, to_bytes};
@@ -13,8 +14,10 @@ pub const PROCESSES_MAX: usize = 1024;
 pub const ADDRESSES_MAX: usize = 8;
 /// Bytes of an address, at most.
 const ADDRESS_LENGTH_MAX: usize = 128;
-/// The form of the records of this version.
-const FORM: u16 = 1;
+/// The form of the node map of this version.
+const MAP_FORM: u16 = 1;
+/// The form of the records of members: 2 names the lease.
+const MEMBER_FORM: u16 = 2;
 
 /// A process that hosts nodes, by the number that its operator gave it. It keeps its number, and
 /// its disks, when it starts again.
@@ -151,12 +154,12 @@ impl NodeMap {
 
     /// The bytes that the engine keeps.
     pub fn to_record(&self) -> Vec<u8> {
-        seal(self)
+        seal(MAP_FORM, self)
     }
 
     /// Reads what the engine kept.
     pub fn from_record(bytes: &[u8]) -> Result<Self, Malformed> {
-        let map: Self = open_record(bytes)?;
+        let map: Self = open_record(MAP_FORM, bytes)?;
         map.check()?;
         Ok(map)
     }
@@ -199,18 +202,20 @@ runtime::record! {
         incarnation: u64,
         /// Where it is reached, best first.
         addresses: Vec<String>,
+        /// The lease that the record goes with. Who finds the process dead revokes it.
+        lease: LeaseId,
     }
 }
 
 impl MemberRecord {
     /// The bytes that the engine keeps.
     pub fn to_record(&self) -> Vec<u8> {
-        seal(self)
+        seal(MEMBER_FORM, self)
     }
 
     /// Reads what the engine kept.
     pub fn from_record(bytes: &[u8]) -> Result<Self, Malformed> {
-        let member: Self = open_record(bytes)?;
+        let member: Self = open_record(MEMBER_FORM, bytes)?;
         if member.incarnation == 0 || !are_addresses(&member.addresses) {
             return Err(Malformed("a member without a life, or with impossible addresses"));
         }
@@ -224,8 +229,8 @@ fn are_addresses(addresses: &[String]) -> bool {
 }
 
 /// Form, value, checksum of both.
-fn seal<T: Wire>(value: &T) -> Vec<u8> {
-    let mut bytes = to_bytes(&FORM);
+pub(super) fn seal<T: Wire>(form: u16, value: &T) -> Vec<u8> {
+    let mut bytes = to_bytes(&form);
     bytes.extend(to_bytes(value));
     let checksum = crc32c(&bytes);
     bytes.extend(checksum.to_le_bytes());
@@ -233,13 +238,13 @@ fn seal<T: Wire>(value: &T) -> Vec<u8> {
 }
 
 /// The value in a record of a cluster.
-fn open_record<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
+pub(super) fn open_record<T: Wire>(expected: u16, bytes: &[u8]) -> Result<T, Malformed> {
     let (sealed, checksum) = bytes.split_last_chunk::<4>().ok_or(Malformed("short record"))?;
     if crc32c(sealed) != u32::from_le_bytes(*checksum) {
         return Err(Malformed("the checksum of a record is wrong"));
     }
     let (form, value) = sealed.split_first_chunk::<2>().ok_or(Malformed("short record"))?;
-    if u16::from_le_bytes(*form) != FORM {
+    if u16::from_le_bytes(*form) != expected {
         return Err(Malformed("a record in a form of another version"));
     }
     from_bytes(value)
@@ -279,8 +284,10 @@ mod tests {
             01000000 01 02000000 0100000000000000 f2a517c1";
         assert_eq!(hex(&example().to_record()), golden.replace(' ', ""));
         let addresses = vec!["h1:7".to_owned()];
-        let member = MemberRecord { id: ProcessId(1), incarnation: 5, addresses };
-        let golden = "0100 01000000 0500000000000000 01000000 04000000 68313a37 e610011d";
+        let lease = LeaseId(6);
+        let member = MemberRecord { id: ProcessId(1), incarnation: 5, addresses, lease };
+        let golden = "0200 01000000 0500000000000000 01000000 04000000 68313a37 \
+            0600000000000000 d73c4ecd";
         assert_eq!(hex(&member.to_record()), golden.replace(' ', ""));
         assert_eq!(MemberRecord::from_record(&member.to_record()), Ok(member));
     }
@@ -307,7 +314,7 @@ mod tests {
                 assert!(NodeMap::from_record(&bad).is_err());
                 // Also what a careful stranger writes, with the right checksum.
                 let strange = NodeMap::sample(rng);
-                let _ = NodeMap::from_record(&seal(&strange));
+                let _ = NodeMap::from_record(&seal(MAP_FORM, &strange));
             }
         });
         let spoilt = |spoil: fn(&mut NodeMap)| {

@@ -107,6 +107,30 @@ impl NodeMap {
         planner.outcome()
     }
 
+    /// The same map in the epoch after `after`, in which all nodes begin anew: what disks and
+    /// processes know of later epochs than this map has was lost with its successors.
+    pub fn raised(&self, after: Epoch) -> Self {
+        let since = Epoch(self.epoch.max(after).0 + 1);
+        let begun = |assignment: &Assignment| Assignment::Serving { by: assignment.owner(), since };
+        Self {
+            epoch: since,
+            processes: self.processes.clone(),
+            fs: self.fs.iter().map(begun).collect(),
+            disks: self.disks.iter().map(begun).collect(),
+        }
+    }
+
+    /// The map in which `process`, which is `gone` as that incarnation and has kept what it serves,
+    /// goes on as the incarnation `returned`. `None` if the map does not know it as `gone`: others
+    /// may have taken over.
+    pub fn returned(&self, process: ProcessId, gone: u64, returned: u64) -> Option<Self> {
+        let mut planner = Planner::new(self);
+        let known = planner.next.processes.iter_mut().find(|known| known.id == process);
+        known.filter(|known| known.incarnation == gone && known.is_living())?.incarnation =
+            returned;
+        planner.outcome()
+    }
+
     /// The map in which `process` shall give its file-system nodes away, or, if not `leaving`, take
     /// some again. `None` if that is so already. Once it has none and stops, and has no disk nodes,
     /// it is gone from the map.

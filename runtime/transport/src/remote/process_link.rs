@@ -19,7 +19,7 @@ use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
-use crate::frame::{FrameHeader, FrameReader, LinkFrame, kind, pack, request};
+use crate::frame::{ClientProcess, FrameHeader, FrameReader, LinkFrame, kind, pack, request};
 
 /// Calls of one link that have no answer yet, at most; further ones wait here.
 const OPEN_MAX: usize = 512;
@@ -134,8 +134,12 @@ impl ProcessLink {
         self.process
     }
 
-    pub(super) fn incarnation(&self) -> u64 {
-        self.incarnation
+    /// Does it lead to `process`? One that lost its lease and returned with all that it held is
+    /// another incarnation of the same instance (ADR 70), which answers the calls that are open. If
+    /// another instance is there it says so when it lets the client in.
+    pub(super) fn leads_to(&self, process: &ClientProcess) -> bool {
+        process.incarnation == self.incarnation
+            || self.addresses.contains(&Address::Tcp(process.address.clone()))
     }
 
     /// A call for this process.

@@ -205,7 +205,7 @@ impl VolumeLinks {
         self.state.epoch.store(map.epoch, Relaxed);
         let is_current = |link: &ProcessLink| {
             let it = map.processes.iter().find(|it| it.number == link.process());
-            map.processes.is_empty() || it.is_some_and(|it| it.incarnation == link.incarnation())
+            map.processes.is_empty() || it.is_some_and(|it| link.leads_to(it))
         };
         let gone: Vec<Rc<ProcessLink>> = self
             .links

@@ -18,9 +18,14 @@ impl Keeper {
         }
     }
 
-    /// Tells the process what is other than the map says.
+    /// Tells the process what is other than the map says. While the lease cannot be renewed
+    /// everything stays: nothing is answered, and no other process may have it.
     pub(super) fn look_to_duties(&self) {
+        let is_paused = self.state.life.get().is_some() && self.valid_lease().is_none();
         let Some(map) = self.map() else { return };
+        if is_paused && !self.state.ending.get() {
+            return;
+        }
         let mut told = Vec::new();
         {
             let mut standing = self.state.standing.borrow_mut();

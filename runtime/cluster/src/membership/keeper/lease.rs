@@ -1,31 +1,56 @@
-//! The lease of a process.
+//! The lease of a process, and its return after the lease could not be kept.
 
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use futures::future::join;
 
 use super::{
-    CALL_TIME_MAX, Keeper, KeeperEvent, LEASE, MARGIN, MEMBERS_PREFIX, MembershipLease,
-    RENEW_EVERY, RETRY_PAUSE, ServeState,
+    ANSWER_WINDOW, CALL_TIME_MAX, Keeper, KeeperEvent, MAP_KEY, MEMBERS_PREFIX, MembershipLease,
+    PREFIX, RENEW_EVERY, RETRY_PAUSE, ServeState,
 };
 use crate::coordination::{CoordinationError, Expect, LeaseId, Record, WriteOutcome};
-use crate::membership::map::MemberRecord;
+use crate::membership::gone::{GoneRecord, gone_key};
+use crate::membership::map::{MemberRecord, ProcessId};
 
-/// How long a lease holds for sure that the engine began anew after `sent`.
+/// How long a process may answer that read its own record, by a call that began at `sent`.
 fn valid_until(sent: Duration) -> Duration {
-    (sent + LEASE).saturating_sub(MARGIN)
+    sent + ANSWER_WINDOW
+}
+
+/// The key of a process' record.
+pub(super) fn member_key(id: ProcessId) -> String {
+    format!("{MEMBERS_PREFIX}{:010}", id.0)
+}
+
+/// What came of a renewal.
+enum Renewal {
+    /// The record was there when a call that began at this time was answered.
+    Confirmed(Duration),
+    /// The record is gone, or another one is there: others may take over, or have.
+    Gone,
+}
+
+/// What came of a return after the record was gone.
+enum Return {
+    /// The process has a new lease and what it served.
+    Back,
+    /// The map gives what it served to others, or to another process of its number.
+    Replaced,
 }
 
 impl Keeper {
-    /// One life after the other, until the process ends.
+    /// One incarnation after the other, until the process ends.
     pub(super) async fn live(&self) {
+        let mut is_first = true;
         while !self.state.ending.get() {
-            match self.acquire_lease().await {
+            match self.acquire_lease(is_first).await {
                 Ok(Some(life)) if self.state.ending.get() => {
                     let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
                     return;
                 }
                 Ok(Some(life)) => {
+                    is_first = false;
                     tracing::info!(process = self.id.0, incarnation = life.incarnation, "joined");
                     self.set_lease(life);
                     self.state.look.tell();
@@ -34,8 +59,6 @@ impl Keeper {
                         return;
                     }
                     self.fence();
-                    // Nothing is answered any more: the others need not wait for its end.
-                    let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
                 }
                 Ok(None) => {}
                 Err(error) => tracing::debug!(process = self.id.0, %error, "cannot join yet"),
@@ -44,86 +67,221 @@ impl Keeper {
         }
     }
 
-    fn member_key(&self) -> String {
-        format!("{MEMBERS_PREFIX}{:010}", self.id.0)
-    }
-
-    /// Takes a lease and publishes the process. `None`: an earlier life is not over yet, and might
-    /// still answer.
-    async fn acquire_lease(&self) -> Result<Option<MembershipLease>, CoordinationError> {
-        let key = self.member_key();
-        if self.within(CALL_TIME_MAX, self.engine.get(&key)).await?.is_some() {
+    /// Takes a lease and publishes the process. `None`: an earlier incarnation might still answer.
+    ///
+    /// A process that has just started ends the lease of the one before, which has its number and
+    /// is dead as a rule. Later it waits: of two with one number the later start counts.
+    async fn acquire_lease(
+        &self,
+        is_first: bool,
+    ) -> Result<Option<MembershipLease>, CoordinationError> {
+        let key = member_key(self.id);
+        let Some(view) = self.view().await? else { return Ok(None) };
+        if let Some(before) = view.members.iter().find(|member| member.id == self.id) {
+            if is_first || self.state.past.borrow().contains(&before.incarnation) {
+                self.within(CALL_TIME_MAX, self.engine.revoke(before.lease)).await?;
+            }
             return Ok(None);
         }
-        let sent = self.context.now();
-        let lease = self.within(CALL_TIME_MAX, self.engine.grant(LEASE)).await?;
-        let valid_until = valid_until(sent);
-        let incarnation = self.context.random() | 1;
-        let published = self.publish(&key, incarnation, lease).boxed_local().await;
-        let begun = self.context.now();
-        if !matches!(published, Ok(true)) || begun >= valid_until {
-            let _ = self.within(CALL_TIME_MAX, self.engine.revoke(lease)).await;
-            return published.map(|_| None);
+        let known = view.map.process(self.id).map_or(0, |known| known.incarnation);
+        let is_past = self.state.past.borrow().contains(&known);
+        if known != 0 && !is_past && !self.is_silent(&view, self.id) {
+            return Ok(None);
         }
-        Ok(Some(MembershipLease { incarnation, lease, valid_until, begun }))
+        let lease = self.within(CALL_TIME_MAX, self.engine.grant(self.lease)).await?;
+        let incarnation = self.context.random() | 1;
+        let sent = match self.publish(&key, incarnation, lease).boxed_local().await {
+            Ok(Some(sent)) => sent,
+            other => {
+                let _ = self.within(CALL_TIME_MAX, self.engine.revoke(lease)).await;
+                return other.map(|_| None);
+            }
+        };
+        let begun = self.context.now();
+        Ok(Some(MembershipLease { incarnation, lease, valid_until: valid_until(sent), begun }))
     }
 
-    /// Says that this life is there; false if another one of this process is.
+    /// Says that this incarnation is there, and reads it: when the reading began. `None` if another
+    /// one is there.
     async fn publish(
         &self,
         key: &str,
         incarnation: u64,
         lease: LeaseId,
-    ) -> Result<bool, CoordinationError> {
+    ) -> Result<Option<Duration>, CoordinationError> {
         let addresses = self.addresses.to_vec();
-        let member = MemberRecord { id: self.id, incarnation, addresses }.to_record();
-        let is_ours = |found: Option<Record>| found.is_some_and(|found| found.value == member);
+        let member = MemberRecord { id: self.id, incarnation, addresses, lease }.to_record();
         let write = self.engine.write(key, &member, Expect::Absent {}, Some(lease));
         match self.within(CALL_TIME_MAX, write).await {
-            Ok(WriteOutcome::Done { .. }) => Ok(true),
-            Ok(WriteOutcome::Differs { found }) => Ok(is_ours(found)),
-            Err(error) if error.is_unknown() => {
-                Ok(is_ours(self.within(CALL_TIME_MAX, self.engine.get(key)).await?))
-            }
-            Err(error) => Err(error),
+            Ok(_) => {}
+            Err(error) if error.is_unknown() => {}
+            Err(error) => return Err(error),
         }
+        let sent = self.context.now();
+        let found: Option<Record> = self.within(CALL_TIME_MAX, self.engine.get(key)).await?;
+        Ok(found.is_some_and(|found| found.value == member).then_some(sent))
     }
 
-    /// Renews the lease until it is over, or could be.
+    /// Renews the lease as long as the incarnation lasts. While it cannot be renewed nothing is
+    /// answered and everything is kept.
     async fn keep(&self) {
         let mut pause = RENEW_EVERY;
         loop {
-            let Some(life) = self.valid_lease() else { return };
-            let rest = life.valid_until.saturating_sub(self.context.now());
-            self.context.sleep(pause.min(rest)).await;
-            let sent = self.context.now();
-            let Some(life) = self.valid_lease() else { return };
-            let limit = CALL_TIME_MAX.min(life.valid_until.saturating_sub(sent));
-            match self.within(limit, self.engine.keep_alive(life.lease)).await {
-                // An answer that comes too late is one that others did not wait for.
-                Ok(()) if self.valid_lease().is_some() => {
-                    let valid_until = valid_until(sent);
-                    self.set_lease(MembershipLease { valid_until, ..life });
-                    pause = RENEW_EVERY;
+            self.context.sleep(pause).await;
+            let Some(life) = self.state.life.get() else { return };
+            pause = RETRY_PAUSE;
+            match self.renew(life).await {
+                Ok(Renewal::Confirmed(sent)) => {
+                    if self.confirm(life, sent) {
+                        pause = RENEW_EVERY;
+                    }
                 }
-                Ok(()) | Err(CoordinationError::LeaseOver) => return,
+                Ok(Renewal::Gone) => {
+                    self.pause_answers();
+                    match self.come_back(life).await {
+                        Ok(Return::Back) => pause = RENEW_EVERY,
+                        Ok(Return::Replaced) => return,
+                        Err(error) => {
+                            tracing::debug!(process = self.id.0, %error, "cannot return yet");
+                        }
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(process = self.id.0, %error, "the lease is not renewed");
-                    pause = RETRY_PAUSE;
+                    if self.valid_lease().is_none() && !self.state.paused.replace(true) {
+                        tracing::warn!(
+                            process = self.id.0,
+                            "the lease cannot be renewed: nothing is answered until it is"
+                        );
+                    }
                 }
             }
         }
     }
 
-    /// The life is over: nothing of it goes on.
-    fn fence(&self) {
-        if self.drop_lease().is_none() {
-            return;
+    /// Renews the lease, and reads the record that goes with it. Only the reading counts: a leader
+    /// of etcd that is one no more may renew a lease that is revoked (etcd-io/etcd#15247), and
+    /// reads are linearizable.
+    async fn renew(&self, life: MembershipLease) -> Result<Renewal, CoordinationError> {
+        let key = member_key(self.id);
+        let sent = self.context.now();
+        let renewed = self.within(CALL_TIME_MAX, self.engine.keep_alive(life.lease));
+        let read = self.within(CALL_TIME_MAX, self.engine.get(&key));
+        let (renewed, read) = join(renewed, read).await;
+        let member = read?.and_then(|found| MemberRecord::from_record(&found.value).ok());
+        if member.is_none_or(|member| member.incarnation != life.incarnation) {
+            return Ok(Renewal::Gone);
         }
-        tracing::warn!(process = self.id.0, "the lease could not be kept: all nodes stop");
+        match renewed {
+            // The record goes at any moment.
+            Err(error @ CoordinationError::LeaseOver) => Err(error),
+            // It is there still; the lease is long enough for another attempt.
+            Ok(()) | Err(_) => Ok(Renewal::Confirmed(sent)),
+        }
+    }
+
+    /// The record of `life` was there after `sent`. False if that was too long ago to answer.
+    fn confirm(&self, life: MembershipLease, sent: Duration) -> bool {
+        let valid_until = valid_until(sent);
+        if self.state.life.get().is_none() || self.context.now() >= valid_until {
+            return false;
+        }
+        self.set_lease(MembershipLease { valid_until, ..life });
+        if self.state.paused.replace(false) {
+            tracing::info!(process = self.id.0, "the lease is renewed: requests are answered");
+            self.state.look.tell();
+        }
+        true
+    }
+
+    /// The record is gone. If the map is as it was no other process has taken over: a new
+    /// incarnation replaces the one that is gone, and that no other map came between proves it.
+    async fn come_back(&self, life: MembershipLease) -> Result<Return, CoordinationError> {
+        let Some(view) = self.view().await? else { return Ok(Return::Replaced) };
+        let known = view.map.process(self.id).map_or(0, |known| known.incarnation);
+        let before = self.state.returning.take();
+        let mut candidate = before.filter(|next| next.incarnation == known);
+        if candidate.is_none() {
+            let lease = self.within(CALL_TIME_MAX, self.engine.grant(self.lease)).await?;
+            let incarnation = self.context.random() | 1;
+            let Some(next) = view.map.returned(self.id, life.incarnation, incarnation) else {
+                self.state.past.borrow_mut().extend(before.map(|next| next.incarnation));
+                let _ = self.within(CALL_TIME_MAX, self.engine.revoke(lease)).await;
+                return Ok(Return::Replaced);
+            };
+            let returning = MembershipLease { incarnation, lease, ..life };
+            // The outcome may stay unknown: the next attempt sees it in the map.
+            self.state.returning.set(Some(returning));
+            let expect = Expect::Unchanged { since: view.map_version };
+            let record = next.to_record();
+            let write = self.engine.write(MAP_KEY, &record, expect, None);
+            if let WriteOutcome::Done { .. } = self.within(CALL_TIME_MAX, write).await? {
+                candidate = self.state.returning.get();
+            }
+        }
+        let Some(next) = candidate else { return Err(CoordinationError::Busy) };
+        self.state.returning.set(Some(next));
+        let key = member_key(self.id);
+        let published = self.publish(&key, next.incarnation, next.lease).boxed_local();
+        let Some(sent) = published.await? else {
+            return Err(CoordinationError::Busy);
+        };
+        self.state.past.borrow_mut().insert(life.incarnation);
+        let begun = self.context.now();
+        let life = MembershipLease { valid_until: valid_until(sent), begun, ..next };
+        if self.state.life.get().is_none() || begun >= life.valid_until {
+            return Err(CoordinationError::Busy);
+        }
+        tracing::info!(process = self.id.0, incarnation = life.incarnation, "is back");
+        self.state.returning.set(None);
+        self.state.paused.set(false);
+        self.set_lease(life);
+        self.state.look.tell();
+        Ok(Return::Back)
+    }
+
+    /// Nothing is answered until the lease is renewed; all is kept.
+    fn pause_answers(&self) {
+        let Some(life) = self.state.life.get() else { return };
+        let now = self.context.now();
+        if life.valid_until > now {
+            self.set_lease(MembershipLease { valid_until: now, ..life });
+        }
+        if !self.state.paused.replace(true) {
+            tracing::warn!(process = self.id.0, "the lease is over: nothing is answered");
+        }
+    }
+
+    /// The incarnation is over: nothing of it goes on.
+    fn fence(&self) {
+        let Some(life) = self.drop_lease() else { return };
+        self.state.past.borrow_mut().insert(life.incarnation);
+        self.state.paused.set(false);
+        tracing::warn!(process = self.id.0, "others have taken over: all nodes begin anew");
         for standing in self.state.standing.borrow_mut().values_mut() {
             *standing = ServeState::Stopping;
         }
         self.duties.tell(KeeperEvent::Fenced);
+    }
+
+    /// Gives the lease back, so that the others take over immediately.
+    pub(super) async fn leave_in_order(&self, life: MembershipLease) {
+        let gone = GoneRecord::new(life.incarnation, self.context.unix_time(), true).to_record();
+        let key = gone_key(self.id);
+        let said = self.engine.put(&key, &gone);
+        // If this fails the others wait until nothing more could be answered.
+        let _ = self.within(CALL_TIME_MAX, said).await;
+        // If this fails the lease ends by itself.
+        let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
+    }
+
+    /// All records, at one instant. `None` if there is no map.
+    async fn view(&self) -> Result<Option<super::observe::ClusterView>, CoordinationError> {
+        let listing = self.within(CALL_TIME_MAX, self.engine.list(PREFIX)).await?;
+        let view = super::observe::view_in(&listing);
+        if let Some(view) = &view {
+            self.note_missing(view);
+        }
+        Ok(view)
     }
 }

@@ -4,33 +4,54 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `lease.rs` | the lease: taking it, keeping it, stopping in time when it cannot be kept |
+//! | `lease.rs` | the lease: taking it, keeping it, returning after it could not be kept |
+//! | `evict.rs` | ending the lease of a process that is found dead |
 //! | `observe.rs` | seeing members and map, proposing the next map |
 //! | `duties.rs` | from the map to what the process serves |
 //!
-//! # Take-over within five seconds
+//! # Two stages
 //!
-//! A process that dies just after it renewed its lease is missed after [`LEASE`] (3 s); engines
-//! look at leases twice a second (0.5 s); the first of the living reads and swaps the map at once,
-//! the second [`PROPOSE_STEP`] later (0.2 s), each call taking milliseconds, and [`CALL_TIME_MAX`]
-//! (0.4 s) if its answer is lost: 4.1 s, or 4.5 s with a lost answer. The rest is for the new owner
-//! to begin.
+//! A process answers for [`ANSWER_WINDOW`] (2.5 s) after it *began* the last reading in which its
+//! own record was there, by its own clock. Past that it answers nothing, and keeps everything. Its
+//! lease is longer ([`LEASE`], 10 s): when etcd elects a leader, or a member of it is gone,
+//! processes are silent for a moment and nothing moves.
+//!
+//! The record of a process goes with its lease: when that is over, or when another process that
+//! finds it dead revokes it. The others take over [`TAKE_OVER_PAUSE`] (3 s) after they first saw
+//! that the record is missing. An incarnation never comes back: a process that returns is another
+//! one.
 //!
 //! # Never two
 //!
-//! The lease is over at the engine no earlier than [`LEASE`] after the process *sent* its last
-//! successful renewal. The process answers until [`LEASE`] - [`MARGIN`] after that, by its own
-//! clock. So no other takes over before it has stopped if its clock and the engine's differ by less
-//! than [`MARGIN`] in [`LEASE`]: each may be wrong by 8 %; crystals are by 0.01 %. The check is at
-//! each answer ([`Keeper::may_answer`]): a process that was frozen must not trust its timers. If
-//! clocks are worse, the epochs at the disk nodes stop writes.
+//! No reading finds the record that began after the record was gone, so a process answers no longer
+//! than [`ANSWER_WINDOW`] after that. The others wait half a second more, so clocks may each be
+//! wrong by 8 %; crystals are by 0.01 %. The check is at each answer ([`Keeper::may_answer`]): a
+//! process that was frozen must not trust its timers. If clocks are worse, the epochs at the disk
+//! nodes stop writes.
+//!
+//! # Coming back
+//!
+//! | what a process finds that could not renew its lease | what it does |
+//! | --- | --- |
+//! | its record | it goes on |
+//! | no record, and the map as it was | it replaces the map by one that knows its next incarnation; success proves that no other process came between; it goes on |
+//! | another map | what it served is dropped ([`KeeperEvent::Fenced`]); it joins anew |
+//!
+//! # Take-over within five seconds
+//!
+//! A process that is killed is missed at once, as its host refuses connections; one that is silent
+//! after a second, and may refute that for [`REFUTE_TIME`]. Then 3 s pass, and the first of the
+//! living swaps the map, the second [`PROPOSE_STEP`] later: 3.5 s, or 5 s.
 
 mod duties;
+mod evict;
 mod lease;
 mod observe;
 
+pub use evict::Evidence;
+
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -43,11 +64,15 @@ use runtime::context::Context;
 use runtime::ids::{Epoch, NodeId};
 use runtime::sync::Event as Bell;
 
-/// How long a process counts as living after its last renewal.
-pub const LEASE: Duration = Duration::from_secs(3);
-/// How much earlier a process stops by itself, by its own clock.
-pub const MARGIN: Duration = Duration::from_millis(500);
-/// How often the lease is renewed: five may be lost before the process has to stop.
+/// How long a process counts as living after its last renewal, unless it is found dead before.
+pub const LEASE: Duration = Duration::from_secs(10);
+/// How long a process answers after it began to read its own record.
+pub const ANSWER_WINDOW: Duration = Duration::from_millis(2_500);
+/// How long after they first missed its record others take over from a process.
+pub const TAKE_OVER_PAUSE: Duration = Duration::from_secs(3);
+/// A process that is said to be silent has this time to refute it.
+pub const REFUTE_TIME: Duration = Duration::from_millis(500);
+/// How often the lease is renewed: four renewals may be lost before the process is silent.
 pub const RENEW_EVERY: Duration = Duration::from_millis(500);
 /// Time limit for one call to the engine.
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(400);
@@ -69,7 +94,7 @@ pub(super) const PREFIX: &str = "cluster/";
 /// The key of the node map.
 pub(super) const MAP_KEY: &str = "cluster/map";
 /// The prefix of the keys of members.
-const MEMBERS_PREFIX: &str = "cluster/members/";
+pub(super) const MEMBERS_PREFIX: &str = "cluster/members/";
 
 /// What a keeper tells its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,9 +114,9 @@ pub enum KeeperEvent {
     },
     /// The node map is new: its epoch is that of the process from now on.
     Map(Rc<NodeMap>),
-    /// The lease could not be kept: stop all nodes at once, as others may take over. What is not on
-    /// the disks yet is lost. Say of each node by [`Keeper::stopped`] when nothing of it goes on.
-    /// The keeper tries to come back, and tells again what to serve.
+    /// Others have taken over: drop all nodes. What is not on the disks yet is lost. Say of each
+    /// node by [`Keeper::stopped`] when nothing of it goes on. The keeper joins anew, and tells
+    /// again what to serve.
     Fenced,
 }
 
@@ -129,6 +154,8 @@ pub struct Keeper {
     duties: Rc<dyn Duties>,
     id: ProcessId,
     addresses: Rc<[String]>,
+    /// The length of leases.
+    lease: Duration,
     state: Rc<KeeperState>,
 }
 
@@ -153,19 +180,28 @@ struct KeeperState {
     /// Rings when a node was stopped.
     stopped: Bell,
     ending: Cell<bool>,
+    /// The lease cannot be renewed, which was said.
+    paused: Cell<bool>,
+    /// Incarnations of this process of which nothing goes on.
+    past: RefCell<BTreeSet<u64>>,
+    /// The incarnation by which the process returns, while that goes on.
+    returning: Cell<Option<MembershipLease>>,
+    /// Processes that live by the map and whose record is missing: the incarnation, and since when.
+    missing: RefCell<BTreeMap<ProcessId, (u64, Duration)>>,
 }
 
 impl Keeper {
-    /// Begins to keep the process `id`, reached at `addresses`, in tasks of `context`.
+    /// Begins to keep the process `id`, reached at `addresses`, by leases of the length `lease`, in
+    /// tasks of `context`.
     pub fn start(
         context: &Context,
         engine: Rc<dyn Coordination>,
-        id: ProcessId,
-        addresses: &[String],
+        (id, addresses): (ProcessId, &[String]),
+        lease: Duration,
         duties: Rc<dyn Duties>,
     ) -> Self {
-        let (context, state) = (context.clone(), Rc::default());
-        let keeper = Self { context, engine, duties, id, addresses: addresses.into(), state };
+        let (context, state, addresses) = (context.clone(), Rc::default(), addresses.into());
+        let keeper = Self { context, engine, duties, id, addresses, lease, state };
         let (living, looking) = (keeper.clone(), keeper.clone());
         keeper.context.task(async move { living.live().await });
         keeper.context.task(async move { looking.look_around().await });
@@ -211,8 +247,7 @@ impl Keeper {
             stopped.await;
         }
         if let Some(life) = self.drop_lease() {
-            // If this fails the lease ends by itself.
-            let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
+            self.leave_in_order(life).await;
         }
     }
 

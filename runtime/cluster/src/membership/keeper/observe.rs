@@ -1,5 +1,6 @@
 //! Seeing who is there, and proposing the next map.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,25 +8,29 @@ use futures::future::{Either, select};
 
 use super::{
     CALL_TIME_MAX, GATHER, Keeper, LOOK_EVERY, MAP_KEY, MEMBERS_PREFIX, PREFIX, PROPOSE_STEP,
-    PROPOSE_STEPS_MAX, RETRY_PAUSE,
+    PROPOSE_STEPS_MAX, RETRY_PAUSE, TAKE_OVER_PAUSE,
 };
 use crate::coordination::{
-    CoordinationError, Expect, Listing, RecordChange, Version, Watch, WriteOutcome,
+    CoordinationError, Expect, LeaseId, Listing, RecordChange, Version, Watch, WriteOutcome,
 };
-use crate::membership::map::{MemberRecord, NodeMap};
+use crate::membership::gone::{GONE_PREFIX, GoneRecord, gone_key};
+use crate::membership::map::{MemberRecord, NodeMap, Process, ProcessId};
 
 /// All that is known of the cluster at one instant.
-struct ClusterView {
-    map: NodeMap,
-    map_version: Version,
-    members: Vec<MemberRecord>,
+pub(super) struct ClusterView {
+    pub(super) map: NodeMap,
+    pub(super) map_version: Version,
+    pub(super) members: Vec<MemberRecord>,
+    /// Incarnations that have said that they answer nothing any more.
+    pub(super) silent: BTreeSet<u64>,
 }
 
 /// Reads a listing. What is no map or member is left alone: it is of another version of the
 /// program.
-fn view_in(listing: &Listing) -> Option<ClusterView> {
+pub(super) fn view_in(listing: &Listing) -> Option<ClusterView> {
     let mut map = None;
     let mut members = Vec::new();
+    let mut silent = BTreeSet::new();
     for (key, record) in &listing.records {
         if key == MAP_KEY {
             match NodeMap::from_record(&record.value) {
@@ -37,10 +42,16 @@ fn view_in(listing: &Listing) -> Option<ClusterView> {
                 Ok(member) => members.push(member),
                 Err(error) => tracing::error!(key, %error, "a member cannot be read"),
             }
+        } else if key.starts_with(GONE_PREFIX)
+            && let Ok(gone) = GoneRecord::from_record(&record.value)
+            && gone.is_silent
+        {
+            silent.insert(gone.incarnation);
         }
     }
     let (map, map_version) = map?;
-    Some(ClusterView { map, map_version, members })
+    members.retain(|member| !silent.contains(&member.incarnation));
+    Some(ClusterView { map, map_version, members, silent })
 }
 
 impl Keeper {
@@ -89,7 +100,9 @@ impl Keeper {
         // One reading at one instant: who saw members and map apart could take the living for dead.
         let listing = self.within(CALL_TIME_MAX, self.engine.list(PREFIX)).await?;
         let Some(view) = view_in(&listing) else { return Ok((listing.version, LOOK_EVERY)) };
+        self.note_missing(&view);
         self.adopt(view.map.clone());
+        self.refute(&listing).await;
         let wait = self.propose(&view).await;
         Ok((listing.version, wait))
     }
@@ -105,6 +118,48 @@ impl Keeper {
         self.look_to_duties();
     }
 
+    /// Notes since when the records of processes that live by the map are missing.
+    pub(super) fn note_missing(&self, view: &ClusterView) {
+        let now = self.context.now();
+        let mut missing = self.state.missing.borrow_mut();
+        let living = view.map.processes.iter().filter(|process| process.is_living());
+        let gone = living.filter(|process| !view.members.iter().any(|it| it.id == process.id));
+        *missing = gone
+            .map(|process| {
+                let before = missing.get(&process.id).filter(|it| it.0 == process.incarnation);
+                (process.id, before.copied().unwrap_or((process.incarnation, now)))
+            })
+            .collect();
+    }
+
+    /// When a process whose record is missing answers nothing any more for sure.
+    fn silent_at(&self, view: &ClusterView, id: ProcessId) -> Option<Duration> {
+        let (incarnation, since) = *self.state.missing.borrow().get(&id)?;
+        let is_silent = view.silent.contains(&incarnation);
+        Some(if is_silent { Duration::ZERO } else { since + TAKE_OVER_PAUSE })
+    }
+
+    /// The record of a process that lives by the map is missing, and that for long enough.
+    pub(super) fn is_silent(&self, view: &ClusterView, id: ProcessId) -> bool {
+        self.silent_at(view, id).is_some_and(|at| at <= self.context.now())
+    }
+
+    /// The members by which the next map is made: those that are there, and those that may still
+    /// answer; and when the first of these does not.
+    fn members_for_plan(&self, view: &ClusterView) -> (Vec<MemberRecord>, Duration) {
+        let (mut members, mut wait) = (view.members.clone(), LOOK_EVERY);
+        let now = self.context.now();
+        for process in view.map.processes.iter().filter(|process| process.is_living()) {
+            let rest = self.silent_at(view, process.id).map(|at| at.saturating_sub(now));
+            let Some(rest) = rest.filter(|rest| !rest.is_zero()) else { continue };
+            wait = wait.min(rest);
+            let (id, incarnation) = (process.id, process.incarnation);
+            let addresses = process.addresses.clone();
+            members.push(MemberRecord { id, incarnation, addresses, lease: LeaseId(0) });
+        }
+        (members, wait)
+    }
+
     /// Proposes the map that follows, if one is needed and it is our turn; when to look again.
     async fn propose(&self, view: &ClusterView) -> Duration {
         let Some(life) = self.valid_lease() else { return LOOK_EVERY };
@@ -112,30 +167,50 @@ impl Keeper {
         // Only we can say that we have settled a node; any process can propose the rest.
         let next = match settled {
             Some(next) => next,
-            None => match view.map.next(&view.members) {
-                None => {
+            None => {
+                let (members, silent_in) = self.members_for_plan(view);
+                let Some(next) = view.map.next(&members) else {
                     self.state.noticed.set(None);
-                    return LOOK_EVERY;
+                    return silent_in;
+                };
+                let wait = self.turn_in(view, life.begun);
+                if !wait.is_zero() {
+                    return wait.min(silent_in);
                 }
-                Some(next) => {
-                    let wait = self.turn_in(view, life.begun);
-                    if !wait.is_zero() {
-                        return wait.min(LOOK_EVERY);
-                    }
-                    next
-                }
-            },
+                next
+            }
         };
         let expect = Expect::Unchanged { since: view.map_version };
         let record = next.to_record();
         let write = self.engine.write(MAP_KEY, &record, expect, None);
         match self.within(CALL_TIME_MAX, write).await {
-            Ok(WriteOutcome::Done { .. }) => self.adopt(next),
+            Ok(WriteOutcome::Done { .. }) => {
+                self.adopt(next.clone());
+                self.note_gone(&view.map, &next).await;
+            }
             // Another process was faster, or the outcome is unknown: look again.
             Ok(WriteOutcome::Differs { .. }) => {}
             Err(error) => tracing::debug!(process = self.id.0, %error, "a map is not proposed"),
         }
         RETRY_PAUSE
+    }
+
+    /// Keeps since when processes are gone, for operators. A record that says more stays.
+    async fn note_gone(&self, before: &NodeMap, now: &NodeMap) {
+        let ended = before.processes.iter().filter(|process| process.is_living());
+        let ended =
+            ended.filter(|process| !now.process(process.id).is_some_and(|it| it.is_living()));
+        for Process { id, incarnation, .. } in ended {
+            let gone = GoneRecord::new(*incarnation, self.context.unix_time(), false);
+            let key = gone_key(*id);
+            let Ok(seen) = self.within(CALL_TIME_MAX, self.engine.get(&key)).await else { return };
+            let said = seen.as_ref().and_then(|seen| GoneRecord::from_record(&seen.value).ok());
+            if said.is_none_or(|said| said.incarnation != *incarnation) {
+                let (record, expect) = (gone.to_record(), Expect::still(seen.as_ref()));
+                let write = self.engine.write(&key, &record, expect, None);
+                let _ = self.within(CALL_TIME_MAX, write).await;
+            }
+        }
     }
 
     /// How long to wait until it is our turn to propose what follows this map.

@@ -1,6 +1,7 @@
 //! What every plan keeps, for many random histories of a cluster.
 
 use super::*;
+use crate::coordination::LeaseId;
 use runtime::seed::{Rng, with_seed};
 
 fn founders(count: u32, disks: u32) -> Vec<Founder> {
@@ -9,7 +10,8 @@ fn founders(count: u32, disks: u32) -> Vec<Founder> {
 }
 
 fn member(id: u32, incarnation: u64) -> MemberRecord {
-    MemberRecord { id: ProcessId(id), incarnation, addresses: vec![format!("host{id}:7000")] }
+    let (id, addresses) = (ProcessId(id), vec![format!("host{id}:7000")]);
+    MemberRecord { id, incarnation, addresses, lease: LeaseId(incarnation) }
 }
 
 /// Nodes that each living process has, that may have any.

@@ -1,0 +1,176 @@
+//! Rebuilding what the coordination engine holds of a cluster, from the disks.
+//!
+//! | record | after a complete loss | after an older copy of it was brought back |
+//! | --- | --- | --- |
+//! | the shape of the volume | from the superblocks | stays |
+//! | the node map | from the machine file, which process has which disks | stays, in a later epoch |
+//! | which disks and nodes were made | all: a blank disk is refused, not formatted | all |
+//! | what nodes handed over; who knows which map | none, as after a crash | none |
+//!
+//! The epoch becomes later than that of any disk, also of those on other hosts.
+
+use std::path::PathBuf;
+
+use blockio::Geometry;
+use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
+use cluster::membership::{self, CommandError, NodeMap, ProcessId};
+use runtime::wire::{from_bytes, to_bytes};
+use runtime::{Epoch, VolumeId};
+
+use super::bootstrap::{ClusterShape, ask};
+use super::member::{formatted_key, served_key};
+use super::supervisor::{ENDING_PREFIX, KNOWN_PREFIX};
+use super::{ClusterError, Engine, VOLUME_KEY, handed};
+use crate::VolumeError;
+use crate::superblocks::{FoundDisk, formatted_disks};
+
+/// The disks of one volume never differ by as many epochs.
+const EPOCH_STEP: u64 = 1 << 20;
+/// Attempts to raise the node map while others change it, too.
+const RAISES_MAX: u32 = 64;
+
+/// What was rebuilt.
+#[derive(Clone, Debug)]
+pub struct RecoveredCluster {
+    /// The shape of the volume.
+    pub geometry: Geometry,
+    /// The epoch of the node map now.
+    pub epoch: Epoch,
+    /// Disks on this host that told it.
+    pub disks: usize,
+    /// There was a node map, which was brought forward.
+    pub had_map: bool,
+}
+
+/// A disk in one of `directories`, and the volume that it belongs to.
+pub fn formatted_disk(directories: &[PathBuf]) -> Option<(PathBuf, VolumeId)> {
+    let mut found = directories.iter().flat_map(|directory| formatted_disks(directory));
+    found.next().map(|disk| (disk.path, disk.superblock.volume()))
+}
+
+/// Rebuilds the records of a cluster of this shape, of whose processes some have their directories
+/// on this host. No process may run.
+pub fn recover(
+    engine: &Engine,
+    shape: &ClusterShape,
+    directories: &[(ProcessId, PathBuf)],
+) -> Result<RecoveredCluster, VolumeError> {
+    let disks: Vec<(ProcessId, FoundDisk)> = directories
+        .iter()
+        .flat_map(|(id, directory)| formatted_disks(directory).into_iter().map(|disk| (*id, disk)))
+        .collect();
+    let geometry = check_disks(shape, &disks)?;
+    let epochs = disks.iter().map(|(_, disk)| disk.superblock.epoch);
+    let newest = epochs.max().unwrap_or_default();
+    let first = NodeMap::first(geometry.fs_nodes, &shape.founders);
+    let first = first.map_err(|error| ClusterError::Map(error.into()))?;
+    let (epoch, had_map) =
+        ask(
+            engine,
+            move |_, engine| async move { rebuild(&*engine, geometry, first, newest).await },
+        )?;
+    Ok(RecoveredCluster { geometry, epoch, disks: disks.len(), had_map })
+}
+
+/// All disks are of one volume, and with the processes that the machine file names.
+fn check_disks(
+    shape: &ClusterShape,
+    disks: &[(ProcessId, FoundDisk)],
+) -> Result<Geometry, ClusterError> {
+    let (_, first) = disks.first().ok_or(ClusterError::NoDisks)?;
+    let geometry = first.superblock.geometry;
+    for (id, FoundDisk { path, superblock }) in disks {
+        if superblock.geometry != geometry {
+            return Err(ClusterError::OtherVolume(path.clone(), superblock.volume()));
+        }
+        let founder = shape.founders.iter().find(|founder| founder.id == *id);
+        if !founder.is_some_and(|founder| founder.disks.contains(&superblock.disk_node)) {
+            return Err(ClusterError::OtherProcess(path.clone(), *id, superblock.disk_node));
+        }
+    }
+    let disk_nodes: usize = shape.founders.iter().map(|founder| founder.disks.len()).sum();
+    if disk_nodes == geometry.disk_nodes as usize && shape.fs_nodes == geometry.fs_nodes {
+        Ok(geometry)
+    } else {
+        Err(ClusterError::OtherShape(geometry.fs_nodes, geometry.disk_nodes))
+    }
+}
+
+async fn rebuild(
+    engine: &dyn Coordination,
+    geometry: Geometry,
+    first: NodeMap,
+    newest: Epoch,
+) -> Result<(Epoch, bool), ClusterError> {
+    let (members, _) = membership::presence(engine).await?;
+    if let Some(id) = members.keys().next() {
+        return Err(ClusterError::Runs(*id));
+    }
+    if let Some(record) = engine.get(VOLUME_KEY).await? {
+        let known: Geometry = from_bytes(&record.value).map_err(|_| ClusterError::Unreadable)?;
+        if known.volume != geometry.volume {
+            return Err(ClusterError::Shadowed(known.volume, geometry.volume));
+        }
+    }
+    let known = match membership::node_map(engine).await {
+        Ok(map) => Some(map),
+        Err(CommandError::NoMap) => None,
+        Err(error) => return Err(error.into()),
+    };
+    forget_handovers(engine).await?;
+    for prefix in [KNOWN_PREFIX, ENDING_PREFIX] {
+        remove_all(engine, prefix).await?;
+    }
+    engine.put(VOLUME_KEY, &to_bytes(&geometry)).await?;
+    for disk_node in 0..geometry.disk_nodes {
+        let key = served_key(disk_node);
+        // That it was served once is what matters: a blank disk is none that was never made.
+        engine.write(&key, &to_bytes(&Epoch(0)), Expect::Absent {}, None).await?;
+    }
+    for node in 0..geometry.fs_nodes {
+        engine.put(&formatted_key(node), &[1]).await?;
+    }
+    let after = known.as_ref().map_or(newest, |known| known.epoch.max(newest));
+    let next = known.as_ref().unwrap_or(&first).raised(Epoch(after.0 + EPOCH_STEP));
+    membership::replace(engine, known.as_ref(), &next).await?;
+    Ok((next.epoch, known.is_some()))
+}
+
+/// What nodes have handed over is of another time.
+async fn forget_handovers(engine: &dyn Coordination) -> Result<(), CoordinationError> {
+    remove_all(engine, handed::PREFIX).await
+}
+
+async fn remove_all(engine: &dyn Coordination, prefix: &str) -> Result<(), CoordinationError> {
+    for (key, _) in engine.list(prefix).await?.records {
+        if let WriteOutcome::Differs { .. } = engine.remove(&key, Expect::Any {}).await? {
+            return Err(CoordinationError::Busy);
+        }
+    }
+    Ok(())
+}
+
+/// The disks of a process were opened in the epoch `newest`, which the map does not know yet: an
+/// older copy of etcd was brought back. The map is raised above it, and so are all nodes.
+pub(super) fn raise(engine: &Engine, newest: Epoch) -> Result<(), VolumeError> {
+    ask(engine, move |_, engine| async move {
+        for _ in 0..RAISES_MAX {
+            let map = membership::node_map(&*engine).await?;
+            if map.epoch >= newest {
+                return Ok(());
+            }
+            tracing::warn!(
+                map = map.epoch.0,
+                disks = newest.0,
+                "etcd is older than the disks: the node map is raised above their epoch"
+            );
+            forget_handovers(&*engine).await?;
+            match membership::replace(&*engine, Some(&map), &map.raised(newest)).await {
+                // Another process has raised it, or joined.
+                Err(CommandError::Engine(error)) if error.is_transient() => {}
+                done => return Ok(done?),
+            }
+        }
+        Err(CoordinationError::Busy.into())
+    })
+}
