@@ -138,7 +138,8 @@ async fn rebuild(
 
 /// What nodes have handed over is of another time.
 async fn forget_handovers(engine: &dyn Coordination) -> Result<(), CoordinationError> {
-    remove_all(engine, handed::PREFIX).await
+    remove_all(engine, handed::PREFIX).await?;
+    remove_all(engine, handed::PARTS_PREFIX).await
 }
 
 async fn remove_all(engine: &dyn Coordination, prefix: &str) -> Result<(), CoordinationError> {
