@@ -70,13 +70,10 @@ impl ClientHandle {
         to: NodeId,
         call: C,
     ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + Send + 'static {
-        let request: <C::Protocol as Protocol>::Request = call.into();
         let caller = Caller { node: self.node, epoch: self.ingress.epoch() };
-        let class = request.class();
-        let (reply, answer) = oneshot::channel();
-        let ask = TypedRequest::<C::Protocol> { caller, request, reply };
-        self.ingress.send(Envelope::new(to, caller, class, Box::new(ask)));
-        answer.map(|reply| C::answer(reply.unwrap_or_else(|_| Undelivered::Lost.into())))
+        let (envelope, answer) = envelope(caller, to, call);
+        self.ingress.send(envelope);
+        answer
     }
 
     /// The numbers of the client and of its calls, if all who use this handle are one client.
@@ -93,6 +90,20 @@ impl ClientHandle {
     pub fn fs_nodes(&self) -> u32 {
         self.ingress.fs_nodes()
     }
+}
+
+/// `call` on its way to `to`, and the future that brings the answer.
+pub fn envelope<C: Call>(
+    caller: Caller,
+    to: NodeId,
+    call: C,
+) -> (Envelope, impl Future<Output = Result<C::Reply, ErrorOf<C>>> + Send + 'static) {
+    let request: <C::Protocol as Protocol>::Request = call.into();
+    let class = request.class();
+    let (reply, answer) = oneshot::channel();
+    let ask = TypedRequest::<C::Protocol> { caller, request, reply };
+    let answer = answer.map(|reply| C::answer(reply.unwrap_or_else(|_| Undelivered::Lost.into())));
+    (Envelope::new(to, caller, class, Box::new(ask)), answer)
 }
 
 impl Spawn for ClientHandle {

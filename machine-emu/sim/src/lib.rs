@@ -37,6 +37,7 @@
 //! | `programs/` | workload: programs that use the client |
 //! | `nfs/` | two workloads: NFS clients of version 3 and of 4.1, and gateways on the nodes |
 //! | `emulated/` | a volume on the J-Machine: checkpoints on its mesh, the gateway at its host |
+//! | `remote/` | workload: clients on other hosts, whose links break |
 //! | `members/` | workload: processes that come, go and take over |
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
@@ -64,6 +65,7 @@ pub mod quiet;
 mod random;
 mod registers;
 mod regressions;
+mod remote;
 mod report;
 mod requests;
 pub mod schedule;
@@ -133,11 +135,13 @@ pub enum Workload {
     Members,
     /// NFS clients with sessions, open files and locks.
     Nfs4,
+    /// Native clients on other hosts.
+    Remote,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -152,6 +156,7 @@ impl Workload {
         Self::OpenUnlinked,
         Self::Members,
         Self::Nfs4,
+        Self::Remote,
     ];
 
     /// The name by which it is chosen.
@@ -171,6 +176,7 @@ impl Workload {
             Self::OpenUnlinked => "open-unlinked",
             Self::Members => "members",
             Self::Nfs4 => "nfs4",
+            Self::Remote => "remote",
         }
     }
 
@@ -198,6 +204,7 @@ impl Workload {
                     | Self::Client
                     | Self::Nfs
                     | Self::Nfs4
+                    | Self::Remote
                     | Self::Damage
                     | Self::OpenUnlinked
             ),
@@ -413,6 +420,9 @@ fn drive<'a>(
         Workload::Client => programs::run(harness, habits, planted).boxed_local(),
         Workload::Nfs => nfs::run(harness, habits, planted).boxed_local(),
         Workload::Nfs4 => nfs::run_v4(harness, habits).boxed_local(),
+        Workload::Remote => {
+            remote::run(harness, clients, rounds, round_ms.min(3_000)).boxed_local()
+        }
         Workload::Members => unreachable!("it has a world of its own"),
         Workload::OpenUnlinked => {
             open_unlinked::run(harness, clients, rounds, round_ms).boxed_local()

@@ -118,6 +118,11 @@ fn nfs_clients_with_sessions_are_answered_once_and_have_their_locks_alone() {
 }
 
 #[test]
+fn clients_on_other_hosts_survive_broken_links() {
+    gate(Workload::Remote);
+}
+
+#[test]
 fn damaged_disks_cost_errors_and_never_wrong_bytes() {
     gate(Workload::Damage);
 }

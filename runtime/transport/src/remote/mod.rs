@@ -17,10 +17,12 @@
 //! | `volume_links.rs` | the node map, and the choice of the link |
 //! | `process_link.rs` | the calls to one process |
 //! | `contact.rs` | how a connection is made and greeted |
+//! | `link_handle.rs` | the same for code on that thread |
 //! | `environment.rs` | what all this needs of its host |
 
 mod contact;
 mod environment;
+mod link_handle;
 mod process_link;
 mod volume_links;
 
@@ -44,6 +46,7 @@ use tokio::task::LocalSet;
 
 pub use self::environment::ClientEnvironment;
 use self::environment::TokioEnvironment;
+pub use self::link_handle::LinkHandle;
 pub use self::volume_links::VolumeLinks;
 
 /// Requests of other threads on their way to the thread of the client, at most; past it the answer

@@ -54,7 +54,7 @@ pub struct VolumeLinks {
     is_checking: Cell<bool>,
     /// Calls that wait for their next try.
     resting: Cell<usize>,
-    state: Arc<ClientState>,
+    pub(super) state: Arc<ClientState>,
     pub(super) is_closed: Cell<bool>,
 }
 
