@@ -1,12 +1,14 @@
 //! Appends: a request whose reply is lost is sent again, and done once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fileio::protocol::{Append, Appended, Error};
+use bytes::Bytes;
+use fileio::protocol::{Append, Appended, Credentials, Error, Handle};
 use runtime::Spawn;
 use runtime::protocol::Undelivered;
 
-use crate::leases::Leases;
+use crate::unsynced::{UnsyncedMark, UnsyncedWrites};
 
 /// Attempts of an append whose reply was lost.
 const TRIES_MAX: u32 = 12;
@@ -14,23 +16,34 @@ const TRIES_MAX: u32 = 12;
 /// The first pause before that; each later one is twice as long.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Sends an append to the node of its file, until its outcome is known. If a node has restarted and
-/// the outcome is unknown, the error is [`Undelivered::Lost`].
+/// Sends an append to the node of its file, until its outcome is known, and keeps it until it is
+/// durable. It is done once, also if the node restarts meanwhile.
 pub async fn append<S: Spawn>(
     machine: &S,
-    leases: &Leases,
-    mut request: Append,
+    unsynced: &Arc<UnsyncedWrites>,
+    mark: &UnsyncedMark,
+    who: &Arc<Credentials>,
+    (file, data): (Handle, Vec<Bytes>),
 ) -> Result<Appended, Error> {
+    unsynced.wait_for_replay(file).await;
+    let open = unsynced.open_append();
+    let (call, acknowledged) = (open.call(), open.acknowledged());
+    let kept = data.clone();
+    let mut request = Append { who: (**who).clone(), call, again: false, acknowledged, file, data };
     let lost = Error::from(Undelivered::Lost);
-    let lease = leases.lease_of(request.file, machine.fs_nodes());
     let (mut pause, mut failure) = (PAUSE, lost);
     for _ in 1..TRIES_MAX {
         match fileio::client::ask(machine, request.clone()).await {
-            Err(error) if error == lost => (request.sent_under, failure) = (Some(lease), lost),
+            Ok(appended) => {
+                let place = (file, appended.offset, kept);
+                unsynced.note_append(machine, mark, who, place, &appended.written).await;
+                return Ok(appended);
+            }
+            Err(error) if error == lost => (request.again, failure) = (true, lost),
             // If not this time, then perhaps before.
-            Err(error) if error.not_applied() && request.sent_under.is_some() => {}
+            Err(error) if error.not_applied() && request.again => {}
             Err(error) if error.not_applied() => failure = error,
-            done => return done,
+            Err(error) => return Err(error),
         }
         machine.sleep(pause).await;
         pause *= 2;

@@ -75,7 +75,9 @@ impl Volume {
         who: Credentials,
         machine: impl Send + Sync + std::fmt::Debug + 'static,
     ) -> Self {
-        Self { machine: Some(Arc::new(machine)), ..Self::new(client_handle, who) }
+        // What ends its nodes ends this process: nothing is left to send again.
+        let file_system = FileSystem::new(client_handle, who, random_client()).retaining(0);
+        Self { machine: Some(Arc::new(machine)), file_system }
     }
 
     /// Has this process opened the volume itself, without a server?

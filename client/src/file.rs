@@ -2,12 +2,11 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Allocate, Append, Commit, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle,
-    PunchHole, Read, Seek, SeekTarget, SetAttributes, TRANSFER_MAX, Write,
+    Allocate, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle, Read, Seek, SeekTarget,
+    SetAttributes, TRANSFER_MAX,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{Spawn, Undelivered};
@@ -16,6 +15,7 @@ use crate::error::{Cause, Error};
 use crate::leases::OpenFileGuard;
 use crate::options::OpenOptions;
 use crate::session::ClientSession;
+use crate::unsynced::UnsyncedMark;
 use crate::{Attributes, Change};
 
 /// Pieces of one transfer that are under way at once, at most.
@@ -30,7 +30,7 @@ pub struct File<S: Spawn> {
     path: Arc<[u8]>,
     pub(crate) handle: Handle,
     options: OpenOptions,
-    unsynced: Arc<UnsyncedBytes>,
+    unsynced: Arc<UnsyncedMark>,
     /// The number of this opening, which identifies its locks and those of its clones.
     pub(crate) id: u64,
     _guard: Arc<OpenFileGuard<S>>,
@@ -122,7 +122,8 @@ impl<S: Spawn> File<S> {
         while done < length {
             let (offset, length) = (offset + u64::from(done), length - done);
             let read = Read { who: who.clone(), file: self.handle, offset, length };
-            let read = self.session.ask(read).await?;
+            let unsynced = self.session.unsynced();
+            let read = unsynced.read(self.machine(), self.handle, read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count as u64 > u64::from(length) {
                 return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
@@ -152,8 +153,8 @@ impl<S: Spawn> File<S> {
 
     /// Writes `data` at the end of the file and returns the new end. Appends of many clients never
     /// overlap. Up to [`TRANSFER_MAX`] bytes are contiguous; a longer append may have those of
-    /// others between its pieces. A request whose reply is lost is sent again; if a node has
-    /// restarted and the outcome is unknown, the error is [`Undelivered::Lost`].
+    /// others between its pieces. A request whose reply is lost is sent again and done once, also
+    /// if the node has restarted meanwhile.
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
         let mut rest = data.into();
         let appended = async {
@@ -172,11 +173,9 @@ impl<S: Spawn> File<S> {
 
     /// Where it was put.
     async fn append_piece(&self, piece: Bytes) -> Result<u64, Cause> {
-        let (who, file, call, data) =
-            (self.session.who(), self.handle, self.session.call(), vec![piece]);
-        let append = Append { who, call, sent_under: None, file, data };
-        let appended = crate::append(self.machine(), self.session.leases(), append).await?;
-        self.note_unsynced(appended.written.write_verifier);
+        let (unsynced, user) = (self.session.unsynced(), self.session.user());
+        let place = (self.handle, vec![piece]);
+        let appended = crate::append(self.machine(), unsynced, &self.unsynced, user, place).await?;
         Ok(appended.offset)
     }
 
@@ -200,38 +199,26 @@ impl<S: Spawn> File<S> {
     }
 
     pub(crate) async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
-        let (who, data) = (self.session.who(), vec![piece]);
-        let write = Write { who, file: self.handle, offset, data, durable: false };
-        let written = self.session.ask(write).await?;
-        self.note_unsynced(written.write_verifier);
+        let (unsynced, user) = (self.session.unsynced(), self.session.user());
+        let place = (self.handle, offset, vec![piece]);
+        unsynced.write(self.machine(), &self.unsynced, user, place).await?;
         Ok(())
     }
 
-    /// A write was answered with this verifier.
-    pub(crate) fn note_unsynced(&self, write_verifier: u64) {
-        self.unsynced.note(write_verifier);
+    /// What of this opening, and its clones, is not synced.
+    pub(crate) fn unsynced_mark(&self) -> &UnsyncedMark {
+        &self.unsynced
     }
 
     /// Makes all writes to the file durable, those of other clients too.
     ///
-    /// Reports once if writes through this opening of the file, or a clone of it, since the last
-    /// call are lost because a node has restarted: then all of them have to be repeated.
+    /// What a node that has crashed has lost is sent again, see [`unsynced`](crate::unsynced). If
+    /// that is not possible, this reports once that writes since the last call through this opening
+    /// of the file, or a clone of it, are lost: then all of them have to be repeated.
     pub async fn sync(&self) -> Result<(), Error> {
-        let before = self.unsynced.take();
-        let committed = self.session.ask(Commit { file: self.handle }).await;
-        let outcome = match committed {
-            Ok(committed) if before.is_none_or(|before| before == committed.write_verifier) => {
-                Ok(())
-            }
-            Ok(_) => Err(FileIoError::LostWrites {}.into()),
-            Err(cause) => {
-                if let Some(before) = before {
-                    self.unsynced.note_first(before);
-                }
-                Err(cause)
-            }
-        };
-        outcome.map_err(Error::of("sync", &self.path))
+        let unsynced = self.session.unsynced();
+        let synced = unsynced.sync(self.machine(), &self.unsynced, self.handle).await;
+        synced.map_err(|error| Error::of("sync", &self.path)(Cause::from(error)))
     }
 
     /// Cuts the file, or lengthens it by a hole.
@@ -245,10 +232,9 @@ impl<S: Spawn> File<S> {
     pub async fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
         let punched = async {
             self.check_writable()?;
-            let (who, file) = (self.session.who(), self.handle);
-            let call = PunchHole { who, file, offset, length, durable: false };
-            let punched = self.session.ask(call).await?;
-            self.note_unsynced(punched.write_verifier);
+            let (unsynced, user) = (self.session.unsynced(), self.session.user());
+            let place = (self.handle, offset, length);
+            unsynced.punch(self.machine(), &self.unsynced, user, place).await?;
             Ok(())
         };
         punched.await.map_err(|cause: Cause| Error::of("make a hole in", &self.path)(cause))
@@ -293,42 +279,30 @@ impl<S: Spawn> File<S> {
 
     async fn seek(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>, Error> {
         let call = Seek { who: self.session.who(), file: self.handle, offset, target };
+        let (machine, user) = (self.machine(), self.session.user());
+        // A failure is that of the next request, too.
+        let _ = self.session.unsynced().refresh(machine, self.handle, user).await;
         self.session.ask(call).await.map_err(Error::of("seek in", &self.path))
     }
 
     /// Changes attributes.
     pub async fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
         let (who, file) = (self.session.who(), self.handle);
-        let change = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
+        // A cut is not sent again after a crash: it is durable when it is answered.
+        let durable = change.size.is_some();
+        let change = SetAttributes { who, file, change, only_if_ctime: None, durable };
         self.session.ask(change).await.map_err(Error::of("change", &self.path))
     }
 
     /// What is known of the file.
     pub async fn metadata(&self) -> Result<Attributes, Error> {
+        let (machine, user) = (self.machine(), self.session.user());
+        let refreshed = self.session.unsynced().refresh(machine, self.handle, user).await;
+        if let Ok(Some(known)) = refreshed {
+            return Ok(known.attributes);
+        }
         let attributes = self.session.ask(GetAttributes { file: self.handle }).await;
         attributes.map_err(Error::of("look up", &self.path))
-    }
-}
-
-/// The write verifier with which the first write since the last sync was answered. If that write is
-/// there, so are all later ones that are not told to be lost; 0 if there is none.
-#[derive(Debug, Default)]
-struct UnsyncedBytes(AtomicU64);
-
-impl UnsyncedBytes {
-    fn note(&self, write_verifier: u64) {
-        // Two verifiers since the last sync: one of them is wrong, and the first stays.
-        let _ = self.0.compare_exchange(0, write_verifier, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// A sync has failed: what it should have covered is still to be synced.
-    fn note_first(&self, write_verifier: u64) {
-        self.0.store(write_verifier, Ordering::Relaxed);
-    }
-
-    fn take(&self) -> Option<u64> {
-        let first = self.0.swap(0, Ordering::Relaxed);
-        (first != 0).then_some(first)
     }
 }
 

@@ -49,6 +49,15 @@ impl<S: Spawn> FileSystem<S> {
         Self { session: ClientSession::new(machine, who, calls) }
     }
 
+    /// Keeps at most `bytes_max` bytes of unsynced writes, to send them again if a server crashes;
+    /// with 0, and without this call, none: a loss is only reported. To be called before files
+    /// are opened.
+    #[must_use]
+    pub fn retaining(mut self, bytes_max: usize) -> Self {
+        self.session.retain(bytes_max);
+        self
+    }
+
     /// What the requests are sent from.
     pub fn machine(&self) -> &S {
         self.session.machine()
@@ -399,11 +408,17 @@ impl<S: Spawn> FileSystem<S> {
         self.session.ask(GetSpace {}).await.map_err(Error::of("ask for the space of", b"/"))
     }
 
-    /// Makes all earlier changes durable, of all clients.
+    /// Makes all earlier changes durable, of all clients. Reports once if writes of this client are
+    /// lost because a node has restarted.
     pub async fn sync(&self) -> Result<(), Error> {
         self.wait_for_closes().await;
+        let unsynced = self.session.unsynced();
+        let synced = unsynced.sync_all(self.session.machine()).await;
+        synced.map_err(|error| Error::of("sync", b"/")(Cause::from(error)))?;
         let nodes = stream::iter((0..self.session.machine().fs_nodes()).map(NodeId::fs));
-        let flushed = nodes.map(|node| self.flush(node)).buffer_unordered(FLUSHES_CONCURRENCY_MAX);
+        let flushed = nodes
+            .map(|node| flush(self.session.machine(), node))
+            .buffer_unordered(FLUSHES_CONCURRENCY_MAX);
         let results: Vec<Result<(), Cause>> = flushed.collect().await;
         results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
     }
@@ -423,15 +438,16 @@ impl<S: Spawn> FileSystem<S> {
     pub(crate) async fn wait_for_closes(&self) {
         self.session.leases().wait_for_closes(self.session.machine()).await;
     }
+}
 
-    async fn flush(&self, node: NodeId) -> Result<(), Cause> {
-        const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
-        for _ in 1..FLUSH_ATTEMPTS_MAX {
-            match self.session.machine().spawn(node, Flush {}).await {
-                Err(error) if error.is_busy() => self.session.machine().sleep(PAUSE).await,
-                answer => return Ok(answer?),
-            }
+/// Makes everything of one node durable.
+async fn flush<S: Spawn>(machine: &S, node: NodeId) -> Result<(), Cause> {
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+    for _ in 1..FLUSH_ATTEMPTS_MAX {
+        match machine.spawn(node, Flush {}).await {
+            Err(error) if error.is_busy() => machine.sleep(PAUSE).await,
+            answer => return Ok(answer?),
         }
-        Ok(self.session.machine().spawn(node, Flush {}).await?)
     }
+    Ok(machine.spawn(node, Flush {}).await?)
 }

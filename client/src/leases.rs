@@ -163,11 +163,6 @@ impl Leases {
         self.calls.next()
     }
 
-    /// The lease of this client at a file's node, as far as it is known; 0 if it has none.
-    pub(crate) fn lease_of(&self, file: Handle, fs_nodes: u32) -> u64 {
-        self.open().leases.get(&ino_node(file.ino, fs_nodes)).copied().unwrap_or(0)
-    }
-
     fn open(&self) -> MutexGuard<'_, LeaseState> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

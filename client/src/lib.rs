@@ -30,6 +30,7 @@
 //! | `list.rs` | many regions of a file in one call |
 //! | `lock.rs` | locks of byte ranges |
 //! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it; by handle, too |
+//! | `unsynced.rs`, `unsynced/` | writes that are kept until they are durable, and sent again |
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
@@ -53,6 +54,7 @@ pub mod root_keys;
 mod session;
 pub mod stream;
 mod tree;
+pub mod unsynced;
 pub mod volume;
 mod walk;
 pub mod xattrs;

@@ -72,7 +72,8 @@ impl<S: Spawn> File<S> {
         let (who, file, skip) = (self.session.who(), self.handle, asked.start);
         let length = (asked.end - asked.start) as u32;
         let read = ReadList { who, file, regions: part, skip, length };
-        let data = self.session.ask(read).await?.data;
+        let unsynced = self.session.unsynced();
+        let data = unsynced.read(self.machine(), self.handle, read).await?.data;
         if data.iter().map(Bytes::len).sum::<usize>() > length as usize {
             return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
         }
@@ -138,8 +139,8 @@ impl<S: Spawn> File<S> {
         let (part, asked) = regions.part(window);
         let (who, file, skip) = (self.session.who(), self.handle, asked.start);
         let write = WriteList { who, file, regions: part, skip, data, durable: false };
-        let written = self.session.ask(write).await?;
-        self.note_unsynced(written.write_verifier);
+        let (unsynced, user) = (self.session.unsynced(), self.session.user());
+        unsynced.write_list(self.machine(), self.unsynced_mark(), user, write).await?;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use runtime::{Call, Spawn};
 
 use crate::error::Cause;
 use crate::leases::Leases;
+use crate::unsynced::UnsyncedWrites;
 use crate::walk::handle_of;
 use crate::{Attributes, Change, Credentials};
 
@@ -17,11 +18,14 @@ pub(crate) struct ClientSession<S> {
     machine: S,
     who: Arc<Credentials>,
     leases: Arc<Leases>,
+    unsynced: Arc<UnsyncedWrites>,
 }
 
 impl<S: Spawn> ClientSession<S> {
     pub(crate) fn new(machine: S, who: Credentials, calls: Arc<CallNumbers>) -> Self {
-        Self { machine, who: Arc::new(who), leases: Arc::new(Leases::new(calls)) }
+        let leases = Arc::new(Leases::new(calls));
+        let unsynced = Arc::new(UnsyncedWrites::new(0, leases.clone()));
+        Self { machine, who: Arc::new(who), leases, unsynced }
     }
 
     pub(crate) fn machine(&self) -> &S {
@@ -43,7 +47,22 @@ impl<S: Spawn> ClientSession<S> {
         change: Change,
     ) -> Result<Attributes, Cause> {
         let (who, file) = (self.who(), handle_of(attributes));
-        self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable: false }).await
+        let durable = change.size.is_some();
+        self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable }).await
+    }
+
+    /// Keeps at most `bytes_max` bytes of unsynced writes.
+    pub(crate) fn retain(&mut self, bytes_max: usize) {
+        self.unsynced = Arc::new(UnsyncedWrites::new(bytes_max, self.leases.clone()));
+    }
+
+    pub(crate) fn unsynced(&self) -> &Arc<UnsyncedWrites> {
+        &self.unsynced
+    }
+
+    /// The user, shared.
+    pub(crate) fn user(&self) -> &Arc<Credentials> {
+        &self.who
     }
 
     pub(crate) fn leases(&self) -> &Arc<Leases> {

@@ -1,10 +1,10 @@
 //! The inode table: inodes, until the kernel forgets them, open files, and lock owners.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use client::protocol::{Attributes, Credentials, Handle, ROOT};
+use client::unsynced::UnsyncedMark;
 use fuser::{INodeNo, Notifier};
 use runtime::Table;
 
@@ -40,10 +40,9 @@ struct KernelInode {
 pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
     /// Who opened it: the program may use it later as another user, or pass it to one.
-    pub(crate) opener: Credentials,
-    /// The write verifier of the first write since the last sync; 0 if there is none. If that write
-    /// survives, so do all later ones that are not reported lost.
-    unsynced: AtomicU64,
+    pub(crate) opener: Arc<Credentials>,
+    /// What was written through it since the last sync.
+    pub(crate) unsynced: UnsyncedMark,
     /// Owners that may have locks through this open file.
     owners: Mutex<BTreeSet<u64>>,
 }
@@ -84,7 +83,8 @@ impl InodeTable {
 
     /// Adds an open file and returns its number.
     pub(crate) fn open(&self, handle: Handle, opener: Credentials) -> u64 {
-        let (unsynced, owners) = (AtomicU64::new(0), Mutex::default());
+        let (unsynced, owners) = (UnsyncedMark::default(), Mutex::default());
+        let opener = Arc::new(opener);
         let file = Arc::new(OpenFile { handle, opener, unsynced, owners });
         let mut tables = self.tables();
         tables.last_file += 1;
@@ -153,25 +153,6 @@ impl OpenFile {
     pub(crate) fn lockers(&self) -> Vec<u64> {
         self.owners().iter().copied().collect()
     }
-
-    /// Records the verifier of a write.
-    pub(crate) fn note_write(&self, write_verifier: u64) {
-        // If there are two since the last sync, writes were lost: keeping the first reports that.
-        let _ = self.unsynced.compare_exchange(0, write_verifier, Relaxed, Relaxed);
-    }
-
-    /// Begins a sync; returns the verifier that it must find.
-    pub(crate) fn take_unsynced(&self) -> Option<u64> {
-        let first = self.unsynced.swap(0, Relaxed);
-        (first != 0).then_some(first)
-    }
-
-    /// The sync has failed: its writes are still unsynced.
-    pub(crate) fn restore_unsynced(&self, first: Option<u64>) {
-        if let Some(first) = first {
-            self.unsynced.store(first, Relaxed);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -198,23 +179,6 @@ mod tests {
         inodes.forget(9, 1);
         assert_eq!(inodes.handle(9), None);
         inodes.forget(9, 1);
-    }
-
-    #[test]
-    fn the_first_unsynced_write_stays_until_a_sync_succeeds() {
-        let inodes = InodeTable::default();
-        let number = inodes.open(Handle { ino: 9, generation: 4 }, Credentials::root());
-        let open = inodes.file(number).unwrap();
-        assert_eq!(open.take_unsynced(), None);
-        open.note_write(7);
-        open.note_write(8);
-        let first = open.take_unsynced();
-        assert_eq!(first, Some(7));
-        open.note_write(8);
-        open.restore_unsynced(first);
-        assert_eq!(open.take_unsynced(), Some(7));
-        inodes.close(number);
-        assert!(inodes.file(number).is_none());
     }
 
     #[test]

@@ -10,8 +10,8 @@ mod xattrs;
 
 use std::sync::Arc;
 
-use client::leases::Leases;
-use client::protocol::{Attributes, GetAttributes, Handle, Space};
+use client::protocol::{Attributes, Handle, Space};
+use client::unsynced::UnsyncedWrites;
 use runtime::Spawn;
 
 pub(crate) use self::attributes::AccessMask;
@@ -36,10 +36,12 @@ pub(crate) struct MountOperations<S> {
 }
 
 impl<S: Spawn> MountOperations<S> {
-    /// Operations that send requests from `machine`; `leases` has their open files.
-    pub(crate) fn new(machine: S, leases: Arc<Leases>, inodes: Arc<InodeTable>) -> Self {
+    /// Operations that send requests from `machine`; `unsynced` has the writes of the mount, and
+    /// its open files.
+    pub(crate) fn new(machine: S, unsynced: Arc<UnsyncedWrites>, inodes: Arc<InodeTable>) -> Self {
         let callers = CallerWatch::default();
-        Self { volume: VolumeClient { machine, leases }, inodes, callers }
+        let leases = unsynced.leases().clone();
+        Self { volume: VolumeClient { machine, leases, unsynced }, inodes, callers }
     }
 
     /// The file with an inode number of the kernel.
@@ -49,7 +51,7 @@ impl<S: Spawn> MountOperations<S> {
 
     /// The attributes of a file.
     pub(crate) async fn get_attributes(&self, ino: u64) -> KernelResult<Attributes> {
-        Ok(self.volume.request(GetAttributes { file: self.handle(ino)? }).await?)
+        Ok(self.volume.attributes(self.handle(ino)?).await?)
     }
 
     /// The space of the volume.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::leases::{LeaseReply, Leases, OpenFileGuard};
 use client::protocol::{
-    Append, Appended, Attributes, CallId, Change, Credentials, Error, FileIo, GetAttributes,
-    Handle, Kind, SetAttributes,
+    Appended, Attributes, CallId, Change, Credentials, Error, FileIo, GetAttributes, Handle, Kind,
+    SetAttributes,
 };
+use client::unsynced::{UnsyncedMark, UnsyncedWrites, Verified};
 use runtime::{Call, Spawn};
 
 use crate::translate::{KernelError, KernelResult};
@@ -22,6 +23,8 @@ const GROUP_EXECUTE: u32 = 0o010;
 pub(crate) struct VolumeClient<S> {
     pub(crate) machine: S,
     pub(crate) leases: Arc<Leases>,
+    /// Writes that are not durable yet.
+    pub(crate) unsynced: Arc<UnsyncedWrites>,
 }
 
 impl<S: Spawn> VolumeClient<S> {
@@ -51,8 +54,8 @@ impl<S: Spawn> VolumeClient<S> {
         }
     }
 
-    /// The same for a request that changes `file`.
-    pub(crate) async fn change_as_opener<C>(
+    /// The same for a read of `file`, which shows all writes of this mount.
+    pub(crate) async fn read_as_opener<C>(
         &self,
         opener: &Credentials,
         file: Handle,
@@ -60,40 +63,54 @@ impl<S: Spawn> VolumeClient<S> {
     ) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = FileIo> + Clone,
+        C::Reply: Verified,
     {
-        match self.request(call(opener.clone())).await {
+        match self.unsynced.read(&self.machine, file, call(opener.clone())).await {
             Err(Error::AccessDenied {}) if opener.uid != ROOT_UID => {
-                // A change by root would keep these bits, which a change by another user clears.
-                self.drop_setid(file).await?;
-                self.request(call(Credentials::root())).await
+                self.unsynced.read(&self.machine, file, call(Credentials::root())).await
             }
             answer => answer,
         }
     }
 
-    /// Appends `data` to `file` with the rights of the one who opened it; returns where it is, and
-    /// the write verifier.
-    pub(crate) async fn append_as_opener(
+    /// The same for a `change` of the content of `file`.
+    pub(crate) async fn change_as_opener<T>(
         &self,
-        opener: &Credentials,
+        opener: &Arc<Credentials>,
         file: Handle,
-        data: Bytes,
-    ) -> Result<Appended, Error> {
-        let append = |who| {
-            let (call, data) = (self.call(), vec![data.clone()]);
-            client::append(
-                &self.machine,
-                &self.leases,
-                Append { who, call, sent_under: None, file, data },
-            )
-        };
-        match append(opener.clone()).await {
+        change: impl AsyncFn(&Arc<Credentials>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match change(opener).await {
             Err(Error::AccessDenied {}) if opener.uid != ROOT_UID => {
+                // A change by root would keep these bits, which a change by another user clears.
                 self.drop_setid(file).await?;
-                append(Credentials::root()).await
+                change(&Arc::new(Credentials::root())).await
             }
             answer => answer,
         }
+    }
+
+    /// The attributes of a file, with all writes of this mount.
+    pub(crate) async fn attributes(&self, file: Handle) -> Result<Attributes, Error> {
+        let root = Arc::new(Credentials::root());
+        match self.unsynced.refresh(&self.machine, file, &root).await {
+            Ok(Some(known)) => Ok(known.attributes),
+            _ => self.request(GetAttributes { file }).await,
+        }
+    }
+
+    /// Appends `data` to `file` with the rights of the one who opened it; returns where it is.
+    pub(crate) async fn append_as_opener(
+        &self,
+        opener: &Arc<Credentials>,
+        (file, mark): (Handle, &UnsyncedMark),
+        data: Bytes,
+    ) -> Result<Appended, Error> {
+        let append = async |who: &Arc<Credentials>| {
+            let place = (file, vec![data.clone()]);
+            client::append(&self.machine, &self.unsynced, mark, who, place).await
+        };
+        self.change_as_opener(opener, file, append).await
     }
 
     /// Clears the set-user-id and set-group-id bits of a regular file.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use client::leases::Leases;
+use client::unsynced::UnsyncedWrites;
 use futures::StreamExt as _;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::{LocalBoxFuture, select};
@@ -29,25 +30,29 @@ pub struct Worker<S> {
 pub struct WorkerTasks<S> {
     queue: UnboundedReceiver<WorkerTask<S>>,
     inodes: Arc<InodeTable>,
-    leases: Arc<Leases>,
+    unsynced: Arc<UnsyncedWrites>,
 }
 
 /// Creates `count` workers of one mount, each with its tasks for [`serve`]. `calls` numbers the
 /// calls, open files and locks of the mount: no other client of the volume may have its number.
 pub fn workers<S>(count: usize, calls: Arc<CallNumbers>) -> Vec<(Worker<S>, WorkerTasks<S>)> {
     let (inodes, leases) = (Arc::<InodeTable>::default(), Arc::new(Leases::new(calls)));
+    let unsynced = Arc::new(UnsyncedWrites::new(0, leases));
     let worker = |_| {
         let (sender, receiver) = mpsc::unbounded();
         let worker = Worker { tasks: sender, inodes: inodes.clone() };
-        (worker, WorkerTasks { queue: receiver, inodes: inodes.clone(), leases: leases.clone() })
+        (
+            worker,
+            WorkerTasks { queue: receiver, inodes: inodes.clone(), unsynced: unsynced.clone() },
+        )
     };
     (0..count).map(worker).collect()
 }
 
 /// Runs a worker until the mount has ended. `machine` sends requests to the volume.
 pub async fn serve<S: Spawn>(machine: S, tasks: WorkerTasks<S>) {
-    let WorkerTasks { queue, inodes, leases } = tasks;
-    let operations = Rc::new(MountOperations::new(machine, leases, inodes));
+    let WorkerTasks { queue, inodes, unsynced } = tasks;
+    let operations = Rc::new(MountOperations::new(machine, unsynced, inodes));
     let tasks = queue.for_each_concurrent(None, |task| task(operations.clone()));
     let callers = operations.callers.look(&operations.volume.machine);
     select(pin!(tasks), pin!(callers)).await;

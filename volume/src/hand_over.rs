@@ -37,7 +37,7 @@ impl NodeHandover {
     #[must_use]
     pub fn without_holders(&self) -> Self {
         let meta = MetaHandover { held: Vec::new(), grace_below: u64::MAX, ..self.meta.clone() };
-        Self { files: FilesHandover::unknown(), meta, ..self.clone() }
+        Self { files: self.files.without_holders(), meta, ..self.clone() }
     }
 
     /// To be called right after the cache of the resumed node is served, before any await.

@@ -332,7 +332,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 |pick| Append {
                     who: who.clone(),
                     call,
-                    sent_under: None,
+                    again: false,
+                    acknowledged: 0,
                     file: pick(one),
                     data: data.clone()
                 },

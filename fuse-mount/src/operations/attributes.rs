@@ -1,5 +1,7 @@
 //! Attributes: changes, permissions, targets of symbolic links.
 
+use std::sync::Arc;
+
 use client::protocol::{Attributes, Change, Credentials, ReadLink, SetAttributes};
 use runtime::Spawn;
 
@@ -30,10 +32,13 @@ impl<S: Spawn> MountOperations<S> {
             file,
             change: change.clone(),
             only_if_ctime: None,
-            durable: false,
+            // A cut is not sent again after a crash.
+            durable: change.size.is_some(),
         };
         let changed = if through_open && change.size.is_some() {
-            self.volume.change_as_opener(&caller.credentials(), file, call).await
+            let change =
+                async |who: &Arc<Credentials>| self.volume.request(call((**who).clone())).await;
+            self.volume.change_as_opener(&Arc::new(caller.credentials()), file, change).await
         } else {
             self.volume.request(call(caller.credentials())).await
         };

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use client::leases::OpenFileGuard;
-use client::protocol::{
-    Commit, Credentials, Error, OpenHandle, OpenedFile, Read, SyncDirectory, TRANSFER_MAX, Write,
-};
+use client::protocol::{Credentials, OpenHandle, OpenedFile, Read, SyncDirectory, TRANSFER_MAX};
 use runtime::Spawn;
 
 use super::attributes::check_mode;
@@ -89,7 +87,7 @@ impl<S: Spawn> MountOperations<S> {
             let offset = offset + u64::from(done);
             let length = (length - done).min(TRANSFER_MAX);
             let read = |who| Read { who, file, offset, length };
-            let read = self.volume.request_as_opener(&open.opener, read).await?;
+            let read = self.volume.read_as_opener(&open.opener, file, read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
                 return Err(KernelError(libc::EIO));
@@ -107,9 +105,11 @@ impl<S: Spawn> MountOperations<S> {
     pub(crate) async fn write(&self, number: u64, offset: u64, data: Bytes) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         let file = open.handle;
-        let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
-        let written = self.volume.change_as_opener(&open.opener, file, call).await?;
-        open.note_write(written.write_verifier);
+        let write = async |who: &Arc<Credentials>| {
+            let (machine, place) = (&self.volume.machine, (file, offset, vec![data.clone()]));
+            self.volume.unsynced.write(machine, &open.unsynced, who, place).await
+        };
+        self.volume.change_as_opener(&open.opener, file, write).await?;
         Ok(())
     }
 
@@ -117,26 +117,20 @@ impl<S: Spawn> MountOperations<S> {
     /// takes to be `end`. It may be old: other clients append too.
     pub(crate) async fn append(&self, number: u64, end: u64, data: Bytes) -> KernelResult<()> {
         let open = self.usable_file(number)?;
-        let appended = self.volume.append_as_opener(&open.opener, open.handle, data).await?;
-        open.note_write(appended.written.write_verifier);
+        let place = (open.handle, &open.unsynced);
+        let appended = self.volume.append_as_opener(&open.opener, place, data).await?;
         if appended.offset != end {
             self.inodes.invalidate(open.handle.ino);
         }
         Ok(())
     }
 
-    /// Makes all writes to the file durable. Reports lost writes through this open file once.
+    /// Makes all writes to the file durable, and sends again what a server has lost. Reports once
+    /// if writes through this open file are lost.
     pub(crate) async fn sync(&self, number: u64) -> KernelResult<()> {
         let open = self.open_file(number)?;
-        let first = open.take_unsynced();
-        match self.volume.request(Commit { file: open.handle }).await {
-            Ok(done) if first.is_none_or(|first| first == done.write_verifier) => Ok(()),
-            Ok(_) => Err(Error::LostWrites {}.into()),
-            Err(error) => {
-                open.restore_unsynced(first);
-                Err(error.into())
-            }
-        }
+        let machine = &self.volume.machine;
+        Ok(self.volume.unsynced.sync(machine, &open.unsynced, open.handle).await?)
     }
 
     /// Makes the entries of a directory durable.

@@ -1,6 +1,8 @@
 //! Space of a file: allocation, holes, seeking data and holes.
 
-use client::protocol::{Allocate, PunchHole, Seek, SeekTarget};
+use std::sync::Arc;
+
+use client::protocol::{Allocate, Credentials, Seek, SeekTarget};
 use runtime::Spawn;
 
 use super::MountOperations;
@@ -50,16 +52,22 @@ impl<S: Spawn> MountOperations<S> {
         keep_size: bool,
     ) -> KernelResult<()> {
         let file = open.handle;
-        let call = |who| Allocate { who, file, offset, length, keep_size, durable: false };
-        self.volume.change_as_opener(&open.opener, file, call).await?;
+        let allocate = async |who: &Arc<Credentials>| {
+            let who = (**who).clone();
+            let call = Allocate { who, file, offset, length, keep_size, durable: false };
+            self.volume.request(call).await
+        };
+        self.volume.change_as_opener(&open.opener, file, allocate).await?;
         Ok(())
     }
 
     async fn punch_hole(&self, open: &OpenFile, (offset, length): (u64, u64)) -> KernelResult<()> {
         let file = open.handle;
-        let call = |who| PunchHole { who, file, offset, length, durable: false };
-        let punched = self.volume.change_as_opener(&open.opener, file, call).await?;
-        open.note_write(punched.write_verifier);
+        let punch = async |who: &Arc<Credentials>| {
+            let (machine, place) = (&self.volume.machine, (file, offset, length));
+            self.volume.unsynced.punch(machine, &open.unsynced, who, place).await
+        };
+        self.volume.change_as_opener(&open.opener, file, punch).await?;
         Ok(())
     }
 

@@ -145,6 +145,8 @@ runtime::record! {
         end: bool,
         /// The file.
         attributes: Attributes,
+        /// As in [`WriteResult`]: with another one, the reader's own writes may be missing.
+        write_verifier: u64,
     }
 }
 
@@ -156,6 +158,8 @@ runtime::record! {
         data: Vec<Bytes>,
         /// The file.
         attributes: Attributes,
+        /// As in [`ReadData`].
+        write_verifier: u64,
     }
 }
 
@@ -230,7 +234,7 @@ runtime::record! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 1;
+    FileIo id 4 version 2;
 
     /// Find a name.
     1 Control Lookup {
@@ -540,14 +544,16 @@ runtime::protocol! {
     } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// Write at the end of the file: appends of several clients never overlap, and a reader sees
-    /// all of one or nothing. Executed once, as long as the node runs.
+    /// all of one or nothing. Executed once: its outcome is stored with the record that makes it
+    /// durable, until the client acknowledges it.
     37 Bulk Append {
         who: Credentials,
         call: CallId,
-        /// In a retry, the lease of the client at the node when it sent this first. If the node
-        /// does not know that lease, nor the result of the call, it does nothing and answers
-        /// [`Undelivered::Lost`].
-        sent_under: Option<u64>,
+        /// It was sent before. If the node has dropped too many outcomes to know whether it was
+        /// done, it does nothing and answers [`Undelivered::Lost`].
+        again: bool,
+        /// The client waits for the answer to no append with a lower number.
+        acknowledged: u64,
         file: Handle,
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
@@ -557,6 +563,34 @@ runtime::protocol! {
     /// copy; the reply is durable then.
     38 Control WasDone { call: CallId } -> bool,
         by caller, retry idempotent, from any, after recovery;
+
+    /// Write again what was answered with this number and lost with another write verifier
+    /// (ADR 73). What is there already, or was changed later, stays. In the answer, `sequence` is
+    /// the number that the bytes have now; what a later change covers in part is durable then.
+    /// [`Error::LostWrites`] if the node cannot tell what was later.
+    39 Bulk ReplayWrite {
+        who: Credentials,
+        file: Handle,
+        offset: u64,
+        /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
+        data: Vec<Bytes>,
+        /// The number of the first answer.
+        sequence: u64,
+        /// It was an append. If another append has taken a part of its place since, nothing is
+        /// done: [`Error::Changed`].
+        is_append: bool,
+    } -> WriteResult, by inode(file.ino), retry idempotent, from any, after recovery;
+
+    /// The same for a hole.
+    40 Bulk ReplayPunch {
+        who: Credentials,
+        file: Handle,
+        offset: u64,
+        /// How many bytes, at least one.
+        length: u64,
+        /// As in [`ReplayWrite`].
+        sequence: u64,
+    } -> WriteResult, by inode(file.ino), retry idempotent, from any, after recovery;
 }
 
 runtime::choice! {

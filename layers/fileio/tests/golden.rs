@@ -6,9 +6,9 @@ use bytes::Bytes;
 use fileio::protocol::{
     Append, Appended, Attributes, ByteRange, CallId, CloseHandle, Commit, Credentials, Error,
     FileLock, Handle, ListData, Lock, LockKind, LockOwner, LockResult, Name, Open, OpenHandle,
-    OpenedFile, PunchHole, Read, ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek,
-    SeekTarget, SetXattr, Time, Unlock, WccAttr, Write, WriteList, WriteResult, XattrMode,
-    XattrName,
+    OpenedFile, PunchHole, Read, ReadList, Regions, Remove, Rename, Renew, ReplayPunch,
+    ReplayWrite, Reply, Request, Seek, SeekTarget, SetXattr, Time, Unlock, WccAttr, Write,
+    WriteList, WriteResult, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -123,11 +123,21 @@ fn requests_have_the_agreed_bytes() {
     let write = WriteList { who: who(), file: FILE, regions, skip, data, durable };
     let expected = format!("24{WHO_BYTES}{FILE_BYTES}{list_bytes}08000000000000000a00000001");
     assert_eq!(form(&Request::from(write)), (expected, b"checkpoint".to_vec()));
-    let (sent_under, data) = (Some(0x0102), vec![Bytes::from_static(b"record")]);
-    let append = Append { who: who(), call, sent_under, file: FILE, data };
+    let data = vec![Bytes::from_static(b"record")];
+    let (again, acknowledged) = (true, 0x0102);
+    let append = Append { who: who(), call, again, acknowledged, file: FILE, data: data.clone() };
     let expected =
         format!("25{WHO_BYTES}{call_bytes}010201000000000000{FILE_BYTES}0100000006000000");
     assert_eq!(form(&Request::from(append)), (expected, b"record".to_vec()));
+    let again =
+        ReplayWrite { who: who(), file: FILE, offset: 5, data, sequence: 0x0304, is_append: true };
+    let expected =
+        format!("27{WHO_BYTES}{FILE_BYTES}05000000000000000100000006000000040300000000000001");
+    assert_eq!(form(&Request::from(again)), (expected, b"record".to_vec()));
+    let again = ReplayPunch { who: who(), file: FILE, offset: 5, length: 6, sequence: 0x0304 };
+    let expected =
+        format!("28{WHO_BYTES}{FILE_BYTES}050000000000000006000000000000000403000000000000");
+    assert_eq!(form(&Request::from(again)), (expected, Vec::new()));
 
     let commit = Request::from(Commit { file: FILE });
     assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
@@ -142,23 +152,33 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Seek(Ok(Some(0x0102)))).0, "1501010201000000000000");
     assert_eq!(form(&Reply::GetXattr(Err(Error::NoXattr {}))).0, "160012");
     let attributes = Attributes::sample(&mut Rng::new(1));
-    let verified = WriteResult { attributes, write_verifier: 0x0102, before: None };
+    let verified = WriteResult {
+        attributes,
+        write_verifier: 0x0102,
+        before: None,
+        sequence: 0x0304,
+        committed: 0x0203,
+    };
+    let numbers = "04030000000000000302000000000000";
     let told_verifier = "0201000000000000";
-    let expected = format!("{}{told_verifier}00", form(&attributes).0);
+    let expected = format!("{}{told_verifier}00{numbers}", form(&attributes).0);
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
     let time = |seconds| Time { seconds, nanos: 0x06 };
     let before = Some(WccAttr { size: 3, mtime: time(4), ctime: time(5) });
     let known = Reply::Write(Ok(WriteResult { before, ..verified }));
     let stamp = "0300000000000000040000000000000006000000050000000000000006000000";
-    assert_eq!(form(&known).0, format!("0e01{}{told_verifier}01{stamp}", form(&attributes).0));
+    let attributes_bytes = form(&attributes).0;
+    let expected_known = format!("0e01{attributes_bytes}{told_verifier}01{stamp}{numbers}");
+    assert_eq!(form(&known).0, expected_known);
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
     let appended = Appended { offset: 3, written: verified };
     let reply = Reply::Append(Ok(appended));
     assert_eq!(form(&reply).0, format!("25010300000000000000{expected}"));
     assert_eq!(form(&Reply::WriteList(Ok(verified))).0, format!("2401{expected}"));
     let data = vec![Bytes::from_static(b"check"), Bytes::from_static(b"point")];
-    let list = Reply::ReadList(Ok(ListData { data, attributes }));
-    let expected_head = format!("2301020000000500000005000000{}", form(&attributes).0);
+    let list = Reply::ReadList(Ok(ListData { data, attributes, write_verifier: 0x0102 }));
+    let expected_head =
+        format!("2301020000000500000005000000{}{told_verifier}", form(&attributes).0);
     assert_eq!(form(&list), (expected_head, b"checkpoint".to_vec()));
     let held = OpenedFile { attributes, lease: 0x0102 };
     let expected = format!("{}{told_verifier}", form(&attributes).0);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use blockio::protocol::Unsynced;
 
 use crate::chunks::{Difference, difference, subtract};
-use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
+use crate::operations::{CallId, CallOutcome};
+use crate::protocol::{AppendRecord, Chunk, ChunkUpdate, CommitMark, Inode, Run};
 use crate::shared_attrs::publisher::PublishRound;
 
 /// A change of one chunk that no record names yet.
@@ -47,6 +48,15 @@ pub(crate) struct ActiveInode {
     /// A commit that has not ended has recorded chunks past the end that the store knows, and the
     /// intent to free them.
     pub(crate) is_past_end: bool,
+    /// The number of the last change that was installed, whatever became of it, and what is missing
+    /// of earlier ones.
+    pub(crate) installed: CommitMark,
+    /// The same when it was sealed last.
+    pub(crate) sealed_mark: CommitMark,
+    /// Changes up to this number are durable, as far as that is known.
+    pub(crate) durable_sequence: u64,
+    /// Appends that no record names yet, in the order of their numbers.
+    pub(crate) appends: Vec<(u64, AppendRecord)>,
     /// It was used since the last eviction scan.
     pub(crate) used: Cell<bool>,
     /// The round in which its attributes were published to the process.
@@ -74,6 +84,10 @@ impl ActiveInode {
     pub(crate) fn new(stored: Inode) -> Box<Self> {
         Box::new(Self {
             inode: stored.clone(),
+            installed: stored.committed,
+            sealed_mark: stored.committed,
+            durable_sequence: 0,
+            appends: Vec::new(),
             stored,
             is_being_committed: false,
             pending: BTreeMap::new(),
@@ -92,7 +106,12 @@ impl ActiveInode {
     /// Bytes that it takes in memory, with all that is known of its chunks.
     pub(crate) fn memory_bytes(&self) -> usize {
         let targets = self.inode.target.capacity() + self.stored.target.capacity();
-        ACTIVE_BYTES + targets + self.recent_bytes + self.uncommitted() * UNCOMMITTED_BYTES
+        let appends = self.appends.capacity() * size_of::<(u64, AppendRecord)>();
+        ACTIVE_BYTES
+            + targets
+            + appends
+            + self.recent_bytes
+            + self.uncommitted() * UNCOMMITTED_BYTES
     }
 
     /// The store has all of it.
@@ -195,7 +214,26 @@ impl ActiveInode {
         for change in self.sealed.values_mut() {
             change.chunk.seal();
         }
+        self.sealed_mark = self.installed;
         dropped
+    }
+
+    /// A change was installed; `append` if it was one.
+    pub(crate) fn note_installed(&mut self, mark: CommitMark, append: Option<AppendRecord>) {
+        self.installed = mark;
+        let Some(append) = append else { return };
+        let AppendRecord { call, acknowledged, .. } = append;
+        self.appends.retain(|(_, known)| {
+            known.call.client != call.client || known.call.number >= acknowledged
+        });
+        self.appends.push((mark.sequence, append));
+    }
+
+    /// The appends among the changes up to `sequence`, for the record that covers these.
+    pub(crate) fn appends_up_to(&self, sequence: u64) -> Vec<(CallId, CallOutcome)> {
+        let covered = self.appends.iter().take_while(|(number, _)| *number <= sequence);
+        let outcome = |append: &AppendRecord| CallOutcome::Appended { offset: append.offset };
+        covered.map(|(_, append)| (append.call, outcome(append))).collect()
     }
 
     /// What is sealed is being committed (with what an earlier commit could not finish). Returns
@@ -220,6 +258,11 @@ impl ActiveInode {
         self.inode = self.stored.clone();
         self.dirty_since = None;
         self.is_past_end = false;
+        self.appends.clear();
+        // What was lost may be sent again, with numbers of its own.
+        let lost = self.installed.sequence;
+        self.installed = self.stored.committed.next(lost, lost + 1);
+        self.sealed_mark = self.stored.committed;
         Some(self.forget_chunks(0))
     }
 

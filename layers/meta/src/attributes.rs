@@ -297,6 +297,12 @@ runtime::record! {
         write_verifier: u64,
         /// The file just before, if nothing but this has changed it up to `attributes`.
         before: Option<WccAttr>,
+        /// The number of the change: of two changes of one byte the later one has the higher
+        /// number. 0 if nothing was changed.
+        sequence: u64,
+        /// Changes with numbers up to this one, answered with the same verifier, are durable; 0 if
+        /// that is not known.
+        committed: u64,
     }
 }
 

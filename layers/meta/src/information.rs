@@ -12,7 +12,8 @@ use std::rc::Rc;
 use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::keys;
-use crate::protocol::{Chunk, Dentry};
+use crate::protocol::{Chunk, CommitMark, Dentry};
+use crate::server::verifiers::WriteVerifiers;
 use crate::shared_attrs::publisher::Publisher;
 
 /// The inodes in use of one node, by their numbers.
@@ -20,10 +21,11 @@ pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<ActiveInode>>>>;
 
 /// What the metadata server of this node has in memory
 /// ([`MetaServer::information`](crate::MetaServer::information)).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct FileInformation {
     inodes: Inodes,
     publisher: Rc<Publisher>,
+    verifiers: Rc<WriteVerifiers>,
 }
 
 /// One inode that is at hand.
@@ -31,8 +33,17 @@ pub struct FileInformation {
 pub struct InodeView<'a>(&'a ActiveInode);
 
 impl FileInformation {
-    pub(crate) fn new(inodes: Inodes, publisher: Rc<Publisher>) -> Self {
-        Self { inodes, publisher }
+    pub(crate) fn new(
+        inodes: Inodes,
+        publisher: Rc<Publisher>,
+        verifiers: Rc<WriteVerifiers>,
+    ) -> Self {
+        Self { inodes, publisher, verifiers }
+    }
+
+    /// The write verifier of a file.
+    pub fn write_verifier(&self, ino: u64) -> u64 {
+        self.verifiers.get(ino)
     }
 
     /// Looks at an inode, unless it is not at hand or has another `generation`: then `None`, and
@@ -81,6 +92,26 @@ impl InodeView<'_> {
     /// What clients see of it.
     pub fn attributes(&self) -> &Attributes {
         &self.0.inode.attributes
+    }
+
+    /// The changes that its record covers.
+    pub fn committed(&self) -> CommitMark {
+        self.0.stored.committed
+    }
+
+    /// The number of the last change that was installed, whatever became of it.
+    pub fn installed(&self) -> u64 {
+        self.0.installed.sequence
+    }
+
+    /// Changes up to this number are durable, as far as that is known.
+    pub fn durable_sequence(&self) -> u64 {
+        self.0.durable_sequence
+    }
+
+    /// Appends that no record names yet.
+    pub fn appends(&self) -> usize {
+        self.0.appends.len()
     }
 
     /// The present state of a chunk, if it is at hand.

@@ -73,6 +73,6 @@ pub use shared_attrs::SharedAttrCache;
 #[cfg(feature = "server")]
 pub use {
     audit::NodeAudit,
-    information::FileInformation,
+    information::{FileInformation, InodeView},
     server::{MetaHandover, MetaServer},
 };

@@ -57,6 +57,11 @@ runtime::choice! {
             /// Its incarnation.
             generation: u64,
         },
+        /// It was appended to a file.
+        3 Appended {
+            /// Where it begins.
+            offset: u64,
+        },
     }
 }
 

@@ -11,6 +11,7 @@
 //! - `after`: the dependencies of the change, which is durable no earlier.
 
 use runtime::protocol::Undelivered;
+use runtime::wire::{Malformed, from_bytes, to_bytes};
 
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
@@ -20,6 +21,9 @@ pub use crate::operations::{
 };
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
+
+/// The numbers of changes of content begin at the epoch times two to this (as in ADR 57).
+pub const EPOCH_SHIFT: u32 = 40;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): one directory page
 /// and 1.
@@ -42,6 +46,71 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// Changes of a file that were answered and lost, and that not all clients have sent again yet:
+    /// those with numbers between these two.
+    #[derive(Copy)]
+    pub struct SequenceGap {
+        /// Up to this one all are there.
+        after: u64,
+        /// From this one on, too.
+        before: u64,
+    }
+}
+
+runtime::record! {
+    /// The changes of a file's content that its record covers, by their numbers (ADR 73).
+    #[derive(Copy, Default)]
+    pub struct CommitMark {
+        /// Those up to this number; 0 if none was numbered.
+        sequence: u64,
+        /// But not these.
+        missing: Option<SequenceGap>,
+    }
+}
+
+impl CommitMark {
+    /// Does it cover the change with this number? `None` if that is not known.
+    pub fn covers(&self, sequence: u64) -> Option<bool> {
+        if sequence > self.sequence {
+            return Some(false);
+        }
+        let last = match self.missing {
+            Some(gap) if sequence <= gap.after => gap.after,
+            Some(gap) if sequence < gap.before => return None,
+            _ => self.sequence,
+        };
+        // Of lives before that one there may be other gaps.
+        (sequence >> EPOCH_SHIFT == last >> EPOCH_SHIFT).then_some(true)
+    }
+
+    /// That of a change with a higher number, made in a life of the node, or after a loss, in which
+    /// `begin` was the first number.
+    #[must_use]
+    pub fn next(&self, sequence: u64, begin: u64) -> Self {
+        if self.sequence >= begin {
+            return Self { sequence, missing: self.missing };
+        }
+        // A life's first number says as much as such a gap, if nothing is before it.
+        let starts_life = begin % (1 << EPOCH_SHIFT) == 1;
+        let gap = SequenceGap { after: self.sequence, before: begin };
+        Self { sequence, missing: (self.sequence > 0 || !starts_life).then_some(gap) }
+    }
+}
+
+runtime::record! {
+    /// An append that is done, for a copy of it that may come after a crash.
+    #[derive(Copy)]
+    pub struct AppendRecord {
+        /// The call.
+        call: CallId,
+        /// Where in the file it begins.
+        offset: u64,
+        /// The client waits for the answer to no append with a lower number.
+        acknowledged: u64,
+    }
+}
+
+runtime::record! {
     /// One inode with all that it holds.
     pub struct Inode {
         /// What clients see of it.
@@ -52,6 +121,18 @@ runtime::record! {
         verifier: Option<u64>,
         /// The target of a symbolic link, else empty.
         target: Vec<u8>,
+        /// The changes of its content that this record covers.
+        committed: CommitMark,
+    }
+}
+
+impl Inode {
+    /// Reads one from the store; one of format version 1 lacks what comes last.
+    pub fn from_stored(value: &[u8]) -> Result<Self, Malformed> {
+        from_bytes(value).or_else(|_| {
+            let lacking = to_bytes(&CommitMark::default());
+            from_bytes(&[value, &lacking].concat())
+        })
     }
 }
 
@@ -274,7 +355,7 @@ runtime::record! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 1;
+    Meta id 3 version 2;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
@@ -434,6 +515,11 @@ runtime::protocol! {
         time: Time,
         /// Clear setuid and setgid: the writer is not root.
         drop_setid: bool,
+        /// The number of this change, higher than those of all earlier ones of the file, and what
+        /// is missing of earlier ones.
+        mark: CommitMark,
+        /// The append that this is.
+        append: Option<AppendRecord>,
     } -> WriteResult, by inode(ino), retry never, from servers, after recovery;
 
     /// Nothing installed so far will be rewritten in place any more. No writes may be in flight.
@@ -456,6 +542,8 @@ runtime::protocol! {
         /// Takes the place of the last block, in the record of the cut: its content up to the size,
         /// then zeros. Not needed if what is cut off within that block is zeros already.
         last: Option<NewBlock>,
+        /// As in [`Install`]. All changes before a cut are recorded with it.
+        mark: CommitMark,
     } -> Attributes, by inode(ino), retry never, from servers, after recovery;
 
     /// Files that have waited for a [`Commit`] for this long, or hold this many chunks.

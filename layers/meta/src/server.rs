@@ -28,7 +28,7 @@ mod open_files;
 mod record_log;
 mod replies;
 mod space;
-mod verifiers;
+pub(crate) mod verifiers;
 mod xattrs;
 
 use std::rc::Rc;
@@ -274,7 +274,8 @@ impl MetaServer {
 
     /// What the file layer of this node may read without a message.
     pub fn information(&self) -> FileInformation {
-        FileInformation::new(self.base.inodes.table(), self.base.publisher.clone())
+        let inodes = self.base.inodes.table();
+        FileInformation::new(inodes, self.base.publisher.clone(), self.verifiers.clone())
     }
 
     /// Puts the components on one another.

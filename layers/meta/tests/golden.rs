@@ -5,8 +5,8 @@
 
 use meta::attributes::{Attributes, Kind, Name, Time};
 use meta::protocol::{
-    BlockRun, CallId, CallOutcome, Chunk, Dentry, Effect, FindName, Inode, InodeChange, Request,
-    StoredReply,
+    BlockRun, CallId, CallOutcome, Chunk, CommitMark, Dentry, Effect, FindName, Inode, InodeChange,
+    Request, SequenceGap, StoredReply,
 };
 use runtime::wire::{Wire, to_bytes};
 
@@ -35,7 +35,10 @@ fn an_inode_has_the_agreed_bytes() {
         ctime: time(12),
         birth: time(13),
     };
-    let inode = Inode { attributes, parent: 8, verifier: Some(0xFF), target: b"x".to_vec() };
+    let missing = Some(SequenceGap { after: 0x0102, before: 0x0304 });
+    let committed = CommitMark { sequence: 0x0506, missing };
+    let target = b"x".to_vec();
+    let inode = Inode { attributes, parent: 8, verifier: Some(0xFF), target, committed };
     let expected = concat!(
         "0201000000000000",
         "0300000000000000",
@@ -56,7 +59,16 @@ fn an_inode_has_the_agreed_bytes() {
         "01ff00000000000000",
         "0100000078",
     );
-    assert_eq!(hex(&inode), expected);
+    let numbers = concat!("0605000000000000", "0102010000000000000403000000000000");
+    assert_eq!(hex(&inode), format!("{expected}{numbers}"));
+    // Format version 1 ended here.
+    let old: Vec<u8> = (0..expected.len() / 2)
+        .map(|at| u8::from_str_radix(&expected[2 * at..2 * at + 2], 16).unwrap())
+        .collect();
+    let read = Inode::from_stored(&old).unwrap();
+    assert_eq!(read, Inode { committed: CommitMark::default(), ..inode.clone() });
+    assert_eq!(Inode::from_stored(&to_bytes(&inode)), Ok(inode));
+    assert!(Inode::from_stored(&old[..old.len() - 1]).is_err());
 }
 
 #[test]
@@ -105,6 +117,8 @@ fn a_stored_reply_has_the_agreed_bytes() {
     assert_eq!(hex(&done), format!("{head}01"));
     let made = StoredReply { outcome: CallOutcome::Made { ino: 5, generation: 6 }, ..done };
     assert_eq!(hex(&made), format!("{head}02{}{}", "0500000000000000", "0600000000000000"));
+    let appended = StoredReply { outcome: CallOutcome::Appended { offset: 7 }, ..done };
+    assert_eq!(hex(&appended), format!("{head}030700000000000000"));
 }
 
 #[test]

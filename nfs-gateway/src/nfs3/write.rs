@@ -27,7 +27,7 @@ pub(super) async fn write(context: &CallContext, mut arguments: CallArguments) -
 
     let durable = stable != stable_how::UNSTABLE;
     pack(match write_bytes(context, &file, offset, data, durable).await {
-        Ok(WriteResult { attributes, write_verifier, before }) => Ok(WRITE3resok {
+        Ok(WriteResult { attributes, write_verifier, before, .. }) => Ok(WRITE3resok {
             file_wcc: wcc_changed(before, post_op_attr(context, &attributes)),
             count,
             committed: if durable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },

@@ -6,6 +6,7 @@ mod cluster;
 mod crash_points;
 mod grace;
 mod groups;
+mod lost_writes;
 mod ranks;
 mod readahead;
 mod remote_locks;

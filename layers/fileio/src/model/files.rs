@@ -53,7 +53,7 @@ impl ModelInode {
             self.accessed(now);
         }
         let data = if bytes.is_empty() { Vec::new() } else { vec![Bytes::from(bytes)] };
-        Ok(ReadData { data, end, attributes: self.attributes() })
+        Ok(ReadData { data, end, attributes: self.attributes(), write_verifier: WRITE_VERIFIER })
     }
 
     pub(super) fn write(
@@ -118,7 +118,7 @@ impl ModelInode {
             self.accessed(now);
         }
         let data = if packed.is_empty() { Vec::new() } else { vec![Bytes::from(packed)] };
-        Ok(ListData { data, attributes: self.attributes() })
+        Ok(ListData { data, attributes: self.attributes(), write_verifier: WRITE_VERIFIER })
     }
 
     /// Region by region.
@@ -229,7 +229,14 @@ impl ModelState {
     }
 
     pub(super) fn commit(&self, r: &Commit) -> Result<WriteResult, Error> {
-        self.attributes(&r.file).map(verified)
+        let known = verified(self.attributes(&r.file)?);
+        Ok(WriteResult { sequence: 0, committed: 1, ..known })
+    }
+
+    /// Nothing is ever lost here.
+    pub(super) fn replayed(&self, file: &Handle, sequence: u64) -> Result<WriteResult, Error> {
+        let known = verified(self.attributes(file)?);
+        Ok(WriteResult { sequence, committed: sequence, ..known })
     }
 
     pub(super) fn sync_directory(&self, r: &SyncDirectory) -> Result<(), Error> {
@@ -251,7 +258,8 @@ fn end_of_range(offset: u64, length: u64) -> Result<u64, Error> {
 
 /// The model never loses anything. Only a single write returns the attributes from before it.
 fn verified(attributes: Attributes) -> WriteResult {
-    WriteResult { attributes, write_verifier: WRITE_VERIFIER, before: None }
+    let write_verifier = WRITE_VERIFIER;
+    WriteResult { attributes, write_verifier, before: None, sequence: 1, committed: 0 }
 }
 
 /// The window that a request means, if it may.

@@ -122,7 +122,7 @@ impl Model {
         let first_sent;
         let (call, request) = match request {
             Request::Append(r) => {
-                first_sent = Request::Append(Append { sent_under: None, ..r.clone() });
+                first_sent = Request::Append(Append { again: false, acknowledged: 0, ..r.clone() });
                 (Some(r.call), &first_sent)
             }
             request => (request.call_id(), request),
@@ -179,6 +179,8 @@ impl Model {
                 state.inode_mut(&r.file).and_then(|inode| inode.append(r, free_bytes, now)),
             ),
             Request::Commit(r) => Reply::Commit(state.commit(r)),
+            Request::ReplayWrite(r) => Reply::ReplayWrite(state.replayed(&r.file, r.sequence)),
+            Request::ReplayPunch(r) => Reply::ReplayPunch(state.replayed(&r.file, r.sequence)),
             Request::PunchHole(r) => Reply::PunchHole(
                 state.inode_mut(&r.file).and_then(|inode| inode.punch_hole(r, now)),
             ),

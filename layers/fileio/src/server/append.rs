@@ -1,9 +1,8 @@
 //! Appending: the file's node knows where the file ends and runs one append at a time.
 //!
-//! An append is executed once. The results of the last ones are kept in memory: an append is not
-//! durable when it is answered, and a node that has restarted may have lost it. So a client that
-//! retries one names the lease that it had here the first time. A node that does not know the lease
-//! cannot say whether the append was executed, and answers `Lost`.
+//! An append is executed once. The results of the last ones are kept in memory, and the record that
+//! makes an append durable has its outcome (ADR 9, 73). A copy that comes after a crash finds that,
+//! or the append was lost with all that was not recorded, and is done now.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,19 +10,22 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use meta::attributes::access;
+use meta::protocol::{AppendRecord, CallOutcome, FindReply};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
-use super::open_files::OpenFiles;
-use super::write::{FileWriter, WritePurpose};
-use crate::protocol::{Append, Appended, CallId, Error, TRANSFER_MAX};
+use super::write::{ChangeNote, FileWriter, WritePurpose};
+use crate::protocol::{Append, Appended, CallId, Error, Handle, TRANSFER_MAX};
 use crate::rules;
 
 /// Results of appends that one node keeps, at most.
 const REMEMBERED_MAX: usize = 4096;
+
+/// Appends to one file that no record names yet, at most; then it is committed.
+const UNRECORDED_MAX: usize = 32;
 
 /// Clients whose dropped results are noted, at most; past it any call may have been dropped.
 const CLIENTS_MAX: usize = 4096;
@@ -34,7 +36,6 @@ pub(super) struct Appends {
     content: Rc<ContentAccess>,
     commits: Rc<FileCommits>,
     writer: Rc<FileWriter>,
-    open_files: Rc<OpenFiles>,
     /// Running appends: a second copy of one waits for the first.
     running: KeyedLock<CallId>,
     done: RefCell<AppendResults>,
@@ -77,13 +78,9 @@ impl AppendResults {
 }
 
 impl Appends {
-    pub(super) fn new(
-        (base, content, commits): ContentComponents,
-        writer: Rc<FileWriter>,
-        open_files: Rc<OpenFiles>,
-    ) -> Self {
+    pub(super) fn new((base, content, commits): ContentComponents, writer: Rc<FileWriter>) -> Self {
         let (running, done) = (KeyedLock::default(), RefCell::default());
-        Self { base, content, commits, writer, open_files, running, done }
+        Self { base, content, commits, writer, running, done }
     }
 
     pub(super) async fn append(&self, request: Append) -> Result<Appended, Error> {
@@ -92,11 +89,18 @@ impl Appends {
         if let Some(answer) = self.done.borrow().answers.get(&call) {
             return *answer;
         }
-        if let Some(lease) = request.sent_under {
-            let is_lost = self.done.borrow().may_have_forgotten(call);
-            if is_lost || !self.open_files.knows_lease(call.client, lease) {
+        if request.again {
+            if let Some(known) = Box::pin(self.find_recorded(call, request.file)).await? {
+                return Ok(known);
+            }
+            if self.done.borrow().may_have_forgotten(call) {
                 return Err(Undelivered::Lost.into());
             }
+        }
+        let Handle { ino, generation } = request.file;
+        let unrecorded = self.base.information.look(ino, generation, |file| Some(file.appends()));
+        if unrecorded.is_some_and(|appends| appends >= UNRECORDED_MAX) {
+            Box::pin(self.commits.commit(&request.file)).await?;
         }
         let mut appended = self.append_once(&request).await;
         if appended == Err(Error::Damaged {}) {
@@ -109,8 +113,22 @@ impl Appends {
         appended
     }
 
+    /// An append that a record of this node names, perhaps of an earlier life.
+    async fn find_recorded(&self, call: CallId, file: Handle) -> Result<Option<Appended>, Error> {
+        // Durable, so that the client need not keep it.
+        match self.base.meta_here(FindReply { call, durable: true }).await? {
+            Some(CallOutcome::Appended { offset }) => {
+                let attributes = self.base.attributes(file).await?;
+                Ok(Some(Appended { offset, written: self.writer.unchanged(attributes).await? }))
+            }
+            // The id may be that of another call.
+            Some(_) => Err(Error::Invalid {}),
+            None => Ok(None),
+        }
+    }
+
     async fn append_once(&self, request: &Append) -> Result<Appended, Error> {
-        let Append { who, file, data, .. } = request;
+        let Append { who, file, data, call, acknowledged, .. } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
         if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
@@ -124,10 +142,15 @@ impl Appends {
         if length == 0 {
             return Ok(Appended { offset, written: self.writer.unchanged(before).await? });
         }
-        let written = self
-            .writer
-            .write_locked(who, &before, offset, data.clone(), WritePurpose::Data)
-            .await?;
+        let append = AppendRecord { call: *call, offset, acknowledged: *acknowledged };
+        let note = ChangeNote {
+            append: Some(append),
+            is_append: true,
+            ..ChangeNote::of(offset..offset + length as u64)
+        };
+        let place = (offset, data.clone());
+        let written =
+            self.writer.write_locked(who, &before, place, WritePurpose::Data, note).await?;
         Ok(Appended { offset, written })
     }
 }

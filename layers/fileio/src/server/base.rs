@@ -1,13 +1,15 @@
 //! What the components of one node are built on.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use meta::hash::{ino_node, is_owner};
-use meta::protocol::{ChangeInode, GetInode, Inode, InodeChange};
+use meta::protocol::{ChangeInode, CommitMark, GetInode, Inode, InodeChange};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
+use super::replays::{FileMarks, ReplayTable};
 use crate::protocol::{Attributes, Error, Handle, Time};
 use crate::rules;
 
@@ -19,6 +21,8 @@ pub(super) struct MetadataAccess {
     pub(super) information: FileInformation,
     /// What all nodes of this process publish.
     shared_attrs: Option<Arc<SharedAttrCache>>,
+    /// The order of changes of content.
+    pub(super) replays: Rc<ReplayTable>,
 }
 
 impl MetadataAccess {
@@ -27,7 +31,8 @@ impl MetadataAccess {
         information: FileInformation,
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Self {
-        Self { context, information, shared_attrs }
+        let replays = Rc::new(ReplayTable::new(context.clone()));
+        Self { context, information, shared_attrs, replays }
     }
 
     /// Calls the metadata server of `node`.
@@ -58,6 +63,32 @@ impl MetadataAccess {
 
     pub(super) fn now(&self) -> Time {
         Time::from_unix(self.context.unix_time())
+    }
+
+    /// What is known of the order of changes of a file of this node, which is brought into memory.
+    pub(super) async fn marks(&self, file: Handle) -> Result<FileMarks, Error> {
+        self.attributes(file).await?;
+        if let Some(marks) = self.marks_now(file) {
+            return Ok(marks);
+        }
+        self.inode(file).await?;
+        self.marks_now(file).ok_or_else(|| Undelivered::Busy.into())
+    }
+
+    /// The same, if it is in memory.
+    pub(super) fn marks_now(&self, file: Handle) -> Option<FileMarks> {
+        self.information.look(file.ino, file.generation, |known| {
+            Some(FileMarks { committed: known.committed(), installed: known.installed() })
+        })
+    }
+
+    /// The number of a change of a file of this node that is installed now.
+    pub(super) async fn next_mark(&self, file: Handle) -> Result<CommitMark, Error> {
+        let marks = match self.marks_now(file) {
+            Some(marks) => marks,
+            None => Box::pin(self.marks(file)).await?,
+        };
+        Ok(self.replays.mark(file.ino, marks))
     }
 
     /// The attributes of an inode of any node; without a message if it is of this node and in use.

@@ -32,7 +32,7 @@ pub(super) trait CallIdRequest: Call<Protocol = FileIo> {
 pub(super) fn made(outcome: CallOutcome) -> Result<Handle, Error> {
     match outcome {
         CallOutcome::Made { ino, generation } => Ok(Handle { ino, generation }),
-        CallOutcome::Done {} => Err(Error::Invalid {}),
+        CallOutcome::Done {} | CallOutcome::Appended { .. } => Err(Error::Invalid {}),
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn made(outcome: CallOutcome) -> Result<Handle, Error> {
 pub(super) fn done(outcome: CallOutcome) -> Result<(), Error> {
     match outcome {
         CallOutcome::Done {} => Ok(()),
-        CallOutcome::Made { .. } => Err(Error::Invalid {}),
+        CallOutcome::Made { .. } | CallOutcome::Appended { .. } => Err(Error::Invalid {}),
     }
 }
 

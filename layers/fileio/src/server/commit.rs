@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use futures::StreamExt as _;
-use meta::protocol::{self as metadata, GetDirty, RollBack, Seal};
+use meta::protocol::{self as metadata, GetDirty, GetInode, RollBack, Seal};
 
 use super::base::MetadataAccess;
 use super::content::ContentAccess;
@@ -48,9 +48,20 @@ impl FileCommits {
         };
         let roll_back = async || {
             let _alone = self.content.files.exclusive(ino).await;
-            self.base.meta_here(RollBack { ino }).await
+            self.roll_back_locked(ino).await
         };
         retry_after_rollback(commit, roll_back).await
+    }
+
+    /// After a loss: the file is as last committed. The caller has locked it.
+    pub(super) async fn roll_back_locked(&self, ino: u64) -> Result<(), Error> {
+        let before = self.base.information.write_verifier(ino);
+        self.base.meta_here(RollBack { ino }).await?;
+        if self.base.information.write_verifier(ino) != before {
+            let inode = self.base.meta_here(GetInode { ino, generation: 0 }).await?;
+            self.base.replays.note_loss(ino, inode.committed);
+        }
+        Ok(())
     }
 
     /// Commits what was `written` if `durable`.
@@ -69,7 +80,8 @@ impl FileCommits {
         }
         // Others may have written meanwhile.
         let is_as_written = WccAttr::of(&committed.attributes) == WccAttr::of(&written.attributes);
-        Ok(WriteResult { before: written.before.filter(|_| is_as_written), ..committed })
+        let (before, sequence) = (written.before.filter(|_| is_as_written), written.sequence);
+        Ok(WriteResult { before, sequence, ..committed })
     }
 
     /// Commits a file with an unreadable block. If the block was lost before it was committed, this

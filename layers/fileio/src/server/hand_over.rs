@@ -15,6 +15,19 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// The numbers of changes of content, which go on.
+    #[derive(Copy, Default)]
+    pub struct ReplayHandover {
+        /// The first one of this life of the node.
+        begin: u64,
+        /// The next one.
+        next: u64,
+        /// What is left of the time in which clients write again what was lost before.
+        grace_left_ms: u64,
+    }
+}
+
+runtime::record! {
     /// What the file server of a node passes to its successor.
     #[derive(Default)]
     pub struct FilesHandover {
@@ -24,12 +37,16 @@ runtime::record! {
         locks: Vec<(u64, FileLock)>,
         /// What is left of the grace period for clients of an earlier start, in milliseconds.
         grace_left_ms: u64,
+        /// The numbers of changes.
+        replays: ReplayHandover,
     }
 }
 
 impl FilesHandover {
     /// It is not known which files are open.
-    pub fn unknown() -> Self {
-        Self { grace_left_ms: LEASE.as_millis() as u64, ..Self::default() }
+    #[must_use]
+    pub fn without_holders(&self) -> Self {
+        let grace_left_ms = LEASE.as_millis() as u64;
+        Self { grace_left_ms, replays: self.replays, ..Self::default() }
     }
 }

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hand_over::{ClientHandover, FilesHandover};
+use super::hand_over::{ClientHandover, FilesHandover, ReplayHandover};
 use crate::locks::{LockRefusal, LockTable};
 use crate::protocol::{ByteRange, CallId, FileLock, LEASE, LockKind, LockOwner};
 
@@ -233,7 +233,12 @@ impl LeaseTable {
             None => LEASE,
         };
         let grace_left_ms = grace_left.as_millis() as u64;
-        FilesHandover { clients: clients.collect(), locks, grace_left_ms }
+        FilesHandover {
+            clients: clients.collect(),
+            locks,
+            grace_left_ms,
+            replays: ReplayHandover::default(),
+        }
     }
 
     /// Continues with the state of the predecessor. All leases are renewed: a move of the node must

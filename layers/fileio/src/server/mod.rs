@@ -2,11 +2,11 @@
 //! answers it. A component owns its state, and knows only components below it:
 //!
 //! ```text
-//! calls   append   attributes   create   link   remove   rename   open   directory
+//! calls   append   replay   attributes   create   link   remove   rename   open   directory
 //! space   list/    locks        lookup   occupancy
 //! write   read     open_files   names
 //! readahead   commit   sync   remote_locks   xattrs
-//! content   leases   call_requests
+//! content   leases   call_requests   replays
 //! base
 //! ```
 
@@ -36,6 +36,8 @@ mod readahead;
 mod remote_locks;
 mod remove;
 mod rename;
+mod replay;
+mod replays;
 mod space;
 mod sync;
 mod write;
@@ -65,14 +67,15 @@ use self::names::Names;
 use self::open_files::OpenFiles;
 use self::read::FileReader;
 use self::remote_locks::RemoteLocks;
+use self::replay::Replayer;
 use self::space::FileSpace;
 use self::write::FileWriter;
 use crate::protocol::{
     Allocate, Append, CloseHandle, Commit, Create, Error, FileIo, Flush, GetAttributes, GetSpace,
     GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
     PunchHole, Read, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr,
-    Rename, Renew, Reply, Request, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim,
-    Unlock, WasDone, Write, WriteList,
+    Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SetAttributes, SetXattr,
+    SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteList,
 };
 
 /// How often a node looks for files to commit.
@@ -92,6 +95,7 @@ pub struct FileServer {
     list_reader: ListReader,
     list_writer: ListWriter,
     appends: Appends,
+    replayer: Replayer,
     space: Rc<FileSpace>,
     commits: Rc<FileCommits>,
     open_files: Rc<OpenFiles>,
@@ -160,6 +164,8 @@ runtime::handlers! { FileServer;
     Write => |server, _, request| server.writer.write(request).await;
     WriteList => |server, _, request| server.list_writer.write_list(request).await;
     Append => |server, _, request| server.appends.append(request).await;
+    ReplayWrite => |server, _, request| server.replayer.replay_write(request).await;
+    ReplayPunch => |server, _, request| server.replayer.replay_punch(request).await;
     Allocate => |server, _, request| server.space.allocate(&request).await;
     PunchHole => |server, _, request| server.space.punch_hole(request).await;
     Seek => |server, _, request| server.space.seek(&request).await;
@@ -204,7 +210,8 @@ impl FileServer {
             reader: FileReader::new(parts()),
             list_reader: ListReader::new(parts()),
             list_writer: ListWriter::new(parts(), writer.clone()),
-            appends: Appends::new(parts(), writer.clone(), open_files.clone()),
+            appends: Appends::new(parts(), writer.clone()),
+            replayer: Replayer::new(parts(), writer.clone(), space.clone()),
             base,
             remote_locks,
             writer,
@@ -249,7 +256,8 @@ impl FileServer {
             self.commits.commit_dirty(0).await?;
             let dirty = self.base.meta_here(GetDirty { age_ms: 0 }).await?;
             if dirty.is_empty() && context.is_drained::<FileIo>() {
-                return Ok(self.open_files.hand_over());
+                let replays = self.base.replays.hand_over();
+                return Ok(FilesHandover { replays, ..self.open_files.hand_over() });
             }
         }
     }
@@ -257,6 +265,7 @@ impl FileServer {
     /// Continues where the predecessor stopped. To be called before this server serves.
     pub fn resume(&self, predecessor: FilesHandover) {
         self.remote_locks.orphan_all();
+        self.base.replays.resume(&predecessor.replays);
         self.open_files.resume(predecessor);
     }
 }

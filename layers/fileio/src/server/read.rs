@@ -53,7 +53,8 @@ impl FileReader {
                     data.push(self.content.try_take_now(&place)?);
                 }
             }
-            Some(ReadData { data, end: end >= attributes.size, attributes })
+            let write_verifier = self.base.information.write_verifier(file.ino);
+            Some(ReadData { data, end: end >= attributes.size, attributes, write_verifier })
         })?;
         let end = end_of_read(&read.attributes, offset, length);
         self.readahead.note_read(file, &(offset..end), read.attributes.size, Duration::ZERO);
@@ -77,6 +78,8 @@ impl FileReader {
         }
         let _reading = self.content.files.shared(file.ino).await;
         let before = self.base.attributes(file).await?;
+        // As long as the file is read nothing of it is rolled back.
+        let write_verifier = self.base.information.write_verifier(file.ino);
         rules::check_transfer(who, &before, access::READ)?;
         let end = end_of_read(&before, offset, length);
         let mut data = Vec::new();
@@ -92,7 +95,7 @@ impl FileReader {
         }
         let attributes =
             if data.is_empty() { before } else { self.base.note_access(&before).await? };
-        Ok(ReadData { data, end: end >= before.size, attributes })
+        Ok(ReadData { data, end: end >= before.size, attributes, write_verifier })
     }
 }
 

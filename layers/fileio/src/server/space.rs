@@ -7,14 +7,13 @@ use futures::future::join_all;
 use meta::attributes::access;
 use meta::protocol::{
     self as metadata, Allocate as Reserve, ChangeInode, Chunk, ChunkPage, ChunkUpdate, Commit,
-    FOUND_MAX, FindChunks, InodeChange, Install, Near, NewBlock, RollBack, Run, Seal, Truncate,
-    Unsynced,
+    FOUND_MAX, FindChunks, InodeChange, Install, Near, NewBlock, Run, Seal, Truncate, Unsynced,
 };
 
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits, retry_after_rollback};
 use super::content::{ContentAccess, zeros};
-use super::write::{FileWriter, WritePurpose};
+use super::write::{ChangeNote, FileWriter, WritePurpose};
 use crate::pieces::ByteRope;
 use crate::protocol::{
     Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Space, Time, WriteResult,
@@ -76,7 +75,7 @@ impl FileSpace {
         work: &impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
         let _alone = self.content.files.exclusive(ino).await;
-        retry_after_rollback(work, async || self.base.meta_here(RollBack { ino }).await).await
+        retry_after_rollback(work, async || self.commits.roll_back_locked(ino).await).await
     }
 
     /// Truncates the content, or extends it by a hole.
@@ -87,7 +86,7 @@ impl FileSpace {
         time: Time,
         durable: bool,
     ) -> Result<Attributes, Error> {
-        self.alone(file, async || self.set_size_alone(file, size, time, durable).await).await
+        self.alone(file, async || self.set_size_alone(file, size, time, durable, true).await).await
     }
 
     async fn set_size_alone(
@@ -96,12 +95,18 @@ impl FileSpace {
         size: u64,
         time: Time,
         durable: bool,
+        is_cut: bool,
     ) -> Result<Attributes, Error> {
         let Handle { ino, generation } = file;
         let before = self.base.attributes(file).await?;
         let last = self.last_block(file, before.size, size).await?;
-        let call = Truncate { ino, generation, size, time, durable, last };
+        let mark = self.base.next_mark(file).await?;
+        let call = Truncate { ino, generation, size, time, durable, last, mark };
         let outcome = self.base.meta_here(call).await;
+        if outcome.is_ok() && is_cut {
+            // Earlier writes past the end may have been lost and come again.
+            self.base.replays.note(ino, size..u64::MAX, mark.sequence, None);
+        }
         if let (Err(_), Some(last)) = (&outcome, last) {
             self.content.give_back(vec![Run { start: last.block, count: 1 }]).await;
         }
@@ -148,16 +153,25 @@ impl FileSpace {
 
     pub(super) async fn punch_hole(&self, request: PunchHole) -> Result<WriteResult, Error> {
         let PunchHole { file, durable, .. } = request;
-        let punched = self.alone(file, async || self.punch_alone(&request).await).await?;
+        let punched = self.alone(file, async || self.punch_alone(&request, None).await).await?;
         self.commits.make_durable(file, punched, durable).await
     }
 
-    async fn punch_alone(&self, request: &PunchHole) -> Result<WriteResult, Error> {
+    /// The caller has locked the file. `order` is the number of the first answer, if that was lost.
+    pub(super) async fn punch_alone(
+        &self,
+        request: &PunchHole,
+        order: Option<u64>,
+    ) -> Result<WriteResult, Error> {
         let &PunchHole { ref who, file, offset, length, durable: _ } = request;
         let before = self.base.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
+        let note = ChangeNote { order, ..ChangeNote::of(offset..offset + length) };
         if offset >= before.size {
+            // Earlier writes there may have been lost and come again.
+            let mark = self.base.next_mark(file).await?;
+            self.base.replays.note(file.ino, offset..offset + length, mark.sequence, order);
             return self.writer.unchanged(before).await;
         }
         let hole = Hole::new(offset, offset + length, before.size);
@@ -166,12 +180,18 @@ impl FileSpace {
                 let length = (edge.end - edge.start) as usize;
                 let zeros = vec![zeros(length)];
                 self.writer
-                    .write_locked(who, &before, edge.start, zeros, WritePurpose::Relief)
+                    .write_locked(
+                        who,
+                        &before,
+                        (edge.start, zeros),
+                        WritePurpose::Relief,
+                        ChangeNote::default(),
+                    )
                     .await?;
             }
         }
         let drop_setid = rules::without_setid(who, &before) != before.mode;
-        self.punch_blocks(file, hole.blocks, drop_setid).await
+        self.punch_blocks(file, hole.blocks, drop_setid, note).await
     }
 
     /// Takes whole blocks, counted from the start of the file, out of the map.
@@ -180,6 +200,7 @@ impl FileSpace {
         file: Handle,
         blocks: Range<u64>,
         drop_setid: bool,
+        note: ChangeNote,
     ) -> Result<WriteResult, Error> {
         let Handle { ino, .. } = file;
         let per_chunk = u64::from(self.content.geometry.blocks_per_stripe());
@@ -201,8 +222,13 @@ impl FileSpace {
                 next = None;
             }
             punched += updates.len();
-            let call = Install { ino, updates, size_min: 0, time: self.base.now(), drop_setid };
+            let mark = self.base.next_mark(file).await?;
+            let (size_min, time, append) = (0, self.base.now(), None);
+            let call = Install { ino, updates, size_min, time, drop_setid, mark, append };
             let verified = self.base.meta_here(call).await?;
+            for range in &note.ranges {
+                self.base.replays.note(ino, range.clone(), mark.sequence, note.order);
+            }
             if next.is_none() {
                 // The edges of the hole, and other chunks, were written before.
                 return Ok(WriteResult { before: None, ..verified });
@@ -296,7 +322,12 @@ impl FileSpace {
             let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
             self.base.meta_here(call).await?;
         }
-        self.set_size_alone(file, end, self.base.now(), durable).await
+        self.set_size_alone(file, end, self.base.now(), durable, false).await
+    }
+
+    /// Lengthens the file by a hole. The caller has locked it.
+    pub(super) async fn lengthen_locked(&self, file: Handle, size: u64) -> Result<(), Error> {
+        self.set_size_alone(file, size, self.base.now(), false, false).await.map(drop)
     }
 
     pub(super) async fn seek(&self, request: &Seek) -> Result<Option<u64>, Error> {

@@ -9,9 +9,12 @@ use blockio::protocol::Placed;
 use blockio::{Answer, BootId};
 use bytes::Bytes;
 use futures::future::join_all;
+use meta::InodeView;
 use meta::attributes::access;
 use meta::chunks::BlockSlot;
-use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced};
+use meta::protocol::{
+    Allocate, AppendRecord, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced,
+};
 
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits};
@@ -83,6 +86,26 @@ impl WritePurpose {
     }
 }
 
+/// What is to be noted of a change of content when it is installed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ChangeNote {
+    /// The bytes that it changes.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// The number under which it was answered first, if that was lost.
+    pub(super) order: Option<u64>,
+    /// The append that it is.
+    pub(super) append: Option<AppendRecord>,
+    /// It is an append, or was one when it was answered first.
+    pub(super) is_append: bool,
+}
+
+impl ChangeNote {
+    /// Of a usual write.
+    pub(super) fn of(range: Range<u64>) -> Self {
+        Self { ranges: vec![range], ..Self::default() }
+    }
+}
+
 /// Writes into the files of one node.
 pub(super) struct FileWriter {
     base: MetadataAccess,
@@ -114,7 +137,11 @@ impl FileWriter {
     /// A file to which nothing was written.
     pub(super) async fn unchanged(&self, attributes: Attributes) -> Result<WriteResult, Error> {
         let write_verifier = self.base.meta_here(GetVerifier { ino: attributes.ino }).await?;
-        Ok(WriteResult { attributes, write_verifier, before: Some(WccAttr::of(&attributes)) })
+        let Attributes { ino, generation, .. } = attributes;
+        let durable = |known: InodeView<'_>| Some(known.durable_sequence());
+        let committed = self.base.information.look(ino, generation, durable).unwrap_or(0);
+        let before = Some(WccAttr::of(&attributes));
+        Ok(WriteResult { attributes, write_verifier, before, sequence: 0, committed })
     }
 
     async fn write_once(&self, request: &Write) -> Result<WriteResult, Error> {
@@ -130,7 +157,8 @@ impl FileWriter {
         if length == 0 {
             return self.unchanged(before).await;
         }
-        self.write_locked(who, &before, offset, data.clone(), WritePurpose::Data).await
+        let note = ChangeNote::of(offset..offset + length as u64);
+        self.write_locked(who, &before, (offset, data.clone()), WritePurpose::Data, note).await
     }
 
     /// Writes at least one byte. The caller has locked the file.
@@ -138,9 +166,9 @@ impl FileWriter {
         &self,
         who: &Credentials,
         file: &Attributes,
-        offset: u64,
-        data: Vec<Bytes>,
+        (offset, data): (u64, Vec<Bytes>),
         purpose: WritePurpose,
+        note: ChangeNote,
     ) -> Result<WriteResult, Error> {
         let data = ByteRope::new(data);
         let end = offset + data.length() as u64;
@@ -164,7 +192,7 @@ impl FileWriter {
             (Some(only), 1) => vec![only.await],
             (first, _) => join_all(first.into_iter().chain(parts)).await,
         };
-        self.install(who, file, parts).await
+        self.install(who, file, parts, note).await
     }
 
     /// Installs in the map what was written of some chunks, as far as that succeeded.
@@ -173,6 +201,7 @@ impl FileWriter {
         who: &Credentials,
         file: &Attributes,
         parts: Vec<Result<ChunkWrite, Error>>,
+        note: ChangeNote,
     ) -> Result<WriteResult, Error> {
         let (written, failure) = self.usable(parts).await;
         if let (true, Some(error)) = (written.is_empty(), failure) {
@@ -180,15 +209,31 @@ impl FileWriter {
         }
         let reserved: Vec<Run> =
             written.iter().flat_map(|written| written.reserved.clone()).collect();
+        let mark = match self.base.next_mark(handle_of(file)).await {
+            Ok(mark) => mark,
+            Err(error) => {
+                self.content.give_back(reserved).await;
+                return Err(error);
+            }
+        };
+        let ChangeNote { ranges, order, append, is_append } = note;
         let call = Install {
             ino: file.ino,
             size_min: written.iter().map(|written| written.end).max().unwrap_or(0),
             updates: written.into_iter().map(|written| written.update).collect(),
             time: self.base.now(),
             drop_setid: rules::without_setid(who, file) != file.mode,
+            mark,
+            append: append.filter(|_| failure.is_none()),
         };
         match self.base.meta_here(call).await {
-            Ok(written) => failure.map_or(Ok(written), Err),
+            Ok(written) => {
+                for range in ranges {
+                    let numbers = (mark.sequence, order);
+                    self.base.replays.note_change(file.ino, range, numbers, is_append);
+                }
+                failure.map_or(Ok(written), Err)
+            }
             Err(error) => {
                 self.content.give_back(reserved).await;
                 Err(error)
@@ -410,6 +455,13 @@ impl FileWriter {
             }
         }
         let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
+        let mark = match self.base.next_mark(file).await {
+            Ok(mark) => mark,
+            Err(error) => {
+                tracing::warn!(%error, "the map could not be mended after a failed write");
+                return;
+            }
+        };
         let call = Install {
             ino: file.ino,
             // The boot ids under which its blocks were written are known already.
@@ -417,6 +469,8 @@ impl FileWriter {
             size_min: 0,
             time: self.base.now(),
             drop_setid: false,
+            mark,
+            append: None,
         };
         if let Err(error) = self.base.meta_here(call).await {
             tracing::warn!(%error, "the map could not be mended after a failed write");
@@ -515,4 +569,9 @@ impl FileWriter {
         }
         self.content.stripes.write_list(stripe, placed)
     }
+}
+
+/// The file with these attributes.
+fn handle_of(file: &Attributes) -> Handle {
+    Handle { ino: file.ino, generation: file.generation }
 }

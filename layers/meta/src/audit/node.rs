@@ -137,7 +137,7 @@ impl NodeAudit {
     ) -> Option<Option<(u64, u64, Chunk)>> {
         let first = keys::number(key, 1);
         match keys::table_of(key)? {
-            keys::KeyTable::Inode => self.take_inode(first?, value(raw)?),
+            keys::KeyTable::Inode => self.take_inode(first?, Inode::from_stored(raw).ok()?),
             keys::KeyTable::Chunk => {
                 let (ino, index) = (first?, keys::chunk_index(key)?);
                 let chunk: Chunk = value(raw)?;

@@ -165,7 +165,7 @@ impl InodeCache {
             let _alone = self.loading.exclusive(ino).await;
             if !self.inodes.borrow().contains_key(&ino) {
                 let value = self.store.get(&keys::inode(ino)).await?.ok_or(Error::Stale {})?;
-                let inode: Inode = decode(&value)?;
+                let inode = Inode::from_stored(&value).map_err(|_| Error::Damaged {})?;
                 self.insert_active(ino, ActiveInode::new(inode));
             }
         }

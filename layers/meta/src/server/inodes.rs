@@ -9,7 +9,7 @@ use super::base::NodeBase;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
 use crate::keys;
-use crate::protocol::{ChangeInode, Error, GetInode, Inode, InodeChange};
+use crate::protocol::{ChangeInode, CommitMark, Error, GetInode, Inode, InodeChange};
 use crate::store::Batch;
 
 /// The size of a directory in its attributes: names are in the store, not in blocks of its own.
@@ -30,7 +30,13 @@ pub(super) fn root_inode(context: &Context) -> Option<Inode> {
         size: DIRECTORY_SIZE,
         ..Attributes::blank(ROOT_INO, 1, Kind::Directory {}, now)
     };
-    Some(Inode { attributes, parent: ROOT_INO, verifier: None, target: Vec::new() })
+    Some(Inode {
+        attributes,
+        parent: ROOT_INO,
+        verifier: None,
+        target: Vec::new(),
+        committed: CommitMark::default(),
+    })
 }
 
 /// The inodes of one node, as requests see them.

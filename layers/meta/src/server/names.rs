@@ -148,6 +148,7 @@ fn name_entries(found: Vec<(Bytes, Bytes)>, wanted: usize) -> Result<Vec<NameEnt
 
 /// The attributes in the `value` of an inode.
 fn inode_of(value: Option<Bytes>) -> Result<Option<Attributes>, Error> {
-    let inode = value.map(|value| decode::<Inode>(&value)).transpose()?;
+    let inode = value.map(|value| Inode::from_stored(&value)).transpose();
+    let inode = inode.map_err(|_| Error::Damaged {})?;
     Ok(inode.map(|inode| inode.attributes))
 }

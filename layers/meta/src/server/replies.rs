@@ -66,6 +66,19 @@ impl ReplyTable {
         batch.put(keys::reply(self.next_slot(now)), to_bytes(&reply));
     }
 
+    /// Puts replies of several calls into the batch that does what was asked.
+    pub(super) fn put_all(
+        &self,
+        replies: &[(CallId, CallOutcome)],
+        now: Duration,
+        batch: &mut Batch,
+    ) {
+        for (later, &(call, outcome)) in replies.iter().enumerate() {
+            let reply = StoredReply { sequence: self.sequence.get() + later as u64, call, outcome };
+            batch.put(keys::reply(self.slot_after(later, now)), to_bytes(&reply));
+        }
+    }
+
     /// That batch was committed just now.
     pub(super) fn stored(
         &self,
@@ -91,10 +104,33 @@ impl ReplyTable {
 
     /// Slots are taken in order, so those in use are the first ones.
     fn next_slot(&self, now: Duration) -> u64 {
+        self.slot_after(0, now)
+    }
+
+    /// The slot that a reply takes after `later` others that come now.
+    fn slot_after(&self, later: usize, now: Duration) -> u64 {
         let slots = self.slots.borrow();
-        let is_full = slots.len() >= REPLIES_MAX;
-        let oldest = slots.front().filter(|oldest| is_full || is_too_old(oldest.since, now));
-        oldest.map_or(slots.len() as u64, |oldest| oldest.number)
+        let (mut reused, mut added) = (0, 0);
+        for _ in 0..later {
+            match Self::reusable(&slots, reused, added, now) {
+                Some(_) => reused += 1,
+                None => added += 1,
+            }
+        }
+        let oldest = Self::reusable(&slots, reused, added, now);
+        oldest.map_or((slots.len() + added) as u64, |oldest| oldest.number)
+    }
+
+    /// The oldest slot, if it may be used again after `reused` others were and as many as `added`
+    /// are new.
+    fn reusable(
+        slots: &VecDeque<ReplySlot>,
+        reused: usize,
+        added: usize,
+        now: Duration,
+    ) -> Option<&ReplySlot> {
+        let is_full = slots.len() + added >= REPLIES_MAX;
+        slots.get(reused).filter(|oldest| is_full || is_too_old(oldest.since, now))
     }
 
     /// Bytes that they take in memory.

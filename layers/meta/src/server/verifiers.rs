@@ -11,7 +11,7 @@ const LOSSES_MAX: usize = 4096;
 /// The write verifiers of the files of one node. They never go back to an earlier value: a client
 /// may compare with one of long ago.
 #[derive(Debug)]
-pub(super) struct WriteVerifiers {
+pub(crate) struct WriteVerifiers {
     context: Context,
     /// Of files that lost nothing since the node started.
     common: Cell<u64>,
@@ -27,7 +27,7 @@ impl WriteVerifiers {
     }
 
     /// The verifier of a file.
-    pub(super) fn get(&self, ino: u64) -> u64 {
+    pub(crate) fn get(&self, ino: u64) -> u64 {
         self.own.borrow().get(&ino).copied().unwrap_or_else(|| self.common.get())
     }
 

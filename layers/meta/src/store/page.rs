@@ -13,7 +13,10 @@ use super::error::StoreError;
 use super::groups::Run;
 
 /// Version of all structures that the store writes.
-pub const FORMAT_VERSION: u16 = 1;
+pub const FORMAT_VERSION: u16 = 2;
+
+/// Pages and segments of these versions are read.
+pub(crate) const FORMAT_VERSIONS: std::ops::RangeInclusive<u16> = 1..=FORMAT_VERSION;
 
 /// Blocks of one page, at most: the smallest stripe holds one.
 pub(crate) const PAGE_BLOCKS_MAX: u32 = 4;
@@ -202,7 +205,7 @@ pub(crate) fn open(
     place: &PageRef,
 ) -> Result<Opened, Malformed> {
     let mut input = Decoder::new(raw, Bytes::new());
-    if u32::take(&mut input)? != MAGIC || u16::take(&mut input)? != FORMAT_VERSION {
+    if u32::take(&mut input)? != MAGIC || !FORMAT_VERSIONS.contains(&u16::take(&mut input)?) {
         return Err(Malformed("not a page"));
     }
     let (page_kind, level) = (u8::take(&mut input)?, u8::take(&mut input)?);
@@ -419,7 +422,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_page_are_frozen() {
         let (raw, place) = leaf();
-        let mut golden = b"mdPG\x01\x00\x01\x00".to_vec();
+        let mut golden = b"mdPG\x02\x00\x01\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 2, 0, 0, 0]);
         golden.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0]);
@@ -432,6 +435,11 @@ mod tests {
         reference.extend_from_slice(&crc32c(&raw).to_le_bytes());
         reference.extend_from_slice(&[0; 12]);
         assert_eq!(runtime::wire::to_bytes(&place), reference);
+        for (version, is_read) in [(0, false), (1, true), (3, false)] {
+            let mut other = raw.to_vec();
+            other[4] = version;
+            assert_eq!(read(&other.into(), OWNER, &place, 0).is_ok(), is_read, "{version}");
+        }
     }
 
     #[test]

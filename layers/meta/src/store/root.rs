@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_root_are_frozen() {
         let slot = root().encode();
-        let mut golden = b"mdRT\x01\x00\x00\x00".to_vec();
+        let mut golden = b"mdRT\x02\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
         for field in [11u64, 12, 13, 14, 15, 16, 17, 18, 0, 0] {
@@ -356,9 +356,13 @@ mod tests {
         assert_eq!(Root::decode(&slot, StoreOwner { node: 4, ..OWNER }), RootSlot::Nothing);
         assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), RootSlot::Nothing);
         let mut future = slot.to_vec();
-        future[4] = 2;
+        future[4] = 3;
         assert_eq!(Root::decode(&future, OWNER), RootSlot::Rotten, "its checksum is wrong");
-        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(2));
+        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(3));
+        let mut of_version_1 = slot.to_vec();
+        of_version_1[4] = 1;
+        let read = Root::decode(&stamp(of_version_1), OWNER);
+        assert_eq!(read, RootSlot::Root(Box::new(root())));
         assert_eq!(
             choose(vec![RootSlot::Foreign, RootSlot::Nothing]),
             Err(StoreError::ForeignVolume)

@@ -61,17 +61,19 @@ pub(crate) async fn run(harness: &Harness, habits: Habits, planted: Option<Plant
             .map(|program| workload.work(program, harness.fork_rng()).boxed_local());
         let ended = harness.round(working.collect(), habits.round_ms).await;
         let after_crash = ended == RoundEnd::PowerCut;
+        // They end with the round: what they have not synced they do not send again.
+        let homes: Vec<ProgramHome> = programs.into_iter().map(|program| program.home).collect();
         if after_crash {
             harness.recover().await;
         }
-        let checking = workload.check(&observer, &programs, after_crash);
+        let checking = workload.check(&observer, &homes, after_crash);
         harness.within_limit("a check", checking).await;
         if !after_crash && harness.fork_rng().chance(1, 2) {
             workload.shared.all_committed();
             harness.stop_and_recover().await;
             harness.within_limit("a check", workload.shared.check(&observer, true)).await;
-            for program in &programs {
-                harness.within_limit("a check", program.home.check(&observer, false)).await;
+            for home in &homes {
+                harness.within_limit("a check", home.check(&observer, false)).await;
             }
         }
     }
@@ -130,15 +132,10 @@ impl<'a> ClientWorkload<'a> {
     }
 
     /// While nothing is under way, or after a power cut.
-    async fn check(
-        &self,
-        observer: &ClusterClient<'_>,
-        programs: &[ClientProgram<'_>],
-        after_crash: bool,
-    ) {
+    async fn check(&self, observer: &ClusterClient<'_>, homes: &[ProgramHome], after_crash: bool) {
         self.shared.check(observer, after_crash).await;
-        for program in programs {
-            program.home.check(observer, after_crash).await;
+        for home in homes {
+            home.check(observer, after_crash).await;
         }
     }
 }

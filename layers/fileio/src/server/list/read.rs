@@ -92,16 +92,18 @@ impl ListReader {
         let window = window(regions, skip, length as usize)?;
         let _reading = self.content.files.shared(file.ino).await;
         let before = self.base.attributes(file).await?;
+        let write_verifier = self.base.information.write_verifier(file.ino);
         rules::check_transfer(who, &before, access::READ)?;
         let chunk_size = u64::from(self.content.geometry.stripe_size);
         let groups = split(regions.walk(window), skip, chunk_size, before.size);
         let ends = groups.iter().flat_map(|group| &group.pieces);
         let ends = ends.map(|piece| piece.position + piece.length);
         let Some(end) = ends.max() else {
-            return Ok(ListData { data: Vec::new(), attributes: before });
+            return Ok(ListData { data: Vec::new(), attributes: before, write_verifier });
         };
         let data = self.read_groups(file, &groups, end).await?;
-        Ok(ListData { data, attributes: self.base.note_access(&before).await? })
+        let attributes = self.base.note_access(&before).await?;
+        Ok(ListData { data, attributes, write_verifier })
     }
 
     /// The packed bytes of `groups`, which are `end` with what lies past the file's end between

@@ -11,7 +11,9 @@ use runtime::protocol::Undelivered;
 use super::super::base::MetadataAccess;
 use super::super::commit::{ContentComponents, FileCommits};
 use super::super::content::ContentAccess;
-use super::super::write::{BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePurpose};
+use super::super::write::{
+    BlockSpan, ChangeNote, ChunkDraft, ChunkWrite, FileWriter, WritePurpose,
+};
 use super::gather::PackedPart;
 use super::{CHUNKS_MAX, ChunkPart, ChunkParts, TOGETHER_MAX, split, window};
 use crate::pieces::ByteRope;
@@ -110,7 +112,19 @@ impl ListWriter {
             self.write_lot(file, lot, old, &request.data)
         });
         let parts = join_all(lots).await.into_iter().flatten().collect();
-        self.writer.install(&request.who, before, parts).await
+        let mut note = ChangeNote::default();
+        if self.base.replays.is_noting() {
+            let chunk_size = u64::from(self.content.geometry.stripe_size);
+            let pieces = groups
+                .iter()
+                .flat_map(|group| group.pieces.iter().map(move |piece| (group, piece)));
+            let range = |(group, piece): (&ChunkParts, &ChunkPart)| {
+                let start = group.index * chunk_size + piece.from as u64;
+                start..start + piece.length as u64
+            };
+            note.ranges = pieces.map(range).collect();
+        }
+        self.writer.install(&request.who, before, parts, note).await
     }
 
     /// Writes what `lot` has of the chunks `old`.

@@ -22,6 +22,15 @@ use crate::store::{Position, StoreError};
 /// One commit, truncation or removal per inode.
 pub(crate) type CommitLocks = Rc<KeyedLock<u64>>;
 
+/// What a commit says that it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitExtent {
+    /// All that is sealed.
+    Sealed,
+    /// What the last one did: some of what is sealed was dropped, since it is about to be cut off.
+    Unchanged,
+}
+
 /// Commits the content of the files of one node.
 pub(crate) struct Commits {
     base: Rc<NodeBase>,
@@ -51,16 +60,32 @@ impl Commits {
                     // them.
                     self.last_record(ino)
                 } else {
-                    self.commit_locked(ino, false).await?
+                    self.commit_locked(ino, CommitExtent::Sealed, false).await?
                 };
             // A later loss is of what was written later.
             let write_verifier = self.verifiers.get(ino);
-            let attributes = self.base.inodes.with(ino, |active| Ok(active.inode.attributes))?;
-            (position, WriteResult { attributes, write_verifier, before: None })
+            let (attributes, committed) = self.base.inodes.with(ino, |active| {
+                Ok((active.inode.attributes, active.stored.committed.sequence))
+            })?;
+            let before = None;
+            (position, WriteResult { attributes, write_verifier, before, sequence: 0, committed })
         };
         // The next commit of the same file may join this flush.
         self.base.store.durable(position).await?;
+        self.note_durable(ino, verified.write_verifier, verified.committed);
         Ok(verified)
+    }
+
+    /// Later answers say that changes up to a number are durable, unless some were lost meanwhile.
+    fn note_durable(&self, ino: u64, write_verifier: u64, sequence: u64) {
+        if self.verifiers.get(ino) != write_verifier {
+            return;
+        }
+        // It may have left memory.
+        let _ = self.base.inodes.with(ino, |active| {
+            active.durable_sequence = active.durable_sequence.max(sequence);
+            Ok(())
+        });
     }
 
     /// The place of the last record of an inode: what it has beside it (its chunks, its extended
@@ -101,6 +126,7 @@ impl Commits {
     pub(crate) async fn commit_locked(
         &self,
         ino: u64,
+        extent: CommitExtent,
         from_reserve: bool,
     ) -> Result<Position, Error> {
         // The intent to free what was cut off ends with a commit.
@@ -110,7 +136,7 @@ impl Commits {
             if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
         })?;
         self.reclaim.discard_and_release(dropped).await?;
-        let (snapshot, changes) = self.base.inodes.with(ino, |active| {
+        let (snapshot, changes, sealed_mark) = self.base.inodes.with(ino, |active| {
             // What was written since the seal waits for the next commit.
             if active.pending.is_empty() && active.sealed.is_empty() {
                 active.dirty_since = None;
@@ -118,9 +144,14 @@ impl Commits {
             active.is_being_committed = true;
             let changes: Vec<(u64, Uncommitted)> =
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
-            Ok((active.inode.clone(), changes))
+            Ok((active.inode.clone(), changes, active.sealed_mark))
         })?;
-        let outcome = self.record_changes(ino, snapshot, changes, from_reserve).await;
+        let mut snapshot = snapshot;
+        let sealed = sealed_mark.sequence;
+        if extent == CommitExtent::Sealed {
+            snapshot.committed = sealed_mark;
+        }
+        let outcome = self.record_changes(ino, (snapshot, sealed), changes, from_reserve).await;
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
@@ -135,7 +166,7 @@ impl Commits {
     async fn record_changes(
         &self,
         ino: u64,
-        snapshot: Inode,
+        (snapshot, sealed): (Inode, u64),
         changes: Vec<(u64, Uncommitted)>,
         from_reserve: bool,
     ) -> Result<Position, Error> {
@@ -173,21 +204,29 @@ impl Commits {
                 let mut stored = active.inode.clone();
                 stored.attributes.size = snapshot.attributes.size;
                 stored.attributes.used_bytes = snapshot.attributes.used_bytes;
+                stored.committed = snapshot.committed;
                 let mut batch = batch_of(ino, last, from_reserve);
                 batch.put(keys::inode(ino), to_bytes(&stored));
+                let appends = active.appends_up_to(sealed);
+                self.base.replies.put_all(&appends, self.base.context.now(), &mut batch);
                 if active.is_past_end {
                     batch.delete(keys::trim_intent(ino));
                 }
-                Ok((batch, stored))
+                Ok((batch, (stored, appends)))
             })
         };
-        let (position, stored) = self.base.records.record(make).await?;
+        let (position, (stored, appends)) = self.base.records.record(make).await?;
+        for &reply in &appends {
+            self.base.replies.stored(reply, self.base.context.now(), position, None);
+        }
         self.base.inodes.note_remembered(last.len());
         self.base.inodes.with(ino, |active| {
             for (index, _) in last {
                 active.committed(*index);
             }
             active.is_past_end = false;
+            active.appends.retain(|(number, _)| *number > sealed);
+            active.inode.committed = stored.committed;
             active.stored = stored;
             active.is_being_committed = false;
             if active.dirty_since.is_none() {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::chunk_map::ChunkMap;
 use crate::attributes::{Time, WccAttr, WriteResult};
-use crate::protocol::{Error, Install, Seal};
+use crate::protocol::{AppendRecord, CommitMark, Error, Install, Seal};
 use crate::server::base::NodeBase;
 use crate::server::space::reclaim::Reclaim;
 use crate::server::verifiers::WriteVerifiers;
@@ -28,7 +28,7 @@ impl Installer {
     }
 
     pub(crate) async fn install(&self, request: Install) -> Result<WriteResult, Error> {
-        let Install { ino, updates, size_min, time, drop_setid } = request;
+        let Install { ino, updates, size_min, time, drop_setid, mark, append } = request;
         let _kept = self.base.inodes.keep(ino);
         self.base.inodes.load(ino, 0).await?;
         let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
@@ -40,7 +40,7 @@ impl Installer {
                 Ok(())
             })?;
         }
-        let verified = self.update_attributes(ino, size_min, time, drop_setid)?;
+        let verified = self.update_attributes(ino, (size_min, time, drop_setid), (mark, append))?;
         self.reclaim.discard_and_release(released).await?;
         Ok(verified)
     }
@@ -48,7 +48,7 @@ impl Installer {
     /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is
     /// for most writes.
     pub(crate) fn try_install_now(&self, request: &Install) -> Option<WriteResult> {
-        let &Install { ino, ref updates, size_min, time, drop_setid } = request;
+        let &Install { ino, ref updates, size_min, time, drop_setid, mark, append } = request;
         let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
         let installed = self.base.inodes.with(ino, |active| {
             active.used.set(true);
@@ -56,18 +56,17 @@ impl Installer {
         });
         installed.ok()??;
         self.base.share.note_use();
-        self.update_attributes(ino, size_min, time, drop_setid).ok()
+        self.update_attributes(ino, (size_min, time, drop_setid), (mark, append)).ok()
     }
 
-    /// The size and times of a file to which something was written.
+    /// The size and times of a file to which something was written, and the number of the change.
     fn update_attributes(
         &self,
         ino: u64,
-        size_min: u64,
-        time: Time,
-        drop_setid: bool,
+        (size_min, time, drop_setid): (u64, Time, bool),
+        (mark, append): (CommitMark, Option<AppendRecord>),
     ) -> Result<WriteResult, Error> {
-        let (before, attributes) = self.base.inodes.with_dirty(ino, |active| {
+        let (before, attributes, committed) = self.base.inodes.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
             let before = WccAttr::of(attributes);
             attributes.size = attributes.size.max(size_min);
@@ -76,10 +75,13 @@ impl Installer {
             if drop_setid {
                 attributes.mode &= !drop_setid_bits(attributes.mode);
             }
-            (before, *attributes)
+            let attributes = *attributes;
+            active.note_installed(mark, append);
+            (before, attributes, active.durable_sequence)
         })?;
-        let write_verifier = self.verifiers.get(ino);
-        Ok(WriteResult { attributes, write_verifier, before: Some(before) })
+        let (write_verifier, sequence) = (self.verifiers.get(ino), mark.sequence);
+        let before = Some(before);
+        Ok(WriteResult { attributes, write_verifier, before, sequence, committed })
     }
 
     pub(crate) async fn seal(&self, request: &Seal) -> Result<(), Error> {

@@ -6,12 +6,12 @@ use runtime::wire::to_bytes;
 
 use super::chunk_map::ChunkMap;
 use super::chunk_records::{add_runs, first_gone, put_chunk};
-use super::commit::{CommitLocks, Commits};
+use super::commit::{CommitExtent, CommitLocks, Commits};
 use super::install::Installer;
 use crate::attributes::{Attributes, Time};
 use crate::chunks::BlockSlot;
 use crate::keys;
-use crate::protocol::{Chunk, Error, NewBlock, Run, Seal, Truncate};
+use crate::protocol::{Chunk, CommitMark, Error, NewBlock, Run, Seal, Truncate};
 use crate::server::base::NodeBase;
 use crate::server::space::reclaim::Reclaim;
 use crate::store::{Batch, Position, StoreError};
@@ -39,7 +39,7 @@ impl Truncation {
     }
 
     pub(crate) async fn truncate(&self, request: Truncate) -> Result<Attributes, Error> {
-        let Truncate { ino, generation, size, time, durable, last } = request;
+        let Truncate { ino, generation, size, time, durable, last, mark } = request;
         let _alone = self.commits.exclusive(ino).await;
         let _kept = self.base.inodes.keep(ino);
         self.base.inodes.load(ino, generation).await?;
@@ -56,7 +56,7 @@ impl Truncation {
             })?;
             self.reclaim.discard_and_release(unnamed).await?;
             self.installer.seal(&Seal { ino }).await?;
-            self.committer.commit_locked(ino, true).await?;
+            self.committer.commit_locked(ino, CommitExtent::Unchanged, true).await?;
         }
         let boundary = shrinks.then(|| Boundary {
             index: size / chunk_size,
@@ -66,7 +66,7 @@ impl Truncation {
         if let Some(last) = last {
             self.base.stripes.sync(vec![last.written]).await.map_err(StoreError::from)?;
         }
-        let mut position = self.cut(ino, size, time, boundary).await?;
+        let mut position = self.cut(ino, (size, time), boundary, mark).await?;
         if shrinks {
             position = self.reclaim.finish_cut(ino).await?;
         }
@@ -78,9 +78,9 @@ impl Truncation {
     async fn cut(
         &self,
         ino: u64,
-        size: u64,
-        time: Time,
+        (size, time): (u64, Time),
         boundary: Option<Boundary>,
+        mark: CommitMark,
     ) -> Result<Position, Error> {
         let mut left_blocks = match &boundary {
             Some(boundary) => Some(self.chunks.count_blocks(ino, boundary.index).await?),
@@ -101,6 +101,9 @@ impl Truncation {
                     batch.take_from_reserve();
                 }
                 let mut stored = active.stored.clone();
+                if boundary.is_some() {
+                    stored.committed = mark;
+                }
                 stored.attributes.size = size;
                 stored.attributes.mtime = time;
                 stored.attributes.ctime = time;
@@ -126,7 +129,12 @@ impl Truncation {
         }
         self.base.inodes.note_remembered(1);
         self.base.inodes.with(ino, |active| {
+            active.inode.committed = stored.committed;
             active.stored = stored;
+            active.note_installed(mark, None);
+            if boundary.is_some() {
+                active.sealed_mark = mark;
+            }
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;
             active.inode.attributes.ctime = time;

@@ -15,7 +15,8 @@ use crate::attributes::{Attributes, Kind};
 use crate::effect::{name_keys, split};
 use crate::keys;
 use crate::protocol::{
-    AddFile, CallId, CallOutcome, CommitDependency, Dentry, Effect, Error, Execute, Inode, NewInode,
+    AddFile, CallId, CallOutcome, CommitDependency, CommitMark, Dentry, Effect, Error, Execute,
+    Inode, NewInode,
 };
 use crate::server::base::NodeBase;
 use crate::server::effects::{ConflictPolicy, Effects, StagedInodes};
@@ -278,5 +279,11 @@ fn new_inode(ino: u64, generation: u64, directory: u64, new: &NewInode) -> Inode
         birth: new.time,
     };
     let parent = if is_directory { directory } else { 0 };
-    Inode { attributes, parent, verifier: new.verifier, target: new.target.clone() }
+    Inode {
+        attributes,
+        parent,
+        verifier: new.verifier,
+        target: new.target.clone(),
+        committed: CommitMark::default(),
+    }
 }

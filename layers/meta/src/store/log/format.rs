@@ -6,7 +6,7 @@ use runtime::VolumeId;
 use runtime::hash::crc32c;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
-use crate::store::page::{FORMAT_VERSION, NUMBER_END, StoreOwner};
+use crate::store::page::{FORMAT_VERSION, FORMAT_VERSIONS, NUMBER_END, StoreOwner};
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"mdLS");
 const ENTRY_MAGIC: u32 = u32::from_le_bytes(*b"mdLE");
@@ -87,7 +87,8 @@ impl SegmentHeader {
             return Err(Malformed("checksum of a segment"));
         }
         let mut input = Decoder::new(content, Bytes::new());
-        if u32::take(&mut input)? != SEGMENT_MAGIC || u16::take(&mut input)? != FORMAT_VERSION {
+        let magic = u32::take(&mut input)?;
+        if magic != SEGMENT_MAGIC || !FORMAT_VERSIONS.contains(&u16::take(&mut input)?) {
             return Err(Malformed("not a segment"));
         }
         u16::take(&mut input)?;
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_segment_header_are_frozen() {
         let block = HEADER.encode(LOG);
-        let mut golden = b"mdLS\x01\x00\x00\x00".to_vec();
+        let mut golden = b"mdLS\x02\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]);
         numbers(&mut golden, &[5, 0x0102, 8, 9, 10, 11, 12, 13]);
@@ -201,6 +202,11 @@ mod tests {
         assert_eq!(block.len(), BLOCK_SIZE);
         assert_eq!(block[BLOCK_SIZE - 4..], crc32c(&block[..BLOCK_SIZE - 4]).to_le_bytes());
         assert_eq!(SegmentHeader::decode(&block, LOG, 8, HEADER.here), Ok(HEADER));
+        let mut of_version_1 = block.to_vec();
+        of_version_1[4] = 1;
+        let checksum = crc32c(&of_version_1[..BLOCK_SIZE - 4]).to_le_bytes();
+        of_version_1[BLOCK_SIZE - 4..].copy_from_slice(&checksum);
+        assert_eq!(SegmentHeader::decode(&of_version_1, LOG, 8, HEADER.here), Ok(HEADER));
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! Changes of content that were lost and are sent again ([`ReplayWrite`], [`ReplayPunch`], ADR 73).
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use meta::attributes::access;
+use runtime::protocol::Undelivered;
+
+use super::base::MetadataAccess;
+use super::commit::{ContentComponents, FileCommits};
+use super::content::ContentAccess;
+use super::replays::ReplayVerdict;
+use super::space::FileSpace;
+use super::write::{ChangeNote, FileWriter, WritePurpose};
+use crate::pieces::ByteRope;
+use crate::protocol::{
+    Attributes, Credentials, Error, Handle, PunchHole, ReplayPunch, ReplayWrite, TRANSFER_MAX,
+    WriteResult,
+};
+use crate::rules;
+
+/// Answers replays.
+pub(super) struct Replayer {
+    base: MetadataAccess,
+    content: Rc<ContentAccess>,
+    commits: Rc<FileCommits>,
+    writer: Rc<FileWriter>,
+    space: Rc<FileSpace>,
+}
+
+/// What was answered first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplayKind {
+    Write,
+    Append,
+    Punch,
+}
+
+/// What a replay has changed.
+struct Replayed {
+    result: WriteResult,
+    /// It stays as it is: nothing later has covered a part of it.
+    is_whole: bool,
+}
+
+impl Replayer {
+    pub(super) fn new(
+        (base, content, commits): ContentComponents,
+        writer: Rc<FileWriter>,
+        space: Rc<FileSpace>,
+    ) -> Self {
+        Self { base, content, commits, writer, space }
+    }
+
+    pub(super) async fn replay_write(&self, request: ReplayWrite) -> Result<WriteResult, Error> {
+        let ReplayWrite { who, file, offset, data, sequence, is_append } = request;
+        let length: usize = data.iter().map(Bytes::len).sum();
+        if length == 0 || length > TRANSFER_MAX as usize {
+            return Err(Error::Invalid {});
+        }
+        rules::check_range(offset, length as u64)?;
+        let data = &ByteRope::new(data);
+        let write = async |before: &Attributes, part: Range<u64>| {
+            let place = ((part.start - offset) as usize, (part.end - offset) as usize);
+            let bytes = data.slice(place.0, place.1).into_vec();
+            let note =
+                ChangeNote { order: Some(sequence), is_append, ..ChangeNote::of(part.clone()) };
+            let place = (part.start, bytes);
+            self.writer.write_locked(&who, before, place, WritePurpose::Data, note).await
+        };
+        let range = offset..offset + length as u64;
+        let kind = if is_append { ReplayKind::Append } else { ReplayKind::Write };
+        self.replay(&who, file, (sequence, range, kind), write).await
+    }
+
+    pub(super) async fn replay_punch(&self, request: ReplayPunch) -> Result<WriteResult, Error> {
+        let ReplayPunch { who, file, offset, length, sequence } = request;
+        let end = offset.checked_add(length).filter(|_| length > 0).ok_or(Error::Invalid {})?;
+        let punch = async |_: &Attributes, part: Range<u64>| {
+            let (offset, length) = (part.start, part.end - part.start);
+            let hole = PunchHole { who: who.clone(), file, offset, length, durable: false };
+            self.space.punch_alone(&hole, Some(sequence)).await
+        };
+        self.replay(&who, file, (sequence, offset..end, ReplayKind::Punch), punch).await
+    }
+
+    /// Changes those bytes of `range` that no later change has touched.
+    async fn replay(
+        &self,
+        who: &Credentials,
+        file: Handle,
+        (sequence, range, kind): (u64, Range<u64>, ReplayKind),
+        change: impl AsyncFn(&Attributes, Range<u64>) -> Result<WriteResult, Error>,
+    ) -> Result<WriteResult, Error> {
+        let once = async || self.replay_once(who, file, (sequence, &range, kind), &change).await;
+        let mut replayed = once().await;
+        if matches!(replayed, Err(Error::Damaged {})) {
+            self.commits.recover_lost_writes(file).await;
+            replayed = once().await;
+        }
+        let Replayed { result, is_whole } = replayed?;
+        if is_whole {
+            return Ok(result);
+        }
+        // Which bytes a later change has covered is not known after another loss.
+        let committed = self.commits.commit(&file).await?;
+        if committed.write_verifier != result.write_verifier {
+            // Lost once more: it comes again.
+            return Err(Undelivered::Busy.into());
+        }
+        Ok(WriteResult { sequence: result.sequence.min(committed.committed), ..committed })
+    }
+
+    async fn replay_once(
+        &self,
+        who: &Credentials,
+        file: Handle,
+        (sequence, range, kind): (u64, &Range<u64>, ReplayKind),
+        change: &impl AsyncFn(&Attributes, Range<u64>) -> Result<WriteResult, Error>,
+    ) -> Result<Replayed, Error> {
+        let _alone = self.content.files.exclusive(file.ino).await;
+        let marks = self.base.marks(file).await?;
+        let before = self.base.attributes(file).await?;
+        rules::check_transfer(who, &before, access::WRITE)?;
+        let verdict = self.base.replays.judge(file.ino, sequence, range.clone(), marks);
+        tracing::debug!(ino = file.ino, sequence, ?range, ?verdict, "a lost write comes again");
+        let unchanged = self.writer.unchanged(before).await?;
+        let (ranges, is_whole, end) = match verdict {
+            ReplayVerdict::Unknown => return Err(Error::LostWrites {}),
+            ReplayVerdict::Durable => {
+                let result = WriteResult { sequence, committed: sequence, ..unchanged };
+                return Ok(Replayed { result, is_whole: true });
+            }
+            ReplayVerdict::Present => {
+                let result = WriteResult { sequence, ..unchanged };
+                return Ok(Replayed { result, is_whole: true });
+            }
+            ReplayVerdict::Apply { by_append: true, .. } if kind == ReplayKind::Append => {
+                return Err(Error::Changed {});
+            }
+            ReplayVerdict::Apply { ranges, is_whole, end, .. } => (ranges, is_whole, end),
+        };
+        let mut result = unchanged;
+        for part in ranges {
+            let now = self.base.attributes(file).await?;
+            let changed = change(&now, part).await?;
+            if changed.write_verifier != unchanged.write_verifier {
+                // Lost once more: it comes again.
+                return Err(Undelivered::Busy.into());
+            }
+            result = changed;
+        }
+        if kind != ReplayKind::Punch && result.attributes.size < end {
+            // What covers its end is a hole, which does not lengthen a file.
+            self.space.lengthen_locked(file, end).await?;
+        }
+        Ok(Replayed { result, is_whole })
+    }
+}
