@@ -47,7 +47,7 @@ impl<S: Spawn> ClientSession<S> {
         change: Change,
     ) -> Result<Attributes, Cause> {
         let (who, file) = (self.who(), handle_of(attributes));
-        let durable = change.size.is_some();
+        let durable = self.unsynced.cuts_durably(&change);
         self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable }).await
     }
 

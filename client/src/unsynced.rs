@@ -28,6 +28,7 @@ use fileio::regions::Regions;
 use futures::{StreamExt as _, stream};
 use runtime::{Call, Spawn};
 
+use crate::Change;
 use crate::leases::Leases;
 
 /// Bytes that one client is meant to keep, at most.
@@ -163,6 +164,12 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl UnsyncedWrites {
+    /// Must `change` be durable when it is answered? A cut is not sent again after a crash, so it
+    /// must, if the writes around it are.
+    pub fn cuts_durably(&self, change: &Change) -> bool {
+        self.bytes_max > 0 && change.size.is_some()
+    }
+
     /// Keeps at most `bytes_max` bytes; with 0 none: then a loss is only reported.
     pub fn new(bytes_max: usize, leases: Arc<Leases>) -> Self {
         Self {

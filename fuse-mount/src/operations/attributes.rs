@@ -32,8 +32,7 @@ impl<S: Spawn> MountOperations<S> {
             file,
             change: change.clone(),
             only_if_ctime: None,
-            // A cut is not sent again after a crash.
-            durable: change.size.is_some(),
+            durable: self.volume.unsynced.cuts_durably(&change),
         };
         let changed = if through_open && change.size.is_some() {
             let change =
