@@ -216,12 +216,13 @@ impl RemoteClient<'_> {
     }
 
     async fn step(&self, round: u32, rng: &mut Rng) -> WorkResult {
-        match rng.below(10) {
+        match rng.below(13) {
             0..4 => self.write_register(round, rng.below(REGISTERS)).await,
             4..6 => self.append().await,
             6 => self.rename(round).await,
             7 => self.check_registers(round).await,
             8 => self.forge(rng).await,
+            9..12 => self.change_guarded(round, rng).await,
             _ => {
                 let sync = async {
                     let file = self.system.open(self.path(round), OpenOptions::new().write(true));
@@ -273,6 +274,21 @@ impl RemoteClient<'_> {
         };
         let end = self.workload.must(append).await?;
         self.workload.appended.borrow_mut().push((end - RECORD_BYTES, record));
+        Ok(())
+    }
+
+    /// Changes its file if nothing has changed it since: a second copy would find the first one's
+    /// change, and be refused.
+    async fn change_guarded(&self, round: u32, rng: &mut Rng) -> WorkResult {
+        let found = self.workload.must(self.system.metadata(self.path(round))).await?;
+        let (who, durable) = (self.who.clone(), false);
+        let file = Handle { ino: found.ino, generation: found.generation };
+        let change = mode(0o600 | rng.below(0o100) as u32);
+        let only_if_ctime = Some(found.ctime);
+        let change = SetAttributes { who, file, change, only_if_ctime, durable };
+        let call = fileio::client::send_with_retries(self.system.machine(), change);
+        let answer = self.workload.until_power_cut(call).await?;
+        assert!(answer.is_ok(), "client {}: {answer:?} to a change done once", self.number);
         Ok(())
     }
 
