@@ -298,6 +298,7 @@ fn serve(arguments: &[String]) {
     let guard = Arc::new(guard);
     let ending = guard.clone();
     let options = MemberOptions {
+        name: "bench".to_owned(),
         number,
         address: format!("127.0.0.1:{port}"),
         engine: engine(etcd.parse().expect("a port")),

@@ -44,6 +44,8 @@ const REJOIN_PAUSE: Duration = Duration::from_millis(100);
 pub struct MemberOptions {
     /// Its number.
     pub number: u32,
+    /// The name by which clients of other hosts ask for the volume.
+    pub name: String,
     /// Where the other processes reach it: `host:port`.
     pub address: String,
     /// The coordination engine.
@@ -120,6 +122,7 @@ impl ClusterMember {
     pub fn start(directory: &Path, options: &MemberOptions) -> Result<Self, VolumeError> {
         let MemberOptions {
             number,
+            ref name,
             ref address,
             ref engine,
             lease,
@@ -162,8 +165,7 @@ impl ClusterMember {
         run.find_memory(&machine, &geometry);
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
         let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guard.clone() });
-        let name = directory.name();
-        listen(&machine, address, &me, (name, router.clone()))?;
+        listen(&machine, address, &me, (name.clone(), router.clone()))?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());

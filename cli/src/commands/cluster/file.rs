@@ -45,6 +45,7 @@ keys = "keys"       # a folder, on each host; beside this file unless it begins 
 
 # What the volume is like, for good. Sizes as in 64KiB or 4GiB.
 [volume]
+# name = "scratch" # for clients of other hosts: mdfs://HOST:PORT/scratch; else the prefix's last part
 nodes = 64          # file-system nodes, which share the work
 stripe = "64KiB"    # so much goes to one disk before the next one
 disks = 1           # disks of each process that has some
@@ -121,6 +122,7 @@ impl Default for SecurityTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct VolumeTable {
+    name: Option<String>,
     nodes: u32,
     #[serde(deserialize_with = "size")]
     stripe: ByteSize,
@@ -156,6 +158,13 @@ fn some_cache<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<ByteS
 }
 
 impl MachineFile {
+    /// The name by which clients of other hosts ask for the volume.
+    pub(super) fn name(&self) -> String {
+        let prefix = self.coordination.prefix.trim_end_matches('/');
+        let last = prefix.rsplit('/').next().unwrap_or_default();
+        self.volume.name.clone().unwrap_or_else(|| last.to_owned())
+    }
+
     /// Reads it.
     pub(super) fn read(path: &Path) -> Result<Self, CommandFailure> {
         let text = std::fs::read_to_string(path)
@@ -243,7 +252,7 @@ impl MachineFile {
 
     /// The shape of the cluster to be made. Disk nodes are numbered in the order of the processes.
     pub(super) fn shape(&self) -> Result<ClusterShape, CommandFailure> {
-        let VolumeTable { nodes, stripe, disks, disk_size } = self.volume;
+        let VolumeTable { name: _, nodes, stripe, disks, disk_size } = self.volume;
         let stripe_size = u32::try_from(stripe.0)
             .map_err(|_| CommandFailure::Wrong("a stripe is at most 4 GiB long".to_owned()))?;
         let mut disk_node = 0;

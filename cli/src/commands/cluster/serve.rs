@@ -69,6 +69,7 @@ impl ServeProcess {
         let guard = Arc::new(guard);
         let options = MemberOptions {
             number: self.number,
+            name: file.name(),
             address: process.address.clone(),
             engine: file.engine()?,
             lease: file.lease(),

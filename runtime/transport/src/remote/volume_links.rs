@@ -109,14 +109,16 @@ impl VolumeLinks {
         let start = self.environment.now();
         loop {
             let mut failure = io::Error::from(io::ErrorKind::NotFound);
+            // Final is a refusal by all: some may only not know yet what they need to know.
+            let mut is_final = true;
             for seed in &self.seeds {
                 match self.contact(seed, None).await {
                     Ok(contact) => return Ok(contact),
                     Err(error) => failure = error,
                 }
+                is_final &= failure.kind() == io::ErrorKind::PermissionDenied;
             }
             let is_local = self.seeds.iter().all(|seed| matches!(seed, Address::Unix(_)));
-            let is_final = failure.kind() == io::ErrorKind::PermissionDenied;
             if is_local || is_final || self.environment.now() - start > FIRST_CONTACT_MAX {
                 return Err(failure);
             }
