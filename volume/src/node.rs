@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use blockio::{BlockClient, DiskNodeError, Geometry, Stripes};
+use blockio::{BlockClient, DiskError, DiskNodeError, Geometry, Stripes};
 use cache::CacheClient;
 use fileio::FileServer;
 use fileio::client::SharedFileServer;
@@ -93,7 +93,9 @@ pub async fn make_disks(
                 let (path, volume) = (path.clone(), found.geometry.volume);
                 return Err(VolumeError::DiskInUse { path, volume });
             }
-            Err(_) => {}
+            Err(DiskError::Unformatted) => {}
+            // What it holds may be readable again tomorrow.
+            Err(error) => return Err(VolumeError::Disk { path: path.clone(), error }),
         }
         let now = context.unix_time();
         let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;

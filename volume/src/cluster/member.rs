@@ -149,7 +149,7 @@ impl ClusterMember {
         let ours = disks.iter().filter(|disk| disk.superblock.volume() == geometry.volume);
         let newest = ours.map(|disk| disk.superblock.epoch).max().unwrap_or_default();
         if newest > map.epoch {
-            raise(engine, newest)?;
+            raise(engine, geometry, newest, lease)?;
         }
         let threads = if run.threads == 0 { cores() } else { run.threads };
         let config = Config {

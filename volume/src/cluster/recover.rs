@@ -10,6 +10,7 @@
 //! The epoch becomes later than that of any disk, also of those on other hosts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use blockio::Geometry;
 use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
@@ -26,8 +27,10 @@ use crate::superblocks::{FoundDisk, formatted_disks};
 
 /// The disks of one volume never differ by as many epochs.
 const EPOCH_STEP: u64 = 1 << 20;
-/// Attempts to raise the node map while others change it, too.
-const RAISES_MAX: u32 = 64;
+/// A lease that is not renewed ends this much after its time, at most.
+const LEASE_END_MAX: Duration = Duration::from_secs(5);
+/// The pause before the node map is looked at again that could not be raised.
+const RAISE_PAUSE: Duration = Duration::from_millis(200);
 
 /// What was rebuilt.
 #[derive(Clone, Debug)]
@@ -122,6 +125,18 @@ async fn rebuild(
         remove_all(engine, prefix).await?;
     }
     engine.put(VOLUME_KEY, &to_bytes(&geometry)).await?;
+    say_all_made(engine, &geometry).await?;
+    let after = known.as_ref().map_or(newest, |known| known.epoch.max(newest));
+    let next = known.as_ref().unwrap_or(&first).raised(Epoch(after.0 + EPOCH_STEP));
+    membership::replace(engine, known.as_ref(), &next).await?;
+    Ok((next.epoch, known.is_some()))
+}
+
+/// Says that all disks and nodes of the volume were made: none is formatted again.
+async fn say_all_made(
+    engine: &dyn Coordination,
+    geometry: &Geometry,
+) -> Result<(), CoordinationError> {
     for disk_node in 0..geometry.disk_nodes {
         let key = served_key(disk_node);
         // That it was served once is what matters: a blank disk is none that was never made.
@@ -130,10 +145,7 @@ async fn rebuild(
     for node in 0..geometry.fs_nodes {
         engine.put(&formatted_key(node), &[1]).await?;
     }
-    let after = known.as_ref().map_or(newest, |known| known.epoch.max(newest));
-    let next = known.as_ref().unwrap_or(&first).raised(Epoch(after.0 + EPOCH_STEP));
-    membership::replace(engine, known.as_ref(), &next).await?;
-    Ok((next.epoch, known.is_some()))
+    Ok(())
 }
 
 /// What nodes have handed over is of another time.
@@ -153,25 +165,106 @@ async fn remove_all(engine: &dyn Coordination, prefix: &str) -> Result<(), Coord
 
 /// The disks of a process were opened in the epoch `newest`, which the map does not know yet: an
 /// older copy of etcd was brought back. The map is raised above it, and so are all nodes.
-pub(super) fn raise(engine: &Engine, newest: Epoch) -> Result<(), VolumeError> {
-    ask(engine, move |_, engine| async move {
-        for _ in 0..RAISES_MAX {
-            let map = membership::node_map(&*engine).await?;
-            if map.epoch >= newest {
-                return Ok(());
+///
+/// Refused while a process runs, which knows later epochs than the map. Records of processes that
+/// are in the copy go with their leases, of the length `lease`.
+pub(super) fn raise(
+    engine: &Engine,
+    geometry: Geometry,
+    newest: Epoch,
+    lease: Duration,
+) -> Result<(), VolumeError> {
+    ask(engine, move |context, engine| async move {
+        let patience = context.now() + lease + LEASE_END_MAX;
+        raise_map(&*engine, &geometry, newest, || {
+            let pause = (context.now() < patience).then(|| context.sleep(RAISE_PAUSE));
+            async move {
+                match pause {
+                    Some(pause) => {
+                        pause.await;
+                        true
+                    }
+                    None => false,
+                }
             }
-            tracing::warn!(
-                map = map.epoch.0,
-                disks = newest.0,
-                "etcd is older than the disks: the node map is raised above their epoch"
-            );
-            forget_handovers(&*engine).await?;
-            match membership::replace(&*engine, Some(&map), &map.raised(newest)).await {
-                // Another process has raised it, or joined.
-                Err(CommandError::Engine(error)) if error.is_transient() => {}
-                done => return Ok(done?),
-            }
-        }
-        Err(CoordinationError::Busy.into())
+        })
+        .await
     })
+}
+
+/// `pause` waits a moment, and tells whether that may go on.
+async fn raise_map<F: Future<Output = bool>>(
+    engine: &dyn Coordination,
+    geometry: &Geometry,
+    newest: Epoch,
+    pause: impl Fn() -> F,
+) -> Result<(), ClusterError> {
+    loop {
+        let map = membership::node_map(engine).await?;
+        if map.epoch >= newest {
+            return Ok(());
+        }
+        let (members, _) = membership::presence(engine).await?;
+        if let Some(id) = members.keys().next() {
+            if pause().await {
+                continue;
+            }
+            return Err(ClusterError::Runs(*id));
+        }
+        tracing::warn!(
+            map = map.epoch.0,
+            disks = newest.0,
+            "etcd is older than the disks: the node map is raised above their epoch"
+        );
+        forget_handovers(engine).await?;
+        say_all_made(engine, geometry).await?;
+        // No other process needs to raise it again, though its disks may be newer.
+        let next = map.raised(Epoch(newest.0 + EPOCH_STEP));
+        match membership::replace(engine, Some(&map), &next).await {
+            // Another process has raised it, or joined.
+            Err(CommandError::Engine(error)) if error.is_transient() && pause().await => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::coordination::Sled;
+    use cluster::membership::{Founder, MemberRecord};
+    use futures::executor::block_on;
+
+    /// A snapshot of etcd from before any process ran knows of no disk and no node.
+    #[test]
+    fn an_older_copy_is_raised_with_all_that_was_made_and_while_no_process_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = Sled::open(directory.path()).unwrap();
+        let geometry = Geometry::for_disks(VolumeId(7), 1 << 16, 3, 2, 1, 1 << 30).unwrap();
+        let founders = [
+            Founder { id: ProcessId(1), disks: vec![0] },
+            Founder { id: ProcessId(2), disks: vec![1] },
+        ];
+        let first = NodeMap::first(3, &founders).unwrap();
+        let raise =
+            |newest| block_on(raise_map(&engine, &geometry, newest, || std::future::ready(false)));
+        block_on(membership::found(&engine, &first)).unwrap();
+        let id = ProcessId(2);
+        let lease = cluster::coordination::LeaseId(5);
+        let member = MemberRecord { id, incarnation: 3, addresses: Vec::new(), lease };
+        let key = "cluster/members/0000000002";
+        block_on(engine.put(key, &member.to_record())).unwrap();
+        assert!(matches!(raise(Epoch(9)), Err(ClusterError::Runs(ProcessId(2)))));
+        assert_eq!(block_on(membership::node_map(&engine)).unwrap().epoch, first.epoch);
+        block_on(engine.remove(key, Expect::Any {})).unwrap();
+        raise(Epoch(9)).unwrap();
+        let made = |key: &str| block_on(engine.get(key)).unwrap().is_some();
+        assert!((0..3).all(|node| made(&formatted_key(node))));
+        assert!((0..2).all(|node| made(&served_key(node))));
+        let raised = block_on(membership::node_map(&engine)).unwrap().epoch;
+        assert!(raised > Epoch(9));
+        // Disks of other hosts are a little newer, and ask for nothing more.
+        raise(Epoch(12)).unwrap();
+        assert_eq!(block_on(membership::node_map(&engine)).unwrap().epoch, raised);
+    }
 }
