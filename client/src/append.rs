@@ -15,6 +15,7 @@ const TRIES_MAX: u32 = 12;
 
 /// The first pause before that; each later one is twice as long.
 const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 /// Sends an append to the node of its file, until its outcome is known, and keeps it until it is
 /// durable. It is done once, also if the node restarts meanwhile.
@@ -32,21 +33,23 @@ pub async fn append<S: Spawn>(
     let mut request = Append { who: (**who).clone(), call, again: false, acknowledged, file, data };
     let lost = Error::from(Undelivered::Lost);
     let (mut pause, mut failure) = (PAUSE, lost);
-    for _ in 1..TRIES_MAX {
+    let mut tries = 1;
+    while tries < TRIES_MAX || machine.waits_for_ever() {
+        tries += 1;
         match fileio::client::ask(machine, request.clone()).await {
             Ok(appended) => {
                 let place = (file, appended.offset, kept);
                 unsynced.note_append(machine, mark, who, place, &appended.written).await;
                 return Ok(appended);
             }
-            Err(error) if error == lost => (request.again, failure) = (true, lost),
+            Err(error) if error.is_lost() => (request.again, failure) = (true, lost),
             // If not this time, then perhaps before.
             Err(error) if error.not_applied() && request.again => {}
             Err(error) if error.not_applied() => failure = error,
             Err(error) => return Err(error),
         }
         machine.sleep(pause).await;
-        pause *= 2;
+        pause = PAUSE_MAX.min(2 * pause);
     }
     Err(failure)
 }

@@ -148,7 +148,7 @@ fn undelivered_advice(why: Undelivered) -> &'static str {
     match why {
         Undelivered::Busy => "if this lasts, lower the load",
         Undelivered::Unreachable => "check that the server of the volume runs",
-        Undelivered::Lost => "look whether it was done before doing it again",
+        Undelivered::Lost | Undelivered::Gone => "look whether it was done before doing it again",
         Undelivered::ProtocolMismatch => "use the same version of mdfs on both sides",
         Undelivered::Fenced => "open the volume again",
         Undelivered::TimedOut => "check that the servers of the volume run, and can be reached",

@@ -324,7 +324,7 @@ impl Leases {
 
 /// Sleeps, but not longer than until a server has come back that has forgotten what is open.
 async fn sleep_until_restart<S: Spawn>(machine: &S, pause: Duration) {
-    if !machine.loses_with_the_server_only() {
+    if !machine.knows_of_restarts() {
         return machine.sleep(pause).await;
     }
     let (restarts, mut left) = (machine.restarts(), pause);

@@ -27,6 +27,10 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// The environment variable with the path of a token file.
 pub const TOKEN_VARIABLE: &str = "MDFS_TOKEN";
 
+/// With the value 1 clients without token and certificate connect unprotected, to servers that run
+/// with `--insecure`.
+pub const INSECURE_VARIABLE: &str = "MDFS_INSECURE";
+
 /// A volume could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open volume {address}: {cause}")]
@@ -68,6 +72,19 @@ pub enum OpenCause {
     /// The server does not let this client in.
     #[error("its server refuses this client: {0}")]
     Refused(#[source] io::Error),
+    /// The client has nothing to prove who it is.
+    #[error(
+        "there is no token and no host certificate: make one where the volume is served \
+         (`mdfs token create`) and give it with `--token` or {TOKEN_VARIABLE}; or set \
+         {INSECURE_VARIABLE}=1 if the servers run with --insecure"
+    )]
+    NoKeys,
+    /// All users of a host would act as the one of a token.
+    #[error(
+        "a token speaks for one user, so a mount for all users of this host (--allow-other) needs \
+         the certificate of the host: `mdfs cluster certify --client`"
+    )]
+    TokenForAll,
     /// The token or the certificate of this host cannot be used.
     #[error(transparent)]
     Keys(#[from] ClientKeyError),
@@ -79,7 +96,7 @@ impl OpenCause {
         match self {
             Self::NoDirectory => libc::ENOENT,
             Self::BadAddress(_) => libc::EINVAL,
-            Self::Refused(_) | Self::Keys(_) => libc::EACCES,
+            Self::Refused(_) | Self::Keys(_) | Self::NoKeys | Self::TokenForAll => libc::EACCES,
             Self::NotReached(cause) => cause.raw_os_error().unwrap_or(libc::ETIMEDOUT),
             #[cfg(feature = "embedded")]
             Self::Stack(_) => libc::EIO,
@@ -221,13 +238,15 @@ fn client_options(
     ClientOptions { volume, program, security, timeout: options.timeout }
 }
 
-/// A token, else the certificate of this host, else nothing: then a server lets the client in only
-/// if it protects no connection at all.
+/// A token, else the certificate of this host. Without either nothing is protected and no server
+/// proves who it is, so the user must want that ([`INSECURE_VARIABLE`]).
 fn security(volume: &str, options: &ConnectOptions) -> Result<ClientSecurity, OpenCause> {
+    let is_insecure = env::var_os(INSECURE_VARIABLE).is_some_and(|value| value == "1");
     let keys = match (options.token_file(volume), options.keys_file()) {
         (Some(token), _) => ClientKeys::from_token_file(&token)?,
         (None, Some(keys)) => ClientKeys::from_host_file(&keys)?,
-        (None, None) => return Ok(ClientSecurity::None),
+        (None, None) if is_insecure => return Ok(ClientSecurity::None),
+        (None, None) => return Err(OpenCause::NoKeys),
     };
     Ok(ClientSecurity::Tls(Arc::new(keys)))
 }

@@ -47,7 +47,7 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
         Undelivered::ProtocolMismatch => nfsstat3::NFS3ERR_SERVERFAULT,
         Undelivered::Refused => nfsstat3::NFS3ERR_ACCES,
         // Made by clients alone.
-        Undelivered::TimedOut => nfsstat3::NFS3ERR_SERVERFAULT,
+        Undelivered::TimedOut | Undelivered::Gone => nfsstat3::NFS3ERR_SERVERFAULT,
     }
 }
 

@@ -127,8 +127,12 @@ impl Spawn for ClientHandle {
         self.ingress.shared_servers()?.try_now::<P>(request)
     }
 
-    fn loses_with_the_server_only(&self) -> bool {
-        self.ingress.loses_with_the_server_only()
+    fn knows_of_restarts(&self) -> bool {
+        self.ingress.knows_of_restarts()
+    }
+
+    fn waits_for_ever(&self) -> bool {
+        self.ingress.waits_for_ever()
     }
 
     fn restarts(&self) -> u64 {

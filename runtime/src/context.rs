@@ -47,10 +47,12 @@ pub trait Spawn: Clone + 'static {
     fn try_shared<P: Protocol>(&self, _request: &P::Request) -> Option<P::Reply> {
         None
     }
-    /// A reply is [`Lost`](crate::Undelivered::Lost) only if the server is gone that had the
-    /// request: it was done before, or never will be. Then a request that must not be late may be
-    /// sent again.
-    fn loses_with_the_server_only(&self) -> bool {
+    /// Does [`restarts`](Self::restarts) count anything?
+    fn knows_of_restarts(&self) -> bool {
+        false
+    }
+    /// Do requests wait for servers that are away without a limit?
+    fn waits_for_ever(&self) -> bool {
         false
     }
     /// How many times a server has come back that knows nothing of this client any more.

@@ -107,11 +107,12 @@ pub trait Ingress: Send + Sync {
     fn call_numbers(&self) -> Option<Arc<CallNumbers>> {
         None
     }
-    /// A reply is [`Lost`](crate::Undelivered::Lost) only if the server is gone that had the
-    /// request: it does not do it later. See [`Spawn::loses_with_the_server_only`].
-    ///
-    /// [`Spawn::loses_with_the_server_only`]: crate::Spawn::loses_with_the_server_only
-    fn loses_with_the_server_only(&self) -> bool {
+    /// Does [`restarts`](Self::restarts) count anything?
+    fn knows_of_restarts(&self) -> bool {
+        false
+    }
+    /// Do requests wait for servers that are away without a limit?
+    fn waits_for_ever(&self) -> bool {
         false
     }
     /// How many times a server has come back that knows nothing of this client any more.

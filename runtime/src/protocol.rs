@@ -202,6 +202,11 @@ pub enum Undelivered {
     /// done. Clients make this of calls that they give up; no server answers so.
     #[error("no server has answered in time: it may or may not have been done")]
     TimedOut,
+    /// The server that had the request is gone: it was done before, or never will be. Clients make
+    /// this of calls whose server has restarted; then also a request that must not be late may be
+    /// sent again.
+    #[error("the server that had the request is gone: it may or may not have been done")]
+    Gone,
 }
 
 impl From<AccessRefused> for Undelivered {
@@ -215,6 +220,11 @@ impl Undelivered {
     /// its way.
     pub fn not_applied(self) -> bool {
         matches!(self, Self::Busy | Self::Unreachable | Self::Fenced)
+    }
+
+    /// The request may or may not have been done, and may be asked again if its row says so.
+    pub fn is_lost(self) -> bool {
+        matches!(self, Self::Lost | Self::Gone)
     }
 
     /// The same request may be answered later, if it does no harm to ask twice: the node is full or
@@ -242,6 +252,8 @@ crate::choice! {
         6 Refused {},
         /// See [`Undelivered::TimedOut`].
         7 TimedOut {},
+        /// See [`Undelivered::Gone`].
+        8 Gone {},
     }
 }
 
@@ -259,7 +271,7 @@ macro_rules! undelivered_wire {
         }
     };
 }
-undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced, Refused, TimedOut);
+undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced, Refused, TimedOut, Gone);
 
 impl Wire for Undelivered {
     fn put(&self, out: &mut crate::wire::Encoder) {

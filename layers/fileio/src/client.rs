@@ -51,9 +51,11 @@ where
 {
     let is_done_once = C::RETRY == Retry::ByCallId;
     let (mut was_lost, mut pause) = (false, LOST_PAUSE);
-    for _ in 1..RETRY_ROUNDS_MAX {
-        if why == Undelivered::Lost {
-            if C::RETRY == Retry::Never && !from.loses_with_the_server_only() {
+    let mut round = 1;
+    while round < RETRY_ROUNDS_MAX || from.waits_for_ever() {
+        round += 1;
+        if why.is_lost() {
+            if C::RETRY == Retry::Never && why != Undelivered::Gone {
                 break;
             }
             was_lost = is_done_once;
@@ -83,11 +85,10 @@ where
     }
     let to = hash::owner(call.route(), from.fs_nodes());
     let is_done_once = C::RETRY == Retry::ByCallId;
-    let lost = Error::Undelivered { why: Undelivered::Lost };
     match from.spawn(to, call.clone()).await {
-        Err(error) if error.not_applied() || (error == lost && is_done_once) => {
+        Err(error) if error.not_applied() || (error.is_lost() && is_done_once) => {
             // Boxed: what is rare would be moved with each request.
-            Box::pin(retry_busy(from, to, call, is_done_once, error == lost)).await
+            Box::pin(retry_busy(from, to, call, is_done_once, error.is_lost())).await
         }
         answer => answer,
     }
@@ -137,7 +138,7 @@ where
         pause *= 2;
         match from.spawn(to, call.clone()).await {
             Err(error) if error.not_applied() => {}
-            Err(error) if error == lost && is_done_once => was_lost = true,
+            Err(error) if error.is_lost() && is_done_once => was_lost = true,
             answer => return answer,
         }
     }

@@ -671,6 +671,11 @@ impl Error {
         matches!(self, Self::Undelivered { why: Undelivered::Busy })
     }
 
+    /// It may or may not have been done.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.is_lost())
+    }
+
     /// Nothing was done, the node may answer later.
     pub fn not_applied(&self) -> bool {
         matches!(self, Self::Undelivered { why } if why.not_applied())

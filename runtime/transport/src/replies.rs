@@ -3,10 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use runtime::context::Context;
 use runtime::net::StreamWriter;
 use runtime::sync::Event;
+
+use crate::server::within;
+
+/// A connection whose other side takes nothing for this long is given up.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Replies on their way out. Bounded by the outstanding requests of the connection.
 #[derive(Default)]
@@ -15,12 +22,17 @@ pub(crate) struct ReplyQueue {
     /// Bytes of those that are not sent yet.
     bytes: Cell<usize>,
     closed: Cell<bool>,
+    /// Nothing can be sent any more.
+    broken: Cell<bool>,
     changed: Event,
     sent: Event,
 }
 
 impl ReplyQueue {
     pub(crate) fn push(&self, parts: Vec<Bytes>) {
+        if self.broken.get() {
+            return;
+        }
         self.bytes.set(self.bytes.get() + length_of(&parts));
         self.waiting.borrow_mut().push_back(parts);
         self.changed.tell();
@@ -30,6 +42,12 @@ impl ReplyQueue {
     pub(crate) fn close(&self) {
         self.closed.set(true);
         self.changed.tell();
+        self.sent.tell();
+    }
+
+    /// Can nothing be sent any more?
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.get()
     }
 
     /// Bytes that wait.
@@ -42,7 +60,9 @@ impl ReplyQueue {
         self.sent.next()
     }
 
-    pub(crate) async fn send(self: Rc<Self>, mut writer: Box<dyn StreamWriter>) {
+    /// Sends what comes, until the queue is closed or the other side takes nothing for
+    /// [`WRITE_TIME_MAX`].
+    pub(crate) async fn send(self: Rc<Self>, context: Context, mut writer: Box<dyn StreamWriter>) {
         loop {
             let changed = self.changed.next();
             // Everything that waits goes out in one call.
@@ -55,11 +75,16 @@ impl ReplyQueue {
                 continue;
             }
             let bytes = length_of(&parts);
-            let written = writer.write(parts).await;
+            let written = within(&context, WRITE_TIME_MAX, writer.write(parts)).await.flatten();
             self.bytes.set(self.bytes.get() - bytes);
-            self.sent.tell();
             if written.is_err() {
                 // The reading side notices the broken stream too and ends the connection.
+                self.broken.set(true);
+                self.waiting.take();
+                self.bytes.set(0);
+            }
+            self.sent.tell();
+            if written.is_err() {
                 return;
             }
         }

@@ -209,7 +209,7 @@ async fn connection(
     }
     .put(&mut greeting);
     replies.push(pack(FrameHeader { kind: kind::GREETING, ..FrameHeader::default() }, greeting));
-    context.task(replies.clone().send(writer));
+    context.task(replies.clone().send(context.clone(), writer));
 
     let running = Rc::new(Limit::new(OUTSTANDING_MAX, 1));
     let outcome = loop {

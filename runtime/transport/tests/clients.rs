@@ -191,7 +191,7 @@ fn a_call_to_a_server_that_is_gone_is_lost_and_the_next_one_waits_for_another() 
     thread::sleep(Duration::from_millis(400));
     let (_machine, address) = serve(&sum);
     *relay.target.lock().unwrap() = address;
-    assert_eq!(block_on(waiting), Err(Undelivered::Lost));
+    assert_eq!(block_on(waiting), Err(Undelivered::Gone));
     assert_eq!(next.join().unwrap(), Ok(3));
 }
 
@@ -205,7 +205,7 @@ fn a_client_waits_no_longer_than_it_is_told_to() {
     thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
     let outcome = add(&client, 1, 0);
-    assert!(matches!(outcome, Err(Undelivered::TimedOut | Undelivered::Lost)), "{outcome:?}");
+    assert!(matches!(outcome, Err(Undelivered::TimedOut | Undelivered::Gone)), "{outcome:?}");
     assert_eq!(add(&client, 1, 0), Err(Undelivered::TimedOut));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }

@@ -153,6 +153,12 @@ impl MountCommand {
         let failed = |cause| OpenError { address: self.volume.clone(), cause };
         let options = self.connect_options();
         let options = options.map_err(|error| failed(OpenCause::NoCredentials(error)))?;
+        if let VolumeAddress::Remote { volume, .. } = &self.volume
+            && self.allow_other
+            && options.token_file(volume).is_some()
+        {
+            return Err(failed(OpenCause::TokenForAll));
+        }
         for tries in 1.. {
             let directory = match (reach(&self.volume, &options), self.volume.directory()) {
                 (Ok(client_handle), _) => return Ok(MountSource::Server(client_handle)),

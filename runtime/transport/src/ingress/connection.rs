@@ -65,8 +65,9 @@ pub(super) async fn answer<P: Protocol>(
     let replies = Rc::new(ReplyQueue::default());
     replies.push(frame_of(kind::WELCOME, &welcome));
     session.attach(link, replies.clone());
-    context.task(replies.clone().send(writer));
+    context.task(replies.clone().send(context.clone(), writer));
     let outstanding = Rc::new(Outstanding::default());
+    let has_routes = !welcome.map.processes.is_empty();
     let outcome = loop {
         let next = within(context, SILENCE_MAX, frames.next()).await.flatten();
         if !session.is_latest(link) {
@@ -94,7 +95,32 @@ pub(super) async fn answer<P: Protocol>(
             _ => continue,
         }
         session.acknowledge(frame.header.epoch);
-        match session.arrive(frame.header.call_id) {
+        let number = frame.header.call_id;
+        let header = frame.header.of_reply();
+        let to = NodeId(frame.header.to);
+        let request = decode::<P>(&frame).and_then(|mut request| {
+            request.admit(&identity)?;
+            // A client with an old map is not sent on: it could not tell what was lost behind.
+            let is_elsewhere = has_routes && !context.is_here(to);
+            if is_elsewhere { Err(Undelivered::Unreachable) } else { Ok(request) }
+        });
+        let bytes = match &request {
+            Ok(request) => REQUEST_BYTES + frame.bulk.len() + capped(request.reply_bytes_max()),
+            Err(_) => 0,
+        };
+        // Before the call is known: a copy of it may come by the next link meanwhile.
+        loop {
+            let (ended, sent) = (outstanding.ended.next(), replies.sent());
+            let is_over = replies.is_broken() || !session.is_latest(link);
+            if is_over || outstanding.has_room(bytes, &replies) {
+                break;
+            }
+            futures::future::select(std::pin::pin!(ended), std::pin::pin!(sent)).await;
+        }
+        if !session.is_latest(link) || replies.is_broken() {
+            break Err(LinkEnd::Replaced);
+        }
+        match session.arrive(number) {
             Ok(Arrival::New) => {}
             Ok(Arrival::Duplicate) => continue,
             Ok(Arrival::Done(reply)) => {
@@ -103,12 +129,6 @@ pub(super) async fn answer<P: Protocol>(
             }
             Err(error) => break Err(error),
         }
-        let number = frame.header.call_id;
-        let header = frame.header.of_reply();
-        let request = decode::<P>(&frame).and_then(|mut request| {
-            request.admit(&identity)?;
-            Ok(request)
-        });
         let request = match request {
             Ok(request) => request,
             Err(why) => {
@@ -116,17 +136,8 @@ pub(super) async fn answer<P: Protocol>(
                 continue;
             }
         };
-        let bytes = REQUEST_BYTES + frame.bulk.len() + capped(request.reply_bytes_max());
-        loop {
-            let (ended, sent) = (outstanding.ended.next(), replies.sent());
-            if outstanding.has_room(bytes, &replies) {
-                break;
-            }
-            futures::future::select(std::pin::pin!(ended), std::pin::pin!(sent)).await;
-        }
         outstanding.add(bytes);
         let keep = request.retry() != Retry::Idempotent;
-        let to = NodeId(frame.header.to);
         let (running, session, outstanding) =
             (context.request::<P>(to, request), session.clone(), outstanding.clone());
         context.task(async move {

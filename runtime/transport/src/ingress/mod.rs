@@ -15,7 +15,7 @@ mod authentication;
 mod connection;
 mod session;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -46,6 +46,8 @@ const LINKS_MAX: usize = 4096;
 const LINKS_SHARE: usize = 2;
 /// Sessions that a listener knows, at most; the one that was left first is forgotten first.
 const SESSIONS_MAX: usize = 8192;
+/// How often absent sessions are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// A session whose client has not come back for this long is forgotten.
 const ABSENT_MAX: Duration = Duration::from_secs(600);
 
@@ -116,6 +118,8 @@ pub(crate) struct ClientIngress {
     pending: PendingConnections,
     /// By the number of the client and its session.
     sessions: RefCell<BTreeMap<(u64, u128), Rc<SessionState>>>,
+    /// When absent sessions were looked for last.
+    swept: Cell<Duration>,
 }
 
 /// What comes from a client, and what goes to it.
@@ -140,6 +144,7 @@ impl ClientIngress {
             links: RefCell::default(),
             pending: PendingConnections::default(),
             sessions: RefCell::default(),
+            swept: Cell::default(),
         })
     }
 
@@ -259,15 +264,20 @@ impl ClientIngress {
     /// Forgets sessions that nothing can come of any more, and the longest absent ones if there are
     /// too many.
     fn forget_absent(&self, now: Duration) {
-        let mut sessions = self.sessions.borrow_mut();
-        if sessions.len() < SESSIONS_MAX / 2 {
+        if now.saturating_sub(self.swept.get()) < SWEEP_INTERVAL
+            && self.sessions.borrow().len() < SESSIONS_MAX
+        {
             return;
         }
+        self.swept.set(now);
+        let mut sessions = self.sessions.borrow_mut();
         sessions.retain(|_, session| {
             session.absent_since().is_none_or(|since| now.saturating_sub(since) < ABSENT_MAX)
         });
         while sessions.len() >= SESSIONS_MAX {
-            let absent = sessions.iter().filter_map(|(key, it)| Some((it.absent_since()?, *key)));
+            // Copies of calls that run may still come.
+            let idle = sessions.iter().filter(|(_, session)| !session.has_running());
+            let absent = idle.filter_map(|(key, it)| Some((it.absent_since()?, *key)));
             let Some((_, oldest)) = absent.min() else { return };
             sessions.remove(&oldest);
         }

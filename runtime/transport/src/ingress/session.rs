@@ -99,6 +99,11 @@ impl SessionState {
         }
     }
 
+    /// Does a call of the client still run?
+    pub(super) fn has_running(&self) -> bool {
+        self.calls.borrow().values().any(|call| matches!(call, CallState::Running))
+    }
+
     pub(super) fn absent_since(&self) -> Option<Duration> {
         self.left.get()
     }

@@ -61,8 +61,12 @@ impl Spawn for LinkHandle {
         self.links.state.fs_nodes.load(Relaxed)
     }
 
-    fn loses_with_the_server_only(&self) -> bool {
-        self.links.state.is_direct.load(Relaxed)
+    fn knows_of_restarts(&self) -> bool {
+        true
+    }
+
+    fn waits_for_ever(&self) -> bool {
+        self.links.waits_for_ever()
     }
 
     fn restarts(&self) -> u64 {

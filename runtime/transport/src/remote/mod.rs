@@ -4,10 +4,10 @@
 //! process that lets it in which process answers for which node, and follows the map. A link that
 //! breaks is made anew, and the calls that were open on it are sent again with their numbers: the
 //! process does none of them twice (`ingress/session.rs`). So a call ends in one of four ways: it
-//! is answered; its process is gone, and with it what the call may have done ([`Lost`]); the client
+//! is answered; its process is gone, and with it what the call may have done ([`Gone`]); the client
 //! is not let in ([`Refused`]); or its time is over ([`TimedOut`]).
 //!
-//! [`Lost`]: Undelivered::Lost
+//! [`Gone`]: Undelivered::Gone
 //! [`Refused`]: Undelivered::Refused
 //! [`TimedOut`]: Undelivered::TimedOut
 //!
@@ -28,7 +28,7 @@ mod volume_links;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
@@ -122,8 +122,6 @@ pub struct ClientState {
     pub(crate) epoch: AtomicU64,
     /// How many times a process has answered that knew nothing of the client's earlier calls there.
     pub(crate) restarts: AtomicU64,
-    /// Calls that are `Lost` were sent to a process that is gone.
-    pub(crate) is_direct: AtomicBool,
 }
 
 /// Connects to a volume. `session` names this client and no other: draw it at random, and anew
@@ -140,6 +138,7 @@ pub fn connect(
     let (sender, requests) = mpsc::channel(QUEUE_MAX);
     let (worker, work_to_do) = mpsc::channel(WORK_MAX);
     let seeds = address.seeds();
+    let waits_for_ever = options.timeout.is_none();
     let state = Arc::new(ClientState::default());
     let shared = state.clone();
     #[allow(clippy::disallowed_methods, reason = "the machine itself makes threads and tasks")]
@@ -170,7 +169,8 @@ pub fn connect(
     let lost = || io::Error::from(io::ErrorKind::ConnectionReset);
     let timers = connected.recv().map_err(|_| lost())??;
     let calls = Arc::new(CallNumbers::new(state.client.load(Relaxed)));
-    let ingress = RemoteIngress { requests: sender, work: worker, state, timers, calls };
+    let ingress =
+        RemoteIngress { requests: sender, work: worker, state, timers, calls, waits_for_ever };
     Ok(ClientHandle::new(NodeId::application(0), Arc::new(ingress)))
 }
 
@@ -196,6 +196,7 @@ struct RemoteIngress {
     state: Arc<ClientState>,
     timers: Handle,
     calls: Arc<CallNumbers>,
+    waits_for_ever: bool,
 }
 
 impl Ingress for RemoteIngress {
@@ -226,8 +227,12 @@ impl Ingress for RemoteIngress {
         Some(self.calls.clone())
     }
 
-    fn loses_with_the_server_only(&self) -> bool {
-        self.state.is_direct.load(Relaxed)
+    fn knows_of_restarts(&self) -> bool {
+        true
+    }
+
+    fn waits_for_ever(&self) -> bool {
+        self.waits_for_ever
     }
 
     fn restarts(&self) -> u64 {

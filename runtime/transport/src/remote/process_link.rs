@@ -23,6 +23,9 @@ use crate::frame::{ClientProcess, FrameHeader, FrameReader, LinkFrame, kind, pac
 
 /// Calls of one link that have no answer yet, at most; further ones wait here.
 const OPEN_MAX: usize = 512;
+/// Calls that are sent before the first open one is answered, at most: the process keeps the
+/// outcomes of the others for so long, and has a limit (`CALLS_MAX` in `ingress/session.rs`).
+const WINDOW_MAX: usize = 1536;
 /// The first pause before a connection is tried again; each later one is twice as long, up to the
 /// last.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
@@ -80,7 +83,10 @@ pub(super) struct ProcessLink {
     open: RefCell<BTreeMap<u64, OutgoingCall>>,
     /// Of these, those to be sent again.
     again: RefCell<VecDeque<u64>>,
-    next_call: Cell<u64>,
+    /// The numbers of the calls that were sent since the first open one.
+    sent: RefCell<VecDeque<u64>>,
+    /// Calls that were answered on the present connection.
+    answered: Cell<u64>,
     /// The instance of the process that has let the client in; 0 if none has.
     instance: Cell<u64>,
     is_up: Cell<bool>,
@@ -110,7 +116,8 @@ impl ProcessLink {
             waiting: RefCell::default(),
             open: RefCell::default(),
             again: RefCell::default(),
-            next_call: Cell::new(1),
+            sent: RefCell::default(),
+            answered: Cell::new(0),
             instance: Cell::new(0),
             is_up: Cell::new(false),
             down_since: Cell::new(None),
@@ -204,7 +211,7 @@ impl ProcessLink {
     fn lose_open(&self) {
         self.again.take();
         for call in self.open.take().into_values() {
-            call.fail(Undelivered::Lost);
+            call.fail(Undelivered::Gone);
         }
     }
 
@@ -247,8 +254,8 @@ impl ProcessLink {
             if self.is_abandoned.get() {
                 return;
             }
-            pause = RECONNECT_PAUSE;
             self.resume(&contact);
+            self.answered.set(0);
             self.is_up.set(true);
             self.down_since.set(None);
             let ended = self.talk(contact).await;
@@ -256,6 +263,13 @@ impl ProcessLink {
             tracing::debug!(process = self.process, "a link has ended: {ended:?}");
             let open = self.open.borrow().keys().copied().collect();
             self.again.replace(open);
+            if self.answered.get() > 0 {
+                pause = RECONNECT_PAUSE;
+            } else {
+                // It was let in, and then not served.
+                self.volume.environment.sleep(pause).await;
+                pause = RECONNECT_PAUSE_MAX.min(2 * pause);
+            }
         }
     }
 
@@ -281,9 +295,12 @@ impl ProcessLink {
         if error.kind() == io::ErrorKind::PermissionDenied {
             tracing::warn!(process = self.process, "this client is refused: {error}");
             self.again.take();
-            let open = self.open.take().into_values();
-            for call in open.chain(self.waiting.take()) {
+            for call in self.waiting.take() {
                 call.fail(Undelivered::Refused);
+            }
+            // These may have been done.
+            for call in self.open.take().into_values() {
+                call.fail(Undelivered::TimedOut);
             }
         }
     }
@@ -342,12 +359,16 @@ impl ProcessLink {
     /// A call was answered. One that was not done is sent again later.
     fn answered(&self, frame: &LinkFrame) {
         let Some(call) = self.open.borrow_mut().remove(&frame.header.call_id) else { return };
+        self.answered.set(self.answered.get() + 1);
         if !self.waiting.borrow().is_empty() {
             self.changed.tell();
         }
         match undelivered(&frame.head) {
             Some(why) if why.not_applied() => self.volume.send_later(call, why),
-            _ => {
+            other => {
+                if other == Some(Undelivered::Lost) {
+                    self.volume.look_for_map();
+                }
                 call.envelope.message.answer_bytes(Decoder::new(&frame.head, frame.bulk.clone()));
             }
         }
@@ -393,15 +414,27 @@ impl ProcessLink {
             }
         }
         let mut waiting = self.waiting.borrow_mut();
+        // The process keeps the outcomes of all calls after the first open one.
         while open.len() < OPEN_MAX
+            && self.sent_since_first_open(&open) < WINDOW_MAX
             && let Some(call) = waiting.pop_front()
         {
-            let number = self.next_call.get();
-            self.next_call.set(number + 1);
+            let number = self.volume.next_call();
             parts.extend(call.frame(number, *first.get_or_insert(number)));
+            self.sent.borrow_mut().push_back(number);
             open.insert(number, call);
         }
         parts
+    }
+
+    /// Calls that were sent since the first one that is still open, and that one.
+    fn sent_since_first_open(&self, open: &BTreeMap<u64, OutgoingCall>) -> usize {
+        let mut sent = self.sent.borrow_mut();
+        let first = open.keys().next().copied().unwrap_or(u64::MAX);
+        while sent.front().is_some_and(|number| *number < first) {
+            sent.pop_front();
+        }
+        sent.len()
     }
 }
 

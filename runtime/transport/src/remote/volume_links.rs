@@ -29,6 +29,8 @@ const FIRST_CONTACT_PAUSE: Duration = Duration::from_millis(200);
 /// up to the last.
 const AGAIN_PAUSE: Duration = Duration::from_millis(5);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The pause between two contacts for the sake of the map.
+const PROBE_INTERVAL: Duration = Duration::from_millis(300);
 /// A process that is away for this long is reported; then each time that this has doubled.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// How often the last calls are looked at before the end.
@@ -43,6 +45,9 @@ pub struct VolumeLinks {
     session: u128,
     /// The number of the latest link.
     link: Cell<u64>,
+    /// The number of the next call: no two links count alike, since a process may know the session
+    /// from an earlier one.
+    call: Cell<u64>,
     map: RefCell<ClientMap>,
     /// By number of the process; 0 if one process answers for all nodes.
     links: RefCell<BTreeMap<u32, Rc<ProcessLink>>>,
@@ -79,6 +84,7 @@ impl VolumeLinks {
             seeds,
             session,
             link: Cell::new(0),
+            call: Cell::new(1),
             map: RefCell::default(),
             links: RefCell::default(),
             unrouted: RefCell::default(),
@@ -95,7 +101,6 @@ impl VolumeLinks {
         let answers_for_all = welcome.map.processes.is_empty();
         let state = &links.state;
         state.client.store(client, Relaxed);
-        state.is_direct.store(process == 0 || !answers_for_all, Relaxed);
         state.fs_nodes.store(welcome.map.fs_nodes, Relaxed);
         state.epoch.store(welcome.map.epoch, Relaxed);
         links.map.replace(welcome.map.clone());
@@ -126,6 +131,10 @@ impl VolumeLinks {
         }
     }
 
+    pub(super) fn waits_for_ever(&self) -> bool {
+        self.options.timeout.is_none()
+    }
+
     /// Makes the next link of the session to the server at `address`.
     pub(super) async fn contact(
         &self,
@@ -139,6 +148,11 @@ impl VolumeLinks {
     fn next_link(&self) -> u64 {
         self.link.set(self.link.get() + 1);
         self.link.get()
+    }
+
+    pub(super) fn next_call(&self) -> u64 {
+        self.call.set(self.call.get() + 1);
+        self.call.get()
     }
 
     /// Brings a request to its node.
@@ -251,12 +265,22 @@ impl VolumeLinks {
     fn ask_for_map(self: &Rc<Self>) {
         let links: Vec<Rc<ProcessLink>> = self.links.borrow().values().cloned().collect();
         let asked = links.iter().filter(|link| link.ping()).count();
-        if asked > 0 || self.is_probing.replace(true) {
+        if asked == 0 {
+            self.look_for_map();
+        }
+    }
+
+    /// Asks other processes than those to which there are connections, one after the other: these
+    /// may be cut off from the rest.
+    pub(super) fn look_for_map(self: &Rc<Self>) {
+        // One that answers for all nodes has no map to follow.
+        if self.map.borrow().processes.is_empty() || self.is_probing.replace(true) {
             return;
         }
         let links = self.clone();
         let probe = async move {
             links.probe().await;
+            links.environment.sleep(PROBE_INTERVAL).await;
             links.is_probing.set(false);
         };
         self.environment.task(probe.boxed_local());
@@ -317,8 +341,9 @@ impl VolumeLinks {
         for call in late {
             call.fail(Undelivered::TimedOut);
         }
-        if is_stuck {
+        if is_stuck || self.resting.get() > 0 {
             self.ask_for_map();
+            self.look_for_map();
         }
     }
 
