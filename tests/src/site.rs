@@ -136,6 +136,13 @@ impl Site {
         client::volume::open(&self.path(VOLUME)).unwrap()
     }
 
+    /// The same, for a program that gives up soon when the server is gone.
+    pub fn open_impatiently(&self) -> Volume {
+        let mut options = client::volume::ConnectOptions::of_this_process().unwrap();
+        options.timeout = Some(std::time::Duration::from_millis(500));
+        client::volume::connect(&self.path(VOLUME).as_path().into(), &options).unwrap()
+    }
+
     /// Bytes in use, as `mdfs df` tells.
     pub fn used_bytes(&self) -> u64 {
         let report = self.ok(&["df", "--json", VOLUME]);

@@ -192,8 +192,10 @@ fn a_format_that_failed_can_be_repeated_with_other_disks() {
     let kept_disk = kept_disk.to_str().unwrap();
     let format = |disk: &'static str| ["format", "NEW", "--nodes", "8", "--disk", disk];
     site.refused(&format("small")).says(VOLUME, &["NEW", "too small"]);
-    site.refused(&["format", "NEW", "--nodes", "4", "--disk", kept_disk])
-        .says(VOLUME, &["cannot make volume NEW", "holds volume", "not overwritten", "clear it"]);
+    site.refused(&["format", "NEW", "--nodes", "4", "--disk", kept_disk]).says(
+        VOLUME,
+        &["cannot make volume NEW", "holds volume", "not overwritten", "give another disk"],
+    );
     site.ok(&["format", "NEW", "--nodes", "8", "--disk-size", "64MiB"]);
     assert!(!site.path("NEW/disks/n0d0").is_symlink(), "not on the disk that was refused");
     site.ok(&["put", "kept", "NEW:/kept"]);

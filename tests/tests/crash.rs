@@ -37,12 +37,12 @@ fn what_was_acknowledged_as_durable_survives_ten_kills() {
             (0..WRITERS).map(|number| Writer::new(number, rng.bits())).collect();
         for round in 0..KILLS {
             let served = site.serve();
-            let volume = site.open();
+            let volume = site.open_impatiently();
             check(&mut writers, &volume, round);
             let pause = Duration::from_millis(10 + rng.below(KILL_AFTER_MS));
             thread::scope(|scope| {
                 for writer in &mut writers {
-                    let volume = site.open();
+                    let volume = site.open_impatiently();
                     scope.spawn(move || writer.work(&volume));
                 }
                 thread::sleep(pause);
@@ -50,12 +50,12 @@ fn what_was_acknowledged_as_durable_survives_ten_kills() {
             });
         }
         let served = site.serve();
-        let volume = site.open();
+        let volume = site.open_impatiently();
         check(&mut writers, &volume, KILLS);
         drop(volume);
         served.stop();
         // And once more by a process that opens the volume itself.
-        let volume = site.open();
+        let volume = site.open_impatiently();
         check(&mut writers, &volume, KILLS);
         volume.mkdir("/after-all").unwrap();
         volume.finish().unwrap();

@@ -16,7 +16,7 @@ pub(super) fn credentials(socket: &UnixStream) -> io::Result<Credentials> {
     Ok(Credentials { uid: user.uid(), gid: user.gid(), groups })
 }
 
-/// The supplementary groups of the peer of a Unix socket (SO_PEERGROUPS, Linux 4.13).
+/// The supplementary groups of the peer of a Unix socket (`SO_PEERGROUPS`, Linux 4.13).
 fn supplementary_groups(socket: RawFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; GROUPS_MAX];
     loop {
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(user.uid, rustix::process::geteuid().as_raw());
         assert_eq!(user.gid, rustix::process::getegid().as_raw());
         let own = rustix::process::getgroups().unwrap();
-        let own: Vec<u32> = own.into_iter().map(|group| group.as_raw()).collect();
+        let own: Vec<u32> = own.into_iter().map(rustix::fs::Gid::as_raw).collect();
         assert_eq!(user.groups, own);
     }
 }

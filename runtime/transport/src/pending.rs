@@ -21,6 +21,14 @@ impl PendingConnections {
     pub(crate) async fn wait_for<T>(&self, introduction: impl Future<Output = T>) -> Option<T> {
         let number = self.next.replace(self.next.get() + 1);
         let (abort, aborted) = AbortHandle::new_pair();
+        self.add(number, abort);
+        let introduced = Abortable::new(introduction, aborted).await;
+        self.waiting.borrow_mut().retain(|(other, _)| *other != number);
+        introduced.ok()
+    }
+
+    /// One that comes when there are too many takes the place of the oldest.
+    fn add(&self, number: u64, abort: AbortHandle) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() >= PENDING_MAX
             && let Some((_, oldest)) = waiting.pop_front()
@@ -28,9 +36,5 @@ impl PendingConnections {
             oldest.abort();
         }
         waiting.push_back((number, abort));
-        drop(waiting);
-        let introduced = Abortable::new(introduction, aborted).await;
-        self.waiting.borrow_mut().retain(|(other, _)| *other != number);
-        introduced.ok()
     }
 }

@@ -362,7 +362,12 @@ fn be_the_other_user(socket: &Path) {
     let folder = socket.parent().unwrap();
     for path in [folder.to_owned(), folder.join("keys"), folder.join("keys/authority.key")] {
         let opened = std::fs::File::open(&path);
-        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::PermissionDenied, "{path:?}");
+        assert_eq!(
+            opened.unwrap_err().kind(),
+            io::ErrorKind::PermissionDenied,
+            "{}",
+            path.display()
+        );
     }
 }
 

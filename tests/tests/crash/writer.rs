@@ -30,14 +30,13 @@ pub(crate) struct Writer {
     /// For names, births and versions that were never used before.
     count: u64,
     acknowledged: u64,
-    calls: u64,
 }
 
 impl Writer {
     pub(crate) fn new(number: u64, seed: u64) -> Self {
         let rng = Rng::new(seed);
         let names = BTreeMap::new();
-        Self { number, rng, names, unanswered: None, count: 0, acknowledged: 0, calls: 0 }
+        Self { number, rng, names, unanswered: None, count: 0, acknowledged: 0 }
     }
 
     /// Operations that were answered.
@@ -75,9 +74,10 @@ impl Writer {
         format!("writer {} name {}", self.number, self.count)
     }
 
-    fn call(&mut self) -> CallId {
-        self.calls += 1;
-        CallId { client: self.number, number: self.calls }
+    /// The server admits the numbers of this client only.
+    fn call(&self, volume: &Volume) -> CallId {
+        let calls = volume.file_system().machine().call_numbers();
+        calls.expect("a server has numbered the client").next()
     }
 
     /// The name has become `new`; or perhaps, if there is no answer.
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     fn create(&mut self, volume: &Volume, directory: Handle) -> Option<()> {
-        let (name, call) = (self.new_name(), self.call());
+        let (name, call) = (self.new_name(), self.call(volume));
         let (change, existing) = (mode(0o644), Existing::Refuse {});
         let wire = wire(&name);
         let (who, durable) = (Credentials::root(), true);
@@ -103,7 +103,7 @@ impl Writer {
     }
 
     fn mkdir(&mut self, volume: &Volume, directory: Handle) -> Option<()> {
-        let (name, call, who) = (self.new_name(), self.call(), Credentials::root());
+        let (name, call, who) = (self.new_name(), self.call(volume), Credentials::root());
         let (node, change, wire) = (NewNode::Directory {}, mode(0o755), wire(&name));
         let told =
             ask(volume, MakeNode { who, call, directory, name: wire, node, change, durable: true });
@@ -117,7 +117,7 @@ impl Writer {
         name: &str,
         known: &Known,
     ) -> Option<()> {
-        let (call, who, wire) = (self.call(), Credentials::root(), wire(name));
+        let (call, who, wire) = (self.call(volume), Credentials::root(), wire(name));
         let told = if let Known::Directory = known {
             ask(volume, RemoveDirectory { who, call, directory, name: wire, durable: true })
         } else {
@@ -135,7 +135,7 @@ impl Writer {
         from: &str,
         known: Known,
     ) -> Option<()> {
-        let (to, call, who) = (self.new_name(), self.call(), Credentials::root());
+        let (to, call, who) = (self.new_name(), self.call(volume), Credentials::root());
         let (from_name, to_name) = (wire(from), wire(&to));
         let (from_directory, to_directory) = (directory, directory);
         let rename = Rename {
@@ -282,6 +282,7 @@ fn answered<T>(told: Result<T, Error>, name: &str) -> Option<T> {
 
 /// The server has gone: what was asked may have been done or not.
 fn is_no_answer(error: fileio::protocol::Error) -> bool {
-    use runtime::Undelivered::{Lost, Unreachable};
-    matches!(error, fileio::protocol::Error::Undelivered { why: Lost | Unreachable })
+    use runtime::Undelivered::{Gone, Lost, TimedOut, Unreachable};
+    let fileio::protocol::Error::Undelivered { why } = error else { return false };
+    matches!(why, Gone | Lost | TimedOut | Unreachable)
 }

@@ -2,6 +2,7 @@
 //! over.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,9 +54,9 @@ impl PeerWatches {
         for peer in peers {
             let key = (peer.id, peer.incarnation);
             let Some(address) = peer.addresses.first().cloned() else { continue };
-            if !self.running.contains_key(&key) {
+            if let Entry::Vacant(vacant) = self.running.entry(key) {
                 let (abort, aborted) = AbortHandle::new_pair();
-                self.running.insert(key, abort);
+                vacant.insert(abort);
                 let watch = self.watch(key, mine, address);
                 let watch = Abortable::new(watch, aborted);
                 self.context.task(async move {

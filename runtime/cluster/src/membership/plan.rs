@@ -109,6 +109,7 @@ impl NodeMap {
 
     /// The same map in the epoch after `after`, in which all nodes begin anew: what disks and
     /// processes know of later epochs than this map has was lost with its successors.
+    #[must_use]
     pub fn raised(&self, after: Epoch) -> Self {
         let since = Epoch(self.epoch.max(after).0 + 1);
         let begun = |assignment: &Assignment| Assignment::Serving { by: assignment.owner(), since };

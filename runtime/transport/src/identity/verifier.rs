@@ -98,7 +98,7 @@ mod tests {
     use super::super::token::SigningKey;
     use super::*;
 
-    const UNIX: Duration = Duration::from_secs(1_800_000_000);
+    const UNIX: Duration = Duration::from_hours(500_000);
 
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)

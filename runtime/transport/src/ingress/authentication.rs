@@ -52,7 +52,7 @@ impl Admission {
     }
 }
 
-fn refused(why: impl ToString) -> ClientRefusal {
+fn refused(why: &(impl ToString + ?Sized)) -> ClientRefusal {
     ClientRefusal { is_final: true, why: why.to_string() }
 }
 
@@ -69,7 +69,7 @@ impl Authentication {
             PeerIdentity::Unprotected => Ok(Admission::of(Principal::Anyone)),
             PeerIdentity::Local(user) => {
                 let principal = Principal::of_local_peer(user.as_ref(), self.owner);
-                principal.map(Admission::of).map_err(refused)
+                principal.map(Admission::of).map_err(|why| refused(&why))
             }
             #[cfg(feature = "tls")]
             PeerIdentity::Host(_) | PeerIdentity::Anonymous if !hello.token.is_empty() => {

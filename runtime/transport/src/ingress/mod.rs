@@ -47,9 +47,9 @@ const LINKS_SHARE: usize = 2;
 /// Sessions that a listener knows, at most; the one that was left first is forgotten first.
 const SESSIONS_MAX: usize = 8192;
 /// How often absent sessions are looked for.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// A session whose client has not come back for this long is forgotten.
-const ABSENT_MAX: Duration = Duration::from_secs(600);
+const ABSENT_MAX: Duration = Duration::from_mins(10);
 
 /// What a listener tells its clients, and how it knows them.
 pub struct ClientPort {
@@ -124,6 +124,9 @@ pub(crate) struct ClientIngress {
 
 /// What comes from a client, and what goes to it.
 pub(crate) type LinkHalves = (FrameReader, Box<dyn StreamWriter>);
+
+/// A session, the client's proof and number, and whether the session was known.
+type AdmittedSession = (Rc<SessionState>, (Admission, u64), bool);
 
 /// A client that was let in.
 struct Admitted {
@@ -241,7 +244,7 @@ impl ClientIngress {
         context: &Context,
         hello: &ClientHello,
         peer: &PeerIdentity,
-    ) -> Result<(Rc<SessionState>, (Admission, u64), bool), ClientRefusal> {
+    ) -> Result<AdmittedSession, ClientRefusal> {
         let refused = |is_final| move |why| ClientRefusal { is_final, why };
         if !hello.volume.is_empty() && hello.volume != self.port.name {
             let (wanted, name) = (&hello.volume, &self.port.name);

@@ -1,7 +1,6 @@
 //! What the links of a client need of their host: connections, time and tasks.
 
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -30,8 +29,8 @@ pub(super) struct TokioEnvironment {
 
 impl TokioEnvironment {
     #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-    pub(super) fn new() -> Rc<dyn ClientEnvironment> {
-        Rc::new(Self { start: Instant::now() })
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now() }
     }
 }
 

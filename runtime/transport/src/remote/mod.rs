@@ -57,7 +57,7 @@ const WORK_MAX: usize = 1024;
 /// How long the last calls of a client whose handles are gone are waited for.
 const LAST_CALLS_MAX: Duration = Duration::from_secs(2);
 /// How long a program waits for a request if nothing else is said.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Where the servers of a volume are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ pub fn connect(
             }
         };
         let work = async move {
-            let environment = TokioEnvironment::new();
+            let environment = std::rc::Rc::new(TokioEnvironment::new());
             match VolumeLinks::open(environment, seeds, options, session, shared).await {
                 Ok(links) => {
                     // `connect` waits for exactly this message.

@@ -35,7 +35,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// How often the other side is asked for a sign of life.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection without calls is closed after this time.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+const IDLE_MAX: Duration = Duration::from_mins(1);
 
 /// A call without an answer.
 pub(super) struct OutgoingCall {
@@ -384,12 +384,12 @@ impl ProcessLink {
             if !self.is_idle() {
                 used = now;
             }
-            if self.is_leaving.get() || now - used >= IDLE_MAX {
+            if self.is_leaving.get() || now.saturating_sub(used) >= IDLE_MAX {
                 writer.write(goodbye()).await?;
                 self.changed.tell();
                 return Ok(());
             }
-            if self.is_ping_wanted.replace(false) || now - pinged >= PING_INTERVAL {
+            if self.is_ping_wanted.replace(false) || now.saturating_sub(pinged) >= PING_INTERVAL {
                 pinged = now;
                 parts.extend(ping(self.volume.epoch()));
             }

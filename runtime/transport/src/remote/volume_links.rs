@@ -124,7 +124,10 @@ impl VolumeLinks {
                 is_final &= failure.kind() == io::ErrorKind::PermissionDenied;
             }
             let is_local = self.seeds.iter().all(|seed| matches!(seed, Address::Unix(_)));
-            if is_local || is_final || self.environment.now() - start > FIRST_CONTACT_MAX {
+            if is_local
+                || is_final
+                || self.environment.now().saturating_sub(start) > FIRST_CONTACT_MAX
+            {
                 return Err(failure);
             }
             self.environment.sleep(FIRST_CONTACT_PAUSE).await;
@@ -356,7 +359,7 @@ impl VolumeLinks {
     /// Waits for the last calls, not longer than `longest`, and ends all links.
     pub async fn finish(&self, longest: Duration) {
         let start = self.environment.now();
-        while !self.is_idle() && self.environment.now() - start < longest {
+        while !self.is_idle() && self.environment.now().saturating_sub(start) < longest {
             self.environment.sleep(LAST_CALLS_PAUSE).await;
         }
         for link in self.links.take().into_values() {

@@ -54,6 +54,7 @@ struct InFile<'a> {
 }
 
 impl InFile<'_> {
+    #[allow(clippy::needless_pass_by_value, reason = "errors are passed on as they are")]
     fn unusable(&self, what: &'static str, why: impl ToString) -> ClientKeyError {
         let Self { path, next } = *self;
         ClientKeyError::Unusable { what, path: path.to_owned(), why: why.to_string(), next }

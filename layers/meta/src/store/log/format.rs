@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(block.len(), BLOCK_SIZE);
         assert_eq!(block[BLOCK_SIZE - 4..], crc32c(&block[..BLOCK_SIZE - 4]).to_le_bytes());
         assert_eq!(SegmentHeader::decode(&block, LOG, 8, HEADER.here), Ok(HEADER));
-        let mut of_version_1 = block.to_vec();
+        let mut of_version_1 = block.clone();
         of_version_1[4] = 1;
         let checksum = crc32c(&of_version_1[..BLOCK_SIZE - 4]).to_le_bytes();
         of_version_1[BLOCK_SIZE - 4..].copy_from_slice(&checksum);

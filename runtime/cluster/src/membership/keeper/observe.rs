@@ -165,20 +165,19 @@ impl Keeper {
         let Some(life) = self.valid_lease() else { return LOOK_EVERY };
         let settled = view.map.settled(self.id, life.incarnation, &self.settled_nodes(&view.map));
         // Only we can say that we have settled a node; any process can propose the rest.
-        let next = match settled {
-            Some(next) => next,
-            None => {
-                let (members, silent_in) = self.members_for_plan(view);
-                let Some(next) = view.map.next(&members) else {
-                    self.state.noticed.set(None);
-                    return silent_in;
-                };
-                let wait = self.turn_in(view, life.begun);
-                if !wait.is_zero() {
-                    return wait.min(silent_in);
-                }
-                next
+        let next = if let Some(next) = settled {
+            next
+        } else {
+            let (members, silent_in) = self.members_for_plan(view);
+            let Some(next) = view.map.next(&members) else {
+                self.state.noticed.set(None);
+                return silent_in;
+            };
+            let wait = self.turn_in(view, life.begun);
+            if !wait.is_zero() {
+                return wait.min(silent_in);
             }
+            next
         };
         let expect = Expect::Unchanged { since: view.map_version };
         let record = next.to_record();
@@ -199,7 +198,7 @@ impl Keeper {
     async fn note_gone(&self, before: &NodeMap, now: &NodeMap) {
         let ended = before.processes.iter().filter(|process| process.is_living());
         let ended =
-            ended.filter(|process| !now.process(process.id).is_some_and(|it| it.is_living()));
+            ended.filter(|process| !now.process(process.id).is_some_and(Process::is_living));
         for Process { id, incarnation, .. } in ended {
             let gone = GoneRecord::new(*incarnation, self.context.unix_time(), false);
             let key = gone_key(*id);
