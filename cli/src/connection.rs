@@ -12,7 +12,7 @@ use client::volume::ConnectOptions;
 /// The options of a command that uses a volume.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConnectionArguments {
-    /// A file with a user token, for servers of other hosts. Without it: the file that MDFS_TOKEN
+    /// A file with a user token, for servers of other hosts. Without it: the file that `MDFS_TOKEN`
     /// names, else VOLUME.token in ~/.config/mdfs.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
           help_heading = "Connection")]

@@ -74,10 +74,10 @@ fn nothing_of_a_volume_is_readable_by_others_whatever_the_umask() {
     );
     let made = Command::new("sh").args(["-c", &format]).current_dir(here).output().unwrap();
     assert!(made.status.success());
-    let mode = |name: &str| fs::metadata(here.join(name)).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode("VOL"), 0o711, "others reach the socket");
+    let bits_of = |name: &str| fs::metadata(here.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(bits_of("VOL"), 0o711, "others reach the socket");
     for private in ["disks", "coordination", "mdfs.lock"] {
-        assert_eq!(mode(&format!("VOL/{private}")) & 0o077, 0, "{private}");
+        assert_eq!(bits_of(&format!("VOL/{private}")) & 0o077, 0, "{private}");
     }
     for disk in fs::read_dir(here.join("VOL/disks")).unwrap() {
         assert_eq!(disk.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);

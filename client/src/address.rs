@@ -84,7 +84,7 @@ fn server(text: &str) -> Result<String, BadVolumeAddress> {
                 return Err(bad("what is in brackets is no IPv6 address"));
             }
             let port = if port.is_empty() { None } else { Some(port.strip_prefix(':')) };
-            (format!("[{host}]"), port.map(|port| port.unwrap_or_default()))
+            (format!("[{host}]"), port.map(Option::unwrap_or_default))
         }
         None => match text.split_once(':') {
             Some((_, port)) if port.contains(':') => {

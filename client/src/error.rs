@@ -99,7 +99,7 @@ impl Cause {
         match self {
             Self::FileIo(error) => match error {
                 E::Undelivered { why: Undelivered::Busy } | E::Changed {} => libc::EAGAIN,
-                E::Undelivered { why: Undelivered::Refused } => libc::EACCES,
+                E::AccessDenied {} | E::Undelivered { why: Undelivered::Refused } => libc::EACCES,
                 E::Undelivered { why: Undelivered::TimedOut } => libc::ETIMEDOUT,
                 E::Undelivered { .. } | E::Damaged {} | E::LostWrites {} => libc::EIO,
                 E::NotFound {} => libc::ENOENT,
@@ -107,7 +107,6 @@ impl Cause {
                 E::NotDirectory {} => libc::ENOTDIR,
                 E::IsDirectory {} => libc::EISDIR,
                 E::NotEmpty {} => libc::ENOTEMPTY,
-                E::AccessDenied {} => libc::EACCES,
                 E::NotPermitted {} => libc::EPERM,
                 E::Invalid {} | E::BadCookie {} => libc::EINVAL,
                 E::FileTooLarge {} => libc::EFBIG,

@@ -22,7 +22,7 @@ use crate::blocking::{Volume, random_session};
 pub const SOCKET_NAME: &str = "mdfs.sock";
 
 /// How long a request waits for a server that is away, unless the program says otherwise.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The environment variable with the path of a token file.
 pub const TOKEN_VARIABLE: &str = "MDFS_TOKEN";

@@ -340,13 +340,12 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         // them.
         self.dispatch_to_end(ino, move |operations, _| async move {
             let mut unlocking = pin!(operations.unlock(file.0, owner.0, ByteRange::ALL));
-            match operations.callers.until_killed(caller, &mut unlocking).await {
-                Some(done) => reply_empty(reply, done),
-                None => {
-                    reply.error(Errno::EINTR);
-                    // The locks are released with the file, if not now.
-                    let _ = unlocking.await;
-                }
+            if let Some(done) = operations.callers.until_killed(caller, &mut unlocking).await {
+                reply_empty(reply, done);
+            } else {
+                reply.error(Errno::EINTR);
+                // The locks are released with the file, if not now.
+                let _ = unlocking.await;
             }
         });
     }

@@ -44,10 +44,11 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
         Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost | Undelivered::Fenced => {
             nfsstat3::NFS3ERR_JUKEBOX
         }
-        Undelivered::ProtocolMismatch => nfsstat3::NFS3ERR_SERVERFAULT,
         Undelivered::Refused => nfsstat3::NFS3ERR_ACCES,
-        // Made by clients alone.
-        Undelivered::TimedOut | Undelivered::Gone => nfsstat3::NFS3ERR_SERVERFAULT,
+        // The last two are made by clients alone.
+        Undelivered::ProtocolMismatch | Undelivered::TimedOut | Undelivered::Gone => {
+            nfsstat3::NFS3ERR_SERVERFAULT
+        }
     }
 }
 

@@ -105,6 +105,7 @@ impl RemoteSite {
     }
 
     #[track_caller]
+    #[allow(clippy::unused_self, reason = "as the others")]
     fn refused(&self, mut command: Command, words: &[&str]) {
         let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
@@ -255,7 +256,8 @@ fn a_copy_and_a_mount_of_another_host_go_on_when_the_server_is_killed() {
         let number = &read[8 * round as usize..][..8];
         assert_eq!(number, round.to_le_bytes());
     }
-    let expected: String = (0..KILLS).map(|round| format!("{round}\n")).collect();
+    let expected: Vec<String> = (0..KILLS).map(|round| format!("{round}\n")).collect();
+    let expected = expected.concat();
     assert_eq!(fs::read_to_string(mounted.point.join("log")).unwrap(), expected);
     drop(file);
     mounted.unmount();

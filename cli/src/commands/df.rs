@@ -20,7 +20,7 @@ pub(crate) struct Df {
     json: bool,
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
     #[arg(value_name = "VOL", value_parser = volume_address())]
     volume: VolumeAddress,
 }

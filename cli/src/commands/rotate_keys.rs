@@ -19,7 +19,7 @@ use crate::signals::secret;
 pub(crate) struct RotateKeys {
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
     #[arg(value_name = "VOL", value_parser = volume_address())]
     volume: VolumeAddress,
 }

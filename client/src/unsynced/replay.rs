@@ -78,7 +78,6 @@ impl UnsyncedWrites {
                 kept.sequence = done.sequence;
                 freed += state.observe(done.write_verifier, done.committed);
             }
-            (Ok(_), None) => {}
             (Err(Error::Undelivered { why }), _) => return Err(why.into()),
             (Err(error), Some(place)) => {
                 state.kept.remove(place);
@@ -89,7 +88,7 @@ impl UnsyncedWrites {
                     tracing::warn!(%error, ino = file.ino, "a write was lost");
                 }
             }
-            (Err(_), None) => {}
+            (_, None) => {}
         }
         drop(state);
         let table = &mut *lock(&self.table);

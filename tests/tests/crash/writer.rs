@@ -75,7 +75,7 @@ impl Writer {
     }
 
     /// The server admits the numbers of this client only.
-    fn call(&self, volume: &Volume) -> CallId {
+    fn call(volume: &Volume) -> CallId {
         let calls = volume.file_system().machine().call_numbers();
         calls.expect("a server has numbered the client").next()
     }
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     fn create(&mut self, volume: &Volume, directory: Handle) -> Option<()> {
-        let (name, call) = (self.new_name(), self.call(volume));
+        let (name, call) = (self.new_name(), Self::call(volume));
         let (change, existing) = (mode(0o644), Existing::Refuse {});
         let wire = wire(&name);
         let (who, durable) = (Credentials::root(), true);
@@ -103,7 +103,7 @@ impl Writer {
     }
 
     fn mkdir(&mut self, volume: &Volume, directory: Handle) -> Option<()> {
-        let (name, call, who) = (self.new_name(), self.call(volume), Credentials::root());
+        let (name, call, who) = (self.new_name(), Self::call(volume), Credentials::root());
         let (node, change, wire) = (NewNode::Directory {}, mode(0o755), wire(&name));
         let told =
             ask(volume, MakeNode { who, call, directory, name: wire, node, change, durable: true });
@@ -117,7 +117,7 @@ impl Writer {
         name: &str,
         known: &Known,
     ) -> Option<()> {
-        let (call, who, wire) = (self.call(volume), Credentials::root(), wire(name));
+        let (call, who, wire) = (Self::call(volume), Credentials::root(), wire(name));
         let told = if let Known::Directory = known {
             ask(volume, RemoveDirectory { who, call, directory, name: wire, durable: true })
         } else {
@@ -135,7 +135,7 @@ impl Writer {
         from: &str,
         known: Known,
     ) -> Option<()> {
-        let (to, call, who) = (self.new_name(), self.call(volume), Credentials::root());
+        let (to, call, who) = (self.new_name(), Self::call(volume), Credentials::root());
         let (from_name, to_name) = (wire(from), wire(&to));
         let (from_directory, to_directory) = (directory, directory);
         let rename = Rename {

@@ -78,7 +78,7 @@ pub(crate) struct MountCommand {
     log: Option<PathBuf>,
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
     #[arg(value_name = "VOL", value_parser = volume_address())]
     volume: VolumeAddress,
     /// Where to mount it: an empty directory.

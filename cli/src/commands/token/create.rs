@@ -21,7 +21,7 @@ use crate::time::{date_of, since_1970};
 ///
 /// The file has the token and the certificate of the volume's authority, and mode 600: give it to
 /// its user only. A user puts it into ~/.config/mdfs/VOLUME.token, or names it with --token or
-/// MDFS_TOKEN.
+/// `MDFS_TOKEN`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs token create scratch --user alice --out alice.token
@@ -30,7 +30,7 @@ use crate::time::{date_of, since_1970};
 pub(super) struct CreateToken {
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
     #[arg(value_name = "VOL", value_parser = volume_address())]
     volume: VolumeAddress,
     /// The user, by name or number.

@@ -21,7 +21,7 @@ use crate::signals::secret;
 pub(super) struct RotateTokenKeys {
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// The volume: its directory, or mdfs://HOST[:PORT]/VOLUME.
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
     #[arg(value_name = "VOL", value_parser = volume_address())]
     volume: VolumeAddress,
     /// Drop the newest key too: all tokens that were made before are revoked.

@@ -108,7 +108,7 @@ fn user_of(client: u32, rng: &mut Rng) -> u32 {
     if rng.chance(1, 3) { 0 } else { FIRST_USER + client }
 }
 
-impl<'a> RemoteWorkload<'a> {
+impl RemoteWorkload<'_> {
     /// A log that all may append to, and what only root may read.
     async fn prepare(&self) {
         let root = connect(self.harness, 0, 0).await;
