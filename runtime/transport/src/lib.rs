@@ -39,6 +39,7 @@ mod remote;
 mod replies;
 mod routes;
 mod server;
+mod time_limit;
 #[cfg(feature = "tls")]
 pub mod tls;
 

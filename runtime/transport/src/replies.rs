@@ -10,7 +10,7 @@ use runtime::context::Context;
 use runtime::net::StreamWriter;
 use runtime::sync::Event;
 
-use crate::server::within;
+use crate::time_limit::within;
 
 /// A connection whose other side takes nothing for this long is given up.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);

@@ -1,9 +1,7 @@
 //! The serving side: other processes ask the nodes of this one.
 
 use std::cell::Cell;
-use std::future::Future;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,6 +19,7 @@ use super::guard::{Guard, PeerIdentity, Refusal};
 use super::ingress::{ClientIngress, ClientPort};
 use super::pending::PendingConnections;
 use super::replies::ReplyQueue;
+use super::time_limit::{ACCEPT_PAUSE, HELLO_TIME_MAX, within};
 use runtime::context::Context;
 use runtime::embedded::connections_within_limit;
 use runtime::host::undelivered_bytes;
@@ -36,15 +35,10 @@ const OUTSTANDING_MAX: usize = 1024;
 /// A connection of another process is closed after this silence: each sends PING
 /// frames much more often.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Time limit for a connection to introduce itself.
-pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Connections of other processes, at most, as far as the limit of open files allows: each thread
 /// of a process makes one.
 const LINKS_MAX: usize = 4096;
-/// The pause after a connection could not be accepted, as where the process has too many open
-/// files.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What other processes have to know of this one to be answered.
 #[derive(Debug)]
@@ -181,17 +175,6 @@ async fn hello(
         return Err(refused(Refusal::Incarnation));
     }
     Ok(IntroducedPeer::Process(frames, stream.writer, hello))
-}
-
-pub(crate) async fn within<T>(
-    context: &Context,
-    duration: Duration,
-    work: impl Future<Output = T>,
-) -> io::Result<T> {
-    match select(pin!(work), context.sleep(duration)).await {
-        Either::Left((done, _)) => Ok(done),
-        Either::Right(_) => Err(io::ErrorKind::TimedOut.into()),
-    }
 }
 
 async fn connection(

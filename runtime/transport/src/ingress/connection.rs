@@ -16,7 +16,7 @@ use super::session::{Arrival, LinkEnd};
 use super::{Admitted, ClientIngress};
 use crate::frame::{FrameHeader, LinkFrame, kind, pack};
 use crate::replies::ReplyQueue;
-use crate::server::within;
+use crate::time_limit::within;
 
 /// Requests of one link that run at a time; past it the server stops reading from it.
 const OUTSTANDING_MAX: usize = 512;

@@ -38,7 +38,7 @@ use crate::frame::{
 };
 use crate::guard::{Guard, PeerIdentity, Refusal};
 use crate::pending::PendingConnections;
-use crate::server::{ACCEPT_PAUSE, HELLO_TIME_MAX, within};
+use crate::time_limit::{ACCEPT_PAUSE, HELLO_TIME_MAX, within};
 
 /// Links of clients to one listener, at most, as far as the limit of open files allows.
 const LINKS_MAX: usize = 4096;

@@ -24,7 +24,7 @@ use crate::frame::{ClientProcess, FrameHeader, FrameReader, LinkFrame, kind, pac
 /// Calls of one link that have no answer yet, at most; further ones wait here.
 const OPEN_MAX: usize = 512;
 /// Calls that are sent before the first open one is answered, at most: the process keeps the
-/// outcomes of the others for so long, and has a limit (`CALLS_MAX` in `ingress/session.rs`).
+/// outcomes of the others until then, and has a limit (`CALLS_MAX` in `ingress/session.rs`).
 const WINDOW_MAX: usize = 1536;
 /// The first pause before a connection is tried again; each later one is twice as long, up to the
 /// last.
