@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{Either, select};
 
 use super::fast_path::Serving;
 use super::frame::{
