@@ -12,6 +12,7 @@ use super::{
 use crate::coordination::{CoordinationError, Expect, LeaseId, Record, WriteOutcome};
 use crate::membership::gone::{GoneRecord, gone_key};
 use crate::membership::map::{MemberRecord, ProcessId};
+use runtime::ids::NodeId;
 
 /// How long a process may answer that read its own record, by a call that began at `sent`.
 fn valid_until(sent: Duration) -> Duration {
@@ -196,48 +197,97 @@ impl Keeper {
 
     /// The record is gone. If the map is as it was no other process has taken over: a new
     /// incarnation replaces the one that is gone, and that no other map came between proves it.
+    ///
+    /// The record of the new incarnation is there before the map names it: others that know it by
+    /// the map and miss it have seen its end, and need not ask whether it had begun.
     async fn come_back(&self, life: MembershipLease) -> Result<Return, CoordinationError> {
-        let Some(view) = self.view().await? else { return Ok(Return::Replaced) };
+        // An engine without a map is no proof of anything.
+        let view = self.view().await?.ok_or(CoordinationError::Busy)?;
         let known = view.map.process(self.id).map_or(0, |known| known.incarnation);
-        let before = self.state.returning.take();
-        let mut candidate = before.filter(|next| next.incarnation == known);
-        if candidate.is_none() {
-            let lease = self.within(CALL_TIME_MAX, self.engine.grant(self.lease)).await?;
-            let incarnation = self.context.random() | 1;
-            let Some(next) = view.map.returned(self.id, life.incarnation, incarnation) else {
-                self.state.past.borrow_mut().extend(before.map(|next| next.incarnation));
-                let _ = self.within(CALL_TIME_MAX, self.engine.revoke(lease)).await;
-                return Ok(Return::Replaced);
-            };
-            let returning = MembershipLease { incarnation, lease, ..life };
-            // The outcome may stay unknown: the next attempt sees it in the map.
-            self.state.returning.set(Some(returning));
-            let expect = Expect::Unchanged { since: view.map_version };
-            let record = next.to_record();
-            let write = self.engine.write(MAP_KEY, &record, expect, None);
-            if let WriteOutcome::Done { .. } = self.within(CALL_TIME_MAX, write).await? {
-                candidate = self.state.returning.get();
+        let is_ours = known == life.incarnation || self.state.tried.borrow().contains(&known);
+        let is_kept = |node: &NodeId| {
+            view.map.assignment(*node).is_some_and(|assignment| assignment.owner() == self.id)
+        };
+        if !is_ours || !self.state.standing.borrow().keys().all(is_kept) {
+            self.drop_candidate().await;
+            self.state.past.borrow_mut().append(&mut self.state.tried.borrow_mut());
+            return Ok(Return::Replaced);
+        }
+        let next = match self.state.returning.get() {
+            Some(next) => next,
+            None => self.new_candidate(life).await?,
+        };
+        let key = member_key(self.id);
+        match self.publish(&key, next.incarnation, next.lease).boxed_local().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(CoordinationError::Busy),
+            Err(error) => {
+                if matches!(error, CoordinationError::LeaseOver) {
+                    self.drop_candidate().await;
+                }
+                return Err(error);
             }
         }
-        let Some(next) = candidate else { return Err(CoordinationError::Busy) };
-        self.state.returning.set(Some(next));
-        let key = member_key(self.id);
-        let published = self.publish(&key, next.incarnation, next.lease).boxed_local();
-        let Some(sent) = published.await? else {
-            return Err(CoordinationError::Busy);
+        let map = if known == next.incarnation {
+            view.map
+        } else {
+            let returned = view.map.returned(self.id, known, next.incarnation);
+            let map = returned.ok_or(CoordinationError::Busy)?;
+            let expect = Expect::Unchanged { since: view.map_version };
+            let record = map.to_record();
+            // The outcome may stay unknown: the next attempt sees it in the map.
+            let write = self.engine.write(MAP_KEY, &record, expect, None);
+            match self.within(CALL_TIME_MAX, write).await? {
+                WriteOutcome::Done { .. } => map,
+                WriteOutcome::Differs { .. } => return Err(CoordinationError::Busy),
+            }
         };
-        self.state.past.borrow_mut().insert(life.incarnation);
-        let begun = self.context.now();
-        let life = MembershipLease { valid_until: valid_until(sent), begun, ..next };
-        if self.state.life.get().is_none() || begun >= life.valid_until {
+        let sent = self.context.now();
+        let found = self.within(CALL_TIME_MAX, self.engine.get(&key)).await?;
+        let member = found.and_then(|found| MemberRecord::from_record(&found.value).ok());
+        if member.is_none_or(|member| member.incarnation != next.incarnation) {
+            self.drop_candidate().await;
             return Err(CoordinationError::Busy);
         }
-        tracing::info!(process = self.id.0, incarnation = life.incarnation, "is back");
+        let begun = self.context.now();
+        let back = MembershipLease { valid_until: valid_until(sent), begun, ..next };
+        if self.state.life.get().is_none() || begun >= back.valid_until {
+            return Err(CoordinationError::Busy);
+        }
+        tracing::info!(process = self.id.0, incarnation = back.incarnation, "is back");
         self.state.returning.set(None);
+        {
+            let (mut past, mut tried) =
+                (self.state.past.borrow_mut(), self.state.tried.borrow_mut());
+            past.insert(life.incarnation);
+            past.append(&mut tried);
+            past.remove(&back.incarnation);
+        }
+        self.adopt(map);
         self.state.paused.set(false);
-        self.set_lease(life);
+        self.set_lease(back);
         self.state.look.tell();
         Ok(Return::Back)
+    }
+
+    /// The incarnation by which the process is to return.
+    async fn new_candidate(
+        &self,
+        life: MembershipLease,
+    ) -> Result<MembershipLease, CoordinationError> {
+        let lease = self.within(CALL_TIME_MAX, self.engine.grant(self.lease)).await?;
+        let incarnation = self.context.random() | 1;
+        let next = MembershipLease { incarnation, lease, ..life };
+        self.state.tried.borrow_mut().insert(incarnation);
+        self.state.returning.set(Some(next));
+        Ok(next)
+    }
+
+    /// The process does not return by this incarnation: it never comes back.
+    async fn drop_candidate(&self) {
+        if let Some(next) = self.state.returning.take() {
+            let _ = self.within(CALL_TIME_MAX, self.engine.revoke(next.lease)).await;
+        }
     }
 
     /// Nothing is answered until the lease is renewed; all is kept.

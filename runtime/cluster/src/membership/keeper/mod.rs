@@ -34,7 +34,8 @@
 //! | what a process finds that could not renew its lease | what it does |
 //! | --- | --- |
 //! | its record | it goes on |
-//! | no record, and the map as it was | it replaces the map by one that knows its next incarnation; success proves that no other process came between; it goes on |
+//! | no record, and the map as it was | it publishes its next incarnation, then replaces the map by one that knows it; success proves that no other process came between; it goes on |
+//! | no map | it tries again |
 //! | another map | what it served is dropped ([`KeeperEvent::Fenced`]); it joins anew |
 //!
 //! # Take-over within five seconds
@@ -186,6 +187,8 @@ struct KeeperState {
     past: RefCell<BTreeSet<u64>>,
     /// The incarnation by which the process returns, while that goes on.
     returning: Cell<Option<MembershipLease>>,
+    /// All by which it has tried to, since its record was gone: the map may name any of them.
+    tried: RefCell<BTreeSet<u64>>,
     /// Processes that live by the map and whose record is missing: the incarnation, and since when.
     missing: RefCell<BTreeMap<ProcessId, (u64, Duration)>>,
 }

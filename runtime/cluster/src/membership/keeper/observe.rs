@@ -108,7 +108,7 @@ impl Keeper {
     }
 
     /// The map is the present one, unless a later one was seen.
-    fn adopt(&self, map: NodeMap) {
+    pub(super) fn adopt(&self, map: NodeMap) {
         let known = self.map().map(|known| known.epoch);
         if known.is_none_or(|known| known < map.epoch) {
             let map = Rc::new(map);
@@ -123,7 +123,12 @@ impl Keeper {
         let now = self.context.now();
         let mut missing = self.state.missing.borrow_mut();
         let living = view.map.processes.iter().filter(|process| process.is_living());
-        let gone = living.filter(|process| !view.members.iter().any(|it| it.id == process.id));
+        // The record of its next incarnation is that of a process that is about to return.
+        let is_there = |process: &Process| {
+            let life = (process.id, process.incarnation);
+            view.members.iter().any(|member| (member.id, member.incarnation) == life)
+        };
+        let gone = living.filter(|process| !is_there(process));
         *missing = gone
             .map(|process| {
                 let before = missing.get(&process.id).filter(|it| it.0 == process.incarnation);
@@ -155,6 +160,7 @@ impl Keeper {
             wait = wait.min(rest);
             let (id, incarnation) = (process.id, process.incarnation);
             let addresses = process.addresses.clone();
+            members.retain(|member| member.id != id);
             members.push(MemberRecord { id, incarnation, addresses, lease: LeaseId(0) });
         }
         (members, wait)
