@@ -2,7 +2,7 @@
 //!
 //! A client on a port says who it is only by what it can prove: the credentials of its local
 //! socket, a token, or the certificate of its host. From that the server makes a [`Principal`], and
-//! [`admits`](ClientIdentity::admits) each request under it: what a request says of itself is
+//! [admits](crate::RequestInfo::admit) each request under it: what a request says of itself is
 //! never believed.
 
 use std::ops::RangeInclusive;
