@@ -2,27 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use transport::tls::{ClientKeys, volume_keys};
 
-fn mdfs(directory: &Path, arguments: &[&str]) -> Output {
-    let program = env!("CARGO_BIN_EXE_mdfs");
-    Command::new(program).args(arguments).current_dir(directory).output().unwrap()
-}
-
-fn ok(directory: &Path, arguments: &[&str]) -> String {
-    let output = mdfs(directory, arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "mdfs {arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use support::{mdfs, ok};
 
 fn refused(directory: &Path, arguments: &[&str], words: &[&str]) {
     let output = mdfs(directory, arguments);

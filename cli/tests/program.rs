@@ -2,25 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use runtime::seed::Rng;
 
-fn mdfs(directory: &Path, arguments: &[&str]) -> Output {
-    let program = env!("CARGO_BIN_EXE_mdfs");
-    Command::new(program).args(arguments).current_dir(directory).output().unwrap()
-}
-
-fn ok(directory: &Path, arguments: &[&str]) -> String {
-    let output = mdfs(directory, arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "mdfs {arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use support::{mdfs, ok};
 
 /// The exit code and what is said about it.
 fn fails(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {

@@ -324,11 +324,9 @@ impl Leases {
 
 /// Sleeps, but not longer than until a server has come back that has forgotten what is open.
 async fn sleep_until_restart<S: Spawn>(machine: &S, pause: Duration) {
-    if !machine.knows_of_restarts() {
-        return machine.sleep(pause).await;
-    }
-    let (restarts, mut left) = (machine.restarts(), pause);
-    while left > Duration::ZERO && machine.restarts() == restarts {
+    let Some(restarts) = machine.restarts() else { return machine.sleep(pause).await };
+    let mut left = pause;
+    while left > Duration::ZERO && machine.restarts() == Some(restarts) {
         let step = left.min(RESTART_CHECK);
         machine.sleep(step).await;
         left -= step;

@@ -11,6 +11,7 @@ use runtime::ClientHandle;
 #[cfg(feature = "embedded")]
 use volume::{RunOptions, RunningVolume, VolumeError};
 
+pub use transport::TIMEOUT;
 use transport::tls::{ClientKeyError, ClientKeys};
 use transport::{ClientOptions, ClientSecurity, ServerAddress};
 
@@ -20,9 +21,6 @@ use crate::blocking::{Volume, random_session};
 
 /// The socket at which a server answers, in the volume's directory.
 pub const SOCKET_NAME: &str = "mdfs.sock";
-
-/// How long a request waits for a server that is away, unless the program says otherwise.
-pub const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The environment variable with the path of a token file.
 pub const TOKEN_VARIABLE: &str = "MDFS_TOKEN";

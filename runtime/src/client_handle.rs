@@ -127,15 +127,11 @@ impl Spawn for ClientHandle {
         self.ingress.shared_servers()?.try_now::<P>(request)
     }
 
-    fn knows_of_restarts(&self) -> bool {
-        self.ingress.knows_of_restarts()
-    }
-
     fn waits_for_ever(&self) -> bool {
         self.ingress.waits_for_ever()
     }
 
-    fn restarts(&self) -> u64 {
+    fn restarts(&self) -> Option<u64> {
         self.ingress.restarts()
     }
 
@@ -246,7 +242,7 @@ impl Message for EncodedRequest {
     }
 
     fn answer_bytes(self: Box<Self>, reply: Decoder<'_>) {
-        // It came from a client, and another process hosts the node: handed on as it is.
+        // The node has moved to another process meanwhile: handed on as it is.
         let (head, bulk) = reply.rest();
         let mut out = Encoder::new();
         out.bytes(head);

@@ -47,17 +47,14 @@ pub trait Spawn: Clone + 'static {
     fn try_shared<P: Protocol>(&self, _request: &P::Request) -> Option<P::Reply> {
         None
     }
-    /// Does [`restarts`](Self::restarts) count anything?
-    fn knows_of_restarts(&self) -> bool {
-        false
-    }
     /// Do requests wait for servers that are away without a limit?
     fn waits_for_ever(&self) -> bool {
         false
     }
-    /// How many times a server has come back that knows nothing of this client any more.
-    fn restarts(&self) -> u64 {
-        0
+    /// How many times a server has come back that knows nothing of this client any more; `None` if
+    /// that is not noticed here.
+    fn restarts(&self) -> Option<u64> {
+        None
     }
     /// Runs `work` beside everything else, for as long as the machine lives.
     fn task<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Self) -> F + Send + 'static);

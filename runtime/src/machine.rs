@@ -107,17 +107,14 @@ pub trait Ingress: Send + Sync {
     fn call_numbers(&self) -> Option<Arc<CallNumbers>> {
         None
     }
-    /// Does [`restarts`](Self::restarts) count anything?
-    fn knows_of_restarts(&self) -> bool {
-        false
-    }
     /// Do requests wait for servers that are away without a limit?
     fn waits_for_ever(&self) -> bool {
         false
     }
-    /// How many times a server has come back that knows nothing of this client any more.
-    fn restarts(&self) -> u64 {
-        0
+    /// How many times a server has come back that knows nothing of this client any more; `None` if
+    /// that is not noticed here.
+    fn restarts(&self) -> Option<u64> {
+        None
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
     fn run(&self, work: LocalTask);

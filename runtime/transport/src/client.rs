@@ -11,14 +11,12 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::fast_path::FastPath;
-use super::frame::{
-    FrameHeader, FrameReader, PeerHello, ServerHello, garbled, kind, pack, request,
-};
+use super::frame::{FrameReader, PeerHello, ServerHello, frame_of, garbled, kind, pack, request};
 use super::guard::{Guard, Refusal};
 use runtime::embedded::stream;
 use runtime::mail::{Envelope, Message};
 use runtime::net::ByteStream;
-use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
+use runtime::wire::{Decoder, from_bytes};
 
 /// How often a link whose thread is gone looks whether its last answers have come.
 const LAST_ANSWERS_PAUSE: Duration = Duration::from_millis(1);
@@ -51,9 +49,7 @@ pub(crate) async fn dial(
     };
     let greeted = guard.greet(plain, hello.wanted).await.inspect_err(stranger)?;
     let ByteStream { reader, mut writer, .. } = greeted;
-    let mut head = Encoder::new();
-    hello.put(&mut head);
-    writer.write(pack(FrameHeader { kind: kind::HELLO, ..FrameHeader::default() }, head)).await?;
+    writer.write(frame_of(kind::HELLO, hello)).await?;
     let mut frames = FrameReader::new(reader);
     // A process that does not want us closes without a word, or says by TLS why.
     greeting(&mut frames).await.inspect_err(stranger)?;
@@ -134,10 +130,7 @@ pub(crate) async fn talk(
             }
             parts.extend(fast_path.offer());
             if parts.is_empty() {
-                parts = pack(
-                    FrameHeader { kind: kind::PING, ..FrameHeader::default() },
-                    Encoder::new(),
-                );
+                parts = frame_of(kind::PING, &());
             }
             // The other half tells what is wrong with a connection that is broken.
             if writer.write(parts).await.is_err() {
@@ -161,12 +154,12 @@ pub(crate) async fn talk(
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(duration, work).await.ok()
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn pause(duration: Duration) {
+pub(crate) async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 

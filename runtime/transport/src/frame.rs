@@ -12,7 +12,7 @@ use runtime::mail::Envelope;
 use runtime::net::StreamReader;
 use runtime::protocol::{Caller, Class};
 use runtime::wire::{
-    BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, Wire as _, from_bytes, to_bytes,
+    BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, Wire, from_bytes, to_bytes,
 };
 
 /// Goes up whenever the header changes.
@@ -169,9 +169,7 @@ runtime::record! {
 impl ClientHello {
     /// The frame that it is sent in.
     pub fn frame(&self) -> Vec<Bytes> {
-        let mut head = Encoder::new();
-        self.put(&mut head);
-        pack(FrameHeader { kind: kind::CLIENT_HELLO, ..FrameHeader::default() }, head)
+        frame_of(kind::CLIENT_HELLO, self)
     }
 }
 
@@ -302,6 +300,13 @@ pub(super) fn request(envelope: &Envelope, call_id: u64) -> (FrameHeader, Encode
         ..FrameHeader::default()
     };
     (header, body)
+}
+
+/// A frame that is no request and no reply: its head is `content`.
+pub(super) fn frame_of(kind: u8, content: &impl Wire) -> Vec<Bytes> {
+    let mut head = Encoder::new();
+    content.put(&mut head);
+    pack(FrameHeader { kind, ..FrameHeader::default() }, head)
 }
 
 /// Completes `header` for `message` and returns the pieces to send.

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 
-use crate::client::dial;
-use crate::frame::{FrameHeader, FrameReader, PeerHello, kind, pack};
+use crate::client::{dial, pause, within};
+use crate::frame::{FrameReader, PeerHello, frame_of, kind};
 use crate::guard::Guard;
 use runtime::net::StreamWriter;
-use runtime::wire::Encoder;
 
 /// A process that sends nothing for this long is silent.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
@@ -50,8 +49,7 @@ pub async fn watch_peer(address: &str, hello: &PeerHello, guard: &Guard) -> Peer
 /// Exchanges signs of life. True if the other side sends none, false if the connection is closed.
 async fn is_silent_in_the_end(mut frames: FrameReader, mut writer: Box<dyn StreamWriter>) -> bool {
     let ask = async {
-        let ping = || FrameHeader { kind: kind::PING, ..FrameHeader::default() };
-        while writer.write(pack(ping(), Encoder::new())).await.is_ok() {
+        while writer.write(frame_of(kind::PING, &())).await.is_ok() {
             pause(PING_EVERY).await;
         }
     };
@@ -68,14 +66,4 @@ async fn is_silent_in_the_end(mut frames: FrameReader, mut writer: Box<dyn Strea
         Either::Left((is_silent, _)) => is_silent,
         Either::Right(((), _)) => false,
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(duration, work).await.ok()
-}
-
-#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn pause(duration: Duration) {
-    tokio::time::sleep(duration).await;
 }

@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 
 use super::fast_path::Serving;
 use super::frame::{
-    ClientHello, FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, kind, pack,
+    ClientHello, FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, frame_of, kind, pack,
 };
 use super::guard::{Guard, PeerIdentity, Refusal};
 use super::ingress::{ClientIngress, ClientPort};
@@ -183,14 +183,12 @@ async fn connection(
     mut fast_path: Serving,
 ) -> io::Result<()> {
     let replies = Rc::new(ReplyQueue::default());
-    let mut greeting = Encoder::new();
-    ServerHello {
+    let greeting = ServerHello {
         fs_nodes: context.fs_nodes(),
         disk_nodes: context.disk_nodes(),
         epoch: context.epoch().0,
-    }
-    .put(&mut greeting);
-    replies.push(pack(FrameHeader { kind: kind::GREETING, ..FrameHeader::default() }, greeting));
+    };
+    replies.push(frame_of(kind::GREETING, &greeting));
     context.task(replies.clone().send(context.clone(), writer));
 
     let running = Rc::new(Limit::new(OUTSTANDING_MAX, 1));
@@ -202,10 +200,7 @@ async fn connection(
             Err(error) => break Err(error),
         };
         if frame.header.kind == kind::PING {
-            replies.push(pack(
-                FrameHeader { kind: kind::PONG, ..FrameHeader::default() },
-                Encoder::new(),
-            ));
+            replies.push(frame_of(kind::PONG, &()));
             continue;
         }
         if frame.header.kind == kind::OFFER {

@@ -14,7 +14,7 @@ use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 use super::session::{Arrival, LinkEnd};
 use super::{Admitted, ClientIngress};
-use crate::frame::{FrameHeader, LinkFrame, kind, pack};
+use crate::frame::{LinkFrame, frame_of, kind, pack};
 use crate::replies::ReplyQueue;
 use crate::time_limit::within;
 
@@ -175,13 +175,7 @@ fn capped(bytes: u64) -> usize {
 fn pong(ingress: &ClientIngress, context: &Context, head: &[u8]) -> Vec<Bytes> {
     let known = from_bytes::<u64>(head).unwrap_or(u64::MAX);
     if known >= context.epoch().0 {
-        return pack(FrameHeader { kind: kind::PONG, ..FrameHeader::default() }, Encoder::new());
+        return frame_of(kind::PONG, &());
     }
     frame_of(kind::PONG, &(ingress.port.map)(context))
-}
-
-fn frame_of(kind: u8, content: &impl runtime::wire::Wire) -> Vec<Bytes> {
-    let mut head = Encoder::new();
-    content.put(&mut head);
-    pack(FrameHeader { kind, ..FrameHeader::default() }, head)
 }

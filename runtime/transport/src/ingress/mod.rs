@@ -28,13 +28,13 @@ use runtime::embedded::connections_within_limit;
 use runtime::ids::VolumeId;
 use runtime::net::{Address, ByteStream, Listener, StreamWriter};
 use runtime::protocol::Protocol;
-use runtime::wire::{Encoder, Wire as _, from_bytes};
+use runtime::wire::from_bytes;
 
 use self::authentication::Admission;
 pub use self::authentication::Authentication;
 use self::session::SessionState;
 use crate::frame::{
-    ClientHello, ClientMap, ClientRefusal, FrameHeader, FrameReader, Welcome, garbled, kind, pack,
+    ClientHello, ClientMap, ClientRefusal, FrameReader, Welcome, frame_of, garbled, kind,
 };
 use crate::guard::{Guard, PeerIdentity, Refusal};
 use crate::pending::PendingConnections;
@@ -202,11 +202,9 @@ impl ClientIngress {
             Err(refusal) => {
                 let why = io::Error::other(format!("{}: {}", hello.program, refusal.why));
                 self.port.guard.refuse(&name, Refusal::Unauthenticated, &why);
-                let mut head = Encoder::new();
-                refusal.put(&mut head);
-                let header = FrameHeader { kind: kind::REFUSAL, ..FrameHeader::default() };
+                let written = writer.write(frame_of(kind::REFUSAL, &refusal));
                 // It may be gone.
-                let _ = within(context, HELLO_TIME_MAX, writer.write(pack(header, head))).await;
+                let _ = within(context, HELLO_TIME_MAX, written).await;
                 return;
             }
         };

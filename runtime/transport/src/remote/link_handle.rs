@@ -61,16 +61,12 @@ impl Spawn for LinkHandle {
         self.links.state.fs_nodes.load(Relaxed)
     }
 
-    fn knows_of_restarts(&self) -> bool {
-        true
-    }
-
     fn waits_for_ever(&self) -> bool {
         self.links.waits_for_ever()
     }
 
-    fn restarts(&self) -> u64 {
-        self.links.state.restarts.load(Relaxed)
+    fn restarts(&self) -> Option<u64> {
+        Some(self.links.state.restarts.load(Relaxed))
     }
 
     fn task<F: Future<Output = ()> + 'static>(

@@ -227,16 +227,12 @@ impl Ingress for RemoteIngress {
         Some(self.calls.clone())
     }
 
-    fn knows_of_restarts(&self) -> bool {
-        true
-    }
-
     fn waits_for_ever(&self) -> bool {
         self.waits_for_ever
     }
 
-    fn restarts(&self) -> u64 {
-        self.state.restarts.load(Relaxed)
+    fn restarts(&self) -> Option<u64> {
+        Some(self.state.restarts.load(Relaxed))
     }
 
     fn run(&self, work: LocalTask) {

@@ -15,11 +15,13 @@ use runtime::mail::Envelope;
 use runtime::net::{Address, StreamWriter};
 use runtime::protocol::Undelivered;
 use runtime::sync::Event;
-use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
+use runtime::wire::{Decoder, from_bytes};
 
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
-use crate::frame::{ClientProcess, FrameHeader, FrameReader, LinkFrame, kind, pack, request};
+use crate::frame::{
+    ClientProcess, FrameHeader, FrameReader, LinkFrame, frame_of, kind, pack, request,
+};
 
 /// Calls of one link that have no answer yet, at most; further ones wait here.
 const OPEN_MAX: usize = 512;
@@ -391,7 +393,7 @@ impl ProcessLink {
             }
             if self.is_ping_wanted.replace(false) || now.saturating_sub(pinged) >= PING_INTERVAL {
                 pinged = now;
-                parts.extend(ping(self.volume.epoch()));
+                parts.extend(frame_of(kind::PING, &self.volume.epoch()));
             }
             if !parts.is_empty() {
                 writer.write(parts).await?;
@@ -438,15 +440,9 @@ impl ProcessLink {
     }
 }
 
-fn ping(epoch: u64) -> Vec<Bytes> {
-    let mut head = Encoder::new();
-    epoch.put(&mut head);
-    pack(FrameHeader { kind: kind::PING, ..FrameHeader::default() }, head)
-}
-
 /// Ends a session.
 pub(super) fn goodbye() -> Vec<Bytes> {
-    pack(FrameHeader { kind: kind::GOODBYE, ..FrameHeader::default() }, Encoder::new())
+    frame_of(kind::GOODBYE, &())
 }
 
 /// Why a call was not delivered, if that is its reply.
