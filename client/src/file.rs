@@ -289,7 +289,8 @@ impl<S: Spawn> File<S> {
     pub async fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
         let (who, file) = (self.session.who(), self.handle);
         // A cut is not sent again after a crash: it is durable when it is answered.
-        let durable = self.session.unsynced().cuts_durably(&change);
+        let session = &self.session;
+        let durable = session.names_durably() || session.unsynced().cuts_durably(&change);
         let change = SetAttributes { who, file, change, only_if_ctime: None, durable };
         self.session.ask(change).await.map_err(Error::of("change", &self.path))
     }

@@ -166,7 +166,8 @@ impl<S: Spawn> FileSystem<S> {
         let existing = if options.create_new { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(options.mode), ..Change::default() };
         let (who, call) = (self.session.who(), self.session.call());
-        let create = OpenNew { who, call, directory, name, existing, change, durable: false };
+        let durable = self.session.names_durably();
+        let create = OpenNew { who, call, directory, name, existing, change, durable };
         let OpenedNewFile { created, lease } = self.session.ask(create).await?;
         let (file, answered) = (created.attributes, LeaseReply { call, lease });
         let holding = self
@@ -258,9 +259,8 @@ impl<S: Spawn> FileSystem<S> {
     async fn make(&self, path: &[u8], node: NewNode, change: Change) -> Result<Attributes, Cause> {
         let (directory, name) = self.place_of_new(path, node == (NewNode::Directory {})).await?;
         let (who, call) = (self.session.who(), self.session.call());
-        self.session
-            .ask(MakeNode { who, call, directory, name, node, change, durable: false })
-            .await
+        let durable = self.session.names_durably();
+        self.session.ask(MakeNode { who, call, directory, name, node, change, durable }).await
     }
 
     /// Where a symbolic link points.
@@ -284,7 +284,8 @@ impl<S: Spawn> FileSystem<S> {
             let file = handle_of(&self.session.find(original.as_ref(), FinalSymlink::Keep).await?);
             let (directory, name) = self.place_of_new(path, false).await?;
             let (who, call) = (self.session.who(), self.session.call());
-            self.session.ask(Link { who, call, file, directory, name, durable: false }).await
+            let durable = self.session.names_durably();
+            self.session.ask(Link { who, call, file, directory, name, durable }).await
         };
         linked.await.map_err(Error::of("make link", path))
     }
@@ -369,7 +370,7 @@ impl<S: Spawn> FileSystem<S> {
                     to_directory,
                     to_name,
                     replace: true,
-                    durable: false,
+                    durable: self.session.names_durably(),
                 })
                 .await
         };

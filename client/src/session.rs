@@ -51,6 +51,13 @@ impl<S: Spawn> ClientSession<S> {
         self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable }).await
     }
 
+    /// Must a new or changed name be durable when it is answered? A server that dies takes with it
+    /// what is not, and its clients live on: they would find neither the file that they have open
+    /// nor the checkpoint that they have just given its name. A removal may be undone.
+    pub(crate) fn names_durably(&self) -> bool {
+        self.machine.restarts().is_some()
+    }
+
     /// Keeps at most `bytes_max` bytes of unsynced writes.
     pub(crate) fn retain(&mut self, bytes_max: usize) {
         self.unsynced = Arc::new(UnsyncedWrites::new(bytes_max, self.leases.clone()));

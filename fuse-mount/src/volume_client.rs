@@ -36,6 +36,12 @@ impl<S: Spawn> VolumeClient<S> {
         client::send_with_retries(&self.machine, call).await
     }
 
+    /// Must a new or changed name be durable when it is answered? A server that dies takes with it
+    /// what is not, and the programs of the mount live on.
+    pub(crate) fn names_durably(&self) -> bool {
+        self.machine.restarts().is_some()
+    }
+
     /// Sends a request with the rights of the one who opened the file, also if its mode has changed
     /// since.
     pub(crate) async fn request_as_opener<C>(

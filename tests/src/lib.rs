@@ -19,6 +19,7 @@
 //! | `site.rs` | a folder with volumes in it, and the program run there |
 //! | `served.rs` | a server process: started, stopped, killed |
 //! | `cluster/` | several processes that serve one volume, their etcd, their hosts, and who writes there |
+//! | `client_host.rs` | a host without a server, and a mount there |
 //! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
 //! | `mount_helper.rs` | `mount(8)` with the program as its helper |
 //! | `guest.rs` | a Linux kernel as a process, for the NFS client in it |
@@ -30,8 +31,9 @@
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
 //! `cluster/`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `mount_helper.rs`,
-//! `kernel_nfs.rs`, `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
+//! `kernel_nfs.rs`, `remote_clients.rs`, `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
 
+pub mod client_host;
 pub mod cluster;
 pub mod conformance;
 pub mod content;

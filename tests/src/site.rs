@@ -81,9 +81,9 @@ impl Site {
         let [name, file] = if is_lab { LAB } else { PROGRAM };
         let program = target().join(file);
         let mut command = if let Some(host) = host {
-            let [first, rest @ ..] = host.words();
+            let [first, second] = host.words_with_mounts();
             let mut command = Command::new(first);
-            command.args(rest).arg(program);
+            command.arg(second).arg(program);
             command
         } else {
             let mut command = Command::new(program);

@@ -56,7 +56,7 @@ impl<S: Spawn> MountOperations<S> {
             NewInodeKind::File => {
                 let (directory, name) = self.entry(entry)?;
                 let (who, call) = (caller.credentials(), self.volume.call());
-                let (existing, durable) = (Existing::Refuse {}, false);
+                let (existing, durable) = (Existing::Refuse {}, self.volume.names_durably());
                 let create = Create { who, call, directory, name, existing, change, durable };
                 return Ok(self.volume.request(create).await?.attributes);
             }
@@ -64,9 +64,10 @@ impl<S: Spawn> MountOperations<S> {
         };
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
+        let durable = self.volume.names_durably();
         Ok(self
             .volume
-            .request(MakeNode { who, call, directory, name, node, change, durable: false })
+            .request(MakeNode { who, call, directory, name, node, change, durable })
             .await?)
     }
 
@@ -85,8 +86,8 @@ impl<S: Spawn> MountOperations<S> {
         let change = Change { mode: Some(mode), ..Change::default() };
         let _opening = self.volume.leases.opening();
         let (opener, call) = (caller.credentials(), self.volume.call());
-        let who = opener.clone();
-        let create = OpenNew { who, call, directory, name, existing, change, durable: false };
+        let (who, durable) = (opener.clone(), self.volume.names_durably());
+        let create = OpenNew { who, call, directory, name, existing, change, durable };
         let OpenedNewFile { created, lease } = self.volume.request(create).await?;
         let file = created.attributes;
         let holding = self.volume.record_open(&file, call, lease).await?;
@@ -106,7 +107,8 @@ impl<S: Spawn> MountOperations<S> {
         let file = self.handle(ino)?;
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
-        Ok(self.volume.request(Link { who, call, file, directory, name, durable: false }).await?)
+        let durable = self.volume.names_durably();
+        Ok(self.volume.request(Link { who, call, file, directory, name, durable }).await?)
     }
 
     /// Removes a name of a file that is not a directory.
@@ -149,7 +151,7 @@ impl<S: Spawn> MountOperations<S> {
             to_directory,
             to_name,
             replace,
-            durable: false,
+            durable: self.volume.names_durably(),
         };
         Ok(self.volume.request(rename).await?)
     }

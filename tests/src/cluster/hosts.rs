@@ -105,6 +105,11 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
     /// One of them.
     pub fn host(&self, at: usize) -> &Host {
         &self.all[at]

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use client::blocking::Volume;
 
 use self::hosts::{Host, Hosts};
+use crate::client_host::{ClientHost, TOKEN};
 use crate::http::get;
 use crate::site::Site;
 
@@ -65,6 +66,8 @@ pub struct Shape {
     pub gateways: usize,
     /// Each process, etcd and the clients have hosts of their own, if this user may make them.
     pub on_hosts: bool,
+    /// Hosts without a server, if there are hosts.
+    pub client_hosts: usize,
     /// Providers of libfabric over which links go.
     pub fabric: &'static [&'static str],
 }
@@ -72,7 +75,8 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Self {
         let (without_disks, gateways, on_hosts, fabric) = (None, 0, false, &[][..]);
-        Self { members: 3, nodes: 12, without_disks, gateways, on_hosts, fabric }
+        let (members, nodes, client_hosts) = (3, 12, 1);
+        Self { members, nodes, without_disks, gateways, on_hosts, client_hosts, fabric }
     }
 }
 
@@ -126,7 +130,7 @@ impl Cluster {
     /// Makes a volume, and starts its processes.
     pub fn start(shape: Shape) -> Self {
         let site = Site::new();
-        let hosts = shape.on_hosts.then(|| Hosts::make(shape.members + 2));
+        let hosts = shape.on_hosts.then(|| Hosts::make(shape.members + 1 + shape.client_hosts));
         let hosts = hosts.and_then(|made| {
             made.inspect_err(|why| eprintln!("all on one host, and no cuts, for: {why}")).ok()
         });
@@ -204,6 +208,30 @@ impl Cluster {
     /// Where clients are that use NFS.
     pub fn client_host(&self) -> Option<&Host> {
         self.hosts.as_ref().map(|hosts| hosts.host(self.members.len() + 1))
+    }
+
+    /// The hosts without a server, which reach the volume by its address and as root; none without
+    /// hosts.
+    pub fn client_hosts(&self) -> Vec<ClientHost> {
+        let Some(hosts) = &self.hosts else { return Vec::new() };
+        let user = ["--user", "0", "--groups", "0", "--out", TOKEN];
+        self.site.ok(&[&["token", "create", "p1", "--keys", "keys"], &user[..]].concat());
+        let servers: Vec<String> =
+            self.members.iter().map(|member| member.address.to_string()).collect();
+        let address = format!("mdfs://{}/test", servers.join(","));
+        let folder = self.site.path("");
+        let own = self.members.len() + 1..hosts.count();
+        let client = |at| ClientHost {
+            folder: folder.clone(),
+            host: hosts.host(at).clone(),
+            address: address.clone(),
+        };
+        own.map(client).collect()
+    }
+
+    /// A path in the folder of the test.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.site.path(name)
     }
 
     /// Cuts the network, which must be whole, or mends it.
@@ -497,9 +525,10 @@ impl Drop for Cluster {
 /// Starts it where clients and other servers of etcd find it at these addresses.
 fn start_etcd(site: &Site, host: Option<&Host>, [client, peer]: [&str; 2]) -> Child {
     let log = File::create(site.path("etcd.log")).unwrap();
-    let mut words: Vec<&str> = host.map(Host::words).into_iter().flatten().collect();
-    words.push("etcd");
-    Command::new(words[0])
+    // With the mounts of this host: a copy of one, made for etcd, could not be unmounted.
+    let mut words: Vec<String> = host.map(Host::words_with_mounts).into_iter().flatten().collect();
+    words.push("etcd".to_owned());
+    Command::new(&words[0])
         .args(&words[1..])
         .args(["--data-dir", "etcd", "--log-level", "error"])
         .args(["--listen-client-urls", client, "--advertise-client-urls", client])
