@@ -37,6 +37,7 @@
 //! | `kind.rs` | the bits of a mode for the kind of a file |
 //! | `volume.rs` | opening a volume; `address.rs` where it is; `process.rs` who this process is |
 
+pub mod adaptive;
 pub mod address;
 mod append;
 pub mod blocking;

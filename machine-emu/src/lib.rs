@@ -22,7 +22,7 @@
 //! | `kernel.rs` | virtual time, nodes and tasks |
 //! | `node.rs` | nodes, their run queues and incarnations |
 //! | `cpu.rs`, `clock.rs` | what a step costs; what time a node believes it to be |
-//! | `network.rs` | messages, links and their faults |
+//! | `network.rs`, `window.rs` | messages, links and their faults; what TCP adds |
 //! | `link.rs` | frames of the world as messages of a mesh |
 //! | `mesh/` | the network of the J-Machine, in words and cycles |
 //! | `disk/` | disks, their volatile caches and their faults |
@@ -62,6 +62,7 @@ mod slab;
 mod stream;
 mod tasks;
 mod trace;
+pub mod window;
 mod world;
 
 pub use control::{NetworkControl, NodeControl};

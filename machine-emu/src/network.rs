@@ -19,6 +19,7 @@ use crate::kernel::{Kernel, rng_for};
 use crate::slab::{KeyedSlab, SlabKey};
 use crate::tasks::TaskKind;
 use crate::trace::{FaultKind, TraceTag};
+use crate::window::{TcpTiming, TcpWindow};
 
 /// Frames on their way to one node, at most; past it a request is refused with `Busy`.
 const INBOUND_FRAMES_MAX: u32 = 65_536;
@@ -59,6 +60,8 @@ pub struct LinkTiming {
     pub latency_ns: u64,
     /// See [`NetworkTiming::picoseconds_per_byte`].
     pub picoseconds_per_byte: u64,
+    /// The link is a TCP connection, whose window opens and closes.
+    pub tcp: Option<TcpTiming>,
 }
 
 /// How often frames suffer, in parts per million.
@@ -148,6 +151,7 @@ struct NodeLink {
     free_ns: [u64; 2],
     /// When the last frame arrives.
     last_ns: [u64; 2],
+    window: TcpWindow,
 }
 
 impl NodeLink {
@@ -249,7 +253,7 @@ impl NetworkState {
     fn timing_of(&self, frame: &EmulatedFrame) -> LinkTiming {
         let NetworkTiming { latency_ns, picoseconds_per_byte, .. } = self.timing;
         let own = self.timings.get(&(frame.from, frame.to));
-        own.copied().unwrap_or(LinkTiming { latency_ns, picoseconds_per_byte })
+        own.copied().unwrap_or(LinkTiming { latency_ns, picoseconds_per_byte, tcp: None })
     }
 
     pub(crate) fn cut(&mut self, from: u32, to: u32) {
@@ -308,7 +312,7 @@ impl NetworkState {
         slowness: u64,
         hit: &mut dyn FnMut(FaultKind),
     ) -> u64 {
-        let LinkTiming { latency_ns, picoseconds_per_byte } = self.timing_of(frame);
+        let LinkTiming { latency_ns, picoseconds_per_byte, tcp } = self.timing_of(frame);
         let jitter_ns = self.timing.jitter_ns;
         let NetworkFaults { reorder_ppm, delay_ppm, delay_max_ns, .. } = self.faults;
         let wire_ns = frame.bytes() as u64 * picoseconds_per_byte / 1000;
@@ -321,7 +325,13 @@ impl NetworkState {
         let detour_ns = if overtaken { self.rng.below(8 * latency_ns + 1) } else { 0 };
         let class = usize::from(frame.class == Class::Bulk);
         let link = self.links.entry(u64::from(frame.from) << 32 | u64::from(frame.to)).or_default();
-        let left_ns = link.transmit(frame.class, now_ns, wire_ns * slowness);
+        let mut left_ns = link.transmit(frame.class, now_ns, wire_ns * slowness);
+        if let Some(tcp) = tcp {
+            let start_ns = left_ns - wire_ns * slowness;
+            let bytes = frame.bytes() as u64;
+            left_ns = link.window.send(&tcp, start_ns, bytes, picoseconds_per_byte * slowness);
+            link.free_ns[class] = left_ns;
+        }
         let arrival_ns = left_ns + travel_ns * slowness;
         if overtaken {
             hit(FaultKind::MessageReordered);

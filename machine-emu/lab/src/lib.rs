@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `sim/` | whole clusters in virtual time, with faults from seeds |
 //! | `emulate/` | the J-Machine of 1996 and the figures of the thesis |
+//! | `wide/` | clients over links with delay |
 //! | `convert.rs` | text between this computer and the J-Machine |
 //! | `span.rs` | durations on the command line |
 //!
@@ -18,6 +19,7 @@ mod sim;
 mod span;
 #[cfg(test)]
 mod tests;
+mod wide;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -40,6 +42,7 @@ struct LabProgram {
 enum LabCommand {
     Sim(Box<sim::Sim>),
     Emulate(Box<emulate::Emulate>),
+    Wide(wide::Wide),
     Convert(convert::Convert),
     #[command(after_help = "Examples:
   mdfs-lab completion bash > ~/.local/share/bash-completion/completions/mdfs-lab
@@ -58,6 +61,7 @@ impl Commands for LabProgram {
         match self.command {
             LabCommand::Sim(sim) => sim.run(session),
             LabCommand::Emulate(emulate) => emulate.run(session),
+            LabCommand::Wide(wide) => wide.run(session),
             LabCommand::Convert(convert) => convert.run(session),
             LabCommand::Completion(completion) => completion.run::<Self>(session),
             LabCommand::Man(man) => man.run::<Self>(session),

@@ -124,3 +124,32 @@ fn a_checkpoint_on_the_emulated_mesh_is_read_back_and_played_on_a_page() {
     assert!(output.contains("all files are as they were written"), "{output}");
     assert!(fs::read_to_string(page).unwrap().starts_with("<!doctype html>"));
 }
+
+/// Chapter 4 of Ohtsuji's thesis, within the bounds that were set for it.
+#[test]
+fn clients_over_links_with_delay_reach_the_figures_of_the_thesis() {
+    let printed = Lab::new().ok(&["wide", "--json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&printed).unwrap();
+    assert_eq!(rows.len(), 18);
+    for row in &rows {
+        let number =
+            |names: &[&str]| names.iter().fold(row, |value, name| &value[name]).as_u64().unwrap();
+        // Sizes within one doubling.
+        let (theirs, ours) = (number(&["thesis_size"]), number(&["size"]));
+        assert!(ours * 2 >= theirs && ours <= theirs * 2, "{row}");
+        for link in ["plain", "linux", "restarting"] {
+            assert!(number(&[link, "default"]) >= number(&[link, "thesis"]), "{row}");
+        }
+        if number(&["delay_ms"]) == 50 && row["table"] == "4.2" {
+            assert!(number(&["plain", "default"]) >= 112_500_000, "{row}");
+        }
+        if number(&["delay_ms"]) == 100 && row["table"] != "4.2" {
+            let gain = |link, client| number(&[link, client]) / number(&[link, "fixed"]);
+            assert!(gain("plain", "thesis") >= 4 && gain("plain", "default") >= 16, "{row}");
+            assert!(gain("linux", "default") >= 16, "{row}");
+            assert!(gain("restarting", "thesis") >= 16, "{row}");
+        }
+    }
+    let table = Lab::new().ok(&["wide"]);
+    assert!(table.contains("Table 4.3: read 512 KB, seek 3.5 MB"), "{table}");
+}

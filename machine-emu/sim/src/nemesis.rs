@@ -535,7 +535,7 @@ pub(super) fn inject_into_nodes(world: &World, fault: &Fault) -> bool {
         Fault::CutLink { from, to } => world.network().cut(from, to),
         Fault::Heal {} => world.network().heal(),
         Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
-            let timing = LinkTiming { latency_ns, picoseconds_per_byte };
+            let timing = LinkTiming { latency_ns, picoseconds_per_byte, tcp: None };
             world.network().slow_link(from, to, timing);
         }
         Fault::ResetLinks {} => world.network().reset_links(),

@@ -89,7 +89,7 @@ impl World {
             for to in 0..nodes.len() {
                 let [start, end] = [from, to].map(|place| machine.place(nodes.get(place).id));
                 let latency_ns = costs.cycles_ns(transit.head_cycles(start, end) as f64);
-                let timing = LinkTiming { latency_ns, picoseconds_per_byte };
+                let timing = LinkTiming { latency_ns, picoseconds_per_byte, tcp: None };
                 network.set_link_timing(from, to, timing);
             }
         }

@@ -225,7 +225,7 @@ fn a_link_has_a_latency_and_a_bandwidth_of_its_own_in_one_direction() {
     world.network().set_timing(exact(1_000));
     let context = application(&world);
     let [here, near, far] = [context.node(), NodeId::fs(0), NodeId::fs(1)];
-    let slow = LinkTiming { latency_ns: 500_000, picoseconds_per_byte: 1_000_000 };
+    let slow = LinkTiming { latency_ns: 500_000, picoseconds_per_byte: 1_000_000, tcp: None };
     world.network().slow_link(here, far, slow);
     let took = |node, data: &'static [u8]| {
         let before = world.now();
