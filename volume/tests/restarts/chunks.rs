@@ -93,7 +93,7 @@ impl Changes<'_> {
 /// Nodes take long to tell each other anything, so that there is time to look while one has half of
 /// it.
 fn slow_links(cluster: &Cluster) {
-    let timing = LinkTiming { latency_ns: 300_000, picoseconds_per_byte: 100 };
+    let timing = LinkTiming { latency_ns: 300_000, picoseconds_per_byte: 100, tcp: None };
     for (from, to) in (0..FS_NODES).flat_map(|from| (0..FS_NODES).map(move |to| (from, to))) {
         if from != to {
             cluster.world.network().slow_link(NodeId::fs(from), NodeId::fs(to), timing);

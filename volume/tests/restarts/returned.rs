@@ -29,7 +29,7 @@ fn slow_link(cluster: &Cluster, from: NodeId, to: NodeId, latency: Duration) {
     cluster.world.network().slow_link(
         from,
         to,
-        LinkTiming { latency_ns, picoseconds_per_byte: 100 },
+        LinkTiming { latency_ns, picoseconds_per_byte: 100, tcp: None },
     );
 }
 
