@@ -5,7 +5,7 @@
 //! - [`thesis`]: one transfer at a time, whose size follows the share of its bytes that the program
 //!   used. It is exactly the controller of the thesis.
 //! - [`ahead`]: several transfers under way. The same controller steers how many bytes they have
-//!   together, up to what the link holds ([`LinkFigures::window`]); [`pattern`] tells which.
+//!   together, up to what the link holds ([`LinkEstimate::window`]); [`pattern`] tells which.
 //! - [`behind`]: writes likewise.
 //! - [`estimate`]: delay and rate of a link, from the transfers themselves.
 
@@ -22,14 +22,14 @@ pub const TRANSFER_MIN: u64 = 64 << 10;
 
 /// What a link can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkFigures {
+pub struct LinkEstimate {
     /// From sending a small request to its answer.
     pub round_trip: Duration,
     /// What it delivers; 0 if that is not known.
     pub bytes_per_second: u64,
 }
 
-impl LinkFigures {
+impl LinkEstimate {
     /// Of a link with this delay in each direction.
     pub fn new(delay: Duration, bytes_per_second: u64) -> Self {
         Self { round_trip: 2 * delay, bytes_per_second }

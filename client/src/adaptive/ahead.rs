@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::pattern::AccessPattern;
 use super::thesis::{Controller, FIRST_SIZE, Parameters, WHOLE};
-use super::{LinkFigures, TRANSFER_MIN};
+use super::{LinkEstimate, TRANSFER_MIN};
 
 /// The largest transfer: that of the protocol.
 pub const TRANSFER_MAX: u64 = 4 << 20;
@@ -23,7 +23,7 @@ const HELD_MAX: usize = 1024;
 
 /// Bytes that are under way or unread.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct PlannedTransfer {
     end: u64,
     used: u64,
     is_ahead: bool,
@@ -31,11 +31,11 @@ struct Held {
 
 /// Plans the transfers of one opening of a file.
 #[derive(Clone, Debug)]
-pub struct ReadAhead {
+pub struct AheadPlanner {
     pattern: AccessPattern,
     controller: Controller,
     bytes_max: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, PlannedTransfer>,
     /// Where the file seemed to end.
     end: u64,
     /// Of what was read ahead and is over: all bytes, and the used ones.
@@ -43,7 +43,7 @@ pub struct ReadAhead {
     used: u64,
 }
 
-impl ReadAhead {
+impl AheadPlanner {
     /// With at most `bytes_max` bytes under way or unread, besides one transfer that the program
     /// waits for.
     pub fn new(bytes_max: u64) -> Self {
@@ -71,7 +71,7 @@ impl ReadAhead {
     }
 
     /// The program asks for `range`. Returns the starts of transfers that are of no use any more.
-    pub fn ask(&mut self, range: &Range<u64>, link: &LinkFigures) -> Vec<u64> {
+    pub fn ask(&mut self, range: &Range<u64>, link: &LinkEstimate) -> Vec<u64> {
         self.controller.limit(self.bytes_max.min(link.window() + TRANSFER_MAX));
         if range.start >= self.end {
             self.end = u64::MAX;
@@ -104,7 +104,7 @@ impl ReadAhead {
                     }
                 }
                 if !is_held {
-                    self.held.insert(next, Held { end, used: 0, is_ahead: !is_first });
+                    self.held.insert(next, PlannedTransfer { end, used: 0, is_ahead: !is_first });
                     started.push(next..end);
                 }
                 next = end;
@@ -132,7 +132,7 @@ impl ReadAhead {
             let both = held.end.min(range.end).saturating_sub((*start).max(range.start));
             held.used = (held.used + both).min(held.end - start);
         }
-        let is_passed = |start: u64, held: &Held| {
+        let is_passed = |start: u64, held: &PlannedTransfer| {
             held.used == held.end - start || (held.end <= range.start && held.used > 0)
         };
         self.drop_if(is_passed)
@@ -150,7 +150,7 @@ impl ReadAhead {
         self.end = u64::MAX;
     }
 
-    fn drop_if(&mut self, is_over: impl Fn(u64, &Held) -> bool) -> Vec<u64> {
+    fn drop_if(&mut self, is_over: impl Fn(u64, &PlannedTransfer) -> bool) -> Vec<u64> {
         let dropped: Vec<_> =
             self.held.extract_if(.., |start, held| is_over(*start, held)).collect();
         for (start, held) in &dropped {
@@ -206,7 +206,7 @@ mod tests {
 
     /// Reads `ranges` as the default mode does. Returns the largest number of bytes held.
     fn read_all(link: &mut TestLink, ranges: impl Iterator<Item = Range<u64>>) -> u64 {
-        let mut ahead = ReadAhead::new(64 * MIB);
+        let mut ahead = AheadPlanner::new(64 * MIB);
         let mut estimate = Estimate::default();
         let mut under_way = VecDeque::new();
         let mut arrived = BTreeMap::new();
@@ -289,12 +289,12 @@ mod tests {
 
     #[test]
     fn nothing_is_read_ahead_past_the_end_until_the_program_is_there() {
-        let mut ahead = ReadAhead::new(MIB);
-        ahead.ask(&(0..4096), &LinkFigures::default());
+        let mut ahead = AheadPlanner::new(MIB);
+        ahead.ask(&(0..4096), &LinkEstimate::default());
         ahead.note_end(4096);
         assert_eq!(ahead.start(&(0..4096)).len(), 1);
         ahead.use_bytes(&(0..4096));
-        ahead.ask(&(4096..8192), &LinkFigures::default());
+        ahead.ask(&(4096..8192), &LinkEstimate::default());
         assert!(ahead.start(&(4096..8192)).len() > 1);
     }
 }

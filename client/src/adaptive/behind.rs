@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::ahead::TRANSFER_MAX;
-use super::{LinkFigures, TRANSFER_MIN};
+use super::{LinkEstimate, TRANSFER_MIN};
 
 /// Writes under way, at most.
 const WRITES_MAX: usize = 256;
@@ -27,7 +27,7 @@ impl WriteBehind {
 
     /// A write of `range`. Returns its number, or `None` if it has to wait: the link has enough, or
     /// a write of the same bytes is under way, which it could overtake.
-    pub fn start(&mut self, range: &Range<u64>, link: &LinkFigures) -> Option<u64> {
+    pub fn start(&mut self, range: &Range<u64>, link: &LinkEstimate) -> Option<u64> {
         let bytes: u64 = self.under_way.values().map(|it| it.end - it.start).sum();
         let window = self.bytes_max.min(link.window() + TRANSFER_MAX);
         let has_room = self.under_way.is_empty()
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_link_holds_its_window_and_no_more() {
-        let link = LinkFigures::new(Duration::from_millis(50), 100 * MIB);
+        let link = LinkEstimate::new(Duration::from_millis(50), 100 * MIB);
         let mut behind = WriteBehind::new(64 * MIB);
         let count = (0..100).filter(|i| behind.start(&(i * MIB..(i + 1) * MIB), &link).is_some());
         assert_eq!(count.count() as u64, link.window() / MIB + 4);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn writes_of_the_same_bytes_wait_for_each_other() {
         let mut behind = WriteBehind::new(64 * MIB);
-        let link = LinkFigures::default();
+        let link = LinkEstimate::default();
         let first = behind.start(&(0..10), &link).unwrap();
         assert_eq!(behind.start(&(9..12), &link), None);
         assert!(behind.start(&(10..12), &link).is_some());

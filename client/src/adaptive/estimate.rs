@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::LinkFigures;
+use super::LinkEstimate;
 
 /// How long a rate counts.
 const RATE_AGE_MAX: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ pub struct Estimate {
     delivered: u64,
     round_trips: Best<Duration>,
     rates: Best<u64>,
-    figures: LinkFigures,
+    figures: LinkEstimate,
 }
 
 impl Estimate {
@@ -65,14 +65,14 @@ impl Estimate {
         let brought = self.delivered - departure.delivered;
         let rate = u128::from(brought) * 1_000_000_000 / took.as_nanos();
         let bytes_per_second = u64::try_from(rate).unwrap_or(u64::MAX);
-        self.figures = LinkFigures {
+        self.figures = LinkEstimate {
             round_trip: self.round_trips.add((now, took), ROUND_TRIP_AGE_MAX, Ord::min),
             bytes_per_second: self.rates.add((now, bytes_per_second), RATE_AGE_MAX, Ord::max),
         };
     }
 
     /// What is known of the link; nothing before the first transfer.
-    pub fn figures(&self) -> LinkFigures {
+    pub fn figures(&self) -> LinkEstimate {
         self.figures
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Transfers of 1 MiB over a link of 100 ms and 10 MiB/s, `count` at a time, for 3 seconds.
-    fn measured(count: usize) -> LinkFigures {
+    fn measured(count: usize) -> LinkEstimate {
         let (round_trip, wire) = (SECOND / 10, SECOND / 10);
         let mut estimate = Estimate::default();
         let mut free = Duration::ZERO;
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn several_transfers_at_a_time_show_rate_and_round_trip() {
-        let LinkFigures { round_trip, bytes_per_second } = measured(4);
+        let LinkEstimate { round_trip, bytes_per_second } = measured(4);
         assert!((9 * MIB..=11 * MIB).contains(&bytes_per_second), "{bytes_per_second}");
         assert!(round_trip >= SECOND / 12 && round_trip <= SECOND / 4, "{round_trip:?}");
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{LinkFigures, TRANSFER_MIN};
+use super::{LinkEstimate, TRANSFER_MIN};
 
 /// Parts per million: a ratio of 1.
 pub const WHOLE: u32 = 1_000_000;
@@ -119,18 +119,18 @@ impl Controller {
 
 /// One transfer, and which of its blocks the program has used.
 #[derive(Clone, Debug)]
-pub struct Buffer {
+pub struct TransferBuffer {
     range: Range<u64>,
     /// A power of two.
     blocks: u64,
     used: Vec<u64>,
 }
 
-impl Buffer {
+impl TransferBuffer {
     /// Of `size` bytes from `offset` on, in blocks of at least what the link carries during its
     /// delay: gaps within a block count as used, since to leave them out saves nothing ("data
     /// sieving").
-    pub fn new(offset: u64, size: u64, link: &LinkFigures) -> Self {
+    pub fn new(offset: u64, size: u64, link: &LinkEstimate) -> Self {
         let blocks = size.checked_div(link.bandwidth_delay()).unwrap_or(BLOCKS_MAX);
         let blocks = 1u64 << blocks.clamp(1, BLOCKS_MAX).ilog2();
         let used = vec![0; blocks.div_ceil(64) as usize];
@@ -170,7 +170,7 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub struct Reader {
     controller: Controller,
-    buffer: Option<Buffer>,
+    buffer: Option<TransferBuffer>,
 }
 
 impl Reader {
@@ -186,7 +186,7 @@ impl Reader {
     pub fn read(
         &mut self,
         range: &Range<u64>,
-        link: &LinkFigures,
+        link: &LinkEstimate,
     ) -> (Range<u64>, Option<Range<u64>>) {
         let has = self.buffer.as_ref().is_some_and(|it| it.range.contains(&range.start));
         let fetched = (!has).then(|| self.next_buffer(range.start, link));
@@ -196,11 +196,11 @@ impl Reader {
         (part, fetched)
     }
 
-    fn next_buffer(&mut self, offset: u64, link: &LinkFigures) -> Range<u64> {
+    fn next_buffer(&mut self, offset: u64, link: &LinkEstimate) -> Range<u64> {
         if let Some(last) = self.buffer.take() {
             self.controller.note(last.ratio());
         }
-        self.buffer.insert(Buffer::new(offset, self.controller.size(), link)).range()
+        self.buffer.insert(TransferBuffer::new(offset, self.controller.size(), link)).range()
     }
 
     /// Forgets the buffer, not what was learnt.
@@ -225,11 +225,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const DELAYS_MS: [u64; 6] = [0, 10, 25, 50, 75, 100];
 
-    /// Reads `read` bytes and skips `skip`, up to the end of the thesis's 6 GB. Returns the sizes of
-    /// all buffers.
+    /// Reads `read` bytes and skips `skip`, up to the end of the thesis's 6 GB. Returns the sizes
+    /// of all buffers.
     fn sizes(read: u64, skip: u64, delay_ms: u64) -> Vec<u64> {
         // A gigabit per second.
-        let link = LinkFigures::new(Duration::from_millis(delay_ms), 125_000_000);
+        let link = LinkEstimate::new(Duration::from_millis(delay_ms), 125_000_000);
         let mut reader = Reader::new(u64::MAX);
         let mut sizes = Vec::new();
         for start in (0..6 << 30).step_by((read + skip) as usize) {
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_pattern_is_followed_as_in_figure_4_8() {
-        let link = LinkFigures::new(Duration::from_millis(10), 125_000_000);
+        let link = LinkEstimate::new(Duration::from_millis(10), 125_000_000);
         let mut reader = Reader::new(u64::MAX);
         for start in (0..1 << 30).step_by(MIB as usize) {
             reader.read(&(start..start + MIB), &link);
@@ -310,13 +310,13 @@ mod tests {
     #[test]
     fn gaps_of_less_than_the_bandwidth_delay_product_count_as_used() {
         // 16 blocks of 1 MiB.
-        let link = LinkFigures::new(Duration::from_millis(10), 104_857_600);
-        let mut buffer = Buffer::new(0, 16 * MIB, &link);
+        let link = LinkEstimate::new(Duration::from_millis(10), 104_857_600);
+        let mut buffer = TransferBuffer::new(0, 16 * MIB, &link);
         for start in (0..16 * MIB).step_by(MIB as usize) {
             buffer.use_bytes(&(start + 5..start + 6));
         }
         assert_eq!(buffer.ratio(), WHOLE);
-        let mut buffer = Buffer::new(0, 16 * MIB, &LinkFigures::default());
+        let mut buffer = TransferBuffer::new(0, 16 * MIB, &LinkEstimate::default());
         buffer.use_bytes(&(0..4 * MIB));
         assert_eq!(buffer.ratio(), WHOLE / 4);
     }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn no_size_passes_the_limits() {
         let mut reader = Reader::new(8 * MIB);
-        let link = LinkFigures::default();
+        let link = LinkEstimate::default();
         for start in (0..1 << 30).step_by(MIB as usize) {
             reader.read(&(start..start + MIB), &link);
         }

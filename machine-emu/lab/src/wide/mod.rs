@@ -8,7 +8,7 @@ use std::time::Duration;
 use mdfs_cli::exit::CommandFailure;
 use mdfs_cli::session::CommandSession;
 
-use self::model::{ClientKind, LinkKind, Workload, run};
+use self::model::{ClientKind, LinkKind, StridedReads, run};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -99,7 +99,7 @@ impl Wide {
 }
 
 fn rows(table: &ThesisTable) -> Vec<WideRow> {
-    let workload = Workload { read: table.read, skip: table.skip, size: FILE_SIZE };
+    let workload = StridedReads { read: table.read, skip: table.skip, size: FILE_SIZE };
     let row = |(delay_ms, thesis_size): (u64, u64)| {
         let delay = Duration::from_millis(delay_ms);
         let rates = |link| {

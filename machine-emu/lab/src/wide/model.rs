@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use client::adaptive::LinkFigures;
-use client::adaptive::ahead::ReadAhead;
+use client::adaptive::LinkEstimate;
+use client::adaptive::ahead::AheadPlanner;
 use client::adaptive::estimate::Estimate;
 use client::adaptive::thesis::Reader;
 use machine_emu::window::{TcpTiming, TcpWindow};
@@ -44,14 +44,14 @@ pub(super) enum ClientKind {
 
 /// A program that reads and skips.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Workload {
+pub(super) struct StridedReads {
     pub(super) read: u64,
     pub(super) skip: u64,
     /// The size of the file.
     pub(super) size: u64,
 }
 
-impl Workload {
+impl StridedReads {
     fn reads(self) -> impl Iterator<Item = Range<u64>> {
         let starts = (0..self.size).step_by((self.read + self.skip) as usize);
         starts.map(move |start| start..start + self.read)
@@ -109,7 +109,7 @@ pub(super) fn run(
     client: ClientKind,
     link: LinkKind,
     delay: Duration,
-    workload: Workload,
+    workload: StridedReads,
 ) -> Outcome {
     let mut link = ModelLink::new(link, delay);
     let (bytes, sizes) = match client {
@@ -129,7 +129,7 @@ fn settled(sizes: &[u64]) -> u64 {
     counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(size, _)| size)
 }
 
-fn fixed(link: &mut ModelLink, workload: Workload) -> (u64, Vec<u64>) {
+fn fixed(link: &mut ModelLink, workload: StridedReads) -> (u64, Vec<u64>) {
     let mut bytes = 0;
     let mut buffer = 0..0;
     for mut rest in workload.reads() {
@@ -145,8 +145,8 @@ fn fixed(link: &mut ModelLink, workload: Workload) -> (u64, Vec<u64>) {
     (bytes, vec![FIXED_SIZE])
 }
 
-fn thesis(link: &mut ModelLink, delay: Duration, workload: Workload) -> (u64, Vec<u64>) {
-    let figures = LinkFigures::new(delay, BYTES_PER_SECOND);
+fn thesis(link: &mut ModelLink, delay: Duration, workload: StridedReads) -> (u64, Vec<u64>) {
+    let figures = LinkEstimate::new(delay, BYTES_PER_SECOND);
     let mut reader = Reader::new(u64::MAX);
     let (mut bytes, mut sizes) = (0, Vec::new());
     for mut rest in workload.reads() {
@@ -165,8 +165,8 @@ fn thesis(link: &mut ModelLink, delay: Duration, workload: Workload) -> (u64, Ve
 }
 
 /// It measures the link by itself.
-fn ahead(link: &mut ModelLink, workload: Workload) -> (u64, Vec<u64>) {
-    let mut ahead = ReadAhead::new(AHEAD_MAX);
+fn ahead(link: &mut ModelLink, workload: StridedReads) -> (u64, Vec<u64>) {
+    let mut ahead = AheadPlanner::new(AHEAD_MAX);
     let mut estimate = Estimate::default();
     let mut under_way = VecDeque::new();
     let mut here = BTreeMap::<u64, u64>::new();
