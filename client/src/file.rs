@@ -123,7 +123,7 @@ impl<S: Spawn> File<S> {
             let (offset, length) = (offset + u64::from(done), length - done);
             let read = Read { who: who.clone(), file: self.handle, offset, length };
             let unsynced = self.session.unsynced();
-            let read = unsynced.read(self.machine(), self.handle, read).await?;
+            let read = unsynced.read_large(self.machine(), self.handle, read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count as u64 > u64::from(length) {
                 return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());

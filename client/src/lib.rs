@@ -41,6 +41,7 @@ pub mod adaptive;
 pub mod address;
 mod append;
 pub mod blocking;
+pub mod direct;
 pub mod directory;
 pub mod error;
 pub mod file;

@@ -38,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) pool_limit_bytes: Cell<usize>,
     /// See [`World::set_processes`](crate::World::set_processes).
     pub(crate) processes: Cell<u32>,
+    /// See [`World::set_hosts`](crate::World::set_hosts).
+    pub(crate) hosts: Cell<u32>,
     /// By memory; see [`World::share_memory`](crate::World::share_memory).
     pub(crate) memories: OnceCell<Vec<SharedServers>>,
     rng: RefCell<Rng>,
@@ -60,6 +62,7 @@ impl Core {
             epoch: Cell::new(Epoch(1)),
             pool_limit_bytes: Cell::new(POOL_LIMIT_BYTES),
             processes: Cell::new(0),
+            hosts: Cell::new(0),
             memories: OnceCell::new(),
             rng: RefCell::new(rng_for(seed, "world", 0)),
             main: Cell::new((0, false)),
@@ -112,6 +115,14 @@ impl Core {
             (NodeKind::Fs(index) | NodeKind::Disk(index), processes) => Some(index % processes),
         };
         process(node).is_some() && process(node) == process(other)
+    }
+
+    /// The number of the process that hosts a node, if that is set.
+    pub(crate) fn process_of(&self, node: NodeId) -> Option<u32> {
+        match (node.kind(), self.hosts.get()) {
+            (_, 0) | (NodeKind::Application(_), _) => None,
+            (NodeKind::Fs(index) | NodeKind::Disk(index), hosts) => Some(index % hosts + 1),
+        }
     }
 
     /// The shared servers of the memory of a node, if it shares any.

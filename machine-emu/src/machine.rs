@@ -61,6 +61,10 @@ impl Machine for NodeMachine {
         matches!(other.kind(), NodeKind::Fs(_)) && self.core.is_one_process(self.instance.id, other)
     }
 
+    fn process_of(&self, node: NodeId) -> Option<u32> {
+        self.core.process_of(node)
+    }
+
     fn shared_servers(&self) -> Option<&SharedServers> {
         self.core.shared_servers_of(self.instance.id)
     }

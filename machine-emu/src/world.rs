@@ -159,6 +159,12 @@ impl World {
         self.core().processes.set(processes);
     }
 
+    /// A node map that says: node `i` of a kind is hosted by process `i % hosts + 1`. What the
+    /// processes have in common beside that is not changed.
+    pub fn set_hosts(&self, hosts: u32) {
+        self.core().hosts.set(hosts);
+    }
+
     /// From now on the nodes, applications too, share memory in groups: node `i` of a kind that of
     /// group `i % memories.len()`, with its shared servers. They do not end together for that.
     pub fn share_memory(&self, memories: Vec<SharedServers>) {

@@ -12,6 +12,7 @@ use futures::future::{BoxFuture, LocalBoxFuture};
 use tokio::sync::oneshot;
 
 use crate::context::{Context, Spawn};
+use crate::delivery::Transfers;
 use crate::host::{Host, undelivered_bytes};
 use crate::ids::NodeId;
 use crate::machine::Ingress;
@@ -133,6 +134,10 @@ impl Spawn for ClientHandle {
 
     fn restarts(&self) -> Option<u64> {
         self.ingress.restarts()
+    }
+
+    fn transfers(&self) -> Option<Arc<Transfers>> {
+        self.ingress.transfers()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

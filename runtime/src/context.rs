@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
 use crate::deadline::ValidityToken;
+use crate::delivery::Transfers;
 use crate::disk::Disk;
 use crate::host::{CallStart, Host};
 use crate::ids::{Epoch, NodeId};
@@ -54,6 +55,10 @@ pub trait Spawn: Clone + 'static {
     /// How many times a server has come back that knows nothing of this client any more; `None` if
     /// that is not noticed here.
     fn restarts(&self) -> Option<u64> {
+        None
+    }
+    /// The transfers of this client, if processes can deliver bytes to it that do not answer it.
+    fn transfers(&self) -> Option<Arc<Transfers>> {
         None
     }
     /// Runs `work` beside everything else, for as long as the machine lives.
@@ -152,8 +157,8 @@ impl Context {
 
     /// Makes `server` answer the requests of `P` at this node.
     pub fn serve<P: Protocol>(&self, server: Rc<dyn crate::host::Server<P>>) {
-        let host = self.machine.host(self.node).expect("a node serves on its own thread");
-        host.serve(server);
+        let host = self.machine.host(self.node).or_else(|| self.machine.open_port(self.node));
+        host.expect("a node serves on its own thread").serve(server);
     }
 
     /// Is as if not there for requests of `P` that other nodes send to this one from now on, but

@@ -24,6 +24,7 @@
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `remote_nodes.rs` | what the machine needs to know of other processes (from `transport`) |
 //! | `client_handle.rs` | calls from ordinary threads and from other processes |
+//! | `delivery.rs` | bytes that go to a client by another process than the one that answers |
 //! | `shared_server.rs` | servers that all threads of a process call without a message |
 //! | `wait.rs` | how an ordinary thread waits for its answer |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
@@ -32,6 +33,7 @@ pub mod buffer;
 pub mod client_handle;
 pub mod context;
 mod deadline;
+pub mod delivery;
 pub mod disk;
 pub mod embedded;
 pub mod hash;

@@ -13,6 +13,7 @@ use futures::future::{BoxFuture, LocalBoxFuture};
 
 use crate::buffer::Pool;
 use crate::client_handle::CallNumbers;
+use crate::delivery::Transfers;
 use crate::disk::Disk;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId};
@@ -71,6 +72,11 @@ pub trait Machine: 'static {
     fn ingress(&self) -> Option<Arc<dyn Ingress>> {
         None
     }
+    /// Makes an application node of this thread one that can be sent requests from within the
+    /// process. None if it cannot.
+    fn open_port(&self, _node: NodeId) -> Option<Rc<Host>> {
+        None
+    }
     /// Opens a disk of `node` by its path (a file or a block device), exclusively.
     fn open_disk(
         &self,
@@ -114,6 +120,10 @@ pub trait Ingress: Send + Sync {
     /// How many times a server has come back that knows nothing of this client any more; `None` if
     /// that is not noticed here.
     fn restarts(&self) -> Option<u64> {
+        None
+    }
+    /// The transfers of the client, if processes can deliver bytes to it that do not answer it.
+    fn transfers(&self) -> Option<Arc<Transfers>> {
         None
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.

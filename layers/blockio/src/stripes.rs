@@ -7,6 +7,8 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, try_join_all};
 
+use runtime::NodeId;
+
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{Error, Extent, Placed, Unsynced};
 
@@ -38,6 +40,11 @@ pub trait Stripes {
         _length: u32,
         _expect: &[u32],
     ) -> Option<Bytes> {
+        None
+    }
+
+    /// The node that has the bytes of a stripe in memory, if nodes keep them.
+    fn node_of(&self, _stripe: u64) -> Option<NodeId> {
         None
     }
 

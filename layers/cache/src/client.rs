@@ -120,6 +120,10 @@ impl Stripes for CacheClient {
         self.context.try_now(hash::owner(&self.geometry, stripe), call)?.ok()
     }
 
+    fn node_of(&self, stripe: u64) -> Option<NodeId> {
+        Some(hash::owner(&self.geometry, stripe))
+    }
+
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         self.ask_owner(stripe, Write { stripe, offset, data })
     }

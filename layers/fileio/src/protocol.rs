@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use runtime::delivery::{DeliveredRange, DeliveryTarget, Destination};
 use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
@@ -149,6 +150,39 @@ runtime::record! {
         write_verifier: u64,
     }
 }
+
+runtime::record! {
+    /// What was read, where other processes have delivered some of it.
+    pub struct DirectData {
+        /// All else: its `data` are the bytes that were not delivered.
+        read: ReadData,
+        /// In which execution of the request bytes were delivered.
+        execution: u64,
+        /// Which, in order; places count from the first byte that was asked for.
+        delivered: Vec<DeliveredRange>,
+    }
+}
+
+runtime::record! {
+    /// Blocks of one stripe that go to a client.
+    pub struct BlocksToSend {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte of the blocks within the stripe.
+        offset: u32,
+        /// The CRC-32C of each block.
+        expect: Vec<u32>,
+        /// Bytes of the blocks before those that are sent.
+        skip: u32,
+        /// Bytes that are sent.
+        keep: u32,
+        /// Their place in the transfer.
+        at: u64,
+    }
+}
+
+/// Parts that one [`SendBlocks`] names, at most.
+pub const SEND_PARTS_MAX: usize = 4096;
 
 runtime::record! {
     /// What was read of a list.
@@ -591,6 +625,24 @@ runtime::protocol! {
         /// As in [`ReplayWrite`].
         sequence: u64,
     } -> WriteResult, by inode(file.ino), retry idempotent, from any, after recovery;
+
+    /// Read bytes; other processes send the client what they have of them.
+    41 Bulk ReadDirect {
+        who: Credentials,
+        file: Handle,
+        offset: u64,
+        /// How many bytes, at most [`TRANSFER_MAX`].
+        length: u32,
+        deliver: DeliveryTarget,
+    } -> DirectData, by inode(file.ino), retry idempotent, from any, after recovery;
+
+    /// Send what the caches of this process have to a client of this process. False if it cannot be
+    /// sent now. The asker holds the locks under which the blocks are read.
+    42 Control SendBlocks {
+        destination: Destination,
+        /// At most [`SEND_PARTS_MAX`].
+        parts: Vec<BlocksToSend>,
+    } -> bool, by caller, retry never, from servers, during recovery;
 }
 
 runtime::choice! {

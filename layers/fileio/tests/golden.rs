@@ -4,12 +4,14 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Append, Appended, Attributes, ByteRange, CallId, CloseHandle, Commit, Credentials, Error,
-    FileLock, Handle, ListData, Lock, LockKind, LockOwner, LockResult, Name, Open, OpenHandle,
-    OpenedFile, PunchHole, Read, ReadList, Regions, Remove, Rename, Renew, ReplayPunch,
-    ReplayWrite, Reply, Request, Seek, SeekTarget, SetXattr, Time, Unlock, WccAttr, Write,
-    WriteList, WriteResult, XattrMode, XattrName,
+    Append, Appended, Attributes, BlocksToSend, ByteRange, CallId, CloseHandle, Commit,
+    Credentials, DirectData, Error, FileLock, Handle, ListData, Lock, LockKind, LockOwner,
+    LockResult, Name, Open, OpenHandle, OpenedFile, PunchHole, Read, ReadData, ReadDirect,
+    ReadList, Regions, Remove, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek,
+    SeekTarget, SendBlocks, SetXattr, Time, Unlock, WccAttr, Write, WriteList, WriteResult,
+    XattrMode, XattrName,
 };
+use runtime::delivery::{DeliveredRange, DeliveryTarget, Destination, PortAddress};
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
 
@@ -139,6 +141,23 @@ fn requests_have_the_agreed_bytes() {
         format!("28{WHO_BYTES}{FILE_BYTES}050000000000000006000000000000000403000000000000");
     assert_eq!(form(&Request::from(again)), (expected, Vec::new()));
 
+    let deliver =
+        DeliveryTarget { client: 4, transfer: 5, ports: vec![PortAddress { process: 1, node: 6 }] };
+    let target_bytes = "04000000000000000500000000000000010000000100000006000000";
+    let read = ReadDirect { who: who(), file: FILE, offset: 16, length: 255, deliver };
+    let expected = format!("29{WHO_BYTES}{FILE_BYTES}1000000000000000ff000000{target_bytes}");
+    assert_eq!(form(&Request::from(read)), (expected, Vec::new()));
+    let destination = Destination { port: 6, client: 4, transfer: 5, execution: 7 };
+    let block =
+        BlocksToSend { stripe: 1, offset: 4096, expect: vec![0x0a], skip: 2, keep: 3, at: 8 };
+    let expected = concat!(
+        "2a06000000040000000000000005000000000000000700000000000000",
+        "01000000",
+        "010000000000000000100000010000000a00000002000000030000000800000000000000"
+    );
+    let send = SendBlocks { destination, parts: vec![block] };
+    assert_eq!(form(&Request::from(send)), (expected.to_owned(), Vec::new()));
+
     let commit = Request::from(Commit { file: FILE });
     assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
 }
@@ -180,6 +199,20 @@ fn replies_have_the_agreed_bytes() {
     let expected_head =
         format!("2301020000000500000005000000{}{told_verifier}", form(&attributes).0);
     assert_eq!(form(&list), (expected_head, b"checkpoint".to_vec()));
+    let read = ReadData {
+        data: vec![Bytes::from_static(b"check")],
+        end: true,
+        attributes,
+        write_verifier: 0x0102,
+    };
+    let delivered = vec![DeliveredRange { at: 5, length: 6 }];
+    let direct = Reply::ReadDirect(Ok(DirectData { read, execution: 7, delivered }));
+    let expected_head = format!(
+        "2901010000000500000001{}{told_verifier}{}",
+        form(&attributes).0,
+        "07000000000000000100000005000000000000000600000000000000"
+    );
+    assert_eq!(form(&direct), (expected_head, b"check".to_vec()));
     let held = OpenedFile { attributes, lease: 0x0102 };
     let expected = format!("{}{told_verifier}", form(&attributes).0);
     assert_eq!(form(&Reply::OpenHandle(Ok(held))).0, format!("1a01{expected}"));

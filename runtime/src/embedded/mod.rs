@@ -111,6 +111,7 @@ impl Embedded {
             inboxes: arbiters.iter().map(|_| Inbox::default()).collect(),
             arbiters,
             nodes: RwLock::default(),
+            ports: RwLock::default(),
             remote,
             timers,
             stopping: AtomicBool::new(false),
@@ -260,7 +261,8 @@ impl Drop for Embedded {
 impl MachineShared {
     /// Gives the envelope to the node's thread; back if the node is not in this process.
     fn send_here(&self, envelope: Envelope) -> Result<(), Envelope> {
-        let Some(thread) = self.place(envelope.to) else { return Err(envelope) };
+        let to = envelope.to;
+        let Some(thread) = self.place(to).or_else(|| self.port(to)) else { return Err(envelope) };
         if self.inboxes[thread].push(envelope) {
             self.arbiters[thread].spawn_fn(thread::note_work);
         }

@@ -49,6 +49,8 @@ pub(super) struct MachineShared {
     pub(super) inboxes: Vec<Inbox>,
     /// The nodes of this process, and the thread of each.
     pub(super) nodes: RwLock<Table<NodeId, usize>>,
+    /// Application nodes of this process that serve something, and the thread of each.
+    pub(super) ports: RwLock<Table<NodeId, usize>>,
     /// Only grows.
     pub(super) epoch: AtomicU64,
     /// The nodes of other processes; `None` if there are no others.
@@ -65,6 +67,11 @@ impl MachineShared {
     /// The thread of a node of this process.
     pub(super) fn place(&self, node: NodeId) -> Option<usize> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
+    }
+
+    /// The thread of an application node that serves something.
+    pub(super) fn port(&self, node: NodeId) -> Option<usize> {
+        self.ports.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
     }
 }
 

@@ -230,6 +230,17 @@ impl Machine for MachineThread {
         self.shared.place(node).is_some()
     }
 
+    fn open_port(&self, node: NodeId) -> Option<Rc<Host>> {
+        if !matches!(node.kind(), NodeKind::Application(_)) {
+            return None;
+        }
+        let host = Host::new(node, self.epoch());
+        self.hosts.borrow_mut().insert(node, host.clone());
+        let mut ports = self.shared.ports.write().unwrap_or_else(PoisonError::into_inner);
+        ports.insert(node, self.number);
+        Some(host)
+    }
+
     fn now(&self, _: NodeId) -> Duration {
         self.start.elapsed()
     }

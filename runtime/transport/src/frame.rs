@@ -7,6 +7,7 @@ use std::rc::Rc;
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use runtime::context::Context;
+use runtime::delivery::PlacedBytes;
 use runtime::ids::{Epoch, NodeId, VolumeId};
 use runtime::mail::Envelope;
 use runtime::net::StreamReader;
@@ -53,6 +54,9 @@ pub(super) mod kind {
     pub(in super::super) const REFUSAL: u8 = 11;
     /// The client ends its session; its outcomes need not be kept.
     pub(in super::super) const GOODBYE: u8 = 12;
+    /// Bytes for a transfer of the client, whose number is the call: the head is
+    /// [`DeliveredBytes`](super::DeliveredBytes).
+    pub(in super::super) const DELIVERY: u8 = 13;
 }
 
 runtime::record! {
@@ -186,8 +190,20 @@ runtime::record! {
         resumed: bool,
         /// The number by which the nodes know the client.
         client: u64,
+        /// The application node at which it is let in.
+        port: u32,
         /// Which process answers for which node.
         map: ClientMap,
+    }
+}
+
+runtime::record! {
+    /// Bytes that a client is sent for a request which another process answers.
+    pub struct DeliveredBytes {
+        /// In which execution of the request.
+        execution: u64,
+        /// The bytes, with their places in the transfer.
+        parts: Vec<PlacedBytes>,
     }
 }
 

@@ -93,6 +93,8 @@ impl Refusal {
 pub struct Guard {
     security: Security,
     let_in: AtomicU64,
+    /// Bytes that clients were sent for other processes.
+    delivered: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
     told: Mutex<BTreeSet<(String, Refusal)>>,
     /// The faster way that connections may open.
@@ -170,6 +172,9 @@ impl Guard {
         let help = "Connections of other processes that were let in.";
         let mut let_in = page.metric("accepted_total", MetricKind::Counter, help);
         let_in.of(format_args!("security=\"{security}\""), self.let_in());
+        let help = "Bytes sent to clients for other processes, which answer their requests.";
+        let delivered = page.metric("delivered_bytes_total", MetricKind::Counter, help);
+        delivered.is(self.delivered.load(Relaxed));
         let help = "Connections from or to other processes that were refused or broke.";
         let mut refused = page.metric("refused_total", MetricKind::Counter, help);
         for why in Refusal::ALL {
@@ -184,6 +189,10 @@ impl Guard {
 
     pub(super) fn note_let_in(&self) {
         self.let_in.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn note_delivered(&self, bytes: u64) {
+        self.delivered.fetch_add(bytes, Relaxed);
     }
 
     /// Counts a refusal; the first of its kind from a host is logged.

@@ -61,7 +61,9 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::{Call, Caller, RequestInfo as _, Server};
 
-use crate::protocol::{Append, CallId, Error, FileIo, Reply, Request, Time};
+use crate::protocol::{
+    Append, CallId, DirectData, Error, FileIo, Read, ReadDirect, Reply, Request, Time,
+};
 use state::ModelState;
 
 /// Answers that are kept for requests that come again.
@@ -166,6 +168,17 @@ impl Model {
             Request::Read(r) => {
                 Reply::Read(state.inode_mut(&r.file).and_then(|inode| inode.read(r, now)))
             }
+            Request::ReadDirect(r) => {
+                let ReadDirect { who, file, offset, length, .. } = r.clone();
+                let read = Read { who, file, offset, length };
+                let read = state.inode_mut(&file).and_then(|inode| inode.read(&read, now));
+                Reply::ReadDirect(read.map(|read| DirectData {
+                    read,
+                    execution: 0,
+                    delivered: Vec::new(),
+                }))
+            }
+            Request::SendBlocks(_) => Reply::SendBlocks(Ok(false)),
             Request::Write(r) => Reply::Write(
                 state.inode_mut(&r.file).and_then(|inode| inode.write(r, free_bytes, now)),
             ),

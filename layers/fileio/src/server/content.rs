@@ -8,9 +8,12 @@ use blockio::{Geometry, Stripes};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk, Map, Release, Run};
+use runtime::Context;
+use runtime::delivery::DeliveredRange;
 use runtime::sync::KeyedLock;
 
 use super::base::MetadataAccess;
+use super::direct::ReadDelivery;
 use crate::protocol::{Error, Handle};
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
@@ -43,6 +46,17 @@ impl ContentAccess {
         from: u64,
         to: u64,
     ) -> Result<Vec<Bytes>, Error> {
+        Ok(self.read_or_deliver(file, (from, to), None).await?.data)
+    }
+
+    /// As [`read_range`](Self::read_range); with `delivery` other processes send the client what
+    /// they have of the bytes.
+    pub(super) async fn read_or_deliver(
+        &self,
+        file: Handle,
+        (from, to): (u64, u64),
+        delivery: Option<ReadDelivery<'_>>,
+    ) -> Result<RangeData, Error> {
         let chunk_size = u64::from(self.geometry.stripe_size);
         let indices = from / chunk_size..to.div_ceil(chunk_size);
         let mut held = Vec::with_capacity((indices.end - indices.start) as usize);
@@ -55,7 +69,15 @@ impl ContentAccess {
             let (from, to) = (from.max(start), to.min(start + chunk_size));
             block_sources(chunk, from - start, to - start)
         });
-        self.take_all(parts).await
+        match delivery {
+            None => Ok(RangeData { data: self.take_all(parts).await?, delivered: Vec::new() }),
+            Some(delivery) => delivery.send(self, parts.collect()).await,
+        }
+    }
+
+    /// The node that calls for the content.
+    pub(super) fn context(&self) -> &Context {
+        &self.base.context
     }
 
     /// The present maps of chunks, which the caller has locked.
@@ -107,7 +129,10 @@ impl ContentAccess {
     }
 
     /// The bytes. The request is sent when this is called, not when the future is polled.
-    fn take(&self, place: &BlockSource<'_>) -> impl Future<Output = Result<Bytes, Error>> + use<> {
+    pub(super) fn take(
+        &self,
+        place: &BlockSource<'_>,
+    ) -> impl Future<Output = Result<Bytes, Error>> + use<> {
         let part = match *place {
             BlockSource::Hole { length } => ReadPart::Hole(length),
             BlockSource::Stored { run, ref blocks, skip, keep } => {
@@ -129,6 +154,14 @@ impl ContentAccess {
     }
 }
 
+/// What was read of a range.
+pub(super) struct RangeData {
+    /// The bytes that were not delivered, in order.
+    pub(super) data: Vec<Bytes>,
+    /// Those that were.
+    pub(super) delivered: Vec<DeliveredRange>,
+}
+
 /// Where some bytes of a chunk are.
 pub(super) enum BlockSource<'a> {
     /// In no block: zeros.
@@ -136,6 +169,16 @@ pub(super) enum BlockSource<'a> {
     /// In these blocks of a run: whole blocks, so that their checksums can be verified. The bytes
     /// are the `keep` ones after the first `skip`.
     Stored { run: &'a BlockRun, blocks: Range<usize>, skip: usize, keep: usize },
+}
+
+impl BlockSource<'_> {
+    /// How many bytes.
+    pub(super) fn length(&self) -> usize {
+        match *self {
+            Self::Hole { length } => length,
+            Self::Stored { keep, .. } => keep,
+        }
+    }
 }
 
 /// Where bytes `from..to` of a chunk are, in order.

@@ -18,6 +18,7 @@ mod calls;
 mod commit;
 mod content;
 mod create;
+mod direct;
 mod directory;
 mod errors;
 mod hand_over;
@@ -73,9 +74,9 @@ use self::write::FileWriter;
 use crate::protocol::{
     Allocate, Append, CloseHandle, Commit, Create, Error, FileIo, Flush, GetAttributes, GetSpace,
     GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
-    PunchHole, Read, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr,
-    Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SetAttributes, SetXattr,
-    SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteList,
+    PunchHole, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory,
+    RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SendBlocks,
+    SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteList,
 };
 
 /// How often a node looks for files to commit.
@@ -160,6 +161,8 @@ runtime::handlers! { FileServer;
     Parent => |server, _, request| server.attributes.parent(request).await;
     ReadLink => |server, _, request| server.attributes.read_link(&request).await;
     Read => |server, _, request| server.reader.read(request).await;
+    ReadDirect => |server, _, request| server.reader.read_direct(request).await;
+    SendBlocks => |server, _, request| server.reader.send_blocks(request).await;
     ReadList => |server, _, request| server.list_reader.read_list(request).await;
     Write => |server, _, request| server.writer.write(request).await;
     WriteList => |server, _, request| server.list_writer.write_list(request).await;

@@ -4,15 +4,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use meta::attributes::access;
+use runtime::delivery::{DeliveryTarget, PORTS_MAX};
 
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits};
-use super::content::{ContentAccess, block_sources};
+use super::content::{ContentAccess, RangeData, block_sources};
+use super::direct::{ReadDelivery, send_blocks};
 use super::readahead::ReadAhead;
-use crate::protocol::{Attributes, Error, Read, ReadData, TRANSFER_MAX};
+use crate::protocol::{
+    Attributes, DirectData, Error, Read, ReadData, ReadDirect, SendBlocks, TRANSFER_MAX,
+};
 use crate::rules;
 
-/// Answers [`Read`].
+/// Answers [`Read`] and [`ReadDirect`].
 pub(super) struct FileReader {
     base: MetadataAccess,
     content: Rc<ContentAccess>,
@@ -62,16 +66,42 @@ impl FileReader {
     }
 
     pub(super) async fn read(&self, request: Read) -> Result<ReadData, Error> {
-        let outcome = self.read_once(&request).await;
+        Ok(self.read_with(&request, None).await?.read)
+    }
+
+    /// Answers [`ReadDirect`].
+    pub(super) async fn read_direct(&self, request: ReadDirect) -> Result<DirectData, Error> {
+        let ReadDirect { who, file, offset, length, deliver } = request;
+        if deliver.ports.len() > PORTS_MAX {
+            return Err(Error::Invalid {});
+        }
+        self.read_with(&Read { who, file, offset, length }, Some(&deliver)).await
+    }
+
+    /// Answers [`SendBlocks`].
+    pub(super) async fn send_blocks(&self, request: SendBlocks) -> Result<bool, Error> {
+        send_blocks(&self.content, request).await
+    }
+
+    async fn read_with(
+        &self,
+        request: &Read,
+        target: Option<&DeliveryTarget>,
+    ) -> Result<DirectData, Error> {
+        let outcome = self.read_once(request, target).await;
         if outcome != Err(Error::Damaged {}) {
             return outcome;
         }
         // Boxed, to keep the future of the usual case small.
         Box::pin(self.commits.recover_lost_writes(request.file)).await;
-        Box::pin(self.read_once(&request)).await
+        Box::pin(self.read_once(request, target)).await
     }
 
-    async fn read_once(&self, request: &Read) -> Result<ReadData, Error> {
+    async fn read_once(
+        &self,
+        request: &Read,
+        target: Option<&DeliveryTarget>,
+    ) -> Result<DirectData, Error> {
         let &Read { ref who, file, offset, length } = request;
         if length > TRANSFER_MAX {
             return Err(Error::Invalid {});
@@ -82,10 +112,15 @@ impl FileReader {
         let write_verifier = self.base.information.write_verifier(file.ino);
         rules::check_transfer(who, &before, access::READ)?;
         let end = end_of_read(&before, offset, length);
-        let mut data = Vec::new();
+        let mut read = RangeData { data: Vec::new(), delivered: Vec::new() };
+        let mut execution = 0;
         if end > offset {
             let start = self.base.context.now();
-            data = self.content.read_range(file, offset, end).await?;
+            let delivery = target.map(|target| {
+                execution = self.base.context.random();
+                ReadDelivery { target, execution }
+            });
+            read = self.content.read_or_deliver(file, (offset, end), delivery).await?;
             self.readahead.note_read(
                 file,
                 &(offset..end),
@@ -93,9 +128,11 @@ impl FileReader {
                 self.base.context.now().saturating_sub(start),
             );
         }
-        let attributes =
-            if data.is_empty() { before } else { self.base.note_access(&before).await? };
-        Ok(ReadData { data, end: end >= before.size, attributes, write_verifier })
+        let RangeData { data, delivered } = read;
+        let is_empty = data.is_empty() && delivered.is_empty();
+        let attributes = if is_empty { before } else { self.base.note_access(&before).await? };
+        let read = ReadData { data, end: end >= before.size, attributes, write_verifier };
+        Ok(DirectData { read, execution, delivered })
     }
 }
 

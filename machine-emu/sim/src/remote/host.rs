@@ -14,33 +14,59 @@ use machine_emu::World;
 use runtime::net::{Address, ByteStream, Listener};
 use runtime::{Context, Credentials, NodeId};
 use transport::{
-    ClientEnvironment, ClientOptions, ClientPort, ClientState, LinkHandle, VolumeLinks,
+    ClientEnvironment, ClientMap, ClientOptions, ClientPort, ClientProcess, ClientState,
+    LinkHandle, VolumeLinks,
 };
 
 use crate::harness::Harness;
 
-/// The application node at which clients are let in.
-const INGRESS: u32 = 4;
+/// Processes that let clients in, if there is more than one.
+pub(super) const PROCESSES: u32 = 3;
+/// The application node at which clients are let in by the first process.
+const INGRESS: u32 = 8;
 /// The first user of a client that is not root.
 pub(super) const FIRST_USER: u32 = 1000;
 
-fn address() -> Address {
-    Address::Tcp("server:7400".to_owned())
+fn address(process: u32) -> String {
+    format!("server{process}:7400")
 }
 
-/// Lets clients in, as the process does that hosts all nodes.
-pub(super) async fn serve(harness: &Harness) {
-    let context = harness.cluster.application(INGRESS);
-    let listener = context.listen(&address()).await;
-    let listener = listener.unwrap_or_else(|error| panic!("nothing else listens there: {error}"));
-    let port = ClientPort::local(harness.cluster.geometry().volume, "sim".to_owned(), 0, 0);
-    let listener = Box::new(LocalListener(listener));
-    context.task(transport::serve::<FileIo>(context.clone(), listener, port));
+/// Lets clients in, as each of `processes` does that host the nodes by turns.
+pub(super) async fn serve(harness: &Harness, processes: u32) {
+    harness.cluster.world().set_hosts(if processes > 1 { processes } else { 0 });
+    for process in 1..=processes {
+        // In the present epoch.
+        let node = NodeId::application(INGRESS + process);
+        let context = harness.cluster.world().restart(node);
+        let listener = context.listen(&Address::Tcp(address(process))).await;
+        let listener =
+            listener.unwrap_or_else(|error| panic!("nothing else listens there: {error}"));
+        let volume = harness.cluster.geometry().volume;
+        let mut port = ClientPort::local(volume, "sim".to_owned(), 0, 0);
+        if processes > 1 {
+            port.process = process;
+            port.map = Box::new(move |context| node_map(context, processes));
+        }
+        let listener = Box::new(LocalListener(listener));
+        context.task(transport::serve::<FileIo>(context.clone(), listener, port));
+    }
 }
 
-/// The process at the port dies.
-pub(super) fn end(harness: &Harness) {
-    harness.cluster.world().restart(NodeId::application(INGRESS));
+fn node_map(context: &Context, processes: u32) -> ClientMap {
+    let all = (1..=processes).map(|number| ClientProcess {
+        number,
+        incarnation: 1,
+        address: address(number),
+    });
+    let hosts = (0..context.fs_nodes()).map(|node| node % processes + 1);
+    ClientMap { processes: all.collect(), hosts: hosts.collect(), ..ClientMap::of_one(context) }
+}
+
+/// The processes at the ports die.
+pub(super) fn end(harness: &Harness, processes: u32) {
+    for process in 1..=processes {
+        harness.cluster.world().restart(NodeId::application(INGRESS + process));
+    }
 }
 
 /// As a socket of the host: the kernel knows the user, which here is a part of the address.
@@ -106,7 +132,7 @@ pub(super) async fn connect(harness: &Harness, number: u32, uid: u32) -> FileSys
     loop {
         let opened = VolumeLinks::open(
             host.clone(),
-            vec![address()],
+            vec![Address::Tcp(address(1))],
             options.clone(),
             session,
             state.clone(),

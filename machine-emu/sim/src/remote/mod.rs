@@ -4,9 +4,11 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | what the clients do, and what must be so |
+//! | `shared_file.rs` | a large file that all of them write and read |
 //! | `host.rs` | the port of the server, and the hosts of the clients |
 
 mod host;
+mod shared_file;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -14,18 +16,21 @@ use std::pin::pin;
 use std::time::Duration;
 
 use client::protocol::{
-    Change, Credentials, Error, Handle, MakeNode, Name, NewNode, ROOT, Read, SetAttributes, Trim,
+    Change, Credentials, Error, Handle, MakeNode, Name, NewNode, ROOT, Read, ReadDirect,
+    SetAttributes, Trim,
 };
 use client::{FileSystem, OpenOptions};
 use fileio::client::ask;
 use futures::FutureExt as _;
 use futures::future::{Either, select};
 use machine_emu::{NetworkFaults, StreamFaults};
+use runtime::delivery::DeliveryTarget;
 use runtime::seed::Rng;
 use runtime::{CallId, Undelivered};
 use transport::LinkHandle;
 
-use self::host::{FIRST_USER, connect, credentials};
+use self::host::{FIRST_USER, PROCESSES, connect, credentials};
+use self::shared_file::VersionedFile;
 use crate::harness::{Harness, PowerCut, RoundEnd, WorkResult};
 
 /// Bytes of a record of the log: the number of its client, its own number, and padding.
@@ -48,6 +53,7 @@ struct RemoteWorkload<'a> {
     next_record: Cell<u64>,
     secret: Cell<Handle>,
     log: Cell<Handle>,
+    shared: VersionedFile,
 }
 
 /// One client, and what its files must hold.
@@ -65,9 +71,10 @@ struct RemoteClient<'a> {
 /// Runs the workload to its end.
 pub(crate) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
     harness.set_up().await;
-    // One process hosts all nodes: messages between them are not lost.
+    // Messages between nodes are not lost.
     harness.cluster.world().network().set_faults(NetworkFaults::default());
-    host::serve(harness).await;
+    let processes = if harness.fork_rng().chance(1, 3) { 1 } else { PROCESSES };
+    host::serve(harness, processes).await;
     let none = Handle { ino: 0, generation: 0 };
     let workload = RemoteWorkload {
         harness,
@@ -75,9 +82,11 @@ pub(crate) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         next_record: Cell::new(1),
         secret: Cell::new(none),
         log: Cell::new(none),
+        shared: VersionedFile::default(),
     };
     workload.prepare().await;
     for round in 0..rounds {
+        workload.shared.begin_round();
         let mut rng = harness.fork_rng();
         let users: Vec<u32> = (0..clients).map(|client| user_of(client, &mut rng)).collect();
         let cuts = StreamFaults {
@@ -93,10 +102,10 @@ pub(crate) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         let ended = harness.round(working.collect(), round_ms).await;
         harness.cluster.world().set_stream_faults(StreamFaults::default());
         if ended == RoundEnd::PowerCut {
-            host::end(harness);
+            host::end(harness, processes);
             harness.recover().await;
             harness.cluster.world().network().set_faults(NetworkFaults::default());
-            host::serve(harness).await;
+            host::serve(harness, processes).await;
         }
         let after_crash = ended == RoundEnd::PowerCut;
         harness.within_limit("a check", workload.check(after_crash)).await;
@@ -118,6 +127,8 @@ impl RemoteWorkload<'_> {
                 root.create(path).await?.write_at(0, vec![0; RECORD_BYTES as usize]).await?;
                 root.set_attributes(path, mode(bits)).await?;
             }
+            root.create(shared_file::PATH).await?;
+            root.set_attributes(shared_file::PATH, mode(0o666)).await?;
             root.sync().await?;
             Ok::<_, client::Error>((root.metadata(SECRET).await?, root.metadata(LOG).await?))
         };
@@ -216,13 +227,15 @@ impl RemoteClient<'_> {
     }
 
     async fn step(&self, round: u32, rng: &mut Rng) -> WorkResult {
-        match rng.below(13) {
+        match rng.below(17) {
             0..4 => self.write_register(round, rng.below(REGISTERS)).await,
             4..6 => self.append().await,
             6 => self.rename(round).await,
             7 => self.check_registers(round).await,
             8 => self.forge(rng).await,
             9..12 => self.change_guarded(round, rng).await,
+            12 => self.write_shared().await,
+            13..16 => self.read_shared(rng).await,
             _ => {
                 let sync = async {
                     let file = self.system.open(self.path(round), OpenOptions::new().write(true));
@@ -302,7 +315,7 @@ impl RemoteClient<'_> {
     async fn forge(&self, rng: &mut Rng) -> WorkResult {
         let (machine, file) = (self.system.machine(), self.workload.secret.get());
         let root = Credentials::root();
-        match rng.below(4) {
+        match rng.below(5) {
             0 => {
                 let read = Read { who: root, file, offset: 0, length: 8 };
                 let answer = self.workload.until_power_cut(ask(machine, read)).await?;
@@ -319,6 +332,14 @@ impl RemoteClient<'_> {
                 let (ino, refused) = (self.workload.log.get().ino, Undelivered::Refused);
                 let answer = self.workload.until_power_cut(ask(machine, Trim { ino })).await?;
                 assert_eq!(answer, Err(Error::Undelivered { why: refused }), "it acts as a node");
+            }
+            3 => {
+                let (who, file) = (self.who.clone(), self.workload.log.get());
+                let deliver = DeliveryTarget { client: rng.bits(), transfer: 1, ports: Vec::new() };
+                let read = ReadDirect { who, file, offset: 0, length: 8, deliver };
+                let answer = self.workload.until_power_cut(ask(machine, read)).await?;
+                let refused = Err(Error::Undelivered { why: Undelivered::Refused });
+                assert_eq!(answer.map(drop), refused, "it has another client sent something");
             }
             _ => {
                 let call = CallId { client: rng.bits(), number: FORGED_CALLS };

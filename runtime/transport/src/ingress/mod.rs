@@ -10,9 +10,11 @@
 //! | `authentication.rs` | whom a client speaks for |
 //! | `session.rs` | the open calls of a client, and the outcomes that it may not have received |
 //! | `connection.rs` | the requests of one link |
+//! | `deliveries.rs` | bytes that other processes have this one send to its clients |
 
 mod authentication;
 mod connection;
+mod deliveries;
 mod session;
 
 use std::cell::{Cell, RefCell};
@@ -141,14 +143,16 @@ struct Admitted {
 
 impl ClientIngress {
     pub(crate) fn new(context: &Context, port: ClientPort) -> Rc<Self> {
-        Rc::new(Self {
+        let ingress = Rc::new(Self {
             port,
             instance: context.random(),
             links: RefCell::default(),
             pending: PendingConnections::default(),
             sessions: RefCell::default(),
             swept: Cell::default(),
-        })
+        });
+        deliveries::serve(context, &ingress);
+        ingress
     }
 
     /// Deals with a connection of a client from its first byte to its end.
@@ -214,6 +218,7 @@ impl ClientIngress {
             instance: self.instance,
             resumed,
             client: number,
+            port: context.node().0,
             map: (self.port.map)(context),
         };
         tracing::debug!(peer = name, program = hello.program, resumed, "a client");

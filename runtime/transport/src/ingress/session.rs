@@ -136,6 +136,17 @@ impl SessionState {
         Ok(Arrival::New)
     }
 
+    /// Sends a frame that answers no call, unless there is no link or more than `bytes_max` bytes
+    /// wait on it already.
+    pub(super) fn deliver(&self, frame: impl FnOnce() -> Vec<Bytes>, bytes_max: usize) -> bool {
+        let replies = self.replies.borrow();
+        let Some(replies) = replies.as_ref().filter(|replies| replies.bytes() <= bytes_max) else {
+            return false;
+        };
+        replies.push(frame());
+        !replies.is_broken()
+    }
+
     /// A call was done: its reply is sent by the link that there is, and kept if the call must not
     /// be repeated.
     pub(super) fn answer(&self, number: u64, reply: Vec<Bytes>, keep: bool) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use runtime::Spawn;
 use runtime::client_handle::{CallNumbers, envelope};
+use runtime::delivery::Transfers;
 use runtime::ids::{Epoch, NodeId};
 use runtime::protocol::{Call, Caller, ErrorOf};
 
@@ -67,6 +68,10 @@ impl Spawn for LinkHandle {
 
     fn restarts(&self) -> Option<u64> {
         Some(self.links.state.restarts.load(Relaxed))
+    }
+
+    fn transfers(&self) -> Option<Arc<Transfers>> {
+        Some(self.links.state.transfers.clone())
     }
 
     fn task<F: Future<Output = ()> + 'static>(

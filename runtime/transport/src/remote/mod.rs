@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use runtime::client_handle::{CallNumbers, ClientHandle};
+use runtime::delivery::Transfers;
 use runtime::embedded::sleep_on;
 use runtime::ids::{Epoch, NodeId};
 use runtime::machine::{Ingress, LocalTask};
@@ -122,6 +123,7 @@ pub struct ClientState {
     pub(crate) epoch: AtomicU64,
     /// How many times a process has answered that knew nothing of the client's earlier calls there.
     pub(crate) restarts: AtomicU64,
+    pub(crate) transfers: Arc<Transfers>,
 }
 
 /// Connects to a volume. `session` names this client and no other: draw it at random, and anew
@@ -233,6 +235,10 @@ impl Ingress for RemoteIngress {
 
     fn restarts(&self) -> Option<u64> {
         Some(self.state.restarts.load(Relaxed))
+    }
+
+    fn transfers(&self) -> Option<Arc<Transfers>> {
+        Some(self.state.transfers.clone())
     }
 
     fn run(&self, work: LocalTask) {

@@ -15,12 +15,13 @@ use runtime::mail::Envelope;
 use runtime::net::{Address, StreamWriter};
 use runtime::protocol::Undelivered;
 use runtime::sync::Event;
-use runtime::wire::{Decoder, from_bytes};
+use runtime::wire::{Decoder, Wire, from_bytes};
 
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
 use crate::frame::{
-    ClientProcess, FrameHeader, FrameReader, LinkFrame, frame_of, kind, pack, request,
+    ClientProcess, DeliveredBytes, FrameHeader, FrameReader, LinkFrame, frame_of, kind, pack,
+    request,
 };
 
 /// Calls of one link that have no answer yet, at most; further ones wait here.
@@ -96,6 +97,10 @@ pub(super) struct ProcessLink {
     down_since: Cell<Option<Duration>>,
     reported: Cell<Duration>,
     is_ping_wanted: Cell<bool>,
+    /// It is to connect though there is no call.
+    is_wanted: Cell<bool>,
+    /// Bytes have come that are no answer.
+    has_delivered: Cell<bool>,
     is_abandoned: Cell<bool>,
     is_leaving: Cell<bool>,
     changed: Event,
@@ -125,6 +130,8 @@ impl ProcessLink {
             down_since: Cell::new(None),
             reported: Cell::default(),
             is_ping_wanted: Cell::new(false),
+            is_wanted: Cell::new(false),
+            has_delivered: Cell::new(false),
             is_abandoned: Cell::new(false),
             is_leaving: Cell::new(false),
             changed: Event::default(),
@@ -155,6 +162,14 @@ impl ProcessLink {
     pub(super) fn push(&self, call: OutgoingCall) {
         self.waiting.borrow_mut().push_back(call);
         self.changed.tell();
+    }
+
+    /// Connects, if there is no connection.
+    pub(super) fn connect_soon(&self) {
+        if !self.is_up.get() {
+            self.is_wanted.set(true);
+            self.changed.tell();
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -239,7 +254,7 @@ impl ProcessLink {
             let adopted = self.adopted.take();
             let contact = match adopted {
                 Some(contact) => contact,
-                None if self.is_idle() => {
+                None if self.is_idle() && !self.is_wanted.take() => {
                     changed.await;
                     continue;
                 }
@@ -260,7 +275,10 @@ impl ProcessLink {
             self.answered.set(0);
             self.is_up.set(true);
             self.down_since.set(None);
+            let transfers = &self.volume.state.transfers;
+            transfers.link_up(contact.welcome.process, NodeId(contact.welcome.port));
             let ended = self.talk(contact).await;
+            transfers.link_down(self.process);
             self.is_up.set(false);
             tracing::debug!(process = self.process, "a link has ended: {ended:?}");
             let open = self.open.borrow().keys().copied().collect();
@@ -349,6 +367,14 @@ impl ProcessLink {
                         self.volume.take_map(map);
                     }
                 }
+                kind::DELIVERY => {
+                    self.has_delivered.set(true);
+                    let mut content = Decoder::new(&frame.head, frame.bulk.clone());
+                    if let Ok(DeliveredBytes { execution, parts }) = Wire::take(&mut content) {
+                        let transfer = frame.header.call_id;
+                        self.volume.state.transfers.receive(transfer, execution, parts);
+                    }
+                }
                 _ => {}
             }
             if self.is_abandoned.get() {
@@ -383,7 +409,7 @@ impl ProcessLink {
             let changed = self.changed.next();
             let mut parts = self.next_calls();
             let now = environment.now();
-            if !self.is_idle() {
+            if !self.is_idle() || self.has_delivered.take() {
                 used = now;
             }
             if self.is_leaving.get() || now.saturating_sub(used) >= IDLE_MAX {

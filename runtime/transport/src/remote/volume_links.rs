@@ -103,6 +103,8 @@ impl VolumeLinks {
         state.client.store(client, Relaxed);
         state.fs_nodes.store(welcome.map.fs_nodes, Relaxed);
         state.epoch.store(welcome.map.epoch, Relaxed);
+        state.transfers.set_client(client);
+        state.transfers.set_processes(welcome.map.processes.len());
         links.map.replace(welcome.map.clone());
         if let Some(link) = links.link_to(if answers_for_all { 0 } else { process }) {
             link.adopt(first);
@@ -162,6 +164,9 @@ impl VolumeLinks {
     pub fn send(self: &Rc<Self>, envelope: Envelope) {
         let deadline = self.options.timeout.map(|timeout| self.environment.now() + timeout);
         self.route(OutgoingCall::new(envelope, deadline));
+        if self.state.transfers.take_wanted() {
+            self.link_to_all();
+        }
         self.check_while_calls_wait();
     }
 
@@ -173,6 +178,15 @@ impl VolumeLinks {
         match self.link_to(process) {
             Some(link) => link.push(call),
             None => self.unrouted.borrow_mut().push(call),
+        }
+    }
+
+    /// Connects to the processes to which there is no link: they deliver bytes.
+    fn link_to_all(self: &Rc<Self>) {
+        let processes: Vec<u32> =
+            self.map.borrow().processes.iter().map(|process| process.number).collect();
+        for link in processes.into_iter().filter_map(|process| self.link_to(process)) {
+            link.connect_soon();
         }
     }
 
@@ -222,6 +236,7 @@ impl VolumeLinks {
             return;
         }
         self.state.epoch.store(map.epoch, Relaxed);
+        self.state.transfers.set_processes(map.processes.len());
         let is_current = |link: &ProcessLink| {
             let it = map.processes.iter().find(|it| it.number == link.process());
             map.processes.is_empty() || it.is_some_and(|it| link.leads_to(it))

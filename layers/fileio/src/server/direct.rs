@@ -1,0 +1,168 @@
+//! Bytes of a read that other processes send to the client themselves, so that they do not pass
+//! through the node of the file. It holds its locks until they are sent.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::future::{join, join_all, try_join_all};
+use runtime::NodeId;
+use runtime::delivery::{Deliver, DeliveredRange, DeliveryTarget, Destination, PlacedBytes};
+use runtime::{NodeKind, Undelivered};
+
+use super::content::{BlockSource, ContentAccess, RangeData};
+use crate::protocol::{BlocksToSend, Error, SEND_PARTS_MAX, SendBlocks};
+
+/// Less than this from one process goes through the node of the file: a message of its own to the
+/// client would cost more.
+const SEND_BYTES_MIN: u64 = 64 << 10;
+
+const BLOCK: u32 = blockio::BLOCK_SIZE as u32;
+
+/// How one execution of a read delivers bytes.
+#[derive(Clone, Copy)]
+pub(super) struct ReadDelivery<'a> {
+    pub(super) target: &'a DeliveryTarget,
+    /// Drawn for this execution.
+    pub(super) execution: u64,
+}
+
+/// What one process is to send.
+struct ProcessShare {
+    /// One of its nodes.
+    node: NodeId,
+    port: NodeId,
+    /// Indices of the sources.
+    sources: Vec<usize>,
+    parts: Vec<BlocksToSend>,
+    bytes: u64,
+}
+
+impl ReadDelivery<'_> {
+    /// Has other processes send what they have of `sources`, which follow each other from place 0
+    /// of the transfer on, and reads the rest.
+    pub(super) async fn send(
+        self,
+        content: &ContentAccess,
+        sources: Vec<BlockSource<'_>>,
+    ) -> Result<RangeData, Error> {
+        let shares = self.shares(content, &sources);
+        let mut is_sent = vec![false; sources.len()];
+        for index in shares.iter().flat_map(|share| &share.sources) {
+            is_sent[*index] = true;
+        }
+        let taking = take(content, &sources, |index| !is_sent[index]);
+        let sending = join_all(shares.into_iter().map(|share| self.send_share(content, share)));
+        let (taken, failed) = join(taking, sending).await;
+        let mut taken = taken?;
+        let failed: Vec<usize> = failed.into_iter().flatten().collect();
+        taken.extend(take(content, &sources, |index| failed.contains(&index)).await?);
+        Ok(assemble(&sources, taken))
+    }
+
+    /// What each of the other processes can send.
+    fn shares(self, content: &ContentAccess, sources: &[BlockSource<'_>]) -> Vec<ProcessShare> {
+        let mut shares: BTreeMap<u32, ProcessShare> = BTreeMap::new();
+        let mut at = 0;
+        for (index, source) in sources.iter().enumerate() {
+            let (place, length) = (at, source.length() as u64);
+            at += length;
+            let BlockSource::Stored { run, blocks, skip, keep } = source else { continue };
+            let (stripe, offset) = content.geometry.block(run.start + blocks.start as u64);
+            let Some((process, node, port)) = self.process_with(content, stripe) else { continue };
+            let expect = run.checksums[blocks.clone()].to_vec();
+            let (skip, keep) = (*skip as u32, *keep as u32);
+            let share = shares.entry(process).or_insert_with(|| ProcessShare {
+                node,
+                port,
+                sources: Vec::new(),
+                parts: Vec::new(),
+                bytes: 0,
+            });
+            share.sources.push(index);
+            share.parts.push(BlocksToSend { stripe, offset, expect, skip, keep, at: place });
+            share.bytes += length;
+        }
+        shares.retain(|_, share| share.bytes >= SEND_BYTES_MIN);
+        shares.into_values().collect()
+    }
+
+    /// Another process that has `stripe` and lets the client in, its node of the stripe, and where
+    /// it lets the client in.
+    fn process_with(self, content: &ContentAccess, stripe: u64) -> Option<(u32, NodeId, NodeId)> {
+        let node = content.stripes.node_of(stripe)?;
+        let context = content.context();
+        let process = context.process_of(node)?;
+        let is_other = context.process_of(context.node()) != Some(process);
+        let port = self.target.port(process).filter(|_| is_other)?;
+        Some((process, node, port))
+    }
+
+    /// Returns the sources of a share that was not sent.
+    async fn send_share(self, content: &ContentAccess, share: ProcessShare) -> Vec<usize> {
+        let DeliveryTarget { client, transfer, .. } = *self.target;
+        let ProcessShare { node, port, sources, parts, .. } = share;
+        let execution = self.execution;
+        let destination = Destination { port: port.0, client, transfer, execution };
+        let sent = content.context().spawn(node, SendBlocks { destination, parts }).await;
+        if sent == Ok(true) { Vec::new() } else { sources }
+    }
+}
+
+/// The bytes of those sources whose index `is_wanted`.
+async fn take(
+    content: &ContentAccess,
+    sources: &[BlockSource<'_>],
+    is_wanted: impl Fn(usize) -> bool,
+) -> Result<BTreeMap<usize, Bytes>, Error> {
+    let wanted = sources.iter().enumerate().filter(|(index, _)| is_wanted(*index));
+    let taking = wanted.map(|(index, source)| {
+        let bytes = content.take(source);
+        async move { Ok::<_, Error>((index, bytes.await?)) }
+    });
+    let taken: Vec<(usize, Bytes)> = try_join_all(taking).await?;
+    Ok(taken.into_iter().collect())
+}
+
+/// What is here of the sources, and where the rest belongs.
+fn assemble(sources: &[BlockSource<'_>], mut taken: BTreeMap<usize, Bytes>) -> RangeData {
+    let mut read = RangeData { data: Vec::new(), delivered: Vec::new() };
+    let mut at = 0;
+    for (index, source) in sources.iter().enumerate() {
+        let length = source.length() as u64;
+        match (taken.remove(&index), read.delivered.last_mut()) {
+            (Some(bytes), _) => read.data.push(bytes),
+            (None, Some(last)) if last.at + last.length == at => last.length += length,
+            (None, _) => read.delivered.push(DeliveredRange { at, length }),
+        }
+        at += length;
+    }
+    read
+}
+
+/// Answers [`SendBlocks`].
+pub(super) async fn send_blocks(
+    content: &ContentAccess,
+    request: SendBlocks,
+) -> Result<bool, Error> {
+    let SendBlocks { destination, parts } = request;
+    let port = NodeId(destination.port);
+    if parts.len() > SEND_PARTS_MAX || !matches!(port.kind(), NodeKind::Application(_)) {
+        return Err(Error::Invalid {});
+    }
+    let reads = parts.into_iter().map(|part| {
+        let BlocksToSend { stripe, offset, expect, skip, keep, at } = part;
+        let length = (expect.len() as u32).saturating_mul(BLOCK);
+        let reading = content.stripes.read(stripe, offset, length, expect);
+        async move {
+            let (first, bytes) = (skip as usize, reading.await?);
+            let fits = skip.checked_add(keep).is_some_and(|end| end as usize <= bytes.len());
+            if !fits {
+                return Err(Error::from(Undelivered::ProtocolMismatch));
+            }
+            Ok(PlacedBytes { at, data: bytes.slice(first..first + keep as usize) })
+        }
+    });
+    let parts = try_join_all(reads).await?;
+    let delivered = content.context().spawn(port, Deliver { destination, parts }).await;
+    Ok(delivered.unwrap_or(false))
+}

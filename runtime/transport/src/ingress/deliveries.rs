@@ -1,0 +1,65 @@
+//! Bytes that other processes have this one send to its clients.
+
+use std::rc::{Rc, Weak};
+
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, ready};
+use runtime::context::Context;
+use runtime::delivery::{Deliver, Delivery, Reply, Request};
+use runtime::host::Server;
+use runtime::protocol::{Caller, Undelivered};
+use runtime::wire::{Encoder, Wire as _};
+
+use super::ClientIngress;
+use crate::frame::{DeliveredBytes, FrameHeader, kind, pack};
+
+/// While more than this waits on the link of a client it is sent nothing besides replies.
+const WAITING_BYTES_MAX: usize = 16 << 20;
+
+/// Makes the ingress answer [`Deliver`] at the node of `context`.
+pub(super) fn serve(context: &Context, ingress: &Rc<ClientIngress>) {
+    context.serve::<Delivery>(Rc::new(DeliveryServer(Rc::downgrade(ingress))));
+}
+
+/// It ends with the ingress.
+struct DeliveryServer(Weak<ClientIngress>);
+
+impl Server<Delivery> for DeliveryServer {
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        let reply = match (self.0.upgrade(), request) {
+            (Some(ingress), Request::Deliver(request)) if !caller.is_client() => {
+                Reply::Deliver(Ok(ingress.deliver(request)))
+            }
+            _ => Undelivered::Refused.into(),
+        };
+        ready(reply).boxed_local()
+    }
+}
+
+impl ClientIngress {
+    /// Sends bytes to a client; false if it has no link with room for them.
+    fn deliver(&self, request: Deliver) -> bool {
+        let Deliver { destination, parts } = request;
+        let client = destination.client;
+        let sessions = self.sessions.borrow();
+        let Some((_, session)) = sessions.range((client, 0)..=(client, u128::MAX)).next() else {
+            return false;
+        };
+        let bytes: usize = parts.iter().map(|part| part.data.len()).sum();
+        let frame = || {
+            let bytes = DeliveredBytes { execution: destination.execution, parts };
+            let mut head = Encoder::new();
+            bytes.put(&mut head);
+            let kind = kind::DELIVERY;
+            pack(
+                FrameHeader { kind, call_id: destination.transfer, ..FrameHeader::default() },
+                head,
+            )
+        };
+        let is_sent = session.deliver(frame, WAITING_BYTES_MAX);
+        if is_sent {
+            self.port.guard.note_delivered(bytes as u64);
+        }
+        is_sent
+    }
+}
