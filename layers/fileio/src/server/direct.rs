@@ -90,9 +90,9 @@ impl ReadDelivery<'_> {
     /// it lets the client in.
     fn process_with(self, content: &ContentAccess, stripe: u64) -> Option<(u32, NodeId, NodeId)> {
         let node = content.stripes.node_of(stripe)?;
-        let context = content.context();
-        let process = context.process_of(node)?;
-        let is_other = context.process_of(context.node()) != Some(process);
+        let here = content.context();
+        let process = here.process_of(node)?;
+        let is_other = here.process_of(here.node()) != Some(process);
         let port = self.target.port(process).filter(|_| is_other)?;
         Some((process, node, port))
     }
