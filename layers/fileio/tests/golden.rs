@@ -141,6 +141,12 @@ fn requests_have_the_agreed_bytes() {
         format!("28{WHO_BYTES}{FILE_BYTES}050000000000000006000000000000000403000000000000");
     assert_eq!(form(&Request::from(again)), (expected, Vec::new()));
 
+    let commit = Request::from(Commit { file: FILE });
+    assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
+}
+
+#[test]
+fn requests_of_delivery_have_the_agreed_bytes() {
     let deliver =
         DeliveryTarget { client: 4, transfer: 5, ports: vec![PortAddress { process: 1, node: 6 }] };
     let target_bytes = "04000000000000000500000000000000010000000100000006000000";
@@ -157,9 +163,6 @@ fn requests_have_the_agreed_bytes() {
     );
     let send = SendBlocks { destination, parts: vec![block] };
     assert_eq!(form(&Request::from(send)), (expected.to_owned(), Vec::new()));
-
-    let commit = Request::from(Commit { file: FILE });
-    assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
 }
 
 #[test]
@@ -199,20 +202,6 @@ fn replies_have_the_agreed_bytes() {
     let expected_head =
         format!("2301020000000500000005000000{}{told_verifier}", form(&attributes).0);
     assert_eq!(form(&list), (expected_head, b"checkpoint".to_vec()));
-    let read = ReadData {
-        data: vec![Bytes::from_static(b"check")],
-        end: true,
-        attributes,
-        write_verifier: 0x0102,
-    };
-    let delivered = vec![DeliveredRange { at: 5, length: 6 }];
-    let direct = Reply::ReadDirect(Ok(DirectData { read, execution: 7, delivered }));
-    let expected_head = format!(
-        "2901010000000500000001{}{told_verifier}{}",
-        form(&attributes).0,
-        "07000000000000000100000005000000000000000600000000000000"
-    );
-    assert_eq!(form(&direct), (expected_head, b"check".to_vec()));
     let held = OpenedFile { attributes, lease: 0x0102 };
     let expected = format!("{}{told_verifier}", form(&attributes).0);
     assert_eq!(form(&Reply::OpenHandle(Ok(held))).0, format!("1a01{expected}"));
@@ -230,4 +219,24 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Lock(Ok(LockResult::Late {}))).0, "1f0105");
     let busy = Reply::Undelivered(runtime::Undelivered::Busy);
     assert_eq!(form(&busy).0, "0001");
+}
+
+#[test]
+fn a_reply_of_delivery_has_the_agreed_bytes() {
+    let attributes = Attributes::sample(&mut Rng::new(1));
+    let told_verifier = "0201000000000000";
+    let read = ReadData {
+        data: vec![Bytes::from_static(b"check")],
+        end: true,
+        attributes,
+        write_verifier: 0x0102,
+    };
+    let delivered = vec![DeliveredRange { at: 5, length: 6 }];
+    let direct = Reply::ReadDirect(Ok(DirectData { read, execution: 7, delivered }));
+    let expected_head = format!(
+        "2901010000000500000001{}{told_verifier}{}",
+        form(&attributes).0,
+        "07000000000000000100000005000000000000000600000000000000"
+    );
+    assert_eq!(form(&direct), (expected_head, b"check".to_vec()));
 }
