@@ -23,7 +23,8 @@ use fileio::client::ask;
 use fileio::hash::ino_node;
 use fileio::locks::LockTable;
 use fileio::protocol::{
-    CallId, CloseHandle, Error as FileIoError, Handle, OpenHandle, RENEW_INTERVAL, Renew,
+    CallId, CloseHandle, Credentials, Error as FileIoError, Handle, OpenHandle, RENEW_INTERVAL,
+    Renew,
 };
 use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _, stream};
@@ -54,6 +55,8 @@ pub struct Leases {
 struct LeaseState {
     /// How often each file is open.
     files: BTreeMap<Handle, u64>,
+    /// What was granted for each file, and to whom, by user.
+    rights: BTreeMap<Handle, BTreeMap<u32, (Credentials, u32)>>,
     /// The lease at each node that has some of them.
     leases: BTreeMap<NodeId, u64>,
     /// Opens that are under way, by the number of their first call.
@@ -181,14 +184,34 @@ impl Leases {
         file: Handle,
         answered: LeaseReply,
     ) -> Result<OpenFileGuard<S>, FileIoError> {
+        self.opened_for(machine, file, answered, (&Credentials::root(), 0)).await
+    }
+
+    /// The same, if the node has also granted a user [`access`](fileio::protocol::access).
+    pub async fn opened_for<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        file: Handle,
+        answered: LeaseReply,
+        (who, access): (&Credentials, u32),
+    ) -> Result<OpenFileGuard<S>, FileIoError> {
         let overtaken = self.note(machine, file, answered);
+        self.note_granted(file, who, access);
         let holding =
             OpenFileGuard { machine: machine.clone(), leases: self.clone(), file, kept: false };
         if overtaken {
             // Another opening of the same file was closed meanwhile, and its request came later.
-            ask(machine, OpenHandle { call: self.call(), file }).await?;
+            self.open_again(machine, file).await?;
         }
         Ok(holding)
+    }
+
+    fn note_granted(&self, file: Handle, who: &Credentials, access: u32) {
+        if access != 0 {
+            let mut open = self.open();
+            let openers = open.rights.entry(file).or_default();
+            openers.entry(who.uid).or_insert_with(|| (who.clone(), 0)).1 |= access;
+        }
     }
 
     /// Records an open file; true if it was closed since the request that opened it was sent.
@@ -225,6 +248,7 @@ impl Leases {
             return None;
         }
         open.files.remove(&file);
+        open.rights.remove(&file);
         open.lost.remove(&file);
         open.locks.release(file.ino, self.client());
         let fs_nodes = machine.fs_nodes();
@@ -293,18 +317,35 @@ impl Leases {
         Ok(is_known)
     }
 
+    /// Opens a file again, for each user who has it open; returns the lease.
+    async fn open_again<S: Spawn>(&self, machine: &S, file: Handle) -> Result<u64, FileIoError> {
+        let openers = self.open().rights.get(&file).cloned().unwrap_or_default();
+        let mut lease = None;
+        for (who, access) in openers.into_values() {
+            match ask(machine, OpenHandle { who, call: self.call(), file, access }).await {
+                Ok(opened) => lease = Some(opened.lease),
+                // Its mode has changed meanwhile: the file stays open, the right is lost.
+                Err(FileIoError::AccessDenied {}) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match lease {
+            Some(lease) => Ok(lease),
+            None => Ok(ask(machine, OpenHandle::unjudged(self.call(), file)).await?.lease),
+        }
+    }
+
     /// Opens all files at `node` again; returns the one lease under which the node did so.
     async fn reopen_all<S: Spawn>(&self, machine: &S, node: NodeId) -> Option<u64> {
         let files = self.files_at(node, machine.fs_nodes());
-        let opens =
-            files.into_iter().map(|file| ask(machine, OpenHandle { call: self.call(), file }));
+        let opens = files.into_iter().map(|file| self.open_again(machine, file));
         let mut replies = stream::iter(opens).buffer_unordered(REQUESTS_CONCURRENCY_MAX);
         let mut leases = BTreeSet::new();
         let mut complete = true;
         while let Some(reply) = replies.next().await {
             match reply {
-                Ok(opened) => {
-                    leases.insert(opened.lease);
+                Ok(lease) => {
+                    leases.insert(lease);
                 }
                 // Removed: requests on the open file fail.
                 Err(FileIoError::Stale {}) => {}

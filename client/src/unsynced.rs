@@ -205,6 +205,18 @@ impl UnsyncedWrites {
         lock(&self.table).files.get(&file).cloned()
     }
 
+    /// As whom the file was written last, of what is kept.
+    pub fn last_writer(&self, file: Handle) -> Option<Arc<Credentials>> {
+        let known = self.known(file)?;
+        let state = lock(&known.state);
+        state.kept.iter().rev().find_map(|write| match &write.change {
+            UnsyncedChange::Write { who, .. }
+            | UnsyncedChange::List { who, .. }
+            | UnsyncedChange::Punch { who, .. } => Some(who.clone()),
+            UnsyncedChange::Nothing => None,
+        })
+    }
+
     /// Sends a write, and keeps it until it is durable.
     pub async fn write<S: Spawn>(
         self: &Arc<Self>,

@@ -53,11 +53,6 @@ impl CallerProcess {
     fn exists(self) -> bool {
         std::path::Path::new("/proc").join(self.pid.to_string()).exists()
     }
-
-    /// Is it root?
-    pub(crate) fn is_root(self) -> bool {
-        self.uid == 0
-    }
 }
 
 /// No groups if the process has exited: then the reply is not used.

@@ -19,14 +19,15 @@ use bytes::Bytes;
 use client::ByteRange;
 use client::protocol::{Change, NewNode, access};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
+    INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use runtime::Spawn;
 
 pub(crate) use self::dispatch::FuseFilesystem;
+use self::dispatch::OPENED;
 use self::reply::{reply_attr, reply_empty, reply_entry, reply_lock, reply_statfs, reply_xattr};
 use self::request::{
     MODE_BITS, access_mask, byte_range, configure, entry_name, fallocation, lock_kind,
@@ -35,10 +36,7 @@ use self::request::{
 use crate::caller::CallerProcess;
 use crate::operations::{AccessMask, ListedEntry, LockRequest, NewInodeKind, joined};
 use crate::translate;
-
-/// Flags of an open file. The kernel drops cached content when the file is opened again, so a
-/// reader sees all earlier writes of other clients.
-const OPENED: FopenFlags = FopenFlags::empty();
+use crate::volume_client::OpenTarget;
 
 impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -105,7 +103,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             mtime: mtime.map(translate::set_time),
         };
         self.dispatch_inode(request, ino, move |operations, ino| async move {
-            let changed = operations.set_attributes(caller, ino, change, file.is_some()).await;
+            let changed = operations.set_attributes(caller, ino, change, file.map(|it| it.0)).await;
             reply_attr(reply, changed, cache);
         });
     }
@@ -224,18 +222,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = CallerProcess::of(request);
-        self.dispatch_to_end(ino, move |operations, ino| async move {
-            let mut opening = pin!(operations.open(caller, ino, access_mask(flags)));
-            match operations.callers.until_killed(caller, &mut opening).await {
-                Some(Ok(number)) => reply.opened(FileHandle(number), OPENED),
-                Some(Err(error)) => reply.error(error.into()),
-                None => {
-                    reply.error(Errno::EINTR);
-                    operations.close_unused(opening.await.ok()).await;
-                }
-            }
-        });
+        self.dispatch_open(request, ino, OpenTarget::File(access_mask(flags)), reply);
     }
 
     fn create(
@@ -375,29 +362,38 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let caller = CallerProcess::of(request);
-        self.dispatch_inode(request, ino, move |operations, ino| async move {
-            match operations.check(caller, ino, AccessMask(access::READ)).await {
-                Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
-                Err(error) => reply.error(error.into()),
-            }
-        });
+        self.dispatch_open(request, ino, OpenTarget::Directory, reply);
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+        self.dispatch_to_end(
+            ino,
+            move |operations, _| async move { operations.close(file.0).await },
+        );
     }
 
     fn readdir(
         &self,
         request: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        file: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.dispatch_inode(request, ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             let add = |entry: &ListedEntry<'_>| {
                 let (number, kind) = (INodeNo(entry.ino), translate::file_type(entry.kind));
                 !reply.add(number, entry.cookie, kind, OsStr::from_bytes(entry.name))
             };
-            match operations.list(ino, offset, false, add).await {
+            match operations.list(file.0, offset, false, add).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(error.into()),
             }
@@ -408,12 +404,12 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         &self,
         request: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        file: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         let cache = self.cache;
-        self.dispatch_inode(request, ino, move |operations, ino| async move {
+        self.dispatch_inode(request, ino, move |operations, _| async move {
             let add = |entry: &ListedEntry<'_>| {
                 // Entries without attributes are not listed.
                 let Some(file) = entry.attributes else { return true };
@@ -427,7 +423,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
                 }
                 !is_full
             };
-            match operations.list(ino, offset, true, add).await {
+            match operations.list(file.0, offset, true, add).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(error.into()),
             }

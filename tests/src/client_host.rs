@@ -9,6 +9,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -69,11 +70,30 @@ impl ClientHost {
 
     /// Mounts the volume at `name` in the folder of the test, with further arguments.
     pub fn mount(&self, name: &str, more: &[&str]) -> RemoteMount {
+        self.mount_with(name, |command| command.args(more))
+    }
+
+    /// The same for all users, by the certificate of the host in `key`.
+    pub fn mount_by_certificate(&self, name: &str, key: &Path) -> RemoteMount {
+        let home = self.folder.join(format!("{name}.home"));
+        fs::create_dir_all(home.join(".config/mdfs")).unwrap();
+        fs::copy(key, home.join(".config/mdfs/client.pem")).unwrap();
+        self.mount_with(name, |command| {
+            command.args(["--cache-ms", "0", "--allow-other"]).env("HOME", home);
+            command.env_remove("XDG_CONFIG_HOME").env_remove("MDFS_TOKEN")
+        })
+    }
+
+    fn mount_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> RemoteMount {
         let point = self.folder.join(name);
         fs::create_dir(&point).unwrap();
         let log = self.folder.join(format!("{name}.log"));
         let mut command = self.command(&["mount", &self.address, name]);
-        command.args(more).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+        change(&mut command).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
         if let Some(level) = std::env::var_os("MDFS_MOUNT_LOG") {
             command.env("MDFS_LOG", level);
         }
@@ -98,6 +118,20 @@ impl RemoteMount {
     /// A path in the mounted volume.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.point.join(name)
+    }
+
+    /// What a shell prints as a user, and whether it succeeds; `$M` is the mount.
+    pub fn shell(&self, user: u32, script: &str) -> (bool, String) {
+        let output = self.shell_of(user, script).output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(told).unwrap())
+    }
+
+    /// A shell of a user; `$M` is the mount.
+    pub fn shell_of(&self, user: u32, script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).current_dir("/").env("M", &self.point).uid(user).gid(user);
+        command
     }
 
     /// What it has said on standard error.

@@ -348,10 +348,11 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
         28 => {
             // Two clients, so that the last one matters.
             let call = CallId { client: rng.below(2), ..call };
+            let access = rng.below(8) as u32;
             both!(
                 world,
                 step,
-                |pick| OpenHandle { call, file: pick(one) },
+                |pick| OpenHandle { who: who.clone(), call, file: pick(one), access },
                 |real: &OpenedFile, model: &OpenedFile, told: &str| {
                     same_attributes(&real.attributes, &model.attributes, told);
                     assert_eq!(real.lease == 0, model.lease == 0, "{told}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::hash;
 use client::protocol::Name;
-use fuser::{INodeNo, Request};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen, Request};
 use futures::channel::oneshot;
 use runtime::{NodeId, NodeKind, Spawn};
 
@@ -16,7 +16,12 @@ use super::request::entry_name;
 use crate::caller::CallerProcess;
 use crate::inode_table::InodeTable;
 use crate::operations::{EntryName, MountOperations};
+use crate::volume_client::OpenTarget;
 use crate::worker::Worker;
+
+/// Flags of an open file. The kernel drops cached content when the file is opened again, so a
+/// reader sees all earlier writes of other clients.
+pub(super) const OPENED: FopenFlags = FopenFlags::empty();
 
 /// The FUSE file operations that the kernel sends requests to.
 #[derive(Debug)]
@@ -78,6 +83,28 @@ impl<S: Spawn> FuseFilesystem<S> {
         let ino = ino.0;
         self.worker(hash::ino_node(ino, self.fs_nodes))
             .submit(move |operations| work(operations, ino));
+    }
+
+    /// Opens a file or directory. If the caller is killed, what was opened for it is closed.
+    pub(super) fn dispatch_open(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        target: OpenTarget,
+        reply: ReplyOpen,
+    ) {
+        let caller = CallerProcess::of(request);
+        self.dispatch_to_end(ino, move |operations, ino| async move {
+            let mut opening = pin!(operations.open(caller, ino, target));
+            match operations.callers.until_killed(caller, &mut opening).await {
+                Some(Ok(number)) => reply.opened(FileHandle(number), OPENED),
+                Some(Err(error)) => reply.error(error.into()),
+                None => {
+                    reply.error(Errno::EINTR);
+                    operations.close_unused(opening.await.ok()).await;
+                }
+            }
+        });
     }
 
     /// Dispatches an operation on a name. It is dropped, with its reply, if its caller is killed.

@@ -1,7 +1,5 @@
 //! Attributes: changes, permissions, targets of symbolic links.
 
-use std::sync::Arc;
-
 use client::protocol::{Attributes, Change, Credentials, ReadLink, SetAttributes};
 use runtime::Spawn;
 
@@ -14,34 +12,24 @@ use crate::translate::{KernelError, KernelResult};
 pub(crate) struct AccessMask(pub(crate) u32);
 
 impl<S: Spawn> MountOperations<S> {
-    /// Changes attributes. To change the size an open file is permission enough.
+    /// Changes attributes. The size is changed as the one who opened the file `through`.
     pub(crate) async fn set_attributes(
         &self,
         caller: CallerProcess,
         ino: u64,
         change: Change,
-        through_open: bool,
+        through: Option<u64>,
     ) -> KernelResult<Attributes> {
         let file = self.handle(ino)?;
-        if (change.uid.is_some() || change.gid.is_some()) && caller.is_root() {
-            // As in Linux. On a change by another user the volume clears these bits itself.
-            self.volume.drop_setid(file).await?;
-        }
-        let call = |who| SetAttributes {
-            who,
-            file,
-            change: change.clone(),
-            only_if_ctime: None,
-            durable: self.volume.unsynced.cuts_durably(&change),
+        let opener = match through {
+            Some(number) if change.size.is_some() => Some(self.open_file(number)?.opener.clone()),
+            _ => None,
         };
-        let changed = if through_open && change.size.is_some() {
-            let change =
-                async |who: &Arc<Credentials>| self.volume.request(call((**who).clone())).await;
-            self.volume.change_as_opener(&Arc::new(caller.credentials()), file, change).await
-        } else {
-            self.volume.request(call(caller.credentials())).await
-        };
-        Ok(changed?)
+        let who = opener.map_or_else(|| caller.credentials(), |opener| (*opener).clone());
+        let durable = self.volume.unsynced.cuts_durably(&change);
+        let only_if_ctime = None;
+        let call = SetAttributes { who, file, change, only_if_ctime, durable };
+        Ok(self.volume.request(call).await?)
     }
 
     /// Checks that the caller has this access.

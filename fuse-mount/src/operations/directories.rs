@@ -3,17 +3,19 @@
 //! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O reserves for
 //! that. A cookie stays valid while entries come and go, so an open directory has no state.
 
-use client::protocol::{
-    Attributes, Credentials, DirectoryEntry, Handle, Kind, Parent, ROOT, ReadDirectory,
-};
+use client::protocol::{Attributes, DirectoryEntry, Error, Kind, Parent, ROOT, ReadDirectory};
 use runtime::Spawn;
 
 use super::MountOperations;
+use crate::inode_table::OpenFile;
 use crate::translate::KernelResult;
 
 /// The cookies of `.` and `..`.
 const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
+
+/// The number of an inode that is not told, as libfuse has it.
+const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 /// Entries per request, without and with attributes: about what fits into a small reply to the
 /// kernel.
@@ -36,22 +38,23 @@ pub(crate) struct ListedEntry<'a> {
 
 impl<S: Spawn> MountOperations<S> {
     /// Passes the entries of a directory after the cookie `after` to `add`, until that returns
-    /// false because the reply is full. The caller may read the directory: it has opened it.
+    /// false because the reply is full. The directory is open with this number.
     pub(crate) async fn list(
         &self,
-        ino: u64,
+        number: u64,
         after: u64,
         attributes: bool,
         mut add: impl FnMut(&ListedEntry<'_>) -> bool,
     ) -> KernelResult<()> {
-        let directory = self.handle(ino)?;
-        if !self.list_dots(directory, after, &mut add).await? {
+        let open = self.open_file(number)?;
+        let directory = open.handle;
+        if !self.list_dots(&open, after, &mut add).await? {
             return Ok(());
         }
         let mut after = if after <= DOTDOT { 0 } else { after };
         loop {
             let count_max = if attributes { ENTRIES_PLUS } else { ENTRIES };
-            let who = Credentials::root();
+            let who = (*open.opener).clone();
             let call = ReadDirectory { who, directory, after, count_max, attributes };
             let page = self.volume.request(call).await?;
             let cookies = resume_cookies(&page.entries, if after == 0 { DOTDOT } else { after });
@@ -81,13 +84,14 @@ impl<S: Spawn> MountOperations<S> {
     /// `.` and `..`, as far as they come after `after`; false if the reply is full.
     async fn list_dots(
         &self,
-        directory: Handle,
+        open: &OpenFile,
         after: u64,
         add: &mut impl FnMut(&ListedEntry<'_>) -> bool,
     ) -> KernelResult<bool> {
         if after >= DOTDOT {
             return Ok(true);
         }
+        let directory = open.handle;
         let file = self.get_attributes(directory.ino).await?;
         if after < DOT && !add(&dot(&file, b".", DOT)) {
             return Ok(false);
@@ -95,7 +99,12 @@ impl<S: Spawn> MountOperations<S> {
         let parent = if directory == ROOT {
             file
         } else {
-            self.volume.request(Parent { who: Credentials::root(), directory }).await?
+            let who = (*open.opener).clone();
+            match self.volume.request(Parent { who, directory }).await {
+                // To list a directory needs no permission to search it.
+                Err(Error::AccessDenied {}) => Attributes { ino: UNKNOWN_INO, ..file },
+                above => above?,
+            }
         };
         Ok(add(&dot(&parent, b"..", DOTDOT)))
     }

@@ -4,31 +4,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use client::leases::OpenFileGuard;
-use client::protocol::{Credentials, OpenHandle, OpenedFile, Read, SyncDirectory, TRANSFER_MAX};
+use client::protocol::{Credentials, Read, SyncDirectory, TRANSFER_MAX};
 use runtime::Spawn;
 
-use super::attributes::check_mode;
-use super::{AccessMask, MountOperations};
+use super::MountOperations;
 use crate::caller::CallerProcess;
 use crate::inode_table::OpenFile;
 use crate::translate::{KernelError, KernelResult};
+use crate::volume_client::OpenTarget;
 
 impl<S: Spawn> MountOperations<S> {
-    /// Opens a regular file at its node; returns its number.
+    /// Opens a regular file or a directory at its node; returns its number.
     pub(crate) async fn open(
         &self,
         caller: CallerProcess,
         ino: u64,
-        access_mask: AccessMask,
+        target: OpenTarget,
     ) -> KernelResult<u64> {
-        let file = self.handle(ino)?;
-        let _opening = self.volume.leases.opening();
-        let call = self.volume.call();
-        let OpenedFile { attributes, lease } =
-            self.volume.request(OpenHandle { call, file }).await?;
-        let holding = self.volume.record_open(&attributes, call, lease).await?;
-        let opener = caller.credentials();
-        check_mode(&attributes, &opener, access_mask)?;
+        let (file, opener) = (self.handle(ino)?, caller.credentials());
+        let holding = self.volume.open(&opener, file, target).await?;
         Ok(self.add_open_file(holding, opener))
     }
 
@@ -86,8 +80,9 @@ impl<S: Spawn> MountOperations<S> {
         while done < length {
             let offset = offset + u64::from(done);
             let length = (length - done).min(TRANSFER_MAX);
-            let read = |who| Read { who, file, offset, length };
-            let read = self.volume.read_as_opener(&open.opener, file, read).await?;
+            let who = (*open.opener).clone();
+            let read = Read { who, file, offset, length };
+            let read = self.volume.unsynced.read(&self.volume.machine, file, read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
                 return Err(KernelError(libc::EIO));
@@ -104,12 +99,8 @@ impl<S: Spawn> MountOperations<S> {
     /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at `offset`.
     pub(crate) async fn write(&self, number: u64, offset: u64, data: Bytes) -> KernelResult<()> {
         let open = self.usable_file(number)?;
-        let file = open.handle;
-        let write = async |who: &Arc<Credentials>| {
-            let (machine, place) = (&self.volume.machine, (file, offset, vec![data.clone()]));
-            self.volume.unsynced.write(machine, &open.unsynced, who, place).await
-        };
-        self.volume.change_as_opener(&open.opener, file, write).await?;
+        let (machine, place) = (&self.volume.machine, (open.handle, offset, vec![data]));
+        self.volume.unsynced.write(machine, &open.unsynced, &open.opener, place).await?;
         Ok(())
     }
 
@@ -117,8 +108,10 @@ impl<S: Spawn> MountOperations<S> {
     /// takes to be `end`. It may be old: other clients append too.
     pub(crate) async fn append(&self, number: u64, end: u64, data: Bytes) -> KernelResult<()> {
         let open = self.usable_file(number)?;
-        let place = (open.handle, &open.unsynced);
-        let appended = self.volume.append_as_opener(&open.opener, place, data).await?;
+        let (machine, unsynced) = (&self.volume.machine, &self.volume.unsynced);
+        let place = (open.handle, vec![data]);
+        let appended =
+            client::append(machine, unsynced, &open.unsynced, &open.opener, place).await?;
         if appended.offset != end {
             self.inodes.invalidate(open.handle.ino);
         }

@@ -6,10 +6,10 @@ use client::protocol::{
 };
 use runtime::Spawn;
 
-use super::attributes::check_mode;
 use super::{AccessMask, MountOperations};
 use crate::caller::CallerProcess;
 use crate::translate::KernelResult;
+use crate::volume_client::{OpenTarget, handle_of};
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
@@ -90,10 +90,16 @@ impl<S: Spawn> MountOperations<S> {
         let create = OpenNew { who, call, directory, name, existing, change, durable };
         let OpenedNewFile { created, lease } = self.volume.request(create).await?;
         let file = created.attributes;
-        let holding = self.volume.record_open(&file, call, lease).await?;
-        if !created.new {
-            check_mode(&file, &opener, access_mask)?;
+        let mut holding = None;
+        if lease != 0 {
+            holding = Some(self.volume.record_new(&file, call, lease).await?);
         }
+        let holding = match holding {
+            // Its owner may read and write it, whatever the mode.
+            Some(new) if created.new => new,
+            // Closed after it is opened once more, for what its mode permits.
+            _ => self.volume.open(&opener, handle_of(&file), OpenTarget::File(access_mask)).await?,
+        };
         Ok((file, self.add_open_file(holding, opener)))
     }
 

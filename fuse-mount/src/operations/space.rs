@@ -1,8 +1,6 @@
 //! Space of a file: allocation, holes, seeking data and holes.
 
-use std::sync::Arc;
-
-use client::protocol::{Allocate, Credentials, Seek, SeekTarget};
+use client::protocol::{Allocate, Seek, SeekTarget};
 use runtime::Spawn;
 
 use super::MountOperations;
@@ -51,23 +49,15 @@ impl<S: Spawn> MountOperations<S> {
         (offset, length): (u64, u64),
         keep_size: bool,
     ) -> KernelResult<()> {
-        let file = open.handle;
-        let allocate = async |who: &Arc<Credentials>| {
-            let who = (**who).clone();
-            let call = Allocate { who, file, offset, length, keep_size, durable: false };
-            self.volume.request(call).await
-        };
-        self.volume.change_as_opener(&open.opener, file, allocate).await?;
+        let (who, file) = ((*open.opener).clone(), open.handle);
+        let call = Allocate { who, file, offset, length, keep_size, durable: false };
+        self.volume.request(call).await?;
         Ok(())
     }
 
     async fn punch_hole(&self, open: &OpenFile, (offset, length): (u64, u64)) -> KernelResult<()> {
-        let file = open.handle;
-        let punch = async |who: &Arc<Credentials>| {
-            let (machine, place) = (&self.volume.machine, (file, offset, length));
-            self.volume.unsynced.punch(machine, &open.unsynced, who, place).await
-        };
-        self.volume.change_as_opener(&open.opener, file, punch).await?;
+        let (machine, place) = (&self.volume.machine, (open.handle, offset, length));
+        self.volume.unsynced.punch(machine, &open.unsynced, &open.opener, place).await?;
         Ok(())
     }
 
@@ -81,8 +71,8 @@ impl<S: Spawn> MountOperations<S> {
         let open = self.open_file(number)?;
         let file = open.handle;
         let offset = u64::try_from(offset).map_err(|_| KernelError(libc::ENXIO))?;
-        let seek = |who| Seek { who, file, offset, target };
-        let found = self.volume.request_as_opener(&open.opener, seek).await?;
+        let who = (*open.opener).clone();
+        let found = self.volume.request(Seek { who, file, offset, target }).await?;
         found.and_then(|found| found.try_into().ok()).ok_or(KernelError(libc::ENXIO))
     }
 }

@@ -268,7 +268,7 @@ runtime::record! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 2;
+    FileIo id 4 version 3;
 
     /// Find a name.
     1 Control Lookup {
@@ -485,11 +485,17 @@ runtime::protocol! {
     } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
     /// The client opens a file: it exists without a name until the last client has closed it or
-    /// lost its lease. Renews the lease. Only regular files are kept open.
+    /// lost its lease. Renews the lease. Only regular files are kept open, and directories that are
+    /// opened to be listed.
     26 Control OpenHandle {
+        who: Credentials,
         /// An earlier [`CloseHandle`] that arrives later does not count.
         call: CallId,
         file: Handle,
+        /// For what the caller opens it ([`access`]); 0 for nothing, which needs no permission.
+        /// What the mode permits now is granted until the client closes the file: requests of this
+        /// user are judged by that too.
+        access: u32,
     } -> OpenedFile, by inode(file.ino), retry never, from any, after recovery;
 
     /// The client has closed the file, and has no lock on it any more.
@@ -731,6 +737,13 @@ impl Error {
     /// Nothing was done, the node may answer later.
     pub fn not_applied(&self) -> bool {
         matches!(self, Self::Undelivered { why } if why.not_applied())
+    }
+}
+
+impl OpenHandle {
+    /// Keeps the file for the client; each request is judged by the mode that the file has then.
+    pub fn unjudged(call: CallId, file: Handle) -> Self {
+        Self { who: Credentials::root(), call, file, access: 0 }
     }
 }
 

@@ -82,11 +82,13 @@ fn owns(who: &Credentials, file: &Attributes) -> bool {
     who.uid == 0 || who.uid == file.uid
 }
 
-/// May `who` change the attributes as `change` says?
+/// May `who` change the attributes as `change` says? `writes` tells whether one who changes the
+/// size may write the content.
 pub(crate) fn check_change(
     who: &Credentials,
     file: &Attributes,
     change: &Change,
+    writes: impl FnOnce(&Credentials, &Attributes) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let owner = owns(who, file);
     let times = [change.atime, change.mtime];
@@ -99,7 +101,7 @@ pub(crate) fn check_change(
         permit(file.permits(who, access::WRITE))?;
     }
     if let Some(size) = change.size {
-        check_transfer(who, file, access::WRITE)?;
+        writes(who, file)?;
         check_size(size)?;
     }
     Ok(())

@@ -80,8 +80,9 @@ fn requests_have_the_agreed_bytes() {
         format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");
     assert_eq!(form(&Request::from(set)), (expected, Vec::new()));
 
-    let hold = Request::from(OpenHandle { call, file: FILE });
-    assert_eq!(form(&hold).0, format!("1a04000000000000000500000000000000{FILE_BYTES}"));
+    let hold = Request::from(OpenHandle { who: who(), call, file: FILE, access: 6 });
+    let expected = format!("1a{WHO_BYTES}04000000000000000500000000000000{FILE_BYTES}06000000");
+    assert_eq!(form(&hold).0, expected);
     let close_handle = Request::from(CloseHandle { call, file: FILE });
     assert_eq!(form(&close_handle).0, format!("1b04000000000000000500000000000000{FILE_BYTES}"));
     let renew = Request::from(Renew { client: 4, lease: 5 });

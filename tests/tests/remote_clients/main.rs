@@ -8,6 +8,7 @@
 )]
 
 mod cluster;
+mod users;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -42,7 +42,7 @@ fn two_names_at(node: NodeId) -> [Name; 2] {
 }
 
 async fn hold(cluster: &Cluster, number: u64, file: Handle) -> u64 {
-    cluster.ask(OpenHandle { call: CallId { client: 1, number }, file }).await.lease
+    cluster.ask(OpenHandle::unjudged(CallId { client: 1, number }, file)).await.lease
 }
 
 /// Opens the file and locks all of it.
@@ -165,7 +165,7 @@ fn clients_without_open_files_do_not_keep_others_out() {
         let file = make(&cluster, 1, &name).await;
         let lease = hold(&cluster, 2, file).await;
         for client in 2..CLIENTS {
-            cluster.ask(OpenHandle { call: CallId { client, number: 1 }, file }).await;
+            cluster.ask(OpenHandle::unjudged(CallId { client, number: 1 }, file)).await;
             cluster.ask(CloseHandle { call: CallId { client, number: 2 }, file }).await;
         }
         assert!(
@@ -186,7 +186,7 @@ fn many_clients_have_one_file_open() {
         let file = make(&cluster, 1, &name).await;
         let lease = hold(&cluster, 1, file).await;
         for client in 2..CLIENTS {
-            cluster.ask(OpenHandle { call: CallId { client, number: 1 }, file }).await;
+            cluster.ask(OpenHandle::unjudged(CallId { client, number: 1 }, file)).await;
         }
         assert!(cluster.ask(Renew { client: 1, lease }).await, "it has the file open still");
     });

@@ -31,7 +31,7 @@ fn a_request_at_a_node_that_does_not_own_its_key_is_refused() {
             durable: true,
         };
         assert_eq!(client.spawn(wrong, write).await.map(drop), refused);
-        let open = OpenHandle { call: CallId { client: 3, number: 1 }, file };
+        let open = OpenHandle::unjudged(CallId { client: 3, number: 1 }, file);
         assert_eq!(client.spawn(wrong, open).await.map(drop), refused);
 
         let home = fileio::hash::name_node(ROOT.ino, &name, FS_NODES);

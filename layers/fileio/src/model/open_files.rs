@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use runtime::protocol::Undelivered;
 
-use super::state::ModelState;
+use super::state::{ModelState, permit};
 use crate::locks::{LockRefusal, LockTable};
 use crate::protocol::{
     Attributes, ByteRange, CallId, CloseHandle, Error, FileLock, Kind, Lock, LockResult, Lookup,
@@ -25,6 +25,15 @@ pub(super) struct ModelOpenFiles {
 impl ModelOpenFiles {
     pub(super) fn is_open(&self, ino: u64) -> bool {
         self.clients.contains_key(&ino)
+    }
+
+    fn has_open(&self, ino: u64, client: u64) -> bool {
+        self.clients.get(&ino).is_some_and(|clients| clients.contains_key(&client))
+    }
+
+    /// The number may be given to another file.
+    pub(super) fn forget(&mut self, ino: u64) {
+        self.clients.remove(&ino);
     }
 
     pub(super) fn lock(&mut self, r: &Lock) -> Result<LockResult, Error> {
@@ -58,6 +67,10 @@ impl ModelOpenFiles {
         if attributes.kind != (Kind::File {}) {
             return OpenedFile { attributes, lease: 0 };
         }
+        self.keep(call, attributes)
+    }
+
+    fn keep(&mut self, call: CallId, attributes: Attributes) -> OpenedFile {
         let clients = self.clients.entry(attributes.ino).or_default();
         let last = clients.entry(call.client).or_default();
         *last = call.number.max(*last);
@@ -84,7 +97,16 @@ impl ModelOpenFiles {
 impl ModelState {
     pub(super) fn open_handle(&mut self, r: &OpenHandle) -> Result<OpenedFile, Error> {
         let attributes = self.attributes(&r.file)?;
-        Ok(self.open_files.open(r.call, attributes))
+        let lists = attributes.kind == (Kind::Directory {}) && r.access != 0;
+        if attributes.kind != (Kind::File {}) && !lists {
+            return Ok(OpenedFile { attributes, lease: 0 });
+        }
+        permit(attributes.permits(&r.who, r.access))?;
+        if r.access != 0 {
+            let inode = self.inode_mut(&r.file)?;
+            *inode.rights.entry((r.who.uid, r.call.client)).or_default() |= r.access;
+        }
+        Ok(self.open_files.keep(r.call, attributes))
     }
 
     pub(super) fn close_handle(&mut self, r: &CloseHandle) {
@@ -94,6 +116,12 @@ impl ModelState {
             return;
         }
         let is_closed = self.open_files.close(ino, r.call);
+        let client = r.call.client;
+        if !self.open_files.has_open(ino, client)
+            && let Ok(inode) = self.inode_mut(&r.file)
+        {
+            inode.rights.retain(|(_, holder), _| *holder != client);
+        }
         if is_closed && self.attributes(&r.file).is_ok_and(|file| file.links == 0) {
             self.end(ino);
         }

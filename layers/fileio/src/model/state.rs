@@ -36,6 +36,8 @@ pub(super) struct ModelInode {
     pub(super) xattrs: BTreeMap<XattrName, Vec<u8>>,
     /// Of the exclusive creation.
     pub(super) verifier: Option<u64>,
+    /// What was granted to a user through a client that has it open.
+    pub(super) rights: BTreeMap<(u32, u64), u32>,
 }
 
 #[derive(Debug)]
@@ -145,7 +147,16 @@ impl ModelInode {
     pub(super) fn check_transfer(&self, who: &Credentials, wanted: u32) -> Result<(), Error> {
         let permits = |wanted| self.fixed.permits(who, wanted);
         let runs = wanted == access::READ && permits(access::EXECUTE);
-        permit(self.owned_by(who) || permits(wanted) || runs)
+        permit(self.owned_by(who) || permits(wanted) || runs || self.is_open_for(who, wanted))
+    }
+
+    /// Has the user opened it for that?
+    pub(super) fn is_open_for(&self, who: &Credentials, wanted: u32) -> bool {
+        let mut rights = self.rights.range((who.uid, 0)..=(who.uid, u64::MAX));
+        rights.any(|(_, granted)| {
+            let runs = wanted == access::READ && granted & access::EXECUTE != 0;
+            granted & wanted == wanted || runs
+        })
     }
 
     /// May `who` change the attributes as `change` says? Nothing is changed.
@@ -223,7 +234,13 @@ impl ModelState {
             ..attributes_of(ROOT, Kind::Directory {}, &Credentials::root(), now)
         };
         let body = InodeBody::Directory(Directory::new(ROOT.ino));
-        let root = ModelInode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
+        let root = ModelInode {
+            fixed,
+            body,
+            xattrs: BTreeMap::new(),
+            verifier: None,
+            rights: BTreeMap::new(),
+        };
         Self {
             capacity_bytes,
             inodes: BTreeMap::from([(ROOT.ino, root)]),
@@ -328,7 +345,13 @@ impl ModelState {
         self.check_add(who, directory)?;
         let handle = self.next_handle();
         let fixed = attributes_of(handle, kind, who, now);
-        let mut inode = ModelInode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
+        let mut inode = ModelInode {
+            fixed,
+            body,
+            xattrs: BTreeMap::new(),
+            verifier: None,
+            rights: BTreeMap::new(),
+        };
         let above = self.inode(directory)?.fixed;
         let mut inherited = 0;
         if above.mode & SETGID != 0 {
@@ -363,6 +386,7 @@ impl ModelState {
     /// An inode is gone.
     pub(super) fn end(&mut self, ino: u64) {
         if let Some(inode) = self.inodes.remove(&ino) {
+            self.open_files.forget(ino);
             self.freed.insert(ino, inode.fixed.generation);
         }
     }

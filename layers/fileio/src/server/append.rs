@@ -136,7 +136,7 @@ impl Appends {
         // No other request may lengthen the file meanwhile or see a part of this append.
         let _alone = self.content.files.exclusive(file.ino).await;
         let before = self.base.attributes(*file).await?;
-        rules::check_transfer(who, &before, access::WRITE)?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
         let offset = before.size;
         rules::check_range(offset, length as u64)?;
         if length == 0 {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use meta::attributes::access;
 use meta::protocol::{ChangeInode, GetInode};
 
 use super::base::MetadataAccess;
@@ -42,7 +43,8 @@ impl FileAttributes {
         if only_if_ctime.is_some_and(|expected| expected != before.ctime) {
             return Err(Error::Changed {});
         }
-        rules::check_change(&who, &before, &change)?;
+        let writes = |who: &_, file: &_| self.base.check_transfer(who, file, access::WRITE);
+        rules::check_change(&who, &before, &change, writes)?;
         if change == crate::protocol::Change::default() {
             return Ok(before);
         }

@@ -1,6 +1,6 @@
 //! The state that moves with a node to another process: open files, locks, leases.
 
-use crate::protocol::{FileLock, LEASE};
+use crate::protocol::{FileLock, Handle, LEASE};
 
 runtime::record! {
     /// A client that has files of a node open.
@@ -11,6 +11,21 @@ runtime::record! {
         lease: u64,
         /// The files that it has open, each with the number of the call that opened it last.
         files: Vec<(u64, u64)>,
+    }
+}
+
+runtime::record! {
+    /// What a user may do with a file that is open.
+    #[derive(Copy)]
+    pub struct RightHandover {
+        /// The file.
+        file: Handle,
+        /// The user.
+        uid: u32,
+        /// The client that has it open.
+        client: u64,
+        /// What was granted.
+        access: u32,
     }
 }
 
@@ -39,6 +54,8 @@ runtime::record! {
         grace_left_ms: u64,
         /// The numbers of changes.
         replays: ReplayHandover,
+        /// What was granted when files were opened.
+        rights: Vec<RightHandover>,
     }
 }
 

@@ -117,6 +117,11 @@ impl LeaseTable {
         self.clients.borrow().len() < CLIENTS_MAX || self.make_room()
     }
 
+    /// Has the client the file open?
+    pub(super) fn has_open(&self, client: u64, ino: u64) -> bool {
+        self.clients.borrow().get(&client).is_some_and(|known| known.files.contains_key(&ino))
+    }
+
     /// Has the client the file open under this lease? Then the lease is renewed.
     pub(super) fn is_held_under(&self, client: u64, lease: u64, ino: u64, now: Duration) -> bool {
         let mut clients = self.clients.borrow_mut();
@@ -238,6 +243,7 @@ impl LeaseTable {
             locks,
             grace_left_ms,
             replays: ReplayHandover::default(),
+            rights: Vec::new(),
         }
     }
 

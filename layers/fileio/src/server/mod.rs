@@ -6,7 +6,7 @@
 //! space   list/    locks        lookup   occupancy
 //! write   read     open_files   names
 //! readahead   commit   sync   remote_locks   xattrs
-//! content   leases   call_requests   replays
+//! content   leases   call_requests   replays   rights
 //! base
 //! ```
 
@@ -39,6 +39,7 @@ mod remove;
 mod rename;
 mod replay;
 mod replays;
+mod rights;
 mod space;
 mod sync;
 mod write;

@@ -12,7 +12,7 @@ use super::base::MetadataAccess;
 use super::commit::FileCommits;
 use super::hand_over::FilesHandover;
 use super::leases::LeaseTable;
-use crate::protocol::{CloseHandle, Error, Handle, Kind, OpenHandle, OpenedFile, Renew};
+use crate::protocol::{CallId, CloseHandle, Error, Handle, Kind, OpenHandle, OpenedFile, Renew};
 
 /// The interval at which expired leases are looked for.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl OpenFiles {
         self: &Rc<Self>,
         request: OpenHandle,
     ) -> Result<OpenedFile, Error> {
-        let OpenHandle { call, file } = request;
+        let OpenHandle { who, call, file, access } = request;
         let lease = self.lease_of(call.client)?;
         let _alone = self.opening.exclusive(file.ino).await;
         if self.leases.has_too_many_files() {
@@ -47,14 +47,24 @@ impl OpenFiles {
         let Handle { ino, generation } = file;
         let inode = self.base.meta_here(metadata::OpenHandle { ino, generation }).await?;
         let attributes = inode.attributes;
-        if attributes.kind != (Kind::File {}) {
+        let lists = attributes.kind == (Kind::Directory {}) && access != 0;
+        if attributes.kind != (Kind::File {}) && !lists {
             return Ok(OpenedFile { attributes, lease: 0 });
         }
-        if !self.leases.note(call, lease, ino) {
+        let noted = if !attributes.permits(&who, access) {
+            Err(Error::AccessDenied {})
+        } else if !self.leases.note(call, lease, ino) {
+            Err(Undelivered::Busy.into())
+        } else if access != 0 && !self.base.rights.grant(file, &who, call.client, access) {
+            self.close_for(call, ino);
+            Err(Undelivered::Busy.into())
+        } else {
+            Ok(OpenedFile { attributes, lease })
+        };
+        if noted.is_err() {
             self.close_unless_open(ino).await?;
-            return Err(Undelivered::Busy.into());
         }
-        Ok(OpenedFile { attributes, lease })
+        noted
     }
 
     /// The lease of a client, which is added if it is new.
@@ -74,11 +84,20 @@ impl OpenFiles {
     pub(super) async fn close_handle(&self, request: CloseHandle) -> Result<(), Error> {
         let CloseHandle { call, file } = request;
         let _alone = self.opening.exclusive(file.ino).await;
-        if self.leases.take(call, file.ino) {
-            self.leases.leave(file.ino);
+        if self.close_for(call, file.ino) {
             self.close_unless_open(file.ino).await?;
         }
         Ok(())
+    }
+
+    /// Closes a file for the client of `call`, unless it has opened it again since.
+    fn close_for(&self, call: CallId, ino: u64) -> bool {
+        let is_closed = self.leases.take(call, ino);
+        if is_closed {
+            self.leases.leave(ino);
+            self.base.rights.end(ino, call.client);
+        }
+        is_closed
     }
 
     /// The caller keeps others from opening the file.
@@ -132,6 +151,9 @@ impl OpenFiles {
         for ino in files {
             let _alone = self.opening.exclusive(ino).await;
             self.leases.leave(ino);
+            if !self.leases.has_open(client, ino) {
+                self.base.rights.end(ino, client);
+            }
             if let Err(error) = self.close_unless_open(ino).await {
                 // It is marked in the store and retried now and then.
                 tracing::warn!(%error, ino, "an unreferenced file could not be removed");
@@ -141,11 +163,15 @@ impl OpenFiles {
 
     /// What the successor of this node needs.
     pub(super) fn hand_over(&self) -> FilesHandover {
-        self.leases.handed(self.base.context.now())
+        let rights = self.base.rights.handed();
+        FilesHandover { rights, ..self.leases.handed(self.base.context.now()) }
     }
 
     /// Continues with what the predecessor of this node had.
     pub(super) fn resume(self: &Rc<Self>, predecessor: FilesHandover) {
+        for right in &predecessor.rights {
+            self.base.rights.resume(right);
+        }
         self.leases.resume(predecessor, self.base.context.now());
         self.expire_leases_later();
     }

@@ -39,7 +39,7 @@ impl FileReader {
         }
         let read = self.base.information.look(file.ino, file.generation, |known| {
             let attributes = *known.attributes();
-            rules::check_transfer(who, &attributes, access::READ).ok()?;
+            self.base.check_transfer(who, &attributes, access::READ).ok()?;
             if rules::notes_access(&attributes, self.base.now()) {
                 return None;
             }
@@ -110,7 +110,7 @@ impl FileReader {
         let before = self.base.attributes(file).await?;
         // As long as the file is read nothing of it is rolled back.
         let write_verifier = self.base.information.write_verifier(file.ino);
-        rules::check_transfer(who, &before, access::READ)?;
+        self.base.check_transfer(who, &before, access::READ)?;
         let end = end_of_read(&before, offset, length);
         let mut read = RangeData { data: Vec::new(), delivered: Vec::new() };
         let mut execution = 0;

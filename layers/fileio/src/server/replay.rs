@@ -122,7 +122,7 @@ impl Replayer {
         let _alone = self.content.files.exclusive(file.ino).await;
         let marks = self.base.marks(file).await?;
         let before = self.base.attributes(file).await?;
-        rules::check_transfer(who, &before, access::WRITE)?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
         let verdict = self.base.replays.judge(file.ino, sequence, range.clone(), marks);
         tracing::debug!(ino = file.ino, sequence, ?range, ?verdict, "a lost write comes again");
         let unchanged = self.writer.unchanged(before).await?;

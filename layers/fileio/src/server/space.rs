@@ -165,7 +165,7 @@ impl FileSpace {
     ) -> Result<WriteResult, Error> {
         let &PunchHole { ref who, file, offset, length, durable: _ } = request;
         let before = self.base.attributes(file).await?;
-        rules::check_transfer(who, &before, access::WRITE)?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         let note = ChangeNote { order, ..ChangeNote::of(offset..offset + length) };
         if offset >= before.size {
@@ -287,7 +287,7 @@ impl FileSpace {
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Attributes, Error> {
         let &Allocate { ref who, file, offset, length, keep_size, .. } = request;
         let before = self.base.attributes(file).await?;
-        rules::check_transfer(who, &before, access::WRITE)?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         let end = offset + length;
         let wanted = offset / BLOCK * BLOCK..end.next_multiple_of(BLOCK);
@@ -334,7 +334,7 @@ impl FileSpace {
         let &Seek { ref who, file, offset, target } = request;
         let _reading = self.content.files.shared(file.ino).await;
         let before = self.base.attributes(file).await?;
-        rules::check_transfer(who, &before, access::READ)?;
+        self.base.check_transfer(who, &before, access::READ)?;
         let size = before.size;
         if offset >= size {
             return Ok(None);

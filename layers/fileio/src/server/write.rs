@@ -152,7 +152,7 @@ impl FileWriter {
         }
         let _writing = self.content.files.shared(file.ino).await;
         let before = self.base.attributes(file).await?;
-        rules::check_transfer(who, &before, access::WRITE)?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
         rules::check_range(offset, length as u64)?;
         if length == 0 {
             return self.unchanged(before).await;

@@ -232,7 +232,7 @@ async fn open_new(
     if compound.is_retransmission() {
         // A later call may have closed the file that an earlier transmission opened.
         let call = leases.call();
-        let hold = OpenHandle { call, file: handle_of(&attributes) };
+        let hold = OpenHandle::unjudged(call, handle_of(&attributes));
         answered = LeaseReply { call, lease: fh.context.request(hold).await?.lease };
     }
     let holding = record_open(compound, &attributes, answered).await?;
@@ -250,7 +250,7 @@ async fn open_current(compound: &Compound<'_>) -> Result<OpenResult, OperationEr
     let _opening = leases.opening();
     let call = leases.call();
     let OpenedFile { attributes, lease } =
-        fh.context.request(OpenHandle { call, file: fh.file }).await?;
+        fh.context.request(OpenHandle::unjudged(call, fh.file)).await?;
     let holding = record_open(compound, &attributes, LeaseReply { call, lease }).await?;
     let directory = ChangeInfo { before: 0, after: 0 };
     Ok(OpenResult { attributes, holding, new: false, directory, attrset: Bitmap::default() })

@@ -13,7 +13,6 @@ use super::super::content::{ContentAccess, zeros};
 use super::gather::PackedPart;
 use super::{CHUNKS_MAX, ChunkParts, split, window};
 use crate::protocol::{Error, Handle, ListData, ReadList};
-use crate::rules;
 
 /// Pieces that are shorter than this, in the middle, are packed by a copy: handing on a slice of
 /// the cache costs more.
@@ -93,7 +92,7 @@ impl ListReader {
         let _reading = self.content.files.shared(file.ino).await;
         let before = self.base.attributes(file).await?;
         let write_verifier = self.base.information.write_verifier(file.ino);
-        rules::check_transfer(who, &before, access::READ)?;
+        self.base.check_transfer(who, &before, access::READ)?;
         let chunk_size = u64::from(self.content.geometry.stripe_size);
         let groups = split(regions.walk(window), skip, chunk_size, before.size);
         let ends = groups.iter().flat_map(|group| &group.pieces);

@@ -69,7 +69,7 @@ impl ListWriter {
         let window = window(regions, skip, data.len())?;
         let _writing = self.content.files.shared(file.ino).await;
         let before = self.base.attributes(file).await?;
-        rules::check_transfer(who, &before, access::WRITE)?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
         rules::check_range(regions.end(), 0)?;
         let chunk_size = u64::from(self.content.geometry.stripe_size);
         let groups = split(regions.walk(window), skip, chunk_size, u64::MAX);
