@@ -1,7 +1,6 @@
 //! A volume that is open in this process.
 
 use std::future::Future;
-#[cfg(feature = "cluster")]
 use std::sync::Arc;
 
 use blockio::Geometry;
@@ -12,7 +11,7 @@ use runtime::embedded::Embedded;
 use runtime::net::Address;
 use runtime::protocol::Undelivered;
 use runtime::{ClientHandle, Context, Epoch, NodeId};
-use transport::ClientPort;
+use transport::{ClientBudget, ClientPort};
 
 use crate::boot;
 use crate::directory::VolumeDirectory;
@@ -25,6 +24,8 @@ pub struct RunningVolume {
     pub(crate) geometry: Geometry,
     /// The number of the process; 0 if it is the only one.
     pub(crate) process: u32,
+    /// What the clients of all listeners of the process may take together.
+    pub(crate) client_budget: Arc<ClientBudget>,
     // After the machine: the lock is given up last.
     pub(crate) directory: VolumeDirectory,
 }
@@ -62,11 +63,11 @@ impl RunningVolume {
     pub fn answer_socket(&self) -> Result<(), VolumeError> {
         let address = Address::Unix(self.directory.socket());
         let (volume, name) = (self.geometry.volume, self.directory.name());
-        let process = self.process;
+        let (process, budget) = (self.process, self.client_budget.clone());
         let listening = self.on_application(move |context| async move {
             let listener = context.listen(&address).await?;
             let owner = rustix::process::geteuid().as_raw();
-            let port = ClientPort::local(volume, name, process, owner);
+            let port = ClientPort { budget, ..ClientPort::local(volume, name, process, owner) };
             context.task(transport::serve::<FileIo>(context.clone(), listener, port));
             Ok::<_, std::io::Error>(())
         });
@@ -84,13 +85,14 @@ impl RunningVolume {
     ) -> Result<Address, VolumeError> {
         let address = Address::Tcp(address.to_owned());
         let (volume, process) = (self.geometry.volume, self.process);
+        let budget = self.client_budget.clone();
         let name = name.map_or_else(|| self.directory.name(), str::to_owned);
         let listening = self.on_application(move |context| async move {
             let listener = context.listen(&address).await?;
             let address = listener.address();
             let authentication = crate::token_keys::authentication(&context);
             let local = ClientPort::local(volume, name, process, 0);
-            let port = ClientPort { authentication, guard, ..local };
+            let port = ClientPort { authentication, guard, budget, ..local };
             context.task(transport::serve::<FileIo>(context.clone(), listener, port));
             Ok::<_, std::io::Error>(address)
         });
@@ -120,10 +122,10 @@ impl RunningVolume {
     pub(crate) fn of_cluster(
         machine: Embedded,
         geometry: Geometry,
-        process: u32,
+        (process, client_budget): (u32, Arc<ClientBudget>),
         directory: VolumeDirectory,
     ) -> Self {
-        Self { machine, geometry, process, directory }
+        Self { machine, geometry, process, client_budget, directory }
     }
 
     pub(crate) fn machine(&self) -> &Embedded {

@@ -123,7 +123,8 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     drop(engine);
     let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
     booted.map_err(|error| with_path(error, &directory, &geometry))?;
-    Ok(RunningVolume { machine, geometry, process: 0, directory })
+    let client_budget = std::sync::Arc::default();
+    Ok(RunningVolume { machine, geometry, process: 0, client_budget, directory })
 }
 
 /// The operator knows disks by their paths.

@@ -399,21 +399,27 @@ impl FrameReader {
         first
     }
 
-    /// The next frame; `None` at the end of the stream. A frame that is not what it claims is an
-    /// error, after which the stream cannot be used any more.
-    pub(super) async fn next(&mut self) -> io::Result<Option<LinkFrame>> {
+    /// The header of the next frame, which is still to be read.
+    pub(super) async fn peek(&mut self) -> io::Result<Option<FrameHeader>> {
         if !self.fill(FRAME_HEADER_SIZE).await? {
             return Ok(None);
         }
         let header: FrameHeader = from_bytes(&self.buffer[..FRAME_HEADER_SIZE]).map_err(garbled)?;
-        let (head, bulk) = (header.head_length as usize, header.bulk_length as usize);
         if header.magic != MAGIC || header.version != FRAME_VERSION {
             return Err(garbled(Malformed("not a frame of this version")));
         }
         let [head_max, bulk_max] = self.longest;
-        if head > head_max || bulk > bulk_max {
+        if header.head_length as usize > head_max || header.bulk_length as usize > bulk_max {
             return Err(garbled(Malformed("frame too long")));
         }
+        Ok(Some(header))
+    }
+
+    /// The next frame; `None` at the end of the stream. A frame that is not what it claims is an
+    /// error, after which the stream cannot be used any more.
+    pub(super) async fn next(&mut self) -> io::Result<Option<LinkFrame>> {
+        let Some(header) = self.peek().await? else { return Ok(None) };
+        let (head, bulk) = (header.head_length as usize, header.bulk_length as usize);
         let length = FRAME_HEADER_SIZE + head + bulk;
         if !self.fill(length).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -48,7 +48,7 @@ pub use frame::{
     FabricOffer, FrameHeader, PeerHello, ServerHello,
 };
 pub use guard::{Guard, PeerIdentity, Refusal, Security};
-pub use ingress::{Authentication, ClientPort, serve};
+pub use ingress::{Authentication, ClientBudget, ClientPort, serve};
 pub use links::Router;
 pub use peer_watch::{PeerLoss, watch_peer};
 pub use remote::{

@@ -10,15 +10,19 @@ use runtime::context::Context;
 use runtime::net::StreamWriter;
 use runtime::sync::Event;
 
+use crate::ingress::BudgetShare;
 use crate::time_limit::within;
 
 /// A connection whose other side takes nothing for this long is given up.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// The pieces of a reply, and what they count in a budget.
+type WaitingReply = (Vec<Bytes>, Option<Rc<BudgetShare>>);
+
 /// Replies on their way out. Bounded by the outstanding requests of the connection.
 #[derive(Default)]
 pub(crate) struct ReplyQueue {
-    waiting: RefCell<VecDeque<Vec<Bytes>>>,
+    waiting: RefCell<VecDeque<WaitingReply>>,
     /// Bytes of those that are not sent yet.
     bytes: Cell<usize>,
     closed: Cell<bool>,
@@ -30,11 +34,16 @@ pub(crate) struct ReplyQueue {
 
 impl ReplyQueue {
     pub(crate) fn push(&self, parts: Vec<Bytes>) {
+        self.push_with(parts, None);
+    }
+
+    /// The same for parts that count in a budget until they are sent.
+    pub(crate) fn push_with(&self, parts: Vec<Bytes>, share: Option<Rc<BudgetShare>>) {
         if self.broken.get() {
             return;
         }
         self.bytes.set(self.bytes.get() + length_of(&parts));
-        self.waiting.borrow_mut().push_back(parts);
+        self.waiting.borrow_mut().push_back((parts, share));
         self.changed.tell();
     }
 
@@ -66,7 +75,8 @@ impl ReplyQueue {
         loop {
             let changed = self.changed.next();
             // Everything that waits goes out in one call.
-            let parts: Vec<Bytes> = self.waiting.take().into_iter().flatten().collect();
+            let (parts, shares): (Vec<_>, Vec<_>) = self.waiting.take().into_iter().unzip();
+            let parts = parts.concat();
             if parts.is_empty() {
                 if self.closed.get() {
                     return;
@@ -76,6 +86,7 @@ impl ReplyQueue {
             }
             let bytes = length_of(&parts);
             let written = within(&context, WRITE_TIME_MAX, writer.write(parts)).await.flatten();
+            drop(shares);
             self.bytes.set(self.bytes.get() - bytes);
             if written.is_err() {
                 // The reading side notices the broken stream too and ends the connection.
@@ -91,6 +102,6 @@ impl ReplyQueue {
     }
 }
 
-fn length_of(parts: &[Bytes]) -> usize {
+pub(crate) fn length_of(parts: &[Bytes]) -> usize {
     parts.iter().map(Bytes::len).sum()
 }

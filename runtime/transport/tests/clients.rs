@@ -16,7 +16,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::{Caller, ClientHandle, Context, Epoch, NodeId, Server, Undelivered, VolumeId};
 use table::{Add, Request, Sum};
-use transport::{ClientOptions, ClientPort, ServerAddress};
+use transport::{ClientBudget, ClientOptions, ClientPort, ServerAddress};
 
 mod table {
     use runtime::Undelivered as Error;
@@ -63,6 +63,11 @@ fn port() -> ClientPort {
 
 /// A server with two nodes, and its address.
 fn serve(sum: &Arc<AtomicU64>) -> (Embedded, String) {
+    serve_within(sum, Arc::default())
+}
+
+/// The same, whose clients may take so much memory.
+fn serve_within(sum: &Arc<AtomicU64>, budget: Arc<ClientBudget>) -> (Embedded, String) {
     let config = Config {
         threads: 1,
         fs_nodes: 2,
@@ -82,7 +87,11 @@ fn serve(sum: &Arc<AtomicU64>) -> (Embedded, String) {
     let listening = machine.on_node(machine.application(), |context| async move {
         let listener = context.listen(&Address::Tcp("127.0.0.1:0".into())).await.unwrap();
         let address = listener.address().to_string();
-        context.task(transport::serve::<Sum>(context.clone(), listener, port()));
+        context.task(transport::serve::<Sum>(
+            context.clone(),
+            listener,
+            ClientPort { budget, ..port() },
+        ));
         address
     });
     let address = block_on(listening).unwrap();
@@ -233,4 +242,29 @@ fn many_calls_are_under_way_at_once() {
     let all = block_on(join_all(calls));
     assert!(all.into_iter().all(|call| call.is_ok()));
     assert_eq!(sum.load(SeqCst), 2_000);
+}
+
+/// A call of this table counts a little more than 1 KiB.
+const CALL_BYTES: usize = 1500;
+
+#[test]
+fn clients_that_wait_for_memory_of_the_server_go_on_when_there_is_some() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let (_machine, address) = serve_within(&sum, ClientBudget::of(2 * CALL_BYTES));
+    let start = Instant::now();
+    let adding: Vec<_> = (0..3)
+        .map(|session| {
+            let server = ServerAddress::Tcp(vec![address.clone()]);
+            let options = ClientOptions { timeout: None, ..ClientOptions::default() };
+            let client = transport::connect(&server, options, session).unwrap();
+            // Longer than a client bears silence.
+            thread::spawn(move || add(&client, 1, 2_500_000).unwrap())
+        })
+        .collect();
+    for adding in adding {
+        adding.join().unwrap();
+    }
+    assert_eq!(sum.load(SeqCst), 3);
+    let took = start.elapsed();
+    assert!(took > Duration::from_secs(7), "one at a time fits into the memory: {took:?}");
 }

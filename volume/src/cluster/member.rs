@@ -16,7 +16,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
-use transport::{ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
+use transport::{ClientBudget, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{ClusterStatus, status};
 use super::peers::LocalPeer;
@@ -165,7 +165,9 @@ impl ClusterMember {
         run.find_memory(&machine, &geometry);
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
         let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guard.clone() });
-        listen(&machine, address, &me, (name.clone(), router.clone()))?;
+        let client_budget = Arc::<ClientBudget>::default();
+        let clients = (name.clone(), router.clone(), client_budget.clone());
+        listen(&machine, address, &me, clients)?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
@@ -182,7 +184,8 @@ impl ClusterMember {
         // As if the nodes were spread evenly; a process that takes over has more.
         let cache_bytes = run.cache_bytes * living;
         let memory = ProcessMemory::of_machine(&machine, &geometry, run.cache_bytes);
-        let running = RunningVolume::of_cluster(machine, geometry, number, directory);
+        let running =
+            RunningVolume::of_cluster(machine, geometry, (number, client_budget), directory);
         Ok(Self {
             running,
             id,
@@ -638,11 +641,11 @@ fn listen(
     machine: &Embedded,
     address: &str,
     me: &Arc<LocalProcess>,
-    (name, router): (String, Arc<Router>),
+    (name, router, budget): (String, Arc<Router>, Arc<ClientBudget>),
 ) -> Result<(), VolumeError> {
     let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
     let listening = machine.on_node(machine.application(), move |context| async move {
-        let port = client_port(&context, &me, name, router);
+        let port = client_port(&context, &me, (name, router, budget));
         let listener = context.listen(&address).await?;
         let serving = context.clone();
         context.task(async move {
@@ -656,8 +659,7 @@ fn listen(
 fn client_port(
     context: &Context,
     me: &LocalProcess,
-    name: String,
-    router: Arc<Router>,
+    (name, router, budget): (String, Arc<Router>, Arc<ClientBudget>),
 ) -> ClientPort {
     ClientPort {
         volume: me.volume,
@@ -666,5 +668,6 @@ fn client_port(
         map: Box::new(move |context| router.client_map(context.fs_nodes(), context.disk_nodes())),
         authentication: crate::token_keys::authentication(context),
         guard: me.guard.clone(),
+        budget,
     }
 }

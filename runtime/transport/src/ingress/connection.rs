@@ -1,6 +1,8 @@
 //! The requests of one link of a client.
 
+use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,9 +14,10 @@ use runtime::protocol::{Protocol, RequestInfo as _, Retry, Undelivered};
 use runtime::sync::Event;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
-use super::session::{Arrival, LinkEnd};
+use super::budget::{Account, BudgetShare, ClientBudget};
+use super::session::{Arrival, LinkEnd, SessionState};
 use super::{Admitted, ClientIngress};
-use crate::frame::{LinkFrame, frame_of, kind, pack};
+use crate::frame::{FrameReader, LinkFrame, frame_of, kind, pack};
 use crate::replies::ReplyQueue;
 use crate::time_limit::within;
 
@@ -27,6 +30,13 @@ const LINK_BYTES_MAX: usize = 64 << 20;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// What a request takes besides its payload, about.
 const REQUEST_BYTES: usize = 1024;
+
+/// A longer frame is read only when there is room for it.
+const SMALL_FRAME: usize = 64 << 10;
+/// How often a link that waits looks whether there is room.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
+/// How often its client gets a sign of life meanwhile.
+const SIGN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What runs on one link.
 #[derive(Default)]
@@ -54,6 +64,70 @@ impl Outstanding {
     }
 }
 
+/// Where a link waits for room.
+struct LinkRoom<'a> {
+    context: &'a Context,
+    budget: &'a Arc<ClientBudget>,
+    account: Account,
+    session: &'a SessionState,
+    link: u64,
+    outstanding: &'a Outstanding,
+    replies: &'a ReplyQueue,
+}
+
+impl LinkRoom<'_> {
+    /// Does the link not count any more?
+    fn is_over(&self) -> bool {
+        self.replies.is_broken() || !self.session.is_latest(self.link)
+    }
+
+    /// The next frame, and what it counts if it is a long one.
+    async fn next_frame(
+        &self,
+        frames: &mut FrameReader,
+    ) -> (io::Result<Option<LinkFrame>>, Option<BudgetShare>) {
+        let mut share = None;
+        match within(self.context, SILENCE_MAX, frames.peek()).await.flatten() {
+            Ok(Some(header)) => {
+                let bytes = header.head_length as usize + header.bulk_length as usize;
+                if bytes > SMALL_FRAME {
+                    share = self.wait(REQUEST_BYTES + bytes).await;
+                    if share.is_none() {
+                        return (Err(io::ErrorKind::ConnectionAborted.into()), None);
+                    }
+                }
+            }
+            Ok(None) => return (Ok(None), None),
+            Err(error) => return (Err(error), None),
+        }
+        (within(self.context, SILENCE_MAX, frames.next()).await.flatten(), share)
+    }
+
+    /// Waits until there is room for this, on the link and among all clients; none if the link is
+    /// over. The client hears from the server meanwhile, and does not give it up.
+    async fn wait(&self, bytes: usize) -> Option<BudgetShare> {
+        let mut told = self.context.now();
+        while !self.is_over() {
+            let (ended, sent) = (self.outstanding.ended.next(), self.replies.sent());
+            if self.outstanding.has_room(bytes, self.replies)
+                && let Some(share) = self.budget.take(self.account, bytes)
+            {
+                return Some(share);
+            }
+            let (ended, sent) = (std::pin::pin!(ended), std::pin::pin!(sent));
+            let changed = futures::future::select(ended, sent);
+            let pause = std::pin::pin!(self.context.sleep(ROOM_PAUSE));
+            futures::future::select(changed, pause).await;
+            let now = self.context.now();
+            if self.replies.bytes() == 0 && now.saturating_sub(told) >= SIGN_INTERVAL {
+                told = now;
+                self.replies.push(frame_of(kind::PONG, &()));
+            }
+        }
+        None
+    }
+}
+
 /// Answers the requests of one link until it ends.
 pub(super) async fn answer<P: Protocol>(
     ingress: &ClientIngress,
@@ -67,9 +141,21 @@ pub(super) async fn answer<P: Protocol>(
     session.attach(link, replies.clone());
     context.task(replies.clone().send(context.clone(), writer));
     let outstanding = Rc::new(Outstanding::default());
+    let (budget, account) = (&ingress.port.budget, admission.account());
+    let (counted, waiting) = (outstanding.clone(), replies.clone());
+    let known = session.clone();
+    let room = LinkRoom {
+        context,
+        budget,
+        account,
+        session: &known,
+        link,
+        outstanding: &counted,
+        replies: &waiting,
+    };
     let has_routes = !welcome.map.processes.is_empty();
     let outcome = loop {
-        let next = within(context, SILENCE_MAX, frames.next()).await.flatten();
+        let (next, mut share) = room.next_frame(&mut frames).await;
         if !session.is_latest(link) {
             // What comes by an old link may be a copy of what has been done and forgotten.
             break Err(LinkEnd::Replaced);
@@ -105,26 +191,26 @@ pub(super) async fn answer<P: Protocol>(
             if is_elsewhere { Err(Undelivered::Unreachable) } else { Ok(request) }
         });
         let bytes = match &request {
-            Ok(request) => REQUEST_BYTES + frame.bulk.len() + capped(request.reply_bytes_max()),
+            Ok(request) => {
+                let frame = frame.head.len() + frame.bulk.len();
+                REQUEST_BYTES + frame + capped(request.reply_bytes_max())
+            }
             Err(_) => 0,
         };
         // Before the call is known: a copy of it may come by the next link meanwhile.
-        loop {
-            let (ended, sent) = (outstanding.ended.next(), replies.sent());
-            let is_over = replies.is_broken() || !session.is_latest(link);
-            if is_over || outstanding.has_room(bytes, &replies) {
-                break;
-            }
-            futures::future::select(std::pin::pin!(ended), std::pin::pin!(sent)).await;
+        match &mut share {
+            // To wait again with what it has would make others wait for it.
+            Some(share) => share.set(bytes),
+            None => share = room.wait(bytes).await,
         }
-        if !session.is_latest(link) || replies.is_broken() {
+        if room.is_over() {
             break Err(LinkEnd::Replaced);
         }
         match session.arrive(number) {
             Ok(Arrival::New) => {}
             Ok(Arrival::Duplicate) => continue,
-            Ok(Arrival::Done(reply)) => {
-                replies.push(reply);
+            Ok(Arrival::Done(reply, share)) => {
+                replies.push_with(reply, share);
                 continue;
             }
             Err(error) => break Err(error),
@@ -132,7 +218,7 @@ pub(super) async fn answer<P: Protocol>(
         let request = match request {
             Ok(request) => request,
             Err(why) => {
-                session.answer(number, pack(header, undelivered_bytes(why)), false);
+                session.answer(number, pack(header, undelivered_bytes(why)), false, share);
                 continue;
             }
         };
@@ -143,7 +229,7 @@ pub(super) async fn answer<P: Protocol>(
         context.task(async move {
             let mut out = Encoder::new();
             running.await.put(&mut out);
-            session.answer(number, pack(header, out), keep);
+            session.answer(number, pack(header, out), keep, share);
             outstanding.end(bytes);
         });
     };

@@ -42,7 +42,8 @@ impl ClientIngress {
         let Deliver { destination, parts } = request;
         let client = destination.client;
         let sessions = self.sessions.borrow();
-        let Some((_, session)) = sessions.range((client, 0)..=(client, u128::MAX)).next() else {
+        let mut of_client = sessions.0.range((client, 0)..=(client, u128::MAX));
+        let Some((_, (_, session))) = of_client.next() else {
             return false;
         };
         let bytes: usize = parts.iter().map(|part| part.data.len()).sum();

@@ -8,11 +8,13 @@
 //! | --- | --- |
 //! | `mod.rs` | who is let in, and how many |
 //! | `authentication.rs` | whom a client speaks for |
+//! | `budget.rs` | the memory that all clients may take |
 //! | `session.rs` | the open calls of a client, and the outcomes that it may not have received |
 //! | `connection.rs` | the requests of one link |
 //! | `deliveries.rs` | bytes that other processes have this one send to its clients |
 
 mod authentication;
+mod budget;
 mod connection;
 mod deliveries;
 mod session;
@@ -34,6 +36,9 @@ use runtime::wire::from_bytes;
 
 use self::authentication::Admission;
 pub use self::authentication::Authentication;
+use self::budget::Account;
+pub(crate) use self::budget::BudgetShare;
+pub use self::budget::ClientBudget;
 use self::session::SessionState;
 use crate::frame::{
     ClientHello, ClientMap, ClientRefusal, FrameReader, Welcome, frame_of, garbled, kind,
@@ -46,8 +51,11 @@ use crate::time_limit::{ACCEPT_PAUSE, HELLO_TIME_MAX, within};
 const LINKS_MAX: usize = 4096;
 /// The part of them that one user or host may have: the others stay for everyone else.
 const LINKS_SHARE: usize = 2;
-/// Sessions that a listener knows, at most; the one that was left first is forgotten first.
+/// Sessions that a listener knows, at most. Of the account that has most of those that could be
+/// forgotten, the one that was left first goes first.
 const SESSIONS_MAX: usize = 8192;
+/// Bytes of the outcomes of absent sessions, at most.
+const ABSENT_BYTES_MAX: usize = 64 << 20;
 /// How often absent sessions are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// A session whose client has not come back for this long is forgotten.
@@ -67,6 +75,8 @@ pub struct ClientPort {
     pub authentication: Authentication,
     /// How connections from other hosts are protected.
     pub guard: Arc<Guard>,
+    /// What clients may take, of this listener and others that have the same.
+    pub budget: Arc<ClientBudget>,
 }
 
 impl std::fmt::Debug for ClientPort {
@@ -85,6 +95,7 @@ impl ClientPort {
             map: Box::new(ClientMap::of_one),
             authentication: Authentication { owner, ..Authentication::default() },
             guard: Arc::default(),
+            budget: Arc::default(),
         }
     }
 }
@@ -119,7 +130,7 @@ pub(crate) struct ClientIngress {
     links: RefCell<OpenLinks>,
     pending: PendingConnections,
     /// By the number of the client and its session.
-    sessions: RefCell<BTreeMap<(u64, u128), Rc<SessionState>>>,
+    sessions: RefCell<ClientSessions>,
     /// When absent sessions were looked for last.
     swept: Cell<Duration>,
 }
@@ -259,34 +270,26 @@ impl ClientIngress {
         let number = admission.principal.client_number(hello.session);
         self.forget_absent(context.now());
         let mut sessions = self.sessions.borrow_mut();
-        let known = sessions.get(&(number, hello.session)).cloned();
+        let known = sessions.0.get(&(number, hello.session)).map(|(_, session)| session.clone());
         let resumed = known.is_some();
         let session = known.unwrap_or_default();
         session.take_over(hello.link).map_err(refused(false))?;
-        sessions.insert((number, hello.session), session.clone());
+        let kept = (admission.account(), session.clone());
+        sessions.0.insert((number, hello.session), kept);
         Ok((session, (admission, number), resumed))
     }
 
     /// Forgets sessions that nothing can come of any more, and the longest absent ones if there are
     /// too many.
     fn forget_absent(&self, now: Duration) {
-        if now.saturating_sub(self.swept.get()) < SWEEP_INTERVAL
-            && self.sessions.borrow().len() < SESSIONS_MAX
-        {
-            return;
-        }
-        self.swept.set(now);
         let mut sessions = self.sessions.borrow_mut();
-        sessions.retain(|_, session| {
-            session.absent_since().is_none_or(|since| now.saturating_sub(since) < ABSENT_MAX)
-        });
-        while sessions.len() >= SESSIONS_MAX {
-            // Copies of calls that run may still come.
-            let idle = sessions.iter().filter(|(_, session)| !session.has_running());
-            let absent = idle.filter_map(|(key, it)| Some((it.absent_since()?, *key)));
-            let Some((_, oldest)) = absent.min() else { return };
-            sessions.remove(&oldest);
+        if now.saturating_sub(self.swept.get()) >= SWEEP_INTERVAL {
+            self.swept.set(now);
+            sessions.0.retain(|_, (_, session)| {
+                session.absent_since().is_none_or(|since| now.saturating_sub(since) < ABSENT_MAX)
+            });
         }
+        sessions.make_room(SESSIONS_MAX, ABSENT_BYTES_MAX);
     }
 
     /// The client has said goodbye.
@@ -294,7 +297,41 @@ impl ClientIngress {
         let is_it = |(number, _): &(u64, u128), known: &Rc<SessionState>| {
             *number == client && Rc::ptr_eq(known, session)
         };
-        self.sessions.borrow_mut().retain(|key, known| !is_it(key, known));
+        self.sessions.borrow_mut().0.retain(|key, (_, known)| !is_it(key, known));
+    }
+}
+
+/// When a session was left, and which.
+type LeftSession = (Duration, (u64, u128));
+
+/// The sessions of a listener, by the number of the client and its session, with their accounts.
+#[derive(Default)]
+struct ClientSessions(BTreeMap<(u64, u128), (Account, Rc<SessionState>)>);
+
+impl ClientSessions {
+    /// Forgets absent sessions until there is room for one more and the outcomes of the others are
+    /// not too many. Those of an account that has many do not push out those of another.
+    fn make_room(&mut self, sessions_max: usize, bytes_max: usize) {
+        loop {
+            let absent = self.0.values().filter(|(_, it)| it.absent_since().is_some());
+            let bytes: usize = absent.map(|(_, session)| session.kept_bytes()).sum();
+            if self.0.len() < sessions_max && bytes <= bytes_max {
+                return;
+            }
+            // By account: how many, and the one that was left first.
+            let mut absent: BTreeMap<Account, (usize, LeftSession)> = BTreeMap::new();
+            for (key, (account, session)) in &self.0 {
+                // Copies of calls that run may still come.
+                let Some(since) = session.absent_since().filter(|_| !session.has_running()) else {
+                    continue;
+                };
+                let of = absent.entry(*account).or_insert((0, (since, *key)));
+                *of = (of.0 + 1, of.1.min((since, *key)));
+            }
+            let most = absent.into_values().max_by_key(|(count, _)| *count);
+            let Some((_, (_, oldest))) = most else { return };
+            self.0.remove(&oldest);
+        }
     }
 }
 
@@ -348,6 +385,33 @@ impl From<io::Error> for session::LinkEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_sessions_of_one_user_push_out_none_of_another() {
+        let mut table = ClientSessions::default();
+        let absent = |at: u64, reply: usize| {
+            let session = Rc::new(SessionState::default());
+            session.take_over(1).unwrap();
+            assert!(matches!(session.arrive(1), Ok(session::Arrival::New)));
+            session.answer(1, vec![vec![0; reply].into()], true, None);
+            session.leave(1, Duration::from_secs(at));
+            session
+        };
+        table.0.insert((1, 0), (Some(1), absent(0, 1)));
+        for number in 0..20 {
+            let session = absent(10 + number, 1);
+            table.0.insert((2, number.into()), (Some(2), session));
+            table.make_room(10, 1 << 20);
+        }
+        assert!(table.0.contains_key(&(1, 0)), "it is the oldest one of all");
+        assert_eq!(table.0.len(), 9);
+        assert!(table.0.contains_key(&(2, 19)) && !table.0.contains_key(&(2, 11)));
+        for number in 20..23 {
+            table.0.insert((2, number.into()), (Some(2), absent(10 + number, 400)));
+        }
+        table.make_room(100, 2000);
+        assert!(table.0.contains_key(&(1, 0)) && table.0.len() < 5, "{}", table.0.len());
+    }
 
     #[test]
     fn one_user_cannot_take_all_links() {

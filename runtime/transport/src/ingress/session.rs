@@ -13,16 +13,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::replies::ReplyQueue;
+use super::budget::BudgetShare;
+use crate::replies::{ReplyQueue, length_of};
 
 /// Calls of one session that run or whose outcome is kept, at most.
 pub(super) const CALLS_MAX: usize = 2048;
+/// What a kept outcome takes besides its bytes, about.
+const OUTCOME_BYTES: usize = 512;
 
 /// What is known of a call.
 enum CallState {
     Running,
-    /// The reply, to be sent again.
-    Done(Vec<Bytes>),
+    /// The reply, to be sent again, and what it counts in the budget.
+    Done(Vec<Bytes>, Option<Rc<BudgetShare>>),
 }
 
 /// What a call that has come is.
@@ -31,8 +34,8 @@ pub(super) enum Arrival {
     New,
     /// Another copy is being done, or the client has its outcome: nothing is to be done.
     Duplicate,
-    /// Another copy was done: this is the reply.
-    Done(Vec<Bytes>),
+    /// Another copy was done: this is the reply, and what it counts in the budget.
+    Done(Vec<Bytes>, Option<Rc<BudgetShare>>),
 }
 
 /// Why a link of a client has ended with an error.
@@ -61,6 +64,10 @@ pub(super) struct SessionState {
     left: Cell<Option<Duration>>,
     replies: RefCell<Option<Rc<ReplyQueue>>>,
     calls: RefCell<BTreeMap<u64, CallState>>,
+    /// Calls that run.
+    running: Cell<usize>,
+    /// Bytes of the outcomes that are kept.
+    kept_bytes: Cell<usize>,
     /// The client has the outcomes of all calls below this number.
     acknowledged: Cell<u64>,
 }
@@ -101,7 +108,7 @@ impl SessionState {
 
     /// Does a call of the client still run?
     pub(super) fn has_running(&self) -> bool {
-        self.calls.borrow().values().any(|call| matches!(call, CallState::Running))
+        self.running.get() > 0
     }
 
     pub(super) fn absent_since(&self) -> Option<Duration> {
@@ -116,7 +123,15 @@ impl SessionState {
             let later = calls.split_off(&number);
             // One that still runs must not be done again, should an older copy come.
             let earlier = std::mem::replace(&mut *calls, later);
-            calls.extend(earlier.into_iter().filter(|(_, it)| matches!(it, CallState::Running)));
+            for (number, call) in earlier {
+                match call {
+                    CallState::Running => drop(calls.insert(number, call)),
+                    CallState::Done(reply, _) => {
+                        let freed = length_of(&reply) + OUTCOME_BYTES;
+                        self.kept_bytes.set(self.kept_bytes.get() - freed);
+                    }
+                }
+            }
         }
     }
 
@@ -125,7 +140,9 @@ impl SessionState {
         let mut calls = self.calls.borrow_mut();
         match calls.get(&number) {
             Some(CallState::Running) => return Ok(Arrival::Duplicate),
-            Some(CallState::Done(reply)) => return Ok(Arrival::Done(reply.clone())),
+            Some(CallState::Done(reply, share)) => {
+                return Ok(Arrival::Done(reply.clone(), share.clone()));
+            }
             None if number < self.acknowledged.get() => return Ok(Arrival::Duplicate),
             None => {}
         }
@@ -133,6 +150,7 @@ impl SessionState {
             return Err(LinkEnd::TooManyCalls);
         }
         calls.insert(number, CallState::Running);
+        self.running.set(self.running.get() + 1);
         Ok(Arrival::New)
     }
 
@@ -149,17 +167,34 @@ impl SessionState {
 
     /// A call was done: its reply is sent by the link that there is, and kept if the call must not
     /// be repeated.
-    pub(super) fn answer(&self, number: u64, reply: Vec<Bytes>, keep: bool) {
+    pub(super) fn answer(
+        &self,
+        number: u64,
+        reply: Vec<Bytes>,
+        keep: bool,
+        share: Option<BudgetShare>,
+    ) {
+        let share = share.map(|mut share| {
+            share.set(length_of(&reply) + OUTCOME_BYTES);
+            Rc::new(share)
+        });
+        self.running.set(self.running.get() - 1);
         let mut calls = self.calls.borrow_mut();
         if keep && number >= self.acknowledged.get() {
-            calls.insert(number, CallState::Done(reply.clone()));
+            self.kept_bytes.set(self.kept_bytes.get() + length_of(&reply) + OUTCOME_BYTES);
+            calls.insert(number, CallState::Done(reply.clone(), share.clone()));
         } else {
             calls.remove(&number);
         }
         drop(calls);
         if let Some(replies) = &*self.replies.borrow() {
-            replies.push(reply);
+            replies.push_with(reply, share);
         }
+    }
+
+    /// Bytes of the outcomes that are kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.kept_bytes.get()
     }
 }
 
@@ -176,11 +211,11 @@ mod tests {
         let session = SessionState::default();
         assert!(matches!(session.arrive(5), Ok(Arrival::New)));
         assert!(matches!(session.arrive(5), Ok(Arrival::Duplicate)));
-        session.answer(5, reply("done"), true);
-        let Ok(Arrival::Done(again)) = session.arrive(5) else { panic!("it was answered") };
+        session.answer(5, reply("done"), true, None);
+        let Ok(Arrival::Done(again, _)) = session.arrive(5) else { panic!("it was answered") };
         assert_eq!(again, reply("done"));
         session.acknowledge(6);
-        assert!(session.calls.borrow().is_empty());
+        assert!(session.calls.borrow().is_empty() && session.kept_bytes() == 0);
         assert!(matches!(session.arrive(5), Ok(Arrival::Duplicate)), "an old copy comes late");
         assert!(matches!(session.arrive(6), Ok(Arrival::New)));
     }
@@ -189,7 +224,7 @@ mod tests {
     fn a_call_that_may_be_repeated_is_not_kept_and_is_done_again() {
         let session = SessionState::default();
         assert!(matches!(session.arrive(1), Ok(Arrival::New)));
-        session.answer(1, reply("read"), false);
+        session.answer(1, reply("read"), false, None);
         assert!(session.calls.borrow().is_empty());
         assert!(matches!(session.arrive(1), Ok(Arrival::New)));
     }
@@ -200,7 +235,7 @@ mod tests {
         assert!(matches!(session.arrive(1), Ok(Arrival::New)));
         session.acknowledge(10);
         assert!(matches!(session.arrive(1), Ok(Arrival::Duplicate)));
-        session.answer(1, reply("late"), true);
+        session.answer(1, reply("late"), true, None);
         assert!(session.calls.borrow().is_empty());
     }
 
@@ -215,7 +250,7 @@ mod tests {
         assert!(session.take_over(2).is_err() && session.take_over(3).is_err());
         let second = Rc::new(ReplyQueue::default());
         session.attach(3, second.clone());
-        session.answer(1, reply("done"), true);
+        session.answer(1, reply("done"), true, None);
         assert_eq!((first.bytes(), second.bytes()), (0, 4));
         session.leave(1, Duration::ZERO);
         assert!(session.is_latest(3) && session.absent_since().is_none());
