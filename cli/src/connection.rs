@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser, ValueParser};
 use client::address::{SCHEME, VolumeAddress};
 use client::volume::ConnectOptions;
+use client::wide::WideMode;
 
 /// The options of a command that uses a volume.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -20,6 +21,16 @@ pub struct ConnectionArguments {
     /// How many seconds to wait for a server that is away, or `forever`.
     #[arg(long, value_name = "SECONDS", help_heading = "Connection")]
     pub(crate) timeout: Option<Timeout>,
+    /// How to read over links with delay: off; auto (ahead of the program, if the link is far); on;
+    /// thesis (one transfer at a time). Without it: what `MDFS_WIDE` says, else off.
+    #[arg(long, value_name = "MODE", value_parser = wide_mode(), help_heading = "Connection")]
+    pub(crate) wide: Option<WideMode>,
+}
+
+/// For the argument parser: a mode over links with delay.
+fn wide_mode() -> impl TypedValueParser<Value = WideMode> {
+    let names = WideMode::NAMES.map(|(name, _)| name);
+    PossibleValuesParser::new(names).map(|name| WideMode::from_name(&name).unwrap_or_default())
 }
 
 /// How long to wait; for ever if `None`.
@@ -60,6 +71,7 @@ impl ConnectionArguments {
     pub(crate) fn options(&self) -> io::Result<ConnectOptions> {
         let mut options = ConnectOptions::of_this_process()?;
         options.token = self.token.clone().or(options.token);
+        options.wide = self.wide.unwrap_or(options.wide);
         if let Some(Timeout(timeout)) = self.timeout {
             options.timeout = timeout;
         }

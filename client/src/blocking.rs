@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
 use crate::stream::{Mode, Stream};
+use crate::wide::WideMode;
 use crate::{
     Attributes, ByteRange, Change, Credentials, FileLock, FileXattrs, Lock, LockKind, Regions,
     Space, XattrMode, XattrName, file,
@@ -67,6 +68,13 @@ impl Volume {
         let calls = client_handle.call_numbers();
         let calls = calls.unwrap_or_else(|| Arc::new(CallNumbers::new(random_client())));
         Self { file_system: FileSystem::with_calls(client_handle, who, calls), machine: None }
+    }
+
+    /// Reads over links with delay in this way. To be called before files are opened.
+    #[must_use]
+    pub fn reading_wide(mut self, mode: WideMode) -> Self {
+        self.file_system.session.set_wide(mode);
+        self
     }
 
     /// The same, which keeps `machine` alive as long as it or one of its files is used.

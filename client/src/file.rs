@@ -15,14 +15,16 @@ use crate::error::{Cause, Error};
 use crate::leases::OpenFileGuard;
 use crate::options::OpenOptions;
 use crate::session::ClientSession;
-use crate::unsynced::UnsyncedMark;
-use crate::{Attributes, Change};
+use crate::unsynced::{UnsyncedMark, UnsyncedWrites};
+use crate::wide::WideReader;
+use crate::{Attributes, Change, Credentials};
 
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
 
 /// An open file. It remains after its last name is removed, until this and its clones are dropped.
-/// No bytes are cached, so clones and other clients see each other's writes immediately. Writes
+/// No bytes are cached, so clones and other clients see each other's writes immediately; over links
+/// with delay [other clients' writes](crate::wide) are seen after an open or a lock. Writes
 /// that are not synced may be lost; [`sync`](Self::sync) reports that.
 #[derive(Clone, Debug)]
 pub struct File<S: Spawn> {
@@ -33,6 +35,8 @@ pub struct File<S: Spawn> {
     unsynced: Arc<UnsyncedMark>,
     /// The number of this opening, which identifies its locks and those of its clones.
     pub(crate) id: u64,
+    /// What is read ahead of this opening and its clones.
+    wide: Option<Arc<WideReader>>,
     _guard: Arc<OpenFileGuard<S>>,
 }
 
@@ -44,8 +48,10 @@ impl<S: Spawn> File<S> {
         options: OpenOptions,
     ) -> Self {
         let id = session.leases().call().number;
+        let wide = session.wide().open(guard.file()).map(Arc::new);
         Self {
             session,
+            wide,
             id,
             path: path.into(),
             handle: guard.file(),
@@ -97,6 +103,11 @@ impl<S: Spawn> File<S> {
         }
         // Nothing is past the largest offset.
         let length = (length as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        if let Some(wide) = &self.wide
+            && let Some(read) = wide.read(self, offset..offset + length).await
+        {
+            return read;
+        }
         if (1..=u64::from(TRANSFER_MAX)).contains(&length) {
             return Ok(self.read_piece((offset, length as u32)).await?.0);
         }
@@ -115,30 +126,19 @@ impl<S: Spawn> File<S> {
     }
 
     /// One piece, and whether it is as long as asked for.
-    async fn read_piece(&self, (offset, length): (u64, u32)) -> Result<(Vec<Bytes>, bool), Cause> {
-        let who = self.session.who();
-        let mut parts = Vec::new();
-        let mut done: u32 = 0;
-        while done < length {
-            let (offset, length) = (offset + u64::from(done), length - done);
-            let read = Read { who: who.clone(), file: self.handle, offset, length };
-            let unsynced = self.session.unsynced();
-            let read = unsynced.read_large(self.machine(), self.handle, read).await?;
-            let count: usize = read.data.iter().map(Bytes::len).sum();
-            if count as u64 > u64::from(length) {
-                return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
-            }
-            done += count as u32;
-            if parts.is_empty() {
-                parts = read.data;
-            } else {
-                parts.extend(read.data);
-            }
-            if read.end || count == 0 {
-                break;
-            }
-        }
-        Ok((parts, done == length))
+    async fn read_piece(&self, piece: (u64, u32)) -> Result<(Vec<Bytes>, bool), Cause> {
+        read_piece(self.machine(), &self.source(), piece).await
+    }
+
+    /// Where its bytes come from.
+    pub(crate) fn source(&self) -> ReadSource {
+        let (unsynced, who) = (self.session.unsynced().clone(), self.session.user().clone());
+        ReadSource { unsynced, who, file: self.handle }
+    }
+
+    /// This client has changed the file, or locked it: what was read ahead is of no use any more.
+    pub(crate) fn note_change(&self) {
+        self.session.wide().note_change(self.handle);
     }
 
     /// Writes `data` at `offset`. If that fails, any part of it may have been written.
@@ -175,8 +175,9 @@ impl<S: Spawn> File<S> {
     async fn append_piece(&self, piece: Bytes) -> Result<u64, Cause> {
         let (unsynced, user) = (self.session.unsynced(), self.session.user());
         let place = (self.handle, vec![piece]);
-        let appended = crate::append(self.machine(), unsynced, &self.unsynced, user, place).await?;
-        Ok(appended.offset)
+        let appended = crate::append(self.machine(), unsynced, &self.unsynced, user, place).await;
+        self.note_change();
+        Ok(appended?.offset)
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), Cause> {
@@ -201,7 +202,9 @@ impl<S: Spawn> File<S> {
     pub(crate) async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
         let (unsynced, user) = (self.session.unsynced(), self.session.user());
         let place = (self.handle, offset, vec![piece]);
-        unsynced.write(self.machine(), &self.unsynced, user, place).await?;
+        let written = unsynced.write(self.machine(), &self.unsynced, user, place).await;
+        self.note_change();
+        written?;
         Ok(())
     }
 
@@ -234,7 +237,9 @@ impl<S: Spawn> File<S> {
             self.check_writable()?;
             let (unsynced, user) = (self.session.unsynced(), self.session.user());
             let place = (self.handle, offset, length);
-            unsynced.punch(self.machine(), &self.unsynced, user, place).await?;
+            let punched = unsynced.punch(self.machine(), &self.unsynced, user, place).await;
+            self.note_change();
+            punched?;
             Ok(())
         };
         punched.await.map_err(|cause: Cause| Error::of("make a hole in", &self.path)(cause))
@@ -253,7 +258,9 @@ impl<S: Spawn> File<S> {
             self.check_writable()?;
             let (who, file) = (self.session.who(), self.handle);
             let call = Allocate { who, file, offset, length, keep_size, durable: false };
-            self.session.ask(call).await
+            let allocated = self.session.ask(call).await;
+            self.note_change();
+            allocated
         };
         allocated.await.map_err(Error::of("allocate space for", &self.path))
     }
@@ -292,19 +299,61 @@ impl<S: Spawn> File<S> {
         let session = &self.session;
         let durable = session.names_durably() || session.unsynced().cuts_durably(&change);
         let change = SetAttributes { who, file, change, only_if_ctime: None, durable };
-        self.session.ask(change).await.map_err(Error::of("change", &self.path))
+        let changed = self.session.ask(change).await;
+        self.note_change();
+        changed.map_err(Error::of("change", &self.path))
     }
 
     /// What is known of the file.
     pub async fn metadata(&self) -> Result<Attributes, Error> {
         let (machine, user) = (self.machine(), self.session.user());
         let refreshed = self.session.unsynced().refresh(machine, self.handle, user).await;
-        if let Ok(Some(known)) = refreshed {
-            return Ok(known.attributes);
+        let attributes = match refreshed {
+            Ok(Some(known)) => Ok(known.attributes),
+            _ => self.session.ask(GetAttributes { file: self.handle }).await,
+        };
+        if let (Some(wide), Ok(attributes)) = (&self.wide, &attributes) {
+            wide.note_attributes(attributes);
         }
-        let attributes = self.session.ask(GetAttributes { file: self.handle }).await;
         attributes.map_err(Error::of("look up", &self.path))
     }
+}
+
+/// What a read needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadSource {
+    unsynced: Arc<UnsyncedWrites>,
+    who: Arc<Credentials>,
+    file: Handle,
+}
+
+/// One piece, and whether it is as long as asked for.
+pub(crate) async fn read_piece<S: Spawn>(
+    machine: &S,
+    source: &ReadSource,
+    (offset, length): (u64, u32),
+) -> Result<(Vec<Bytes>, bool), Cause> {
+    let mut parts = Vec::new();
+    let mut done: u32 = 0;
+    while done < length {
+        let (offset, length) = (offset + u64::from(done), length - done);
+        let read = Read { who: (*source.who).clone(), file: source.file, offset, length };
+        let read = source.unsynced.read_large(machine, source.file, read).await?;
+        let count: usize = read.data.iter().map(Bytes::len).sum();
+        if count as u64 > u64::from(length) {
+            return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
+        }
+        done += count as u32;
+        if parts.is_empty() {
+            parts = read.data;
+        } else {
+            parts.extend(read.data);
+        }
+        if read.end || count == 0 {
+            break;
+        }
+    }
+    Ok((parts, done == length))
 }
 
 /// Writes the pieces of a transfer, up to [`PIECES_MAX`] at once. After a failure no more of them

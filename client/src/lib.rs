@@ -9,7 +9,7 @@
 //! - Long transfers are cut into pieces that run at once, within a bound.
 //! - An open file lives on without a name for as long as it is open and this client lives.
 //! - Nothing is kept but handles, and which of them are open: every request stands alone (thesis
-//!   section 2.5.4).
+//!   section 2.5.4). Over links with delay data are read ahead, by the rule in [`wide`].
 //!
 //! # Asks below
 //!
@@ -31,6 +31,7 @@
 //! | `lock.rs` | locks of byte ranges |
 //! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it; by handle, too |
 //! | `unsynced.rs`, `unsynced/` | writes that are kept until they are durable, and sent again |
+//! | `wide.rs`, `wide/` | reading over links with delay; `adaptive.rs`, `adaptive/` how much at once |
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
@@ -59,6 +60,7 @@ mod tree;
 pub mod unsynced;
 pub mod volume;
 mod walk;
+pub mod wide;
 pub mod xattrs;
 
 pub use address::VolumeAddress;

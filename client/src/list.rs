@@ -140,7 +140,9 @@ impl<S: Spawn> File<S> {
         let (who, file, skip) = (self.session.who(), self.handle, asked.start);
         let write = WriteList { who, file, regions: part, skip, data, durable: false };
         let (unsynced, user) = (self.session.unsynced(), self.session.user());
-        unsynced.write_list(self.machine(), self.unsynced_mark(), user, write).await?;
+        let written = unsynced.write_list(self.machine(), self.unsynced_mark(), user, write).await;
+        self.note_change();
+        written?;
         Ok(())
     }
 }

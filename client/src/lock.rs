@@ -83,6 +83,7 @@ impl<S: Spawn> File<S> {
         let (leases, id) = (self.session.leases(), self.id);
         let tried = leases.lock(self.machine(), self.handle, (id, range, kind)).await;
         let tried = tried.map_err(Error::of("lock", self.path()))?;
+        self.note_change();
         Ok((tried == LockAttempt::Granted).then(|| Lock { file: self.clone(), range }))
     }
 

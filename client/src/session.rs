@@ -10,6 +10,7 @@ use crate::error::Cause;
 use crate::leases::Leases;
 use crate::unsynced::UnsyncedWrites;
 use crate::walk::handle_of;
+use crate::wide::{WideMode, WideSession};
 use crate::{Attributes, Change, Credentials};
 
 /// A machine, a user, and the leases of their open files. Clones share the leases.
@@ -19,13 +20,15 @@ pub(crate) struct ClientSession<S> {
     who: Arc<Credentials>,
     leases: Arc<Leases>,
     unsynced: Arc<UnsyncedWrites>,
+    wide: Arc<WideSession>,
 }
 
 impl<S: Spawn> ClientSession<S> {
     pub(crate) fn new(machine: S, who: Credentials, calls: Arc<CallNumbers>) -> Self {
         let leases = Arc::new(Leases::new(calls));
         let unsynced = Arc::new(UnsyncedWrites::new(0, leases.clone()));
-        Self { machine, who: Arc::new(who), leases, unsynced }
+        let wide = Arc::new(WideSession::new(WideMode::Off));
+        Self { machine, who: Arc::new(who), leases, unsynced, wide }
     }
 
     pub(crate) fn machine(&self) -> &S {
@@ -48,7 +51,10 @@ impl<S: Spawn> ClientSession<S> {
     ) -> Result<Attributes, Cause> {
         let (who, file) = (self.who(), handle_of(attributes));
         let durable = self.unsynced.cuts_durably(&change);
-        self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable }).await
+        let changed = self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable });
+        let changed = changed.await;
+        self.wide.note_change(file);
+        changed
     }
 
     /// Must a new or changed name be durable when it is answered? A server that dies takes with it
@@ -61,6 +67,15 @@ impl<S: Spawn> ClientSession<S> {
     /// Keeps at most `bytes_max` bytes of unsynced writes.
     pub(crate) fn retain(&mut self, bytes_max: usize) {
         self.unsynced = Arc::new(UnsyncedWrites::new(bytes_max, self.leases.clone()));
+    }
+
+    /// Reads over links with delay in this way.
+    pub(crate) fn set_wide(&mut self, mode: WideMode) {
+        self.wide = Arc::new(WideSession::new(mode));
+    }
+
+    pub(crate) fn wide(&self) -> &Arc<WideSession> {
+        &self.wide
     }
 
     pub(crate) fn unsynced(&self) -> &Arc<UnsyncedWrites> {

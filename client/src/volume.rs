@@ -18,6 +18,7 @@ use transport::{ClientOptions, ClientSecurity, ServerAddress};
 use crate::Credentials;
 use crate::address::{BadVolumeAddress, VolumeAddress};
 use crate::blocking::{Volume, random_session};
+use crate::wide::WideMode;
 
 /// The socket at which a server answers, in the volume's directory.
 pub const SOCKET_NAME: &str = "mdfs.sock";
@@ -28,6 +29,10 @@ pub const TOKEN_VARIABLE: &str = "MDFS_TOKEN";
 /// With the value 1 clients without token and certificate connect unprotected, to servers that run
 /// with `--insecure`.
 pub const INSECURE_VARIABLE: &str = "MDFS_INSECURE";
+
+/// The environment variable with the mode over links with delay: `off`, `auto`, `on` or `thesis`.
+/// Another value is as none.
+pub const WIDE_VARIABLE: &str = "MDFS_WIDE";
 
 /// A volume could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -118,15 +123,20 @@ pub struct ConnectOptions {
     pub keys: Option<PathBuf>,
     /// How long a request waits for a server that is away; for ever if `None`.
     pub timeout: Option<Duration>,
+    /// How it reads over links with delay to servers of other hosts. Through the socket of a server
+    /// of this host, [`WideMode::Auto`] is [`WideMode::Off`].
+    pub wide: WideMode,
 }
 
 impl ConnectOptions {
-    /// As the user of this process, with the token that the environment names ([`TOKEN_VARIABLE`])
-    /// and a timeout of [`TIMEOUT`].
+    /// As the user of this process, with the token and the mode over links with delay that the
+    /// environment names ([`TOKEN_VARIABLE`], [`WIDE_VARIABLE`]) and a timeout of [`TIMEOUT`].
     pub fn of_this_process() -> io::Result<Self> {
         let who = crate::process::credentials()?;
         let token = env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT) })
+        let wide = env::var(WIDE_VARIABLE).ok().and_then(|name| WideMode::from_name(&name));
+        let wide = wide.unwrap_or_default();
+        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT), wide })
     }
 
     /// The token file for a volume, if there is one.
@@ -187,7 +197,12 @@ fn connect_here(address: &VolumeAddress) -> Result<Volume, OpenError> {
 /// feature `embedded`, in this process, which then has it alone. [`Volume::finish`] it.
 pub fn connect(address: &VolumeAddress, options: &ConnectOptions) -> Result<Volume, OpenError> {
     let opened = match (reach(address, options), address) {
-        (Ok(client_handle), _) => Ok(Volume::new(client_handle, options.who.clone())),
+        (Ok(client_handle), address) => {
+            let is_near = matches!(address, VolumeAddress::Directory(_));
+            let is_off = is_near && options.wide == WideMode::Auto;
+            let mode = if is_off { WideMode::Off } else { options.wide };
+            Ok(Volume::new(client_handle, options.who.clone()).reading_wide(mode))
+        }
         (Err(OpenCause::NotServed(error)), VolumeAddress::Directory(directory)) => {
             open_unserved(directory, options.who.clone(), error)
         }
@@ -294,7 +309,8 @@ mod tests {
     fn a_token_of_the_caller_goes_before_that_of_the_folder() {
         let token = PathBuf::from("/somewhere/token");
         let who = Credentials::root();
-        let options = ConnectOptions { who, token: Some(token.clone()), keys: None, timeout: None };
+        let (token_file, wide) = (Some(token.clone()), WideMode::Auto);
+        let options = ConnectOptions { who, token: token_file, keys: None, timeout: None, wide };
         assert_eq!(options.token_file("scratch"), Some(token));
     }
 }

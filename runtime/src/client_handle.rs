@@ -140,6 +140,10 @@ impl Spawn for ClientHandle {
         self.ingress.transfers()
     }
 
+    fn now(&self) -> Option<Duration> {
+        self.ingress.now()
+    }
+
     fn task<F: Future<Output = ()> + 'static>(
         &self,
         work: impl FnOnce(Self) -> F + Send + 'static,

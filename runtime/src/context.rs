@@ -61,6 +61,10 @@ pub trait Spawn: Clone + 'static {
     fn transfers(&self) -> Option<Arc<Transfers>> {
         None
     }
+    /// The time since an arbitrary start, if it is known here; never goes back.
+    fn now(&self) -> Option<Duration> {
+        None
+    }
     /// Runs `work` beside everything else, for as long as the machine lives.
     fn task<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Self) -> F + Send + 'static);
 }
@@ -285,6 +289,10 @@ impl Spawn for Context {
 
     fn count_copy(&self, bytes: usize) {
         self.pool().count_copy(bytes);
+    }
+
+    fn now(&self) -> Option<Duration> {
+        Some(self.now())
     }
 
     fn try_shared<P: Protocol>(&self, request: &P::Request) -> Option<P::Reply> {

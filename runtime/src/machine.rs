@@ -126,6 +126,10 @@ pub trait Ingress: Send + Sync {
     fn transfers(&self) -> Option<Arc<Transfers>> {
         None
     }
+    /// The time since an arbitrary start, if it is known here; never goes back.
+    fn now(&self) -> Option<Duration> {
+        None
+    }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
     fn run(&self, work: LocalTask);
 }

@@ -20,6 +20,7 @@
 //! | `served.rs` | a server process: started, stopped, killed |
 //! | `cluster/` | several processes that serve one volume, their etcd, their hosts, and who writes there |
 //! | `client_host.rs` | a host without a server, and a mount there |
+//! | `far_link.rs` | a link with a rate and a delay |
 //! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
 //! | `mount_helper.rs` | `mount(8)` with the program as its helper |
 //! | `guest.rs` | a Linux kernel as a process, for the NFS client in it |
@@ -30,6 +31,7 @@
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
+//! `far_links.rs`,
 //! `cluster/`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `mount_helper.rs`,
 //! `kernel_nfs.rs`, `remote_clients.rs`, `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
 
@@ -37,6 +39,7 @@ pub mod client_host;
 pub mod cluster;
 pub mod conformance;
 pub mod content;
+pub mod far_link;
 pub mod guest;
 pub mod http;
 pub mod libnfs;

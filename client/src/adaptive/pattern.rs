@@ -34,7 +34,8 @@ impl AccessPattern {
         let is_first = self.reads == 0;
         let length = self.run.end - self.run.start;
         let step = range.start.cast_signed().wrapping_sub(self.run.start.cast_signed());
-        let is_repeated = !is_first && self.step == Some((step, length));
+        // To read the same again is no step.
+        let is_repeated = !is_first && step != 0 && self.step == Some((step, length));
         self.repeats = if is_repeated { self.repeats + 1 } else { 0 };
         self.step = (!is_first).then_some((step, length));
         self.run = range.clone();
@@ -145,6 +146,13 @@ mod tests {
         let mut reads: Vec<_> = (0..4).map(|i| i * 9 * K..i * 9 * K + K).collect();
         reads.push(28 * K..30 * K);
         assert_eq!(after(reads).predict().next(), Some(30 * K..u64::MAX));
+    }
+
+    #[test]
+    fn reading_the_same_again_is_no_step() {
+        let mut pattern = after((0..5).map(|_| 1 << 30..(1 << 30) + 4096));
+        assert!(pattern.predict().take(3).count() < 3);
+        assert!(!pattern.note(&(1 << 20..2 << 20)));
     }
 
     #[test]

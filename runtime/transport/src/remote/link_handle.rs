@@ -74,6 +74,10 @@ impl Spawn for LinkHandle {
         Some(self.links.state.transfers.clone())
     }
 
+    fn now(&self) -> Option<Duration> {
+        Some(self.links.environment.now())
+    }
+
     fn task<F: Future<Output = ()> + 'static>(
         &self,
         work: impl FnOnce(Self) -> F + Send + 'static,

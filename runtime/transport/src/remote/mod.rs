@@ -44,6 +44,7 @@ use runtime::protocol::Undelivered;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 
 pub use self::environment::ClientEnvironment;
 use self::environment::TokioEnvironment;
@@ -168,11 +169,20 @@ pub fn connect(
         };
         runtime.block_on(LocalSet::new().run_until(work));
     })?;
+    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+    let start = Instant::now();
     let lost = || io::Error::from(io::ErrorKind::ConnectionReset);
     let timers = connected.recv().map_err(|_| lost())??;
     let calls = Arc::new(CallNumbers::new(state.client.load(Relaxed)));
-    let ingress =
-        RemoteIngress { requests: sender, work: worker, state, timers, calls, waits_for_ever };
+    let ingress = RemoteIngress {
+        requests: sender,
+        work: worker,
+        state,
+        timers,
+        calls,
+        waits_for_ever,
+        start,
+    };
     Ok(ClientHandle::new(NodeId::application(0), Arc::new(ingress)))
 }
 
@@ -199,6 +209,7 @@ struct RemoteIngress {
     timers: Handle,
     calls: Arc<CallNumbers>,
     waits_for_ever: bool,
+    start: Instant,
 }
 
 impl Ingress for RemoteIngress {
@@ -239,6 +250,11 @@ impl Ingress for RemoteIngress {
 
     fn transfers(&self) -> Option<Arc<Transfers>> {
         Some(self.state.transfers.clone())
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+    fn now(&self) -> Option<Duration> {
+        Some(self.start.elapsed())
     }
 
     fn run(&self, work: LocalTask) {
