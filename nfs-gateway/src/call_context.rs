@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fileio::client;
 use fileio::protocol::{CallId, Commit, Credentials, Error, FileIo, Handle, WriteResult};
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
-use runtime::{Call, Context, Undelivered};
+use runtime::{Call, Context};
 
 use crate::exported_volume::ExportedVolume;
 use crate::exports::{ANONYMOUS, Clients, Export, Exports};
@@ -238,7 +238,7 @@ impl CallContext {
         };
         match &answer {
             Ok(_) => self.outcome.set(RequestOutcome::Applied),
-            Err(Error::Undelivered { why: Undelivered::Lost }) => {
+            Err(Error::Undelivered { why }) if why.is_lost() => {
                 self.outcome.set(RequestOutcome::Unknown);
             }
             // This transmission was not applied; an earlier one may have been.

@@ -41,14 +41,14 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
         // The client retries with a new call: these errors are transient, and in a cluster the
         // epoch changes whenever nodes move. (A non-idempotent call gets no reply if its outcome is
         // unknown.)
-        Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost | Undelivered::Fenced => {
-            nfsstat3::NFS3ERR_JUKEBOX
-        }
+        Undelivered::Busy
+        | Undelivered::Unreachable
+        | Undelivered::Lost
+        | Undelivered::Gone
+        | Undelivered::Fenced => nfsstat3::NFS3ERR_JUKEBOX,
         Undelivered::Refused => nfsstat3::NFS3ERR_ACCES,
-        // The last two are made by clients alone.
-        Undelivered::ProtocolMismatch | Undelivered::TimedOut | Undelivered::Gone => {
-            nfsstat3::NFS3ERR_SERVERFAULT
-        }
+        // The last one is made by clients alone.
+        Undelivered::ProtocolMismatch | Undelivered::TimedOut => nfsstat3::NFS3ERR_SERVERFAULT,
     }
 }
 

@@ -3,13 +3,16 @@
 //! A process of a cluster answers only while its lease holds for sure (ADR 37). One that stood
 //! still for longer finds its memory as it was, while others have taken over and gone on: whatever
 //! it answers from there may be old. No timer and no task can be trusted to stop it in time, so
-//! each answer looks at the clock before it leaves (ADR 48).
+//! each answer looks at the clock before it leaves (ADR 48). One that is too late waits: a lease
+//! that is renewed after all makes it good, and one that is lost makes its node one that is gone.
 
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -21,11 +24,15 @@ const OVER: u64 = 0;
 
 /// An instant that all threads of a process look at.
 #[derive(Debug)]
-pub(crate) struct Deadline(AtomicU64);
+pub(crate) struct Deadline {
+    end: AtomicU64,
+    /// Those who wait for a later one.
+    waiting: Mutex<Vec<Waker>>,
+}
 
 impl Default for Deadline {
     fn default() -> Self {
-        Self(AtomicU64::new(NEVER))
+        Self { end: AtomicU64::new(NEVER), waiting: Mutex::default() }
     }
 }
 
@@ -35,24 +42,54 @@ impl Deadline {
     pub(crate) fn set(&self, begin: Duration, rest: Duration) {
         if !self.has_ended() {
             let end = u64::try_from((begin + rest).as_nanos()).unwrap_or(NEVER);
-            self.0.store(end.max(OVER + 1), Relaxed);
+            self.end.store(end.max(OVER + 1), Relaxed);
+            self.wake();
         }
     }
 
     /// It is over for good: a process that others have taken over from may get another lease, but
     /// what its nodes have in memory is old. The nodes that begin afterwards have another deadline.
     pub(crate) fn end(&self) {
-        self.0.store(OVER, Relaxed);
+        self.end.store(OVER, Relaxed);
+        self.wake();
+    }
+
+    /// Waits while it is over and may be set anew; false once it is over for good.
+    pub(crate) async fn renewed(&self) -> bool {
+        poll_fn(|cx| {
+            // First, so that one that comes now is not missed.
+            let mut waiting = self.waiting();
+            if self.has_ended() {
+                return Poll::Ready(false);
+            }
+            if !self.is_over() {
+                return Poll::Ready(true);
+            }
+            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Is it over for good?
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.load(Relaxed) == OVER
+        self.end.load(Relaxed) == OVER
     }
 
     /// Is it over? A load where it never is; else a clock too, some nanoseconds.
     pub(crate) fn is_over(&self) -> bool {
-        let end = self.0.load(Relaxed);
+        let end = self.end.load(Relaxed);
         end != NEVER && Self::now().as_nanos() >= u128::from(end)
     }
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -14,7 +14,7 @@ use futures::future::LocalBoxFuture;
 use tracing::Instrument as _;
 
 use crate::deadline::{Deadline, ValidityToken};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::protocol::{CLASSES, Caller, Class, PROTOCOLS, Protocol, RequestInfo as _, Undelivered};
 use crate::sync::Limit;
 use crate::wire::{Decoder, Encoder, Wire as _};
@@ -166,14 +166,45 @@ impl Host {
         caller: Caller,
         request: P::Request,
     ) -> CallStart<P> {
-        match Self::try_now::<P>(&host, caller, &request) {
+        match Self::try_at_once::<P>(&host, caller, &request) {
+            // After the work: the process may have stood still at any time before.
+            Some(reply) if host.deadline.is_over() => {
+                CallStart::Running(Self::hold::<P>(host, caller, reply).boxed_local())
+            }
             Some(reply) => CallStart::Answered(reply),
             None => CallStart::Running(Self::wait::<P>(host, caller, request).boxed_local()),
         }
     }
 
+    /// The reply once it may leave, if it ever may.
+    async fn hold<P: Protocol>(host: Rc<Self>, caller: Caller, reply: P::Reply) -> P::Reply {
+        let deadline = host.deadline.clone();
+        let renewed = pin!(deadline.renewed());
+        let is_good = host.clone().within_life(renewed).await == Some(true);
+        if is_good { reply } else { host.unanswered(caller).into() }
+    }
+
+    /// Why a request that was let in has no answer. Clients may repeat any request once others have
+    /// the node; other nodes have their own ways to find out.
+    fn unanswered(&self, caller: Caller) -> Undelivered {
+        match caller.node.kind() {
+            NodeKind::Application(_) if self.deadline.has_ended() => Undelivered::Gone,
+            _ => Undelivered::Lost,
+        }
+    }
+
     /// The reply, if the server can answer now and no earlier request waits.
     pub(crate) fn try_now<P: Protocol>(
+        host: &Rc<Self>,
+        caller: Caller,
+        request: &P::Request,
+    ) -> Option<P::Reply> {
+        let reply = Self::try_at_once::<P>(host, caller, request)?;
+        // After the work: the process may have stood still at any time before.
+        Some(if host.deadline.is_over() { Undelivered::Lost.into() } else { reply })
+    }
+
+    fn try_at_once<P: Protocol>(
         host: &Rc<Self>,
         caller: Caller,
         request: &P::Request,
@@ -192,10 +223,6 @@ impl Host {
             return None;
         }
         let reply = port.server.clone().try_now(caller, request)?;
-        // After the work: the process may have stood still at any time before.
-        if host.deadline.is_over() {
-            return Some(Undelivered::Lost.into());
-        }
         host.requests.set(host.requests.get() + 1);
         // For those who count requests; there is no time in it to be seen.
         let _noted = host.span::<P>(request);
@@ -218,8 +245,13 @@ impl Host {
         let handler = port.server.clone().handle(caller, request);
         let handler = host.clone().within_life(handler);
         let reply = if span.is_disabled() { handler.await } else { handler.instrument(span).await };
-        let reply = reply.filter(|_| !host.deadline.is_over());
-        reply.unwrap_or_else(|| Undelivered::Lost.into())
+        match reply {
+            Some(reply) if host.deadline.is_over() => {
+                Self::hold::<P>(host.clone(), caller, reply).await
+            }
+            Some(reply) => reply,
+            None => host.unanswered(caller).into(),
+        }
     }
 
     fn span<P: Protocol>(&self, request: &P::Request) -> tracing::Span {

@@ -15,6 +15,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use client::VolumeAddress;
+use client::blocking::Volume;
+use client::volume::ConnectOptions;
+
 use crate::cluster::hosts::Host;
 use crate::site::program;
 
@@ -40,6 +44,17 @@ impl ClientHost {
     /// The address of a path of the volume.
     pub fn at(&self, path: &str) -> String {
         format!("{}:{path}", self.address)
+    }
+
+    /// Opens the volume from there: the connections of the client are made at the host.
+    pub fn open(&self) -> Result<Volume, client::volume::OpenError> {
+        let open = || {
+            let mut options = ConnectOptions::of_this_process().unwrap();
+            options.token = Some(self.folder.join(TOKEN));
+            let address = VolumeAddress::parse(OsStr::new(&self.address)).unwrap();
+            client::volume::connect(&address, &options)
+        };
+        self.host.run(open)
     }
 
     /// Any program at the host.

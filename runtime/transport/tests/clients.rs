@@ -267,4 +267,31 @@ fn clients_that_wait_for_memory_of_the_server_go_on_when_there_is_some() {
     assert_eq!(sum.load(SeqCst), 3);
     let took = start.elapsed();
     assert!(took > Duration::from_secs(7), "one at a time fits into the memory: {took:?}");
+
+/// The window in which a server may answer is over before the answer of its first client is there.
+fn answer_late(then: impl FnOnce(Context) + Send + 'static) -> (Result<u64, Undelivered>, u64) {
+    let sum = Arc::<AtomicU64>::default();
+    let (machine, address) = serve(&sum);
+    let client = connect(&address, None).unwrap();
+    let window = |context: Context| async move {
+        context.answer_until(context.now() + Duration::from_millis(20));
+    };
+    block_on(machine.on_node(NodeId::fs(0), window)).unwrap();
+    let asked = thread::spawn(move || add(&client, 1, 50_000));
+    thread::sleep(Duration::from_millis(300));
+    assert!(!asked.is_finished(), "it was answered outside of the window");
+    block_on(machine.on_node(NodeId::fs(0), |context| async move { then(context) })).unwrap();
+    (asked.join().unwrap(), sum.load(SeqCst))
+}
+
+#[test]
+fn an_answer_that_is_too_late_waits_for_the_next_window() {
+    let renew = |context: Context| context.answer_until(context.now() + Duration::from_mins(1));
+    assert_eq!(answer_late(renew), (Ok(1), 1));
+}
+
+#[test]
+fn an_answer_of_a_process_that_has_lost_its_nodes_says_that_they_are_gone() {
+    let end = |context: Context| context.answer_until(Duration::ZERO);
+    assert_eq!(answer_late(end).0, Err(Undelivered::Gone));
 }

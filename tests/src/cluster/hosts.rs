@@ -55,13 +55,19 @@ impl Host {
 
     /// Connects to `to` from there.
     pub fn connect(&self, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
-        let namespace = File::open(Path::new(NAMESPACES).join(&self.name))?;
-        // A thread that has moved stays there, so it is one of its own; its socket stays there too.
-        let connect = move || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-            TcpStream::connect_timeout(&to, within)
+        self.run(|| TcpStream::connect_timeout(&to, within))
+    }
+
+    /// Does `work` there, on a thread of its own; threads that it makes stay there.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(Path::new(NAMESPACES).join(&self.name)).unwrap();
+        // A thread that has moved stays there; its sockets stay there too.
+        let moved = move || {
+            let network = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), network).unwrap();
+            work()
         };
-        thread::scope(|scope| scope.spawn(connect).join().unwrap())
+        thread::scope(|scope| scope.spawn(moved).join().unwrap())
     }
 }
 

@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 
 use client::blocking::Volume;
 
+use self::etcd::EtcdServers;
 use self::hosts::{Host, Hosts};
 use crate::client_host::{ClientHost, TOKEN};
 use crate::http::get;
 use crate::site::Site;
 
+mod etcd;
 pub mod hosts;
 pub mod writers;
 
@@ -68,6 +70,8 @@ pub struct Shape {
     pub on_hosts: bool,
     /// Hosts without a server, if there are hosts.
     pub client_hosts: usize,
+    /// Servers of etcd.
+    pub etcd_servers: usize,
     /// Providers of libfabric over which links go.
     pub fabric: &'static [&'static str],
 }
@@ -75,8 +79,17 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Self {
         let (without_disks, gateways, on_hosts, fabric) = (None, 0, false, &[][..]);
-        let (members, nodes, client_hosts) = (3, 12, 1);
-        Self { members, nodes, without_disks, gateways, on_hosts, client_hosts, fabric }
+        let (members, nodes, client_hosts, etcd_servers) = (3, 12, 1, 1);
+        Self {
+            members,
+            nodes,
+            without_disks,
+            gateways,
+            on_hosts,
+            client_hosts,
+            etcd_servers,
+            fabric,
+        }
     }
 }
 
@@ -98,9 +111,7 @@ struct Member {
 #[derive(Debug)]
 pub struct Cluster {
     site: Site,
-    etcd: Child,
-    /// Where clients and other servers of etcd find it.
-    etcd_urls: [String; 2],
+    etcd: EtcdServers,
     members: Vec<Member>,
     starts: usize,
     hosts: Option<Hosts>,
@@ -134,13 +145,10 @@ impl Cluster {
         let hosts = hosts.and_then(|made| {
             made.inspect_err(|why| eprintln!("all on one host, and no cuts, for: {why}")).ok()
         });
-        let ports = free_ports(2 * shape.members + 2);
+        let ports = free_ports(2 * shape.members);
         let etcd_host = hosts.as_ref().map(|hosts| hosts.host(shape.members));
-        let etcd_address = etcd_host.map_or(Ipv4Addr::LOCALHOST, |host| host.address);
-        let client = format!("http://{etcd_address}:{}", ports[0]);
-        let etcd_urls = [client.clone(), format!("http://{etcd_address}:{}", ports[1])];
-        let etcd = start_etcd(&site, etcd_host, [&etcd_urls[0], &etcd_urls[1]]);
-        let places = ports[2..].chunks(2).take(shape.members).enumerate();
+        let etcd = EtcdServers::start(site.path(""), etcd_host, shape.etcd_servers);
+        let places = ports.chunks(2).take(shape.members).enumerate();
         let members = places.map(|(at, ports)| {
             let host = hosts.as_ref().map(|hosts| hosts.host(at).address);
             let address = |port, own| match host {
@@ -153,8 +161,8 @@ impl Cluster {
             Member { address, nfs, process, ready, misses_etcd: false, ended: None }
         });
         let members = members.collect();
-        let mut cluster = Self { site, etcd, etcd_urls, members, starts: 0, hosts };
-        fs::write(cluster.site.path("cluster.toml"), cluster.machine_file(shape, &client)).unwrap();
+        let mut cluster = Self { site, etcd, members, starts: 0, hosts };
+        fs::write(cluster.site.path("cluster.toml"), cluster.machine_file(shape)).unwrap();
         fs::write(cluster.site.path("exports.toml"), EXPORTS).unwrap();
         cluster.wait_for_etcd();
         for number in cluster.numbers() {
@@ -172,12 +180,14 @@ impl Cluster {
         cluster
     }
 
-    fn machine_file(&self, shape: Shape, etcd: &str) -> String {
+    fn machine_file(&self, shape: Shape) -> String {
         let mut file = format!(
-            "[coordination]\netcd = [\"{etcd}\"]\nprefix = \"mdfs/test/\"\n\
+            "[coordination]\netcd = {:?}\nprefix = \"mdfs/test/\"\n\
              [links]\nfabric = {:?}\n\
              [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n",
-            shape.fabric, shape.nodes
+            self.etcd.urls(),
+            shape.fabric,
+            shape.nodes
         );
         for (number, member) in (1..).zip(&self.members) {
             let (address, has_disks) = (member.address, shape.without_disks != Some(number));
@@ -303,8 +313,31 @@ impl Cluster {
 
     /// All servers of etcd stand still, or go on.
     pub fn freeze_etcd(&self, frozen: bool) {
-        let (signal, id) = (if frozen { "-STOP" } else { "-CONT" }, self.etcd.id().to_string());
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        (0..self.etcd.count()).for_each(|at| self.etcd.freeze(at, frozen));
+    }
+
+    /// The server of etcd that leads stands still, for a while.
+    pub fn freeze_etcd_leader(&self, pause: Duration) {
+        let leader = self.etcd.leader().expect("one leads");
+        self.etcd.freeze(leader, true);
+        thread::sleep(pause);
+        self.etcd.freeze(leader, false);
+    }
+
+    /// The server of etcd that leads ends in the middle of what it does, and starts again after a
+    /// while.
+    pub fn kill_etcd_leader(&mut self, pause: Duration) {
+        let leader = self.etcd.leader().expect("one leads");
+        self.etcd.kill(leader);
+        thread::sleep(pause);
+        self.etcd.start_one(leader);
+    }
+
+    /// All servers of etcd end in the middle of what they do, and start again after a while.
+    pub fn kill_etcd(&mut self, pause: Duration) {
+        (0..self.etcd.count()).for_each(|at| self.etcd.kill(at));
+        thread::sleep(pause);
+        (0..self.etcd.count()).for_each(|at| self.etcd.start_one(at));
     }
 
     /// etcd is lost with all that it held, and another one is there. The processes have stopped.
@@ -312,13 +345,9 @@ impl Cluster {
         self.replace_etcd(|data| fs::remove_dir_all(data).unwrap());
     }
 
-    /// etcd stops, what it holds on its disk is `changed`, and it starts again.
+    /// The only server of etcd stops, what it holds on its disk is `changed`, and it starts again.
     pub fn replace_etcd(&mut self, changed: impl FnOnce(&std::path::Path)) {
-        self.etcd.kill().unwrap();
-        self.etcd.wait().unwrap();
-        changed(&self.site.path("etcd"));
-        let host = self.hosts.as_ref().map(|hosts| hosts.host(self.members.len()));
-        self.etcd = start_etcd(&self.site, host, [&self.etcd_urls[0], &self.etcd_urls[1]]);
+        self.etcd.replace(changed);
         let begin = Instant::now();
         loop {
             let told = self.run(&["cluster", "status", "cluster.toml"]);
@@ -510,8 +539,6 @@ impl Drop for Cluster {
             let _ = process.kill();
             let _ = process.wait();
         }
-        let _ = self.etcd.kill();
-        let _ = self.etcd.wait();
         let log = self.log();
         let last = log[log.len().saturating_sub(LINES_TOLD)..].join("\n");
         if thread::panicking() {
@@ -520,24 +547,4 @@ impl Drop for Cluster {
             assert!(!log.iter().any(|line| line.contains("panicked")), "{last}");
         }
     }
-}
-
-/// Starts it where clients and other servers of etcd find it at these addresses.
-fn start_etcd(site: &Site, host: Option<&Host>, [client, peer]: [&str; 2]) -> Child {
-    let log = File::create(site.path("etcd.log")).unwrap();
-    // With the mounts of this host: a copy of one, made for etcd, could not be unmounted.
-    let mut words: Vec<String> = host.map(Host::words_with_mounts).into_iter().flatten().collect();
-    words.push("etcd".to_owned());
-    Command::new(&words[0])
-        .args(&words[1..])
-        .args(["--data-dir", "etcd", "--log-level", "error"])
-        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
-        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
-        .args(["--initial-cluster", &format!("default={peer}")])
-        .current_dir(site.path(""))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .expect("etcd is installed: cargo xtask test sees to that")
 }

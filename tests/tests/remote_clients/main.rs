@@ -8,6 +8,8 @@
 )]
 
 mod cluster;
+mod restarts;
+mod rounds;
 mod users;
 
 use std::fs::{self, File, OpenOptions};
@@ -75,6 +77,15 @@ impl RemoteSite {
         server.kill().unwrap();
         server.wait().unwrap();
         thread::sleep(AWAY);
+        self.serve();
+    }
+
+    /// Ends the server in order, and starts it again.
+    fn stop_and_serve(&mut self) {
+        let mut server = self.server.take().unwrap();
+        let asked = Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
+        assert!(asked.unwrap().success());
+        assert!(server.wait().unwrap().success(), "the server ends cleanly");
         self.serve();
     }
 

@@ -35,6 +35,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A connection that has been silent for this long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// A process that has answered none of its calls for this long may have lost its nodes.
+const QUIET_MAX: Duration = Duration::from_secs(1);
 /// How often the other side is asked for a sign of life.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection without calls is closed after this time.
@@ -93,6 +95,10 @@ pub(super) struct ProcessLink {
     /// The instance of the process that has let the client in; 0 if none has.
     instance: Cell<u64>,
     is_up: Cell<bool>,
+    /// Since when no call was answered while some were open.
+    quiet_since: Cell<Duration>,
+    /// For how long it had been quiet when a newer map was last looked for.
+    looked: Cell<Duration>,
     /// Since when it is tried in vain.
     down_since: Cell<Option<Duration>>,
     reported: Cell<Duration>,
@@ -127,6 +133,8 @@ impl ProcessLink {
             answered: Cell::new(0),
             instance: Cell::new(0),
             is_up: Cell::new(false),
+            quiet_since: Cell::default(),
+            looked: Cell::default(),
             down_since: Cell::new(None),
             reported: Cell::default(),
             is_ping_wanted: Cell::new(false),
@@ -190,6 +198,23 @@ impl ProcessLink {
         is_due
     }
 
+    /// How long no call was answered while some are open.
+    fn quiet_for(&self, now: Duration) -> Duration {
+        let is_asked = self.is_up.get() && !self.open.borrow().is_empty();
+        if is_asked { now.saturating_sub(self.quiet_since.get()) } else { Duration::ZERO }
+    }
+
+    /// Shall a newer map be looked for elsewhere? The process is there and does not answer: others
+    /// may have taken its nodes over. Then again each time that this has lasted twice as long.
+    pub(super) fn is_worth_looking(&self, now: Duration) -> bool {
+        let quiet = self.quiet_for(now);
+        let is_due = quiet >= QUIET_MAX && quiet >= 2 * self.looked.get();
+        if is_due || quiet < self.looked.get() {
+            self.looked.set(if is_due { quiet } else { Duration::ZERO });
+        }
+        is_due
+    }
+
     /// Asks for a newer map, if there is a connection.
     pub(super) fn ping(&self) -> bool {
         if self.is_up.get() {
@@ -199,8 +224,8 @@ impl ProcessLink {
         self.is_up.get()
     }
 
-    /// Gives up calls whose time is over; while there is a connection only those that were not
-    /// sent, since the process is at work on the others.
+    /// Gives up calls whose time is over; while the process answers others, only those that were
+    /// not sent, since it is at work on the rest.
     pub(super) fn expire(&self, now: Duration) {
         let mut late = Vec::new();
         let mut waiting = self.waiting.borrow_mut();
@@ -208,7 +233,7 @@ impl ProcessLink {
             late.extend(waiting.remove(index));
         }
         drop(waiting);
-        if !self.is_up.get() {
+        if !self.is_up.get() || self.quiet_for(now) >= SILENCE_MAX {
             let mut open = self.open.borrow_mut();
             late.extend(open.extract_if(.., |_, call| call.is_over(now)).map(|it| it.1));
         }
@@ -274,6 +299,7 @@ impl ProcessLink {
             self.resume(&contact);
             self.answered.set(0);
             self.is_up.set(true);
+            self.quiet_since.set(self.volume.environment.now());
             self.down_since.set(None);
             let transfers = &self.volume.state.transfers;
             transfers.link_up(contact.welcome.process, NodeId(contact.welcome.port));
@@ -387,6 +413,7 @@ impl ProcessLink {
     /// A call was answered. One that was not done is sent again later.
     fn answered(&self, frame: &LinkFrame) {
         let Some(call) = self.open.borrow_mut().remove(&frame.header.call_id) else { return };
+        self.quiet_since.set(self.volume.environment.now());
         self.answered.set(self.answered.get() + 1);
         if !self.waiting.borrow().is_empty() {
             self.changed.tell();
@@ -442,6 +469,9 @@ impl ProcessLink {
             }
         }
         let mut waiting = self.waiting.borrow_mut();
+        if open.is_empty() {
+            self.quiet_since.set(self.volume.environment.now());
+        }
         // The process keeps the outcomes of all calls after the first open one.
         while open.len() < OPEN_MAX
             && self.sent_since_first_open(&open) < WINDOW_MAX

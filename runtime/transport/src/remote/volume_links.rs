@@ -347,6 +347,9 @@ impl VolumeLinks {
         let mut is_stuck = !self.unrouted.borrow().is_empty();
         for link in &links {
             link.expire(now);
+            if link.is_worth_looking(now) {
+                self.look_for_map();
+            }
             let Some(down) = link.down_for(now) else { continue };
             is_stuck = true;
             if down >= REPORT_AFTER && link.is_worth_reporting(down) {
