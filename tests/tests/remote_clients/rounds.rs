@@ -36,8 +36,9 @@ const FEW_ROUNDS: usize = 4;
 const FREEZE: Duration = Duration::from_secs(6);
 /// The network of a process is cut for this time, and all of etcd is down.
 const LONG: Duration = Duration::from_secs(20);
-/// Operations wait no longer than this for a process that has died,
-const PAUSE_MAX: Duration = Duration::from_secs(8);
+/// Operations wait no longer than this for a process that has died (debug builds start nodes
+/// slowly),
+const PAUSE_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 12 } else { 8 });
 /// and for etcd no longer than its fault and this.
 const ETCD_PAUSE_MAX: Duration = Duration::from_secs(15);
 /// All answer again within this time after a round.
