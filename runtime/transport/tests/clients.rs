@@ -267,6 +267,7 @@ fn clients_that_wait_for_memory_of_the_server_go_on_when_there_is_some() {
     assert_eq!(sum.load(SeqCst), 3);
     let took = start.elapsed();
     assert!(took > Duration::from_secs(7), "one at a time fits into the memory: {took:?}");
+}
 
 /// The window in which a server may answer is over before the answer of its first client is there.
 fn answer_late(then: impl FnOnce(Context) + Send + 'static) -> (Result<u64, Undelivered>, u64) {
