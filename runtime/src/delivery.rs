@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::identity::{AccessRefused, ClientIdentity};
 use crate::ids::NodeId;
 use crate::protocol::Undelivered as Error;
 
@@ -44,6 +45,11 @@ crate::record! {
 }
 
 impl DeliveryTarget {
+    /// Is `client` the one that gets the bytes?
+    pub fn admit(&self, client: &ClientIdentity) -> Result<(), AccessRefused> {
+        client.owns(self.client)
+    }
+
     /// Where the client is let in at `process`.
     pub fn port(&self, process: u32) -> Option<NodeId> {
         let port = self.ports.iter().find(|port| port.process == process)?;
@@ -88,14 +94,45 @@ crate::record! {
     }
 }
 
+crate::record! {
+    /// Blocks of one stripe that go to a client.
+    pub struct BlocksToSend {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte of the blocks within the stripe.
+        offset: u32,
+        /// The CRC-32C of each block.
+        expect: Vec<u32>,
+        /// Bytes of the blocks before those that are sent.
+        skip: u32,
+        /// Bytes that are sent.
+        keep: u32,
+        /// Their place in the transfer.
+        at: u64,
+    }
+}
+
+/// Parts that one [`SendBlocks`] names, at most.
+pub const SEND_PARTS_MAX: usize = 4096;
+
 crate::protocol! {
-    /// What a process sends to its own clients for another one.
+    /// What a process sends to its own clients for another one. A table of its own, so that its
+    /// requests never wait behind those of the table whose locks their senders hold.
     Delivery id 5 version 1;
 
-    /// Send these bytes to a client of this process. False if it has no link with room for them.
+    /// Send these bytes to a client of this process, at the node where it is let in. False if it
+    /// has no link with room for them.
     1 Bulk Deliver {
         destination: Destination,
         parts: Vec<PlacedBytes>,
+    } -> bool, by caller, retry never, from servers, during recovery;
+
+    /// Send what the caches of this process have, at any of its file-system nodes. False if it
+    /// cannot be sent now. The asker holds the locks under which the blocks are read.
+    2 Bulk SendBlocks {
+        destination: Destination,
+        /// At most [`SEND_PARTS_MAX`].
+        parts: Vec<BlocksToSend>,
     } -> bool, by caller, retry never, from servers, during recovery;
 }
 
@@ -113,8 +150,10 @@ pub struct Transfers {
 struct TransferTable {
     /// How many processes there are.
     processes: usize,
-    /// The processes to which there is a link.
-    ports: BTreeMap<u32, u32>,
+    /// The processes to which there is a link: the node that lets the client in, and the number of
+    /// the link.
+    ports: BTreeMap<u32, (u32, u64)>,
+    last_link: u64,
     last: u64,
     waiting: BTreeMap<u64, Weak<PendingTransfer>>,
 }
@@ -141,7 +180,7 @@ struct ReceivedParts {
     /// By execution and place.
     parts: BTreeMap<(u64, u64), Bytes>,
     bytes: u64,
-    /// A link has ended, and with it what was on its way.
+    /// Something that was sent will not come: a link has ended, or it was too much.
     is_cut: bool,
 }
 
@@ -159,18 +198,21 @@ impl Transfers {
         lock(&self.table).processes = processes;
     }
 
-    /// There is a link to `process`, which lets the client in at `node`.
-    pub fn link_up(&self, process: u32, node: NodeId) {
-        lock(&self.table).ports.insert(process, node.0);
+    /// There is a link to `process`, which lets the client in at `node`. Returns its number.
+    pub fn link_up(&self, process: u32, node: NodeId) -> u64 {
+        let mut table = lock(&self.table);
+        table.last_link += 1;
+        let link = table.last_link;
+        table.ports.insert(process, (node.0, link));
+        link
     }
 
-    /// The link to `process` has ended.
-    pub fn link_down(&self, process: u32) {
+    /// The link of this number has ended.
+    pub fn link_down(&self, link: u64) {
         let mut table = lock(&self.table);
-        table.ports.remove(&process);
+        table.ports.retain(|_, port| port.1 != link);
         for transfer in table.waiting.values().filter_map(Weak::upgrade) {
-            lock(&transfer.came).is_cut = true;
-            transfer.changed.notify_waiters();
+            transfer.cut();
         }
     }
 
@@ -188,7 +230,7 @@ impl Transfers {
         if table.ports.len() < 2 {
             return None;
         }
-        let of = |(&process, &node): (&u32, &u32)| PortAddress { process, node };
+        let of = |(&process, &(node, _)): (&u32, &(u32, u64))| PortAddress { process, node };
         let ports = table.ports.iter().take(PORTS_MAX).map(of).collect();
         table.last += 1;
         let number = table.last;
@@ -202,18 +244,34 @@ impl Transfers {
     pub fn receive(&self, transfer: u64, execution: u64, parts: Vec<PlacedBytes>) {
         let waiting = lock(&self.table).waiting.get(&transfer).and_then(Weak::upgrade);
         let Some(state) = waiting else { return };
+        let length: u64 = parts.iter().map(|part| part.data.len() as u64).sum();
+        let fits = |part: &PlacedBytes| {
+            let end = part.at.checked_add(part.data.len() as u64);
+            !part.data.is_empty() && end.is_some_and(|end| end <= state.length)
+        };
         let mut came = lock(&state.came);
+        // Each part keeps all of the frame in memory.
+        came.bytes += length;
+        if came.bytes > EXECUTIONS_MAX * state.length || !parts.iter().all(fits) {
+            drop(came);
+            return state.cut();
+        }
         for PlacedBytes { at, data } in parts {
-            let length = data.len() as u64;
-            let fits = at.checked_add(length).is_some_and(|end| end <= state.length);
-            if fits && came.bytes + length <= EXECUTIONS_MAX * state.length {
-                came.bytes += length;
-                // A copy of a message never replaces what came first.
-                came.parts.entry((execution, at)).or_insert(data);
-            }
+            // A copy of a message never replaces what came first.
+            came.parts.entry((execution, at)).or_insert(data);
         }
         drop(came);
         state.changed.notify_waiters();
+    }
+}
+
+impl PendingTransfer {
+    /// Something was dropped that is not sent again.
+    fn cut(&self) {
+        let mut came = lock(&self.came);
+        came.is_cut = true;
+        drop(came);
+        self.changed.notify_waiters();
     }
 }
 
@@ -280,6 +338,7 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
+    use crate::wire::{Encoder, Wire as _};
 
     fn part(at: u64, data: &'static [u8]) -> PlacedBytes {
         PlacedBytes { at, data: Bytes::from_static(data) }
@@ -316,7 +375,7 @@ mod tests {
         let transfer = transfers.begin(8).unwrap();
         let mut taking = Box::pin(transfer.take(1, &WHOLE));
         assert!(taking.as_mut().now_or_never().is_none());
-        transfers.link_down(2);
+        transfers.link_down(transfers.link_up(2, NodeId::application(9)));
         assert_eq!(taking.as_mut().now_or_never(), Some(None));
         drop(taking);
         transfers.receive(transfer.number, 1, vec![part(2, b"here")]);
@@ -324,15 +383,47 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_make_a_client_hold_more_than_it_asked_for() {
+    fn a_server_cannot_make_a_client_hold_more_than_it_asked_for_and_the_client_reads_again() {
+        for parts in [vec![part(6, b"long")], vec![part(u64::MAX, b"x")], vec![part(0, b"")]] {
+            let transfers = two_links();
+            let transfer = transfers.begin(8).unwrap();
+            transfers.receive(transfer.number, 1, parts);
+            assert_eq!(transfer.take(1, &WHOLE).now_or_never(), Some(None));
+        }
         let transfers = two_links();
         let transfer = transfers.begin(8).unwrap();
-        transfers.receive(transfer.number, 1, vec![part(6, b"long"), part(u64::MAX, b"x")]);
         for execution in 0..100 {
             transfers.receive(transfer.number, execution, vec![part(0, b"12345678")]);
         }
-        assert_eq!(lock(&transfer.state.came).bytes, 32);
+        assert_eq!(lock(&transfer.state.came).parts.len(), EXECUTIONS_MAX as usize);
+        assert_eq!(transfer.take(50, &WHOLE).now_or_never(), Some(None), "it was dropped");
         drop(transfer);
         assert!(lock(&transfers.table).waiting.is_empty());
+    }
+
+    #[test]
+    fn requests_have_the_agreed_bytes() {
+        let destination = Destination { port: 6, client: 4, transfer: 5, execution: 7 };
+        let (expect, skip, keep) = (vec![0x0a], 2, 3);
+        let block = BlocksToSend { stripe: 1, offset: 4096, expect, skip, keep, at: 8 };
+        let mut out = Encoder::new();
+        Request::from(SendBlocks { destination, parts: vec![block] }).put(&mut out);
+        let head: Vec<String> = out.finish().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = concat!(
+            "0206000000040000000000000005000000000000000700000000000000",
+            "01000000",
+            "010000000000000000100000010000000a00000002000000030000000800000000000000"
+        );
+        assert_eq!(head.concat(), expected);
+    }
+
+    #[test]
+    fn a_link_that_ends_late_leaves_its_successor() {
+        let transfers = two_links();
+        let (earlier, node) =
+            (transfers.link_up(2, NodeId::application(9)), NodeId::application(9));
+        transfers.link_up(2, node);
+        transfers.link_down(earlier);
+        assert!(transfers.begin(8).is_some());
     }
 }

@@ -634,7 +634,7 @@ macro_rules! protocol_row {
     (admit any call $request:ident $client:ident) => { $client.owns($request.call.client)? };
     (admit any client $request:ident $client:ident) => { $client.owns($request.client)? };
     (admit any owner $request:ident $client:ident) => { $client.owns($request.owner.client)? };
-    (admit any deliver $request:ident $client:ident) => { $client.owns($request.deliver.client)? };
+    (admit any deliver $request:ident $client:ident) => { $request.deliver.admit($client)? };
     (admit $senders:ident $field:ident $request:ident $client:ident) => {};
     (admit any) => {};
     (admit servers) => { return Err($crate::identity::AccessRefused) };

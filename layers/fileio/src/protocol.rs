@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use runtime::delivery::{DeliveredRange, DeliveryTarget, Destination};
+use runtime::delivery::{DeliveredRange, DeliveryTarget};
 use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
@@ -162,27 +162,6 @@ runtime::record! {
         delivered: Vec<DeliveredRange>,
     }
 }
-
-runtime::record! {
-    /// Blocks of one stripe that go to a client.
-    pub struct BlocksToSend {
-        /// The logical stripe.
-        stripe: u64,
-        /// The first byte of the blocks within the stripe.
-        offset: u32,
-        /// The CRC-32C of each block.
-        expect: Vec<u32>,
-        /// Bytes of the blocks before those that are sent.
-        skip: u32,
-        /// Bytes that are sent.
-        keep: u32,
-        /// Their place in the transfer.
-        at: u64,
-    }
-}
-
-/// Parts that one [`SendBlocks`] names, at most.
-pub const SEND_PARTS_MAX: usize = 4096;
 
 runtime::record! {
     /// What was read of a list.
@@ -641,14 +620,6 @@ runtime::protocol! {
         length: u32,
         deliver: DeliveryTarget,
     } -> DirectData, by inode(file.ino), retry idempotent, from any, after recovery;
-
-    /// Send what the caches of this process have to a client of this process. False if it cannot be
-    /// sent now. The asker holds the locks under which the blocks are read.
-    42 Control SendBlocks {
-        destination: Destination,
-        /// At most [`SEND_PARTS_MAX`].
-        parts: Vec<BlocksToSend>,
-    } -> bool, by caller, retry never, from servers, during recovery;
 }
 
 runtime::choice! {

@@ -4,14 +4,13 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Append, Appended, Attributes, BlocksToSend, ByteRange, CallId, CloseHandle, Commit,
-    Credentials, DirectData, Error, FileLock, Handle, ListData, Lock, LockKind, LockOwner,
-    LockResult, Name, Open, OpenHandle, OpenedFile, PunchHole, Read, ReadData, ReadDirect,
-    ReadList, Regions, Remove, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek,
-    SeekTarget, SendBlocks, SetXattr, Time, Unlock, WccAttr, Write, WriteList, WriteResult,
-    XattrMode, XattrName,
+    Append, Appended, Attributes, ByteRange, CallId, CloseHandle, Commit, Credentials, DirectData,
+    Error, FileLock, Handle, ListData, Lock, LockKind, LockOwner, LockResult, Name, Open,
+    OpenHandle, OpenedFile, PunchHole, Read, ReadData, ReadDirect, ReadList, Regions, Remove,
+    Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SeekTarget, SetXattr, Time,
+    Unlock, WccAttr, Write, WriteList, WriteResult, XattrMode, XattrName,
 };
-use runtime::delivery::{DeliveredRange, DeliveryTarget, Destination, PortAddress};
+use runtime::delivery::{DeliveredRange, DeliveryTarget, PortAddress};
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
 
@@ -154,16 +153,6 @@ fn requests_of_delivery_have_the_agreed_bytes() {
     let read = ReadDirect { who: who(), file: FILE, offset: 16, length: 255, deliver };
     let expected = format!("29{WHO_BYTES}{FILE_BYTES}1000000000000000ff000000{target_bytes}");
     assert_eq!(form(&Request::from(read)), (expected, Vec::new()));
-    let destination = Destination { port: 6, client: 4, transfer: 5, execution: 7 };
-    let block =
-        BlocksToSend { stripe: 1, offset: 4096, expect: vec![0x0a], skip: 2, keep: 3, at: 8 };
-    let expected = concat!(
-        "2a06000000040000000000000005000000000000000700000000000000",
-        "01000000",
-        "010000000000000000100000010000000a00000002000000030000000800000000000000"
-    );
-    let send = SendBlocks { destination, parts: vec![block] };
-    assert_eq!(form(&Request::from(send)), (expected.to_owned(), Vec::new()));
 }
 
 #[test]

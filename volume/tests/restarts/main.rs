@@ -12,6 +12,7 @@ mod readahead;
 mod remote_locks;
 mod replies;
 mod returned;
+mod rights;
 mod space;
 mod syncs;
 mod tree;

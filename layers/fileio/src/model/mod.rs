@@ -178,7 +178,6 @@ impl Model {
                     delivered: Vec::new(),
                 }))
             }
-            Request::SendBlocks(_) => Reply::SendBlocks(Ok(false)),
             Request::Write(r) => Reply::Write(
                 state.inode_mut(&r.file).and_then(|inode| inode.write(r, free_bytes, now)),
             ),

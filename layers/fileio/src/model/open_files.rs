@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use meta::attributes::access;
 use runtime::protocol::Undelivered;
 
 use super::state::{ModelState, permit};
@@ -97,7 +98,7 @@ impl ModelOpenFiles {
 impl ModelState {
     pub(super) fn open_handle(&mut self, r: &OpenHandle) -> Result<OpenedFile, Error> {
         let attributes = self.attributes(&r.file)?;
-        let lists = attributes.kind == (Kind::Directory {}) && r.access != 0;
+        let lists = attributes.kind == (Kind::Directory {}) && r.access == access::READ;
         if attributes.kind != (Kind::File {}) && !lists {
             return Ok(OpenedFile { attributes, lease: 0 });
         }

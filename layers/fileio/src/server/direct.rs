@@ -2,15 +2,19 @@
 //! through the node of the file. It holds its locks until they are sent.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use bytes::Bytes;
-use futures::future::{join, join_all, try_join_all};
-use runtime::NodeId;
-use runtime::delivery::{Deliver, DeliveredRange, DeliveryTarget, Destination, PlacedBytes};
-use runtime::{NodeKind, Undelivered};
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join, join_all, try_join_all};
+use runtime::delivery::{
+    BlocksToSend, Deliver, DeliveredRange, Delivery, DeliveryTarget, Destination, PlacedBytes,
+    Reply, Request, SEND_PARTS_MAX, SendBlocks,
+};
+use runtime::{Caller, NodeId, NodeKind, Server, Undelivered};
 
 use super::content::{BlockSource, ContentAccess, RangeData};
-use crate::protocol::{BlocksToSend, Error, SEND_PARTS_MAX, SendBlocks};
+use crate::protocol::Error;
 
 /// Less than this from one process goes through the node of the file: a message of its own to the
 /// client would cost more.
@@ -139,30 +143,43 @@ fn assemble(sources: &[BlockSource<'_>], mut taken: BTreeMap<usize, Bytes>) -> R
     read
 }
 
-/// Answers [`SendBlocks`].
-pub(super) async fn send_blocks(
-    content: &ContentAccess,
-    request: SendBlocks,
-) -> Result<bool, Error> {
-    let SendBlocks { destination, parts } = request;
-    let port = NodeId(destination.port);
-    if parts.len() > SEND_PARTS_MAX || !matches!(port.kind(), NodeKind::Application(_)) {
-        return Err(Error::Invalid {});
-    }
-    let reads = parts.into_iter().map(|part| {
-        let BlocksToSend { stripe, offset, expect, skip, keep, at } = part;
-        let length = (expect.len() as u32).saturating_mul(BLOCK);
-        let reading = content.stripes.read(stripe, offset, length, expect);
+/// Sends what the caches of this process have to clients of this process.
+pub(super) struct BlockSender(pub(super) Rc<ContentAccess>);
+
+impl Server<Delivery> for BlockSender {
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         async move {
-            let (first, bytes) = (skip as usize, reading.await?);
-            let fits = skip.checked_add(keep).is_some_and(|end| end as usize <= bytes.len());
-            if !fits {
-                return Err(Error::from(Undelivered::ProtocolMismatch));
+            match request {
+                Request::SendBlocks(request) if !caller.is_client() => {
+                    Reply::SendBlocks(Ok(self.send(request).await.unwrap_or(false)))
+                }
+                _ => Undelivered::Refused.into(),
             }
-            Ok(PlacedBytes { at, data: bytes.slice(first..first + keep as usize) })
         }
-    });
-    let parts = try_join_all(reads).await?;
-    let delivered = content.context().spawn(port, Deliver { destination, parts }).await;
-    Ok(delivered.unwrap_or(false))
+        .boxed_local()
+    }
+}
+
+impl BlockSender {
+    async fn send(&self, request: SendBlocks) -> Result<bool, Error> {
+        let SendBlocks { destination, parts } = request;
+        let port = NodeId(destination.port);
+        if parts.len() > SEND_PARTS_MAX || !matches!(port.kind(), NodeKind::Application(_)) {
+            return Err(Error::Invalid {});
+        }
+        let reads = parts.into_iter().map(|part| {
+            let BlocksToSend { stripe, offset, expect, skip, keep, at } = part;
+            let length = (expect.len() as u32).saturating_mul(BLOCK);
+            let reading = self.0.stripes.read(stripe, offset, length, expect);
+            async move {
+                let (first, bytes) = (skip as usize, reading.await?);
+                let end = skip.checked_add(keep).map(|end| end as usize);
+                let end = end.filter(|end| *end <= bytes.len());
+                let end = end.ok_or(Error::from(Undelivered::ProtocolMismatch))?;
+                Ok::<_, Error>(PlacedBytes { at, data: bytes.slice(first..end) })
+            }
+        });
+        let parts = try_join_all(reads).await?;
+        Ok(self.0.context().spawn(port, Deliver { destination, parts }).await?)
+    }
 }

@@ -54,6 +54,7 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use meta::protocol::{GetDirty, ListUntrimmed};
 use meta::{FileInformation, SharedAttrCache};
+use runtime::delivery::Delivery;
 use runtime::{Caller, Context, RequestInfo as _, Senders, Server, Undelivered};
 
 pub use self::hand_over::{ClientHandover, FilesHandover};
@@ -64,6 +65,7 @@ use self::base::MetadataAccess;
 use self::calls::CallTable;
 use self::commit::FileCommits;
 use self::content::ContentAccess;
+use self::direct::BlockSender;
 use self::list::{ListReader, ListWriter};
 use self::names::Names;
 use self::open_files::OpenFiles;
@@ -76,8 +78,8 @@ use crate::protocol::{
     Allocate, Append, CloseHandle, Commit, Create, Error, FileIo, Flush, GetAttributes, GetSpace,
     GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
     PunchHole, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory,
-    RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SendBlocks,
-    SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteList,
+    RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SetAttributes,
+    SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteList,
 };
 
 /// How often a node looks for files to commit.
@@ -163,7 +165,6 @@ runtime::handlers! { FileServer;
     ReadLink => |server, _, request| server.attributes.read_link(&request).await;
     Read => |server, _, request| server.reader.read(request).await;
     ReadDirect => |server, _, request| server.reader.read_direct(request).await;
-    SendBlocks => |server, _, request| server.reader.send_blocks(request).await;
     ReadList => |server, _, request| server.list_reader.read_list(request).await;
     Write => |server, _, request| server.writer.write(request).await;
     WriteList => |server, _, request| server.list_writer.write_list(request).await;
@@ -223,6 +224,7 @@ impl FileServer {
             commits,
             open_files,
         });
+        server.base.context.serve::<Delivery>(Rc::new(BlockSender(file_content)));
         server.start_tasks();
         server
     }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use meta::attributes::access;
 use meta::protocol::{self as metadata, EndGrace, GraceBelow};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
@@ -47,18 +48,21 @@ impl OpenFiles {
         let Handle { ino, generation } = file;
         let inode = self.base.meta_here(metadata::OpenHandle { ino, generation }).await?;
         let attributes = inode.attributes;
-        let lists = attributes.kind == (Kind::Directory {}) && access != 0;
+        // To list it: who may search a directory may not.
+        let lists = attributes.kind == (Kind::Directory {}) && access == access::READ;
         if attributes.kind != (Kind::File {}) && !lists {
             return Ok(OpenedFile { attributes, lease: 0 });
         }
+        // Before the open is noted: it may be a second one of this client.
+        let has_room = access == 0 || self.base.rights.has_room(file, &who, call.client);
         let noted = if !attributes.permits(&who, access) {
             Err(Error::AccessDenied {})
-        } else if !self.leases.note(call, lease, ino) {
-            Err(Undelivered::Busy.into())
-        } else if access != 0 && !self.base.rights.grant(file, &who, call.client, access) {
-            self.close_for(call, ino);
+        } else if !has_room || !self.leases.note(call, lease, ino) {
             Err(Undelivered::Busy.into())
         } else {
+            if access != 0 {
+                self.base.rights.grant(file, &who, call.client, access);
+            }
             Ok(OpenedFile { attributes, lease })
         };
         if noted.is_err() {

@@ -9,11 +9,9 @@ use runtime::delivery::{DeliveryTarget, PORTS_MAX};
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::{ContentAccess, RangeData, block_sources};
-use super::direct::{ReadDelivery, send_blocks};
+use super::direct::ReadDelivery;
 use super::readahead::ReadAhead;
-use crate::protocol::{
-    Attributes, DirectData, Error, Read, ReadData, ReadDirect, SendBlocks, TRANSFER_MAX,
-};
+use crate::protocol::{Attributes, DirectData, Error, Read, ReadData, ReadDirect, TRANSFER_MAX};
 use crate::rules;
 
 /// Answers [`Read`] and [`ReadDirect`].
@@ -76,11 +74,6 @@ impl FileReader {
             return Err(Error::Invalid {});
         }
         self.read_with(&Read { who, file, offset, length }, Some(&deliver)).await
-    }
-
-    /// Answers [`SendBlocks`].
-    pub(super) async fn send_blocks(&self, request: SendBlocks) -> Result<bool, Error> {
-        send_blocks(&self.content, request).await
     }
 
     async fn read_with(

@@ -24,25 +24,22 @@ pub(super) struct OpenRights {
 }
 
 impl OpenRights {
-    /// Grants what the mode permits now. False if there are too many.
-    pub(super) fn grant(
-        &self,
-        file: Handle,
-        who: &Credentials,
-        client: u64,
-        permitted: u32,
-    ) -> bool {
+    /// Can this user be granted something through this client?
+    pub(super) fn has_room(&self, file: Handle, who: &Credentials, client: u64) -> bool {
+        let granted = self.granted.borrow();
+        self.count.get() < RIGHTS_MAX
+            || granted.get(&(file, who.uid)).is_some_and(|all| all.contains_key(&client))
+    }
+
+    /// Grants what the mode permits now.
+    pub(super) fn grant(&self, file: Handle, who: &Credentials, client: u64, permitted: u32) {
         // Who may execute may read.
         let runs = permitted & access::EXECUTE != 0;
         let permitted = if runs { permitted | access::READ } else { permitted };
         let mut granted = self.granted.borrow_mut();
         let known = granted.get(&(file, who.uid)).is_some_and(|all| all.contains_key(&client));
-        if !known && self.count.get() >= RIGHTS_MAX {
-            return false;
-        }
         self.count.set(self.count.get() + usize::from(!known));
         *granted.entry((file, who.uid)).or_default().entry(client).or_default() |= permitted;
-        true
     }
 
     /// Has the user the file open for this?
@@ -105,9 +102,9 @@ mod tests {
         let attributes =
             Attributes { ino: 5, generation: 2, ..Attributes::sample(&mut Rng::new(1)) };
         for client in [8, 9] {
-            assert!(rights.grant(file, &who(1), client, access::READ));
+            rights.grant(file, &who(1), client, access::READ);
         }
-        assert!(rights.grant(file, &who(2), 9, access::EXECUTE));
+        rights.grant(file, &who(2), 9, access::EXECUTE);
         assert!(rights.has(&who(1), &attributes, access::READ));
         assert!(rights.has(&who(2), &attributes, access::READ), "who may execute may read");
         assert!(!rights.has(&who(1), &attributes, access::WRITE));

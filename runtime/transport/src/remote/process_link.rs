@@ -20,8 +20,8 @@ use runtime::wire::{Decoder, Wire, from_bytes};
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
 use crate::frame::{
-    ClientProcess, DeliveredBytes, FrameHeader, FrameReader, LinkFrame, frame_of, kind, pack,
-    request,
+    ClientProcess, DeliveredBytes, FrameHeader, FrameReader, LinkFrame, frame_of, garbled, kind,
+    pack, request,
 };
 
 /// Calls of one link that have no answer yet, at most; further ones wait here.
@@ -302,9 +302,11 @@ impl ProcessLink {
             self.quiet_since.set(self.volume.environment.now());
             self.down_since.set(None);
             let transfers = &self.volume.state.transfers;
-            transfers.link_up(contact.welcome.process, NodeId(contact.welcome.port));
+            let welcome = &contact.welcome;
+            let link = transfers.link_up(welcome.process, NodeId(welcome.port));
+            self.is_wanted.set(false);
             let ended = self.talk(contact).await;
-            transfers.link_down(self.process);
+            transfers.link_down(link);
             self.is_up.set(false);
             tracing::debug!(process = self.process, "a link has ended: {ended:?}");
             let open = self.open.borrow().keys().copied().collect();
@@ -339,7 +341,9 @@ impl ProcessLink {
         }
         tracing::debug!(process = self.process, %error, "no link");
         if error.kind() == io::ErrorKind::PermissionDenied {
-            tracing::warn!(process = self.process, "this client is refused: {error}");
+            if !self.is_idle() {
+                tracing::warn!(process = self.process, "this client is refused: {error}");
+            }
             self.again.take();
             for call in self.waiting.take() {
                 call.fail(Undelivered::Refused);
@@ -395,11 +399,13 @@ impl ProcessLink {
                 }
                 kind::DELIVERY => {
                     self.has_delivered.set(true);
+                    self.answered.set(self.answered.get() + 1);
                     let mut content = Decoder::new(&frame.head, frame.bulk.clone());
-                    if let Ok(DeliveredBytes { execution, parts }) = Wire::take(&mut content) {
-                        let transfer = frame.header.call_id;
-                        self.volume.state.transfers.receive(transfer, execution, parts);
-                    }
+                    let bytes = DeliveredBytes::take(&mut content).map_err(garbled)?;
+                    content.finish().map_err(garbled)?;
+                    let DeliveredBytes { execution, parts } = bytes;
+                    let transfer = frame.header.call_id;
+                    self.volume.state.transfers.receive(transfer, execution, parts);
                 }
                 _ => {}
             }

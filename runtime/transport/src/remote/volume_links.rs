@@ -350,7 +350,8 @@ impl VolumeLinks {
             if link.is_worth_looking(now) {
                 self.look_for_map();
             }
-            let Some(down) = link.down_for(now) else { continue };
+            // Nothing waits for one that only was to deliver.
+            let Some(down) = link.down_for(now).filter(|_| !link.is_idle()) else { continue };
             is_stuck = true;
             if down >= REPORT_AFTER && link.is_worth_reporting(down) {
                 let (process, seconds) = (link.process(), down.as_secs());
