@@ -130,6 +130,11 @@ impl EngineStore {
     pub fn end_of(&self, key: &str) -> Option<Duration> {
         self.records.borrow().end_of(key)
     }
+
+    /// A record as it is now, for those who judge.
+    pub fn record(&self, key: &str) -> Option<Record> {
+        self.records.borrow().get(key)
+    }
 }
 
 struct EngineServer {

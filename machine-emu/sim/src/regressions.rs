@@ -59,4 +59,26 @@ pub const REGRESSIONS: &[RegressionCase] = &[
     regression(Workload::Nfs4, 52_007_084, "a removal that was done was to be asked again"),
     regression(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
     regression(Workload::Nfs, 5000, "a directory had the times of an earlier state after a crash"),
+    regression(
+        Workload::Members,
+        500_393,
+        "a process waited for the lease of a record that it had published and not read back",
+    ),
+    RegressionCase {
+        workload: Workload::Members,
+        seed: 1_471_323_409,
+        schedule: Some(FROZEN_AT_A_BEGINNING),
+        what: "a process that was frozen while it began a node never served it",
+    },
 ];
+
+/// Process 6 is frozen just after it was told to serve its nodes.
+const FROZEN_AT_A_BEGINNING: &str = "\
+round 1     at 533208 us: freeze node=fs:5 for_us=8289046
+round 1     at 706751 us: cut-link from=disk:0 to=fs:3
+round 1     at 706751 us: cut-link from=disk:0 to=fs:4
+round 1     at 1967388 us: restart node=fs:2 for_us=4500498 keeps_power=true
+round 1     at 2143585 us: cut-link from=fs:0 to=disk:0
+round 1     at 2143585 us: cut-link from=disk:0 to=fs:1
+round 1     at 8108192 us: end
+";

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cluster::membership::{NodeMap, ProcessId};
+use cluster::membership::{MemberRecord, NodeMap, ProcessId};
 use machine_emu::{EngineStore, World};
 use runtime::{Epoch, NodeId};
 
@@ -14,6 +14,10 @@ pub(super) const ENGINE: NodeId = NodeId::disk(0);
 /// A process answers no longer than this after its record is gone: the answer window by a clock
 /// that is 2 % slow, and the time until the process was seen to have the record last.
 const ANSWERED_MAX: Duration = Duration::from_millis(2_600);
+
+fn member_key(process: ProcessId) -> String {
+    format!("cluster/members/{:010}", process.0)
+}
 
 /// One incarnation of a process: it ends when the process dies, and when it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,9 +74,24 @@ impl ServiceOracle {
     /// down.
     fn is_leased(&self, process: ProcessId) -> Option<bool> {
         // The engine's clock begins anew with the engine, and leases with it.
-        let end = self.store.end_of(&format!("cluster/members/{:010}", process.0));
+        let end = self.store.end_of(&member_key(process));
         let now = self.world.is_alive(ENGINE).then(|| self.world.context(ENGINE).now())?;
         Some(end.is_some_and(|end| end > now))
+    }
+
+    /// The life that the record of `process` names.
+    pub(super) fn said(&self, process: ProcessId) -> Option<u64> {
+        let record = self.store.record(&member_key(process))?;
+        MemberRecord::from_record(&record.value).ok().map(|member| member.incarnation)
+    }
+
+    /// Whether the record of `process` is that of its life in the last map before `epoch`. One that
+    /// tries to return has a record of a life that no map knows yet, by which it holds nothing.
+    fn lives_as_before(&self, process: ProcessId, epoch: Epoch) -> bool {
+        let maps = self.maps.borrow();
+        let known = maps.range(..epoch).next_back().and_then(|(_, map)| map.process(process));
+        let said = self.said(process);
+        said.is_some() && known.is_none_or(|known| said == Some(known.incarnation))
     }
 
     /// `process` does something.
@@ -134,7 +153,8 @@ impl ServiceOracle {
             .filter(|(other, by)| *other == node && by.process != incarnation.process);
         for (_, by) in others {
             assert!(
-                self.is_leased(by.process) != Some(true),
+                self.is_leased(by.process) != Some(true)
+                    || !self.lives_as_before(by.process, epoch),
                 "{incarnation:?} begins to serve {node}, and {by:?} has not settled it"
             );
         }

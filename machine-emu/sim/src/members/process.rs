@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::membership::{Duties, Evidence, Keeper, KeeperEvent, LEASE, ProcessId};
+use cluster::membership::{Duties, Evidence, Keeper, KeeperEvent, LEASE, NodeMap, ProcessId};
 use machine_emu::{SimulatedEngine, World};
 use runtime::{Context, Epoch, NodeId};
 
@@ -29,6 +29,8 @@ pub(super) struct KeeperProcess {
     world: World,
     oracle: Rc<ServiceOracle>,
     keeper: RefCell<Option<Keeper>>,
+    /// The life that its record named when it last started.
+    before: Cell<Option<u64>>,
 }
 
 /// What one incarnation does.
@@ -37,7 +39,9 @@ struct ProcessDuties {
     context: Context,
     oracle: Rc<ServiceOracle>,
     keeper: RefCell<Option<Keeper>>,
-    /// Nodes that are served, or are about to be, in which epoch.
+    /// Nodes that the keeper has given to the process, in which epoch.
+    given: RefCell<BTreeMap<NodeId, Epoch>>,
+    /// Those of them that have begun.
     nodes: RefCell<BTreeMap<NodeId, Epoch>>,
     map_epoch: Cell<Epoch>,
     incarnation: Cell<ProcessIncarnation>,
@@ -45,7 +49,7 @@ struct ProcessDuties {
 
 impl KeeperProcess {
     pub(super) fn new(id: ProcessId, world: World, oracle: Rc<ServiceOracle>) -> Self {
-        Self { id, world, oracle, keeper: RefCell::default() }
+        Self { id, world, oracle, keeper: RefCell::default(), before: Cell::new(None) }
     }
 
     pub(super) fn id(&self) -> ProcessId {
@@ -61,6 +65,13 @@ impl KeeperProcess {
         self.keeper.borrow().is_some()
     }
 
+    /// It has begun a life since it started, and that is the one that the map knows.
+    pub(super) fn has_joined(&self, map: &NodeMap) -> bool {
+        let said = self.oracle.said(self.id);
+        let known = map.process(self.id).map(|known| known.incarnation);
+        self.is_alive() && said.is_some() && said != self.before.get() && said == known
+    }
+
     pub(super) fn kill(&self) {
         self.keeper.take();
         self.oracle.incarnation(self.id);
@@ -72,12 +83,14 @@ impl KeeperProcess {
         if self.is_alive() {
             return;
         }
+        self.before.set(self.oracle.said(self.id));
         let context = self.world.restart(self.node());
         let work = Rc::new(ProcessDuties {
             id: self.id,
             context: context.clone(),
             oracle: self.oracle.clone(),
             keeper: RefCell::default(),
+            given: RefCell::default(),
             nodes: RefCell::default(),
             map_epoch: Cell::new(Epoch(0)),
             incarnation: Cell::new(self.oracle.incarnation(self.id)),
@@ -122,14 +135,17 @@ impl ProcessDuties {
             }
             KeeperEvent::Serve { node, epoch } => {
                 self.oracle.begins(self.incarnation.get(), node, epoch);
+                self.given.borrow_mut().insert(node, epoch);
                 let work = self.clone();
                 self.context.task(async move { work.begin(node, epoch).await });
             }
             KeeperEvent::Stop { node } => {
+                self.given.borrow_mut().remove(&node);
                 self.nodes.borrow_mut().remove(&node);
                 self.flush(node);
             }
             KeeperEvent::Fenced => {
+                self.given.borrow_mut().clear();
                 self.nodes.borrow_mut().clear();
                 self.incarnation.set(self.oracle.incarnation(self.id));
                 let Some(map) = self.keeper.borrow().as_ref().and_then(Keeper::map) else { return };
@@ -168,9 +184,9 @@ impl ProcessDuties {
 
     async fn begin(&self, node: NodeId, epoch: Epoch) {
         self.some_time(BEGIN_MAX_US).await;
-        // It may have been stopped meanwhile.
-        let may = self.keeper.borrow().as_ref().and_then(|keeper| keeper.may_answer(node));
-        if may == Some(epoch) {
+        // It may have been stopped meanwhile. A pause of the process only delays it: the keeper does
+        // not tell again what it has told.
+        if self.given.borrow().get(&node) == Some(&epoch) {
             self.nodes.borrow_mut().insert(node, epoch);
         }
     }

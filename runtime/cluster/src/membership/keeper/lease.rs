@@ -94,6 +94,8 @@ impl Keeper {
         let sent = match self.publish(&key, incarnation, lease).boxed_local().await {
             Ok(Some(sent)) => sent,
             other => {
+                // The record may be there, and the map may name it: it has answered nothing.
+                self.state.past.borrow_mut().insert(incarnation);
                 let _ = self.within(CALL_TIME_MAX, self.engine.revoke(lease)).await;
                 return other.map(|_| None);
             }
