@@ -45,6 +45,8 @@ const TAKEN_OVER_MAX: Duration = Duration::from_secs(5);
 const SERVED_AFTER_MAX: Duration = Duration::from_secs(7);
 /// Moves, sixteen at a time, have ended after this.
 const EVEN_AFTER_MAX: Duration = Duration::from_secs(20);
+/// How often it is noted which processes have their records.
+const LEASES_NOTED_EVERY: Duration = Duration::from_millis(20);
 /// How long a node that moves may be unserved: it is settled, and the map changes twice.
 const GAP_MAX: Duration = Duration::from_millis(1_500);
 
@@ -122,6 +124,7 @@ impl MembersCluster {
         for process in &self.processes {
             process.start();
         }
+        self.watch_leases();
         for round in 1..=plan.rounds {
             let mut drawing = Rng::new(rng.bits());
             let drawn = || faults.draw_round(&mut drawing);
@@ -133,6 +136,19 @@ impl MembersCluster {
         }
         self.kill_one_process(rng).await;
         self.remove_one_process(rng).await;
+    }
+
+    /// Notes all the time which processes have their records.
+    fn watch_leases(&self) {
+        let (context, _) = self.operator();
+        let (watching, oracle) = (context.clone(), self.oracle.clone());
+        let processes: Vec<ProcessId> = self.processes.iter().map(|process| process.id()).collect();
+        context.task(async move {
+            loop {
+                processes.iter().for_each(|process| oracle.note_lease(*process));
+                watching.sleep(LEASES_NOTED_EVERY).await;
+            }
+        });
     }
 
     /// Makes the first map.

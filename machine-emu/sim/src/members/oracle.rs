@@ -36,7 +36,7 @@ pub(super) struct ServiceOracle {
     /// Processes that were assigned a node and have not reported yet that they stopped.
     assigned: RefCell<BTreeSet<(NodeId, ProcessIncarnation)>>,
     incarnations: Cell<u64>,
-    /// When each process last did anything, and when its record was last there as it did.
+    /// When each process last did anything, and when its record was last seen to be there.
     heard: RefCell<BTreeMap<ProcessId, Duration>>,
     leased: RefCell<BTreeMap<ProcessId, Duration>>,
     /// All maps that any process saw.
@@ -96,10 +96,14 @@ impl ServiceOracle {
 
     /// `process` does something.
     pub(super) fn hears(&self, process: ProcessId) {
-        let now = self.world.now();
-        self.heard.borrow_mut().insert(process, now);
+        self.heard.borrow_mut().insert(process, self.world.now());
+        self.note_lease(process);
+    }
+
+    /// To be called often: a process may stand still from the moment when it gets its record.
+    pub(super) fn note_lease(&self, process: ProcessId) {
         if self.is_leased(process) != Some(false) {
-            self.leased.borrow_mut().insert(process, now);
+            self.leased.borrow_mut().insert(process, self.world.now());
         }
     }
 
