@@ -3,6 +3,12 @@
 //! It ends both connections, so TCP's windows do not open over its delay; `window.rs` of the
 //! emulated machine has that.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};

@@ -58,7 +58,7 @@ const FILES_MAX: usize = 256;
 const STRANGER: u32 = 4711;
 
 const KEPT: Content = Content { seed: 1, length: 300_000 };
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+const SILENCE_MAX: Duration = Duration::from_mins(2);
 
 /// Kinds of frames.
 const REQUEST: u8 = 2;
@@ -453,7 +453,7 @@ fn storm(rng: &mut Rng, served: &Served, socket: &Path, tally: &mut Tally, told:
         tally.replies += link.end();
         tally.links += 1;
         tally.memory_max = tally.memory_max.max(served.memory_bytes());
-        if told.elapsed() - told_at > Duration::from_mins(1) {
+        if told.elapsed().saturating_sub(told_at) > Duration::from_mins(1) {
             told_at = told.elapsed();
             println!("{told_at:?}: {tally:?}");
         }

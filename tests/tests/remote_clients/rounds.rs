@@ -170,7 +170,7 @@ enum WriteTarget {
 
 /// An open file.
 enum OpenFile {
-    Native(client::blocking::BlockingFile),
+    Native(Box<client::blocking::BlockingFile>),
     Mount(File),
 }
 
@@ -180,7 +180,7 @@ impl WriteTarget {
             Self::Native(volume) => {
                 let options = OpenOptions::new().read(true).write(true).create_new(true);
                 let open = || volume.open(format!("/{name}"), options);
-                sight.see("a native creation", open).map(OpenFile::Native)
+                sight.see("a native creation", open).map(Box::new).map(OpenFile::Native)
             }
             Self::Mount(point) => {
                 let make = || File::create_new(point.join(name));

@@ -145,7 +145,9 @@ impl MembersCluster {
         let processes: Vec<ProcessId> = self.processes.iter().map(|process| process.id()).collect();
         context.task(async move {
             loop {
-                processes.iter().for_each(|process| oracle.note_lease(*process));
+                for process in &processes {
+                    oracle.note_lease(*process);
+                }
                 watching.sleep(LEASES_NOTED_EVERY).await;
             }
         });

@@ -184,8 +184,8 @@ impl ProcessDuties {
 
     async fn begin(&self, node: NodeId, epoch: Epoch) {
         self.some_time(BEGIN_MAX_US).await;
-        // It may have been stopped meanwhile. A pause of the process only delays it: the keeper does
-        // not tell again what it has told.
+        // It may have been stopped meanwhile. A pause of the process only delays it: the keeper
+        // does not tell again what it has told.
         if self.given.borrow().get(&node) == Some(&epoch) {
             self.nodes.borrow_mut().insert(node, epoch);
         }
