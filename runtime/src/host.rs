@@ -199,6 +199,10 @@ impl Host {
         caller: Caller,
         request: &P::Request,
     ) -> Option<P::Reply> {
+        if host.deadline.is_over() {
+            // Its answer would have to wait, which `begin` does.
+            return None;
+        }
         let reply = Self::try_at_once::<P>(host, caller, request)?;
         // After the work: the process may have stood still at any time before.
         Some(if host.deadline.is_over() { Undelivered::Lost.into() } else { reply })

@@ -146,7 +146,7 @@ impl AheadPlanner {
 
     /// Forgets all transfers, but not what was learnt.
     pub fn discard(&mut self) {
-        self.held.clear();
+        self.drop_if(|_, _| true);
         self.end = u64::MAX;
     }
 

@@ -36,6 +36,15 @@ mod table {
 struct Adder(Context, Arc<AtomicU64>);
 
 impl Server<Sum> for Adder {
+    fn try_now(self: std::rc::Rc<Self>, _: Caller, request: &Request) -> Option<table::Reply> {
+        match *request {
+            Request::Add(Add { number, micros: 0 }) => {
+                Some(table::Reply::Add(Ok(self.1.fetch_add(number, SeqCst) + number)))
+            }
+            _ => None,
+        }
+    }
+
     fn handle(
         self: std::rc::Rc<Self>,
         _: Caller,
@@ -295,4 +304,24 @@ fn an_answer_that_is_too_late_waits_for_the_next_window() {
 fn an_answer_of_a_process_that_has_lost_its_nodes_says_that_they_are_gone() {
     let end = |context: Context| context.answer_until(Duration::ZERO);
     assert_eq!(answer_late(end).0, Err(Undelivered::Gone));
+}
+
+#[test]
+fn a_request_that_comes_from_another_thread_after_the_window_waits_too() {
+    let sum = Arc::<AtomicU64>::default();
+    let (machine, _) = serve(&sum);
+    let over = |context: Context| async move {
+        context.answer_until(context.now() + Duration::from_nanos(1));
+        context.sleep(Duration::from_millis(5)).await;
+    };
+    block_on(machine.on_node(NodeId::fs(0), over)).unwrap();
+    let handle = machine.client_handle();
+    let asked = thread::spawn(move || add(&handle, 1, 0));
+    thread::sleep(Duration::from_millis(100));
+    assert!(!asked.is_finished(), "it was answered outside of the window");
+    let renew = |context: Context| async move {
+        context.answer_until(context.now() + Duration::from_mins(1));
+    };
+    block_on(machine.on_node(NodeId::fs(0), renew)).unwrap();
+    assert_eq!((asked.join().unwrap(), sum.load(SeqCst)), (Ok(1), 1));
 }

@@ -171,6 +171,7 @@ pub(super) async fn answer<P: Protocol>(
         match frame.header.kind {
             kind::REQUEST => {}
             kind::PING => {
+                session.acknowledge(frame.header.epoch);
                 replies.push(pong(ingress, context, &frame.head));
                 continue;
             }

@@ -56,6 +56,8 @@ const LINKS_SHARE: usize = 2;
 const SESSIONS_MAX: usize = 8192;
 /// Bytes of the outcomes of absent sessions, at most.
 const ABSENT_BYTES_MAX: usize = 64 << 20;
+/// A client that has only lost its link is back within this time.
+const RETURN_MAX: Duration = Duration::from_mins(1);
 /// How often absent sessions are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// A session whose client has not come back for this long is forgotten.
@@ -289,7 +291,7 @@ impl ClientIngress {
                 session.absent_since().is_none_or(|since| now.saturating_sub(since) < ABSENT_MAX)
             });
         }
-        sessions.make_room(SESSIONS_MAX, ABSENT_BYTES_MAX);
+        sessions.make_room(now, SESSIONS_MAX, ABSENT_BYTES_MAX);
     }
 
     /// The client has said goodbye.
@@ -310,25 +312,33 @@ struct ClientSessions(BTreeMap<(u64, u128), (Account, Rc<SessionState>)>);
 
 impl ClientSessions {
     /// Forgets absent sessions until there is room for one more and the outcomes of the others are
-    /// not too many. Those of an account that has many do not push out those of another.
-    fn make_room(&mut self, sessions_max: usize, bytes_max: usize) {
+    /// not too many. Those of an account that has many do not push out those of another. For their
+    /// outcomes alone none is forgotten that may only have lost its link: it would send its calls
+    /// again, though they were done.
+    fn make_room(&mut self, now: Duration, sessions_max: usize, bytes_max: usize) {
         loop {
             let absent = self.0.values().filter(|(_, it)| it.absent_since().is_some());
             let bytes: usize = absent.map(|(_, session)| session.kept_bytes()).sum();
-            if self.0.len() < sessions_max && bytes <= bytes_max {
+            let is_full = self.0.len() >= sessions_max;
+            if !is_full && bytes <= bytes_max {
                 return;
             }
-            // By account: how many, and the one that was left first.
+            let is_spared = |since| !is_full && now.saturating_sub(since) < RETURN_MAX;
+            // By account: how many, or their bytes, and the one that was left first.
             let mut absent: BTreeMap<Account, (usize, LeftSession)> = BTreeMap::new();
             for (key, (account, session)) in &self.0 {
                 // Copies of calls that run may still come.
                 let Some(since) = session.absent_since().filter(|_| !session.has_running()) else {
                     continue;
                 };
+                if is_spared(since) {
+                    continue;
+                }
+                let share = if is_full { 1 } else { session.kept_bytes() };
                 let of = absent.entry(*account).or_insert((0, (since, *key)));
-                *of = (of.0 + 1, of.1.min((since, *key)));
+                *of = (of.0 + share, of.1.min((since, *key)));
             }
-            let most = absent.into_values().max_by_key(|(count, _)| *count);
+            let most = absent.into_values().max_by_key(|(share, _)| *share);
             let Some((_, (_, oldest))) = most else { return };
             self.0.remove(&oldest);
         }
@@ -401,7 +411,7 @@ mod tests {
         for number in 0..20 {
             let session = absent(10 + number, 1);
             table.0.insert((2, number.into()), (Some(2), session));
-            table.make_room(10, 1 << 20);
+            table.make_room(Duration::from_hours(1), 10, 1 << 20);
         }
         assert!(table.0.contains_key(&(1, 0)), "it is the oldest one of all");
         assert_eq!(table.0.len(), 9);
@@ -409,7 +419,9 @@ mod tests {
         for number in 20..23 {
             table.0.insert((2, number.into()), (Some(2), absent(10 + number, 400)));
         }
-        table.make_room(100, 2000);
+        table.make_room(Duration::from_secs(40), 100, 2000);
+        assert!(table.0.contains_key(&(2, 22)), "it may only have lost its link");
+        table.make_room(Duration::from_hours(1), 100, 2000);
         assert!(table.0.contains_key(&(1, 0)) && table.0.len() < 5, "{}", table.0.len());
     }
 

@@ -15,7 +15,7 @@ use runtime::mail::Envelope;
 use runtime::net::{Address, StreamWriter};
 use runtime::protocol::Undelivered;
 use runtime::sync::Event;
-use runtime::wire::{Decoder, Wire, from_bytes};
+use runtime::wire::{Decoder, Encoder, Wire, from_bytes};
 
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
@@ -452,7 +452,7 @@ impl ProcessLink {
             }
             if self.is_ping_wanted.replace(false) || now.saturating_sub(pinged) >= PING_INTERVAL {
                 pinged = now;
-                parts.extend(frame_of(kind::PING, &self.volume.epoch()));
+                parts.extend(self.ping_frame());
             }
             if !parts.is_empty() {
                 writer.write(parts).await?;
@@ -462,6 +462,15 @@ impl ProcessLink {
             }
             select(pin!(changed), environment.sleep(PING_INTERVAL)).await;
         }
+    }
+
+    /// Asks for a sign of life, and says which outcomes the process need not keep.
+    fn ping_frame(&self) -> Vec<Bytes> {
+        let first = self.open.borrow().keys().next().copied();
+        let epoch = first.unwrap_or_else(|| self.volume.last_call() + 1);
+        let mut head = Encoder::new();
+        self.volume.epoch().put(&mut head);
+        pack(FrameHeader { kind: kind::PING, epoch, ..FrameHeader::default() }, head)
     }
 
     /// The frames of the calls to be sent now.

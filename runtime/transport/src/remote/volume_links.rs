@@ -160,6 +160,11 @@ impl VolumeLinks {
         self.call.get()
     }
 
+    /// The number of the latest call on any link.
+    pub(super) fn last_call(&self) -> u64 {
+        self.call.get()
+    }
+
     /// Brings a request to its node.
     pub fn send(self: &Rc<Self>, envelope: Envelope) {
         let deadline = self.options.timeout.map(|timeout| self.environment.now() + timeout);
