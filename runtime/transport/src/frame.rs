@@ -320,9 +320,14 @@ pub(super) fn request(envelope: &Envelope, call_id: u64) -> (FrameHeader, Encode
 
 /// A frame that is no request and no reply: its head is `content`.
 pub(super) fn frame_of(kind: u8, content: &impl Wire) -> Vec<Bytes> {
-    let mut head = Encoder::new();
-    content.put(&mut head);
-    pack(FrameHeader { kind, ..FrameHeader::default() }, head)
+    frame_with(FrameHeader { kind, ..FrameHeader::default() }, content)
+}
+
+/// The same, with more in its header.
+pub(super) fn frame_with(header: FrameHeader, content: &impl Wire) -> Vec<Bytes> {
+    let mut message = Encoder::new();
+    content.put(&mut message);
+    pack(header, message)
 }
 
 /// Completes `header` for `message` and returns the pieces to send.

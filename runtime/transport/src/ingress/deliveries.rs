@@ -8,10 +8,9 @@ use runtime::context::Context;
 use runtime::delivery::{Deliver, Delivery, Reply, Request};
 use runtime::host::Server;
 use runtime::protocol::{Caller, Undelivered};
-use runtime::wire::{Encoder, Wire as _};
 
 use super::ClientIngress;
-use crate::frame::{DeliveredBytes, FrameHeader, kind, pack};
+use crate::frame::{DeliveredBytes, FrameHeader, frame_with, kind};
 
 /// While more than this waits on the link of a client it is sent nothing besides replies.
 const WAITING_BYTES_MAX: usize = 16 << 20;
@@ -49,13 +48,9 @@ impl ClientIngress {
         let bytes: usize = parts.iter().map(|part| part.data.len()).sum();
         let frame = || {
             let bytes = DeliveredBytes { execution: destination.execution, parts };
-            let mut head = Encoder::new();
-            bytes.put(&mut head);
             let kind = kind::DELIVERY;
-            pack(
-                FrameHeader { kind, call_id: destination.transfer, ..FrameHeader::default() },
-                head,
-            )
+            let call_id = destination.transfer;
+            frame_with(FrameHeader { kind, call_id, ..FrameHeader::default() }, &bytes)
         };
         let is_sent = session.deliver(frame, WAITING_BYTES_MAX);
         if is_sent {

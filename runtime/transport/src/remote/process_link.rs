@@ -15,13 +15,13 @@ use runtime::mail::Envelope;
 use runtime::net::{Address, StreamWriter};
 use runtime::protocol::Undelivered;
 use runtime::sync::Event;
-use runtime::wire::{Decoder, Encoder, Wire, from_bytes};
+use runtime::wire::{Decoder, Wire, from_bytes};
 
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
 use crate::frame::{
-    ClientProcess, DeliveredBytes, FrameHeader, FrameReader, LinkFrame, frame_of, garbled, kind,
-    pack, request,
+    ClientProcess, DeliveredBytes, FrameHeader, FrameReader, LinkFrame, frame_of, frame_with,
+    garbled, kind, pack, request,
 };
 
 /// Calls of one link that have no answer yet, at most; further ones wait here.
@@ -468,9 +468,8 @@ impl ProcessLink {
     fn ping_frame(&self) -> Vec<Bytes> {
         let first = self.open.borrow().keys().next().copied();
         let epoch = first.unwrap_or_else(|| self.volume.last_call() + 1);
-        let mut head = Encoder::new();
-        self.volume.epoch().put(&mut head);
-        pack(FrameHeader { kind: kind::PING, epoch, ..FrameHeader::default() }, head)
+        let header = FrameHeader { kind: kind::PING, epoch, ..FrameHeader::default() };
+        frame_with(header, &self.volume.epoch())
     }
 
     /// The frames of the calls to be sent now.
