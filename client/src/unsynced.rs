@@ -15,7 +15,7 @@ mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use fileio::protocol::{
 };
 use fileio::regions::Regions;
 use futures::{StreamExt as _, stream};
+use runtime::sync::lock;
 use runtime::{Call, Spawn};
 
 use crate::Change;
@@ -157,10 +158,6 @@ struct UnsyncedFiles {
     tick: u64,
     /// A task commits files that have waited long.
     is_kept: bool,
-}
-
-fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl UnsyncedWrites {

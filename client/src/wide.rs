@@ -20,11 +20,12 @@ mod reader;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use fileio::protocol::{GetAttributes, Handle};
 use runtime::Spawn;
+use runtime::sync::lock;
 
 pub(crate) use self::reader::WideReader;
 use crate::Attributes;
@@ -89,10 +90,6 @@ pub(crate) struct WideSession {
 /// Counts what makes bytes that were read ahead useless.
 #[derive(Debug, Default)]
 struct FileChanges(AtomicU64);
-
-fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl WideSession {
     pub(crate) fn new(mode: WideMode) -> Self {

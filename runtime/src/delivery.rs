@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::identity::{AccessRefused, ClientIdentity};
 use crate::ids::NodeId;
 use crate::protocol::Undelivered as Error;
+use crate::sync::lock;
 
 /// Processes that a client names in one request, at most.
 pub const PORTS_MAX: usize = 256;
@@ -326,10 +327,6 @@ impl ReceivedParts {
         }
         Some(parts)
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

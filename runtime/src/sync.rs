@@ -1,11 +1,18 @@
 //! Waiting within one node: limits, locks by key, events. All first come, first served, none of
-//! them for threads.
+//! them for threads; and [`lock`], which is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+
+/// Locks what threads share, also if one of them has panicked with it: what it holds is whole at
+/// each moment.
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Limits how many run and how many wait.
 #[derive(Debug)]

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use ::fabric::policy::Mechanism;
 
-use super::shared::{ProviderTotal, lock};
+use super::shared::ProviderTotal;
 use super::{Fabrics, Provider};
 use runtime::metrics::{MetricKind, MetricsPage};
+use runtime::sync::lock;
 
 impl Fabrics {
     fn total(&self, provider: Provider) -> ProviderTotal {

@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 
 use super::pair::{FabricPair, PairCommand, PairCounters, Ticket, thread};
 use super::paths::{RequestPath, ServedLink};
-use super::shared::{FabricShared, Peer, lock};
+use super::shared::{FabricShared, Peer};
 use crate::frame::{FabricAnswer, kind, unpack};
+use runtime::sync::lock;
 
 /// After its last work the thread polls this long before it sleeps (ADR 42).
 const AWAKE: Duration = Duration::from_micros(50);

@@ -40,7 +40,8 @@ use self::driver::PairDriver;
 use self::pair::{FabricPair, thread};
 pub(super) use self::serving::Granted;
 pub use self::shared::FabricOptions;
-use self::shared::{FabricShared, Peer, link_options, lock};
+use self::shared::{FabricShared, Peer, link_options};
+use runtime::sync::lock;
 
 /// Pairs of a process, at most: each has a thread. Other processes are asked over links alone.
 const PAIRS_MAX: usize = 64;

@@ -13,8 +13,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use super::paths::{RequestPath, ServedLink};
-use super::shared::{Peer, lock};
+use super::shared::Peer;
 use crate::frame::FabricAnswer;
+use runtime::sync::lock;
 
 pub(super) type Ticket = [u8; TICKET_SIZE];
 

@@ -13,8 +13,9 @@ use runtime::protocol::Undelivered;
 use runtime::wire::{Decoder, Encoder};
 
 use super::pair::{FabricPair, PairCommand};
-use super::shared::{CALLS_MAX, lock};
+use super::shared::CALLS_MAX;
 use crate::frame::{FrameHeader, LinkFrame, kind, pack_apart, request};
+use runtime::sync::lock;
 
 /// Calls without an answer. Dropping one tells its asker that the answer is lost.
 pub(in super::super) type Over = BTreeMap<u64, Box<dyn Message>>;

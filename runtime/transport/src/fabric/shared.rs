@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use runtime::sync::lock;
 use std::time::Duration;
 
 use ::fabric::link::{EndpointOptions, Provider};
@@ -64,10 +66,6 @@ impl ProviderTotals {
     pub(super) fn of(&mut self, provider: Provider) -> &mut ProviderTotal {
         self.0.entry(provider).or_default()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FabricShared {
