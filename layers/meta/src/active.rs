@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::Unsynced;
 
+use crate::attributes::Attributes;
 use crate::chunks::{Difference, difference, subtract};
 use crate::operations::{CallId, CallOutcome};
 use crate::protocol::{AppendRecord, Chunk, ChunkUpdate, CommitMark, Inode, Run};
@@ -23,6 +24,25 @@ pub(crate) struct Uncommitted {
     pub(crate) freed: Vec<Run>,
     /// Where the content is, and the boot IDs with which it was written there.
     pub(crate) written: BTreeSet<Unsynced>,
+}
+
+/// A file as it was when it was sealed: a commit says no more than this, since later writes have no
+/// record yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SealedState {
+    /// The number of the last change that had been installed, and what is missing of earlier ones.
+    pub(crate) mark: CommitMark,
+    /// The length of the file in bytes.
+    pub(crate) size: u64,
+    /// Bytes of its blocks.
+    pub(crate) used_bytes: u64,
+}
+
+impl SealedState {
+    fn of(mark: CommitMark, inode: &Inode) -> Self {
+        let Attributes { size, used_bytes, .. } = inode.attributes;
+        Self { mark, size, used_bytes }
+    }
 }
 
 /// One inode in use.
@@ -51,8 +71,8 @@ pub(crate) struct ActiveInode {
     /// The number of the last change that was installed, whatever became of it, and what is missing
     /// of earlier ones.
     pub(crate) installed: CommitMark,
-    /// The same when it was sealed last.
-    pub(crate) sealed_mark: CommitMark,
+    /// As it was when it was sealed last.
+    pub(crate) sealed_state: SealedState,
     /// Changes up to this number are durable, as far as that is known.
     pub(crate) durable_sequence: u64,
     /// Appends that no record names yet, in the order of their numbers.
@@ -85,7 +105,7 @@ impl ActiveInode {
         Box::new(Self {
             inode: stored.clone(),
             installed: stored.committed,
-            sealed_mark: stored.committed,
+            sealed_state: SealedState::of(stored.committed, &stored),
             durable_sequence: 0,
             appends: Vec::new(),
             stored,
@@ -214,7 +234,7 @@ impl ActiveInode {
         for change in self.sealed.values_mut() {
             change.chunk.seal();
         }
-        self.sealed_mark = self.installed;
+        self.sealed_state = SealedState::of(self.installed, &self.inode);
         dropped
     }
 
@@ -234,6 +254,12 @@ impl ActiveInode {
         let covered = self.appends.iter().take_while(|(number, _)| *number <= sequence);
         let outcome = |append: &AppendRecord| CallOutcome::Appended { offset: append.offset };
         covered.map(|(_, append)| (append.call, outcome(append))).collect()
+    }
+
+    /// Everything that was installed is sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        let is_covered = self.installed.sequence == self.sealed_state.mark.sequence;
+        self.pending.is_empty() && self.sealed.is_empty() && is_covered
     }
 
     /// What is sealed is being committed (with what an earlier commit could not finish). Returns
@@ -262,7 +288,7 @@ impl ActiveInode {
         // What was lost may be sent again, with numbers of its own.
         let lost = self.installed.sequence;
         self.installed = self.stored.committed.next(lost, lost + 1);
-        self.sealed_mark = self.stored.committed;
+        self.sealed_state = SealedState::of(self.stored.committed, &self.stored);
         Some(self.forget_chunks(0))
     }
 

@@ -13,6 +13,7 @@ mod remote_locks;
 mod replies;
 mod returned;
 mod rights;
+mod seals;
 mod space;
 mod syncs;
 mod tree;

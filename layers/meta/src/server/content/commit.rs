@@ -10,10 +10,10 @@ use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
 use super::chunk_records::{RESERVE_CHUNKS_MAX, batch_of, chunks_per_record, first_gone};
-use crate::active::Uncommitted;
+use crate::active::{SealedState, Uncommitted};
 use crate::attributes::WriteResult;
 use crate::keys;
-use crate::protocol::{Error, Inode};
+use crate::protocol::{CommitMark, Error};
 use crate::server::base::NodeBase;
 use crate::server::space::reclaim::{Reclaim, TrimCause};
 use crate::server::verifiers::WriteVerifiers;
@@ -132,26 +132,26 @@ impl Commits {
         // The intent to free what was cut off ends with a commit.
         self.reclaim.finish_cut(ino).await?;
         let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
-        let dropped = self.base.inodes.with(ino, |active| {
-            if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
+        let (dropped, sealed) = self.base.inodes.with(ino, |active| {
+            if active.lost {
+                return Err(Error::LostWrites {});
+            }
+            // In one moment: a later seal is of the next commit.
+            Ok((active.begin_commit(blocks), active.sealed_state))
         })?;
         self.reclaim.discard_and_release(dropped).await?;
-        let (snapshot, changes, sealed_mark) = self.base.inodes.with(ino, |active| {
+        let (changes, committed) = self.base.inodes.with(ino, |active| {
             // What was written since the seal waits for the next commit.
-            if active.pending.is_empty() && active.sealed.is_empty() {
+            if active.is_sealed() {
                 active.dirty_since = None;
             }
             active.is_being_committed = true;
             let changes: Vec<(u64, Uncommitted)> =
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
-            Ok((active.inode.clone(), changes, active.sealed_mark))
+            let is_covered = extent == CommitExtent::Sealed;
+            Ok((changes, if is_covered { sealed.mark } else { active.inode.committed }))
         })?;
-        let mut snapshot = snapshot;
-        let sealed = sealed_mark.sequence;
-        if extent == CommitExtent::Sealed {
-            snapshot.committed = sealed_mark;
-        }
-        let outcome = self.record_changes(ino, (snapshot, sealed), changes, from_reserve).await;
+        let outcome = self.record_changes(ino, (sealed, committed), changes, from_reserve).await;
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
@@ -166,7 +166,7 @@ impl Commits {
     async fn record_changes(
         &self,
         ino: u64,
-        (snapshot, sealed): (Inode, u64),
+        (sealed, committed): (SealedState, CommitMark),
         changes: Vec<(u64, Uncommitted)>,
         from_reserve: bool,
     ) -> Result<Position, Error> {
@@ -202,12 +202,12 @@ impl Commits {
                 // Links, owner and the like may have changed, in records of their own, while
                 // the content became durable.
                 let mut stored = active.inode.clone();
-                stored.attributes.size = snapshot.attributes.size;
-                stored.attributes.used_bytes = snapshot.attributes.used_bytes;
-                stored.committed = snapshot.committed;
+                stored.attributes.size = sealed.size;
+                stored.attributes.used_bytes = sealed.used_bytes;
+                stored.committed = committed;
                 let mut batch = batch_of(ino, last, from_reserve);
                 batch.put(keys::inode(ino), to_bytes(&stored));
-                let appends = active.appends_up_to(sealed);
+                let appends = active.appends_up_to(sealed.mark.sequence);
                 self.base.replies.put_all(&appends, self.base.context.now(), &mut batch);
                 if active.is_past_end {
                     batch.delete(keys::trim_intent(ino));
@@ -225,7 +225,7 @@ impl Commits {
                 active.committed(*index);
             }
             active.is_past_end = false;
-            active.appends.retain(|(number, _)| *number > sealed);
+            active.appends.retain(|(number, _)| *number > sealed.mark.sequence);
             active.inode.committed = stored.committed;
             active.stored = stored;
             active.is_being_committed = false;

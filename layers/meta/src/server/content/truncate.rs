@@ -132,14 +132,17 @@ impl Truncation {
             active.inode.committed = stored.committed;
             active.stored = stored;
             active.note_installed(mark, None);
+            active.sealed_state.size = size;
             if boundary.is_some() {
-                active.sealed_mark = mark;
+                active.sealed_state.mark = mark;
             }
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;
             active.inode.attributes.ctime = time;
-            let used = &mut active.inode.attributes.used_bytes;
-            *used = used_bytes.unwrap_or(*used);
+            if let Some(used_bytes) = used_bytes {
+                active.sealed_state.used_bytes = used_bytes;
+                active.inode.attributes.used_bytes = used_bytes;
+            }
             if let Some((index, cut)) = cut_chunk {
                 active.remember(index, cut.chunk);
             }
