@@ -14,6 +14,7 @@
 //! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates and the clock |
 //! | `progress.rs` | progress bars for long work |
 //! | `session.rs` | the open volumes and the output of one run; `signals.rs` termination signals |
+//! | `waiting.rs` | what a command waits for |
 //! | `completion.rs` | completion scripts and manual pages |
 //! | `watch/` | the status page and metrics over HTTP |
 //! | `rpcbind.rs` | registration of the NFS port with rpcbind |
@@ -38,6 +39,7 @@ mod tests;
 pub mod time;
 mod tree;
 mod volume_path;
+mod waiting;
 mod watch;
 
 use std::ffi::OsString;
@@ -91,6 +93,8 @@ pub fn run_program<P: Commands>(arguments: impl IntoIterator<Item = OsString>) -
     let done = program.run(&mut session);
     // What was done before a failure is kept.
     let finished = session.finish();
+    // A failure is not to be printed behind what was waited for.
+    drop(session);
     match done.and(finished) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => exit::report(P::NAME, &failure),

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
+use crate::waiting::WaitDisplay;
 
 type OpenVolume = dyn Fn(&VolumeAddress) -> Result<Volume, CommandFailure>;
 
@@ -21,6 +22,7 @@ pub struct CommandSession {
     connection: ConnectionArguments,
     /// Those that are open: each only once, since a process has a volume alone.
     volumes: BTreeMap<VolumeAddress, Volume>,
+    waiting: WaitDisplay,
     out: Box<dyn Write>,
     /// The output is a terminal.
     pub terminal: bool,
@@ -43,7 +45,8 @@ impl CommandSession {
 
     fn printing_to(out: impl Write + 'static) -> Self {
         let (connection, volumes) = (ConnectionArguments::default(), BTreeMap::new());
-        Self { open: None, connection, volumes, out: Box::new(out), terminal: false }
+        let waiting = WaitDisplay::default();
+        Self { open: None, connection, volumes, waiting, out: Box::new(out), terminal: false }
     }
 
     /// Volumes are opened as these options say.
@@ -62,11 +65,13 @@ impl CommandSession {
     }
 
     /// Opens the volume at `address` by a connection of its own.
-    pub fn open_again(&self, address: &VolumeAddress) -> Result<Volume, CommandFailure> {
-        match &self.open {
-            Some(open) => open(address),
-            None => Ok(client::volume::connect(address, &self.options(address)?)?),
+    pub fn open_again(&mut self, address: &VolumeAddress) -> Result<Volume, CommandFailure> {
+        if let Some(open) = &self.open {
+            return open(address);
         }
+        let options = self.options(address)?;
+        self.waiting.watch(options.outages.clone());
+        Ok(client::volume::connect(address, &options)?)
     }
 
     /// How the volume at `address` is opened.

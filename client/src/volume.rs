@@ -11,9 +11,9 @@ use runtime::ClientHandle;
 #[cfg(feature = "embedded")]
 use volume::{RunOptions, RunningVolume, VolumeError};
 
-pub use transport::TIMEOUT;
 use transport::tls::{ClientKeyError, ClientKeys};
 use transport::{ClientOptions, ClientSecurity, ServerAddress};
+pub use transport::{Outage, Outages, TIMEOUT};
 
 use crate::Credentials;
 use crate::address::{BadVolumeAddress, VolumeAddress};
@@ -111,7 +111,7 @@ impl OpenCause {
 }
 
 /// How a client connects: as which user, with what to prove it, and how patiently.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The user.
     pub who: Credentials,
@@ -126,6 +126,9 @@ pub struct ConnectOptions {
     /// How it reads over links with delay to servers of other hosts. Through the socket of a server
     /// of this host, [`WideMode::Auto`] is [`WideMode::Off`].
     pub wide: WideMode,
+    /// Where the client shows which server it waits for. Give each client that is opened one of its
+    /// own.
+    pub outages: Outages,
 }
 
 impl ConnectOptions {
@@ -136,7 +139,8 @@ impl ConnectOptions {
         let token = env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let wide = env::var(WIDE_VARIABLE).ok().and_then(|name| WideMode::from_name(&name));
         let wide = wide.unwrap_or_default();
-        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT), wide })
+        let outages = Outages::default();
+        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT), wide, outages })
     }
 
     /// The token file for a volume, if there is one.
@@ -248,7 +252,8 @@ fn client_options(
     let program = env::args_os().next().unwrap_or_default();
     let program = Path::new(&program).file_name().unwrap_or_default();
     let program = format!("{} {}", program.to_string_lossy(), crate::process::id());
-    ClientOptions { volume, program, security, timeout: options.timeout }
+    let outages = options.outages.clone();
+    ClientOptions { volume, program, security, timeout: options.timeout, outages }
 }
 
 /// A token, else the certificate of this host. Without either nothing is protected and no server
@@ -309,8 +314,10 @@ mod tests {
     fn a_token_of_the_caller_goes_before_that_of_the_folder() {
         let token = PathBuf::from("/somewhere/token");
         let who = Credentials::root();
-        let (token_file, wide) = (Some(token.clone()), WideMode::Auto);
-        let options = ConnectOptions { who, token: token_file, keys: None, timeout: None, wide };
+        let wide = WideMode::Auto;
+        let (token_file, outages) = (Some(token.clone()), Outages::default());
+        let options =
+            ConnectOptions { who, token: token_file, keys: None, timeout: None, wide, outages };
         assert_eq!(options.token_file("scratch"), Some(token));
     }
 }

@@ -109,7 +109,8 @@ impl Commands for MdfsProgram {
             MdfsCommand::Check(_) | MdfsCommand::Scrub(_) => "error",
             // What a killed program was waiting for gets no reply, which fuser reports.
             MdfsCommand::Mount(_) => "warn,fuser::reply=error",
-            _ => "warn",
+            // What they wait for they show themselves (`waiting.rs`).
+            _ => "warn,transport::remote::outage=off",
         }
     }
 }

@@ -124,6 +124,13 @@ impl PyVolume {
         self.with(py, blocking::Volume::sync)
     }
 
+    /// The number of the process that requests of this volume wait for, if it is known, and for how
+    /// many seconds they have; none if they wait for none. At least 2 seconds.
+    fn outage(&self) -> Option<(Option<u32>, f64)> {
+        let outage = self.0.options.outages.longest()?;
+        Some((outage.process, outage.lasted.as_secs_f64()))
+    }
+
     /// Opens a file. `how` has the letters r(ead), w(rite), c(reate), x (create new), t(runcate);
     /// `mode` the permission bits of a new file, less those of the umask.
     fn open(&self, py: Python<'_>, path: &[u8], how: &str, mode: u32) -> PyResult<PyFile> {

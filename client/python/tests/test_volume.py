@@ -5,13 +5,19 @@ import io
 import multiprocessing
 import os
 import random
+import signal
 import stat
+import subprocess
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 
 import mdfs
+
+MDFS = os.environ.get("MDFS", "mdfs")
 
 
 def test_names_have_the_words_of_os(volume, home):
@@ -319,3 +325,33 @@ def test_buffered_files_have_lists_past_their_buffer(volume, home):
         assert file.read(1) == b"0" and file.read_list_into([(9, 1), (2, 1)], out) == 2
         assert out.tobytes() == b"yx\0" and file.read(2) == b"1x"
         assert text.buffer.read_ranges([(1, 2), (9, 9)]) == [b"1x", b"y"]
+
+
+def test_a_volume_tells_for_how_long_its_server_is_away(tmp_path):
+    directory = str(tmp_path / "volume")
+    shape = "--disk-nodes 1 --disks-per-node 1 --disk-size 256MiB --nodes 4".split()
+    subprocess.run([MDFS, "format", directory, *shape], check=True, capture_output=True)
+    server = subprocess.Popen([MDFS, "serve", directory], stdout=subprocess.PIPE)
+    try:
+        assert server.stdout.readline()
+        with mdfs.Volume(directory) as volume:
+            assert volume.outage is None
+            server.send_signal(signal.SIGSTOP)
+            with ThreadPoolExecutor() as threads:
+                listing = threads.submit(volume.listdir)
+                _until(lambda: volume.outage is not None)
+                process, seconds = volume.outage
+                assert process is None and seconds >= 2
+                server.send_signal(signal.SIGCONT)
+                assert listing.result(timeout=60) == []
+            _until(lambda: volume.outage is None)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

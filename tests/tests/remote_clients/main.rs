@@ -11,6 +11,7 @@ mod cluster;
 mod restarts;
 mod rounds;
 mod users;
+mod waiting;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

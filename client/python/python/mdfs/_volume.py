@@ -147,6 +147,12 @@ class Volume:
         """Makes everything durable that was done in the volume, by whomever."""
         self._native.sync()
 
+    @property
+    def outage(self) -> tuple[int | None, float] | None:
+        """What requests of other threads wait for, if a server has been away for 2 seconds or more: the
+        number of its process (None if it is not known) and for how many seconds. Else None."""
+        return self._native.outage()
+
     def open(
         self,
         path: Path,

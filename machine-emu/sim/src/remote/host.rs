@@ -15,7 +15,7 @@ use runtime::net::{Address, ByteStream, Listener};
 use runtime::{Context, Credentials, NodeId};
 use transport::{
     ClientEnvironment, ClientMap, ClientOptions, ClientPort, ClientProcess, ClientState,
-    LinkHandle, VolumeLinks,
+    LinkHandle, Outages, VolumeLinks,
 };
 
 use crate::harness::Harness;
@@ -35,21 +35,25 @@ fn address(process: u32) -> String {
 pub(super) async fn serve(harness: &Harness, processes: u32) {
     harness.cluster.world().set_hosts(if processes > 1 { processes } else { 0 });
     for process in 1..=processes {
-        // In the present epoch.
-        let node = NodeId::application(INGRESS + process);
-        let context = harness.cluster.world().restart(node);
-        let listener = context.listen(&Address::Tcp(address(process))).await;
-        let listener =
-            listener.unwrap_or_else(|error| panic!("nothing else listens there: {error}"));
-        let volume = harness.cluster.geometry().volume;
-        let mut port = ClientPort::local(volume, "sim".to_owned(), 0, 0);
-        if processes > 1 {
-            port.process = process;
-            port.map = Box::new(move |context| node_map(context, processes));
-        }
-        let listener = Box::new(LocalListener(listener));
-        context.task(transport::serve::<FileIo>(context.clone(), listener, port));
+        serve_at(harness, process, processes).await;
     }
+}
+
+/// Lets clients in at one of `processes`, from now on.
+pub(super) async fn serve_at(harness: &Harness, process: u32, processes: u32) {
+    // In the present epoch.
+    let node = NodeId::application(INGRESS + process);
+    let context = harness.cluster.world().restart(node);
+    let listener = context.listen(&Address::Tcp(address(process))).await;
+    let listener = listener.unwrap_or_else(|error| panic!("nothing else listens there: {error}"));
+    let volume = harness.cluster.geometry().volume;
+    let mut port = ClientPort::local(volume, "sim".to_owned(), 0, 0);
+    if processes > 1 {
+        port.process = process;
+        port.map = Box::new(move |context| node_map(context, processes));
+    }
+    let listener = Box::new(LocalListener(listener));
+    context.task(transport::serve::<FileIo>(context.clone(), listener, port));
 }
 
 fn node_map(context: &Context, processes: u32) -> ClientMap {
@@ -58,15 +62,25 @@ fn node_map(context: &Context, processes: u32) -> ClientMap {
         incarnation: 1,
         address: address(number),
     });
-    let hosts = (0..context.fs_nodes()).map(|node| node % processes + 1);
+    let hosts = (0..context.fs_nodes()).map(|node| process_of(node, processes));
     ClientMap { processes: all.collect(), hosts: hosts.collect(), ..ClientMap::of_one(context) }
+}
+
+/// The one of `processes` that hosts a file-system node.
+pub(super) fn process_of(node: u32, processes: u32) -> u32 {
+    node % processes + 1
 }
 
 /// The processes at the ports die.
 pub(super) fn end(harness: &Harness, processes: u32) {
     for process in 1..=processes {
-        harness.cluster.world().restart(NodeId::application(INGRESS + process));
+        end_at(harness, process);
     }
+}
+
+/// The process at this port dies.
+pub(super) fn end_at(harness: &Harness, process: u32) {
+    harness.cluster.world().restart(NodeId::application(INGRESS + process));
 }
 
 /// As a socket of the host: the kernel knows the user, which here is a part of the address.
@@ -123,11 +137,21 @@ impl ClientEnvironment for SimulatedHost {
 
 /// The file system as client `number` of the user `uid` has it.
 pub(super) async fn connect(harness: &Harness, number: u32, uid: u32) -> FileSystem<LinkHandle> {
+    connect_showing(harness, number, uid, Outages::default()).await
+}
+
+/// The same; the client shows what it waits for.
+pub(super) async fn connect_showing(
+    harness: &Harness,
+    number: u32,
+    uid: u32,
+    outages: Outages,
+) -> FileSystem<LinkHandle> {
     let context = harness.cluster.application(number);
     let session = u128::from(context.random()) << 64 | u128::from(context.random());
     let world = harness.cluster.world().clone();
     let host = Rc::new(SimulatedHost { world, context, uid, ports: Cell::new(0) });
-    let options = ClientOptions { timeout: None, ..ClientOptions::default() };
+    let options = ClientOptions { timeout: None, outages, ..ClientOptions::default() };
     let state = Arc::new(ClientState::default());
     loop {
         let opened = VolumeLinks::open(

@@ -5,9 +5,11 @@
 //! | --- | --- |
 //! | `mod.rs` | what the clients do, and what must be so |
 //! | `shared_file.rs` | a large file that all of them write and read |
+//! | `outage.rs` | a process that is away, and what its clients say about it |
 //! | `host.rs` | the port of the server, and the hosts of the clients |
 
 mod host;
+mod outage;
 mod shared_file;
 
 use std::cell::{Cell, RefCell};
@@ -30,6 +32,7 @@ use runtime::{CallId, Undelivered};
 use transport::LinkHandle;
 
 use self::host::{FIRST_USER, PROCESSES, connect, credentials};
+use self::outage::Absence;
 use self::shared_file::VersionedFile;
 use crate::harness::{Harness, PowerCut, RoundEnd, WorkResult};
 
@@ -109,6 +112,9 @@ pub(crate) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         }
         let after_crash = ended == RoundEnd::PowerCut;
         harness.within_limit("a check", workload.check(after_crash)).await;
+        let absence = Absence::new(&mut rng);
+        let outage = outage::check(harness, workload.log.get(), processes, absence);
+        harness.within_limit("an outage", outage).await;
     }
 }
 

@@ -18,11 +18,13 @@
 //! | `process_link.rs` | the calls to one process |
 //! | `contact.rs` | how a connection is made and greeted |
 //! | `link_handle.rs` | the same for code on that thread |
+//! | `outage.rs` | what a client waits for, for people |
 //! | `environment.rs` | what all this needs of its host |
 
 mod contact;
 mod environment;
 mod link_handle;
+mod outage;
 mod process_link;
 mod volume_links;
 
@@ -49,6 +51,7 @@ use tokio::time::Instant;
 pub use self::environment::ClientEnvironment;
 use self::environment::TokioEnvironment;
 pub use self::link_handle::LinkHandle;
+pub use self::outage::{OUTAGE_MIN, Outage, Outages};
 pub use self::volume_links::VolumeLinks;
 
 /// Requests of other threads on their way to the thread of the client, at most; past it the answer
@@ -102,6 +105,8 @@ pub struct ClientOptions {
     pub security: ClientSecurity,
     /// How long a request waits while no server answers; none for ever.
     pub timeout: Option<Duration>,
+    /// Where the client shows what it waits for: its own, of no other client.
+    pub outages: Outages,
 }
 
 impl Default for ClientOptions {
@@ -111,6 +116,7 @@ impl Default for ClientOptions {
             program: String::new(),
             security: ClientSecurity::default(),
             timeout: Some(TIMEOUT),
+            outages: Outages::default(),
         }
     }
 }

@@ -45,6 +45,8 @@ const IDLE_MAX: Duration = Duration::from_mins(1);
 /// A call without an answer.
 pub(super) struct OutgoingCall {
     envelope: Envelope,
+    /// When it was made.
+    begun: Duration,
     /// When it is given up.
     deadline: Option<Duration>,
     /// The last pause before it was sent again.
@@ -52,8 +54,12 @@ pub(super) struct OutgoingCall {
 }
 
 impl OutgoingCall {
-    pub(super) fn new(envelope: Envelope, deadline: Option<Duration>) -> Self {
-        Self { envelope, deadline, pause: None }
+    pub(super) fn new(envelope: Envelope, begun: Duration, deadline: Option<Duration>) -> Self {
+        Self { envelope, begun, deadline, pause: None }
+    }
+
+    pub(super) fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.begun)
     }
 
     pub(super) fn node(&self) -> NodeId {
@@ -99,9 +105,13 @@ pub(super) struct ProcessLink {
     quiet_since: Cell<Duration>,
     /// For how long it had been quiet when a newer map was last looked for.
     looked: Cell<Duration>,
-    /// Since when it is tried in vain.
-    down_since: Cell<Option<Duration>>,
-    reported: Cell<Duration>,
+    /// It has been tried in vain, and not with success since.
+    is_down: Cell<bool>,
+    /// Counts the bytes that come on the present connection, and the count at the last look.
+    heard: RefCell<Rc<Cell<u64>>>,
+    heard_before: Cell<u64>,
+    /// Since when nothing has come while calls waited, as of the last look.
+    silent_since: Cell<Duration>,
     is_ping_wanted: Cell<bool>,
     /// It is to connect though there is no call.
     is_wanted: Cell<bool>,
@@ -135,8 +145,10 @@ impl ProcessLink {
             is_up: Cell::new(false),
             quiet_since: Cell::default(),
             looked: Cell::default(),
-            down_since: Cell::new(None),
-            reported: Cell::default(),
+            is_down: Cell::new(false),
+            heard: RefCell::default(),
+            heard_before: Cell::new(0),
+            silent_since: Cell::default(),
             is_ping_wanted: Cell::new(false),
             is_wanted: Cell::new(false),
             has_delivered: Cell::new(false),
@@ -168,6 +180,9 @@ impl ProcessLink {
 
     /// A call for this process.
     pub(super) fn push(&self, call: OutgoingCall) {
+        if self.is_idle() {
+            self.silent_since.set(self.volume.environment.now());
+        }
         self.waiting.borrow_mut().push_back(call);
         self.changed.tell();
     }
@@ -184,18 +199,19 @@ impl ProcessLink {
         self.waiting.borrow().is_empty() && self.open.borrow().is_empty()
     }
 
-    /// How long it has been tried in vain.
-    pub(super) fn down_for(&self, now: Duration) -> Option<Duration> {
-        self.down_since.get().map(|since| now.saturating_sub(since))
+    /// Has it been tried in vain, and not with success since?
+    pub(super) fn is_down(&self) -> bool {
+        self.is_down.get()
     }
 
-    /// Has this time doubled since it was reported?
-    pub(super) fn is_worth_reporting(&self, down: Duration) -> bool {
-        let is_due = down >= 2 * self.reported.get();
-        if is_due {
-            self.reported.set(down);
+    /// How long nothing at all has come from the process while calls wait for it. One that is at
+    /// work on a long call is not silent: it gives signs of life. To be looked at now and then.
+    pub(super) fn silent_for(&self, now: Duration) -> Duration {
+        let heard = self.heard.borrow().get();
+        if self.heard_before.replace(heard) != heard || self.is_idle() {
+            self.silent_since.set(now);
         }
-        is_due
+        now.saturating_sub(self.silent_since.get())
     }
 
     /// How long no call was answered while some are open.
@@ -300,7 +316,9 @@ impl ProcessLink {
             self.answered.set(0);
             self.is_up.set(true);
             self.quiet_since.set(self.volume.environment.now());
-            self.down_since.set(None);
+            self.is_down.set(false);
+            self.silent_since.set(self.volume.environment.now());
+            self.heard.replace(contact.frames.heard());
             let transfers = &self.volume.state.transfers;
             let welcome = &contact.welcome;
             let link = transfers.link_up(welcome.process, NodeId(welcome.port));
@@ -335,10 +353,7 @@ impl ProcessLink {
     }
 
     fn note_failure(&self, error: &io::Error) {
-        if self.down_since.get().is_none() {
-            self.down_since.set(Some(self.volume.environment.now()));
-            self.reported.set(Duration::ZERO);
-        }
+        self.is_down.set(true);
         tracing::debug!(process = self.process, %error, "no link");
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.is_idle() {

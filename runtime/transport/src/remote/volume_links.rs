@@ -2,19 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use futures::future::{Either, select};
 use runtime::ids::{NodeId, NodeKind};
 use runtime::mail::Envelope;
 use runtime::net::Address;
 use runtime::protocol::Undelivered;
 
 use super::contact::{Contact, contact};
+use super::outage::OutageLog;
 use super::process_link::{OutgoingCall, ProcessLink, goodbye};
 use super::{ClientEnvironment, ClientOptions, ClientState};
 use crate::frame::{ClientMap, NO_PROCESS};
@@ -31,8 +35,6 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(5);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The pause between two contacts for the sake of the map.
 const PROBE_INTERVAL: Duration = Duration::from_millis(300);
-/// A process that is away for this long is reported; then each time that this has doubled.
-const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// How often the last calls are looked at before the end.
 const LAST_CALLS_PAUSE: Duration = Duration::from_millis(1);
 
@@ -59,6 +61,7 @@ pub struct VolumeLinks {
     is_checking: Cell<bool>,
     /// Calls that wait for their next try.
     resting: Cell<usize>,
+    outages: OutageLog,
     pub(super) state: Arc<ClientState>,
     pub(super) is_closed: Cell<bool>,
 }
@@ -78,6 +81,7 @@ impl VolumeLinks {
         session: u128,
         state: Arc<ClientState>,
     ) -> io::Result<Rc<Self>> {
+        let outages = OutageLog::new(options.outages.clone());
         let links = Rc::new(Self {
             environment,
             options,
@@ -92,10 +96,11 @@ impl VolumeLinks {
             is_probing: Cell::new(false),
             is_checking: Cell::new(false),
             resting: Cell::new(0),
+            outages,
             state,
             is_closed: Cell::new(false),
         });
-        let first = links.first_contact().await?;
+        let first = links.first_contact_shown().await?;
         let welcome = &first.welcome;
         let (client, process) = (welcome.client, welcome.process);
         let answers_for_all = welcome.map.processes.is_empty();
@@ -136,6 +141,24 @@ impl VolumeLinks {
         }
     }
 
+    /// As `first_contact`; how long it takes is shown.
+    async fn first_contact_shown(&self) -> io::Result<Contact> {
+        let contacting = pin!(self.first_contact());
+        let Either::Left((contact, _)) = select(contacting, pin!(self.note_first_wait())).await;
+        self.outages.clear();
+        contact
+    }
+
+    /// Takes note of how long no server has let the client in.
+    async fn note_first_wait(&self) -> Infallible {
+        let start = self.environment.now();
+        loop {
+            self.environment.sleep(CHECK_INTERVAL).await;
+            let waited = self.environment.now().saturating_sub(start);
+            self.outages.update_first_contact(waited);
+        }
+    }
+
     pub(super) fn waits_for_ever(&self) -> bool {
         self.options.timeout.is_none()
     }
@@ -167,8 +190,9 @@ impl VolumeLinks {
 
     /// Brings a request to its node.
     pub fn send(self: &Rc<Self>, envelope: Envelope) {
-        let deadline = self.options.timeout.map(|timeout| self.environment.now() + timeout);
-        self.route(OutgoingCall::new(envelope, deadline));
+        let now = self.environment.now();
+        let deadline = self.options.timeout.map(|timeout| now + timeout);
+        self.route(OutgoingCall::new(envelope, now, deadline));
         if self.state.transfers.take_wanted() {
             self.link_to_all();
         }
@@ -341,6 +365,7 @@ impl VolumeLinks {
                 links.environment.sleep(CHECK_INTERVAL).await;
                 links.check();
             }
+            links.outages.clear();
             links.is_checking.set(false);
         };
         self.environment.task(checking.boxed_local());
@@ -356,13 +381,9 @@ impl VolumeLinks {
                 self.look_for_map();
             }
             // Nothing waits for one that only was to deliver.
-            let Some(down) = link.down_for(now).filter(|_| !link.is_idle()) else { continue };
-            is_stuck = true;
-            if down >= REPORT_AFTER && link.is_worth_reporting(down) {
-                let (process, seconds) = (link.process(), down.as_secs());
-                tracing::warn!("waiting for process {process} ({seconds} s)");
-            }
+            is_stuck |= link.is_down() && !link.is_idle();
         }
+        self.note_outages(&links, now);
         let late: Vec<OutgoingCall> =
             self.unrouted.borrow_mut().extract_if(.., |call| call.is_over(now)).collect();
         for call in late {
@@ -372,6 +393,14 @@ impl VolumeLinks {
             self.ask_for_map();
             self.look_for_map();
         }
+    }
+
+    /// Takes note of the processes that calls wait for, and of calls to nodes without a process.
+    fn note_outages(&self, links: &[Rc<ProcessLink>], now: Duration) {
+        let silences = links.iter().map(|link| (link.process(), link.silent_for(now)));
+        let unrouted = self.unrouted.borrow();
+        let unrouted = unrouted.iter().map(|call| (NO_PROCESS, call.age(now))).max();
+        self.outages.update(silences.chain(unrouted));
     }
 
     fn is_idle(&self) -> bool {
