@@ -269,6 +269,15 @@ impl MetaServer {
         server.intents.recovery.load_intents().await?;
         server.open_files.load_open_files().await?;
         server.space.groups.retry_offers();
+        let groups = Rc::downgrade(&server.space.groups);
+        base.records.set_refill(Box::new(move || {
+            let groups = groups.clone();
+            async move {
+                let groups = groups.upgrade().ok_or(crate::protocol::Error::NoSpace {})?;
+                groups.refill(0).await
+            }
+            .boxed_local()
+        }));
         Ok(server)
     }
 

@@ -252,14 +252,22 @@ impl Cluster {
 
     /// The same; two calls with numbers that are far apart make two files.
     pub(crate) async fn create_from(&self, node: NodeId, first: u64) -> Handle {
-        for number in first.. {
-            let name = Name::new(format!("{node} {number}").into_bytes()).expect("a name");
-            let call = CallId { client: 1, number };
-            if fileio::hash::owner(create(call, &name).route(), FS_NODES) == node {
-                return self.make(call, &name).await;
-            }
-        }
-        unreachable!("some name is on each node");
+        let (call, name) = name_at(node, first);
+        self.make(call, &name).await
+    }
+
+    /// The same on a volume that may be full.
+    pub(crate) async fn try_create_from(&self, node: NodeId, first: u64) -> Result<Handle, Error> {
+        let (call, name) = name_at(node, first);
+        let made = self.ask_for(create(call, &name)).await?.attributes;
+        Ok(Handle { ino: made.ino, generation: made.generation })
+    }
+
+    /// Removes a file that was made so.
+    pub(crate) async fn remove_from(&self, node: NodeId, first: u64) {
+        let (CallId { number, .. }, name) = name_at(node, first);
+        let (who, call) = (Credentials::root(), CallId { client: 2, number });
+        self.ask(Remove { who, call, directory: ROOT, name, durable: true }).await;
     }
 
     /// A new file in the root.
@@ -322,6 +330,18 @@ fn fs_nodes() -> impl Iterator<Item = NodeId> {
 
 pub(crate) fn nodes() -> impl Iterator<Item = NodeId> {
     fs_nodes().chain(disk_nodes())
+}
+
+/// The first name from a number on whose inode is on the node.
+fn name_at(node: NodeId, first: u64) -> (CallId, Name) {
+    let named = (first..).map(|number| {
+        let name = Name::new(format!("{node} {number}").into_bytes()).expect("a name");
+        (CallId { client: 1, number }, name)
+    });
+    let is_there = |(call, name): &(CallId, Name)| {
+        fileio::hash::owner(create(*call, name).route(), FS_NODES) == node
+    };
+    named.into_iter().find(is_there).expect("some name is on each node")
 }
 
 fn create(call: CallId, name: &Name) -> Create {

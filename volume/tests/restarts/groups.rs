@@ -57,7 +57,7 @@ fn an_old_word_that_a_group_arrived_elsewhere_does_not_end_an_offer() {
     });
 }
 
-async fn free_blocks_in_all(cluster: &Cluster) -> u64 {
+pub(crate) async fn free_blocks_in_all(cluster: &Cluster) -> u64 {
     let mut free = 0;
     for node in 0..FS_NODES {
         free += free_blocks(cluster, NodeId::fs(node)).await;

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fileio::protocol::{Credentials, Error, Handle, Write};
+use fileio::protocol::{CallId, Credentials, Error, Handle, SetXattr, Write, XattrMode, XattrName};
 use meta::protocol::GetSpace;
 use runtime::NodeId;
 
 use crate::cluster::{BLOCK, Cluster};
+use crate::groups::free_blocks_in_all;
 
 /// Longer than the retries at a node that is down, and until what failed is tried again.
 pub(crate) const AFTERWARDS: Duration = Duration::from_secs(20);
+
+/// Extended attributes of a file, which have most of what they may have.
+const XATTRS: u64 = 7;
+const XATTR_BYTES: usize = 8 << 10;
 
 pub(crate) async fn free_blocks(cluster: &Cluster, node: NodeId) -> u64 {
     let asked = meta::client::ask(&cluster.application(0), node, GetSpace {}).await;
@@ -48,5 +53,58 @@ fn blocks_of_writes_that_failed_come_back() {
         world.network().heal();
         cluster.pass(AFTERWARDS).await;
         assert_eq!(free_blocks(&cluster, here).await, before);
+    });
+}
+
+async fn set_xattr(cluster: &Cluster, file: Handle, number: u64) -> Result<(), Error> {
+    let (who, call) = (Credentials::root(), CallId { client: 3, number });
+    let name = XattrName::new(format!("user.{}", number % 10).into_bytes()).expect("a name");
+    let (value, mode) = (vec![5; XATTR_BYTES], XattrMode::Either {});
+    let call = SetXattr { who, call, file, name, value, mode, durable: false };
+    cluster.ask_for(call).await.map(drop)
+}
+
+/// Extended attributes are metadata of one node, which takes groups of blocks from others as files
+/// do: before the volume is full nothing fails, and on a full one everything can be committed and
+/// removed. (Hostile frames found it: a node full of metadata could not commit its files, while the
+/// others had 174 of 412 MiB.)
+#[test]
+fn a_node_full_of_metadata_gets_space_from_the_others_and_can_always_commit_and_remove() {
+    let cluster = Cluster::new(74);
+    let world = cluster.world.clone();
+    let home = NodeId::fs(1);
+    world.run(async {
+        let written = cluster.create(home).await;
+        let before = free_blocks_in_all(&cluster).await;
+        let mut made = Vec::new();
+        let mut number = 1000;
+        let full: Error = loop {
+            number += 100;
+            let filled = async {
+                let file = cluster.try_create_from(home, number).await?;
+                made.push(number);
+                for index in 0..XATTRS {
+                    set_xattr(&cluster, file, number * 10 + index).await?;
+                }
+                Ok(())
+            };
+            if let Err(error) = filled.await {
+                break error;
+            }
+            // There is always something to commit.
+            try_write(&cluster, written, 0, 1).await.expect("its block is there");
+        };
+        assert_eq!(full, Error::NoSpace {});
+        let left = free_blocks_in_all(&cluster).await;
+        // Each node keeps what it needs itself, twice.
+        assert!(left < before / 2, "{left} of {before} blocks are free");
+        cluster.commit(written).await;
+        for first in made.split_off(made.len() / 2) {
+            cluster.remove_from(home, first).await;
+        }
+        cluster.commit(written).await;
+        cluster.pass(AFTERWARDS).await;
+        cluster.power_cut().await;
+        assert!(free_blocks_in_all(&cluster).await > left, "space came back");
     });
 }

@@ -1,10 +1,12 @@
 //! Records of this node: changes of its store in order, and their order with respect to records of
 //! other nodes (ADR 17).
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::Error as DiskError;
+use futures::future::LocalBoxFuture;
 use runtime::protocol::Undelivered;
 use runtime::wire::Wire;
 use runtime::{Context, NodeId};
@@ -21,6 +23,12 @@ const LOG_FULL_PAUSE: Duration = Duration::from_millis(5);
 /// Keys that one record deletes, at most.
 pub(super) const DELETED_MAX: usize = 128;
 
+/// Times that a record for which there is no space gets more from other nodes, at most.
+const REFILLS_MAX: u32 = 8;
+
+/// Gets space from other nodes; `NoSpace` if none has any.
+pub(super) type Refill = Box<dyn Fn() -> LocalBoxFuture<'static, Result<(), Error>>>;
+
 /// Commits the records of one node.
 pub(super) struct RecordLog {
     context: Context,
@@ -28,6 +36,8 @@ pub(super) struct RecordLog {
     node: u32,
     store: Rc<Store>,
     publisher: Rc<Publisher>,
+    /// None before the node is up: the others may wait for it.
+    refill: RefCell<Option<Refill>>,
 }
 
 impl RecordLog {
@@ -38,12 +48,37 @@ impl RecordLog {
         store: Rc<Store>,
         publisher: Rc<Publisher>,
     ) -> Self {
-        Self { context, node, store, publisher }
+        Self { context, node, store, publisher, refill: RefCell::default() }
     }
 
-    /// Commits a batch; waits while the log is full. `make` is called right before each try, so
-    /// that the batch says what is true then.
+    /// From now on space that is missing is got by `refill`.
+    pub(super) fn set_refill(&self, refill: Refill) {
+        *self.refill.borrow_mut() = Some(refill);
+    }
+
+    /// Commits a batch; waits while the log is full, and gets space from other nodes when this one
+    /// has none: metadata grows here, whatever is free elsewhere. `make` is called right before
+    /// each try, so that the batch says what is true then.
     pub(super) async fn record<T>(
+        &self,
+        mut make: impl FnMut() -> Result<(Batch, T), Error>,
+    ) -> Result<(Position, T), Error> {
+        for _ in 0..REFILLS_MAX {
+            let done = self.record_within(&mut make).await;
+            if !matches!(done, Err(Error::NoSpace {})) {
+                return done;
+            }
+            let refilled = self.refill.borrow().as_ref().map(|refill| refill());
+            let Some(refilled) = refilled else { return done };
+            // Boxed, to keep the future of the usual case small.
+            refilled.await?;
+        }
+        Err(Error::NoSpace {})
+    }
+
+    /// As [`record`](Self::record), within the space that this node has: for the exchange of space
+    /// itself.
+    pub(super) async fn record_within<T>(
         &self,
         mut make: impl FnMut() -> Result<(Batch, T), Error>,
     ) -> Result<(Position, T), Error> {
@@ -89,13 +124,16 @@ impl RecordLog {
     pub(super) async fn delete_all(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
         let mut last = Position::default(); // durable as it is
         for part in keys.chunks(DELETED_MAX) {
-            let deletes = |batch: &mut Batch| {
-                batch.take_from_reserve();
-                for key in part {
-                    batch.delete(key.clone());
-                }
-            };
-            last = self.record_batch(deletes).await?;
+            last = self.record(|| Ok((deletes(part), ()))).await?.0;
+        }
+        Ok(last)
+    }
+
+    /// The same within the space that this node has.
+    pub(super) async fn delete_all_within(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
+        let mut last = Position::default(); // durable as it is
+        for part in keys.chunks(DELETED_MAX) {
+            last = self.record_within(|| Ok((deletes(part), ()))).await?.0;
         }
         Ok(last)
     }
@@ -117,6 +155,15 @@ impl RecordLog {
         self.store.durable(position).await?;
         Ok(CommitDependency::default())
     }
+}
+
+fn deletes(keys: &[Vec<u8>]) -> Batch {
+    let mut batch = Batch::new();
+    batch.take_from_reserve();
+    for key in keys {
+        batch.delete(key.clone());
+    }
+    batch
 }
 
 /// The keys of the names that a batch changes.

@@ -52,6 +52,12 @@ impl GroupLayout {
         start..start.saturating_add(self.stripes_per_group).min(self.stripes)
     }
 
+    /// How many stripes `group` has.
+    pub(crate) fn stripe_count(&self, group: u64) -> u64 {
+        let stripes = self.stripes_of(group);
+        stripes.end - stripes.start
+    }
+
     /// The blocks of `group`.
     pub fn blocks_of(&self, group: u64) -> Range<u64> {
         let stripes = self.stripes_of(group);

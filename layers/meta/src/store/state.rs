@@ -251,15 +251,21 @@ impl StoreState {
 
     fn admit_groups(&self, batch: &Batch) -> StoreResult<()> {
         let given = batch.ops.iter().filter_map(|op| match *op {
-            BatchOp::GiveGroup { group } => {
-                let stripes = self.space.layout.stripes_of(group);
-                Some(stripes.end - stripes.start)
-            }
+            BatchOp::GiveGroup { group } => Some(self.space.layout.stripe_count(group)),
             _ => None,
         });
         let given: u64 = given.sum();
         let enough = given == 0 || self.space.whole_stripes >= given + self.data_floor();
         if enough { Ok(()) } else { Err(StoreError::NoSpace) }
+    }
+
+    /// Whole stripes that a batch brings, once it is durable.
+    fn taken_stripes(&self, batch: &Batch) -> u64 {
+        let taken = batch.ops.iter().filter_map(|op| match *op {
+            BatchOp::TakeGroup { group } => Some(self.space.layout.stripe_count(group)),
+            _ => None,
+        });
+        taken.sum()
     }
 
     fn admit_growth(&self, batch: &Batch) -> Result<(), CommitRefusal> {
@@ -268,7 +274,8 @@ impl StoreState {
             keys.filter(|op| matches!(op, BatchOp::Put { .. } | BatchOp::Delete { .. })).count();
         let margin = if batch.from_reserve { 0 } else { self.reserve_blocks() / 2 };
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
-        if keys == 0 || self.space.whole_stripes >= self.floor(need) {
+        let stripes = self.space.whole_stripes + self.taken_stripes(batch);
+        if keys == 0 || stripes >= self.floor(need) {
             return Ok(());
         }
         let idle = self.active.is_empty() && self.frozen.is_none() && self.waiting_blocks == 0;

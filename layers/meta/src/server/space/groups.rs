@@ -163,6 +163,8 @@ impl GroupExchange {
                 return Err(Undelivered::Busy.into());
             }
             let mut batch = Batch::new();
+            // It brings more than it takes.
+            batch.take_from_reserve();
             // An offer may be repeated after a crash of the donor.
             let owned = self.base.store.space().groups();
             let mut fetched = FetchResult::Known;
@@ -174,7 +176,7 @@ impl GroupExchange {
             }
             Ok((batch, fetched))
         };
-        let (position, fetched) = self.base.records.record(make).await?;
+        let (position, fetched) = self.base.records.record_within(make).await?;
         self.base.store.durable(position).await?;
         // If this fails it is done before one of them is given on.
         let confirmed = self.confirm_arrivals().await;
@@ -211,7 +213,7 @@ impl GroupExchange {
         ask(&self.base.context, NodeId::fs(donor), call).await?;
         self.confirmed.set(self.confirmed.get() + 1);
         let arrivals: Vec<_> = groups.iter().copied().map(keys::arrival).collect();
-        self.base.records.delete_all(&arrivals).await?;
+        self.base.records.delete_all_within(&arrivals).await?;
         self.unconfirmed.borrow_mut().retain(|group| !groups.contains(group));
         Ok(())
     }
@@ -300,7 +302,7 @@ impl GroupExchange {
             }
             Ok((batch, spare))
         };
-        let (position, spare) = self.base.records.record(make).await?;
+        let (position, spare) = self.base.records.record_within(make).await?;
         self.granted.set(self.granted.get() + 1);
         self.retry_offers();
         drop(granting);
@@ -350,10 +352,10 @@ impl GroupExchange {
         arrived.retain(|group| groups.contains(group));
         let position = if arrived.is_empty() {
             // A copy of the request has just been here: its record comes before this one.
-            self.base.records.record_batch(|_| {}).await?
+            self.base.records.record_within(|| Ok((Batch::new(), ()))).await?.0
         } else {
             let grants: Vec<_> = arrived.into_iter().map(keys::grant_intent).collect();
-            self.base.records.delete_all(&grants).await?
+            self.base.records.delete_all_within(&grants).await?
         };
         drop(granting);
         // Not even a crash may bring the offer back.
