@@ -41,6 +41,12 @@ const TESTS: &str = "cargo test --workspace --locked --no-fail-fast";
 /// The API reference, without broken links.
 const DOC: &str = "env RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked";
 
+/// Programs on hosts that have only the library or the Python package, built before without a
+/// server. All of the workspace, so that nothing is built anew.
+const CLIENT_HOSTS: &str = "env MDFS_LIBRARY=target/release/libmdfs.so \
+    MDFS_PYTHON=target/tools/python/bin/python \
+    cargo test --workspace --locked --test remote_clients -- --ignored programs";
+
 /// A million messages by which the worms of the emulated mesh agree with its flits.
 const MESH: &str = "cargo bench --locked -p machine-emu --bench mesh -- judge";
 
@@ -58,6 +64,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         let _ = sim::steps(steps);
         let _ = sizes::steps(steps);
         let _ = python::test(steps, &[]);
+        let _ = steps.call("client hosts", &ProgramCall::new(CLIENT_HOSTS));
     })
 }
 

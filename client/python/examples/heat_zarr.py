@@ -15,10 +15,16 @@ import numpy
 import zarr
 
 
+def url_of(volume, path):
+    """The URL of a path in the volume, for fsspec."""
+    address = volume.directory
+    return f"{address}:{path}" if address.startswith("mdfs://") else f"mdfs://{address}:{path}"
+
+
 def checkpoint(volume, directory, plate, step, number):
     """Writes the plate as it is after `step` steps, by the array that is not the last whole one."""
     name = f"plate-{number % 2}.zarr"
-    url = f"mdfs://{volume.directory}:{directory}/{name}"
+    url = url_of(volume, f"{directory}/{name}")
     rows = max(1, plate.shape[0] // 8)
     array = zarr.create_array(
         url, shape=plate.shape, chunks=(rows, plate.shape[1]), dtype="f8", overwrite=True
@@ -39,7 +45,7 @@ def restart(volume, directory, size):
         return plate, 0, 0
     with volume.open(f"{directory}/checkpoint", "rb") as file:
         last = json.loads(file.read())
-    array = zarr.open_array(f"mdfs://{volume.directory}:{directory}/{last['array']}", mode="r")
+    array = zarr.open_array(url_of(volume, f"{directory}/{last['array']}"), mode="r")
     if array.shape != (size, size):
         raise SystemExit(f"restart: the checkpoint in {directory} is of another plate; remove it")
     return array[:], last["step"], last["number"]
@@ -56,7 +62,7 @@ def spread(plate):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("volume", help="the directory of the volume")
+    parser.add_argument("volume", help="the directory of the volume, or mdfs://HOST/VOLUME")
     parser.add_argument("directory", help="where the checkpoints are in it, as in /heat")
     for name in ("size", "steps", "every"):
         parser.add_argument(name, type=int)

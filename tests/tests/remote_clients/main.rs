@@ -8,6 +8,7 @@
 )]
 
 mod cluster;
+mod programs;
 mod restarts;
 mod rounds;
 mod users;
@@ -40,8 +41,13 @@ struct RemoteSite {
 impl RemoteSite {
     /// The server has one host, its clients another one.
     fn start() -> Self {
+        Self::start_with_clients(1)
+    }
+
+    /// The server has one host, its clients `clients` others.
+    fn start_with_clients(clients: usize) -> Self {
         let site = Site::formatted(1024, 16);
-        let mut remote = Self { site, hosts: Hosts::make(2).unwrap(), server: None };
+        let mut remote = Self { site, hosts: Hosts::make(1 + clients).unwrap(), server: None };
         remote.serve();
         let token = ["token", "create", "VOL", "--user", "0", "--groups", "0", "--out", TOKEN];
         remote.site.ok(&token);
@@ -49,9 +55,14 @@ impl RemoteSite {
     }
 
     fn client(&self) -> ClientHost {
+        self.client_at(1)
+    }
+
+    /// A host of clients, counted from 1.
+    fn client_at(&self, number: usize) -> ClientHost {
         ClientHost {
             folder: self.site.path(""),
-            host: self.hosts.host(1).clone(),
+            host: self.hosts.host(number).clone(),
             address: format!("mdfs://{}:7400/VOL", self.hosts.host(0).address),
         }
     }
