@@ -1,8 +1,10 @@
 //! Memory that all clients of a process take together: requests that run, replies on their way, and
 //! outcomes that are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 /// Bytes of all clients of a process, at most; past it the server stops reading from those that
 /// have most.
@@ -14,7 +16,8 @@ pub(super) type Account = Option<u64>;
 /// What the clients of one process may take.
 ///
 /// Each account may have as much as is free then for the others: one alone gets half of all, two
-/// get a third each. So what one takes never leaves another without.
+/// get a third each. So what one takes never leaves another without. Within an account requests get
+/// their memory in the order in which they came: small ones do not keep a large one out.
 #[derive(Debug)]
 pub struct ClientBudget {
     bytes_max: usize,
@@ -25,6 +28,17 @@ pub struct ClientBudget {
 struct UsedBytes {
     all: usize,
     by_account: BTreeMap<Account, usize>,
+    /// Requests that wait, by account, in the order in which they came.
+    waiting: BTreeMap<Account, VecDeque<WaitingRequest>>,
+    last_ticket: u64,
+}
+
+/// A request that waits for memory.
+#[derive(Debug)]
+struct WaitingRequest {
+    ticket: u64,
+    bytes: usize,
+    waker: Option<Waker>,
 }
 
 impl Default for ClientBudget {
@@ -34,6 +48,38 @@ impl Default for ClientBudget {
 }
 
 impl UsedBytes {
+    /// May an account have so much more?
+    fn fits(&self, bytes_max: usize, account: Account, bytes: usize) -> bool {
+        let own = self.by_account.get(&account).copied().unwrap_or(0);
+        let free = bytes_max.saturating_sub(self.all);
+        // What is larger than all is let in alone.
+        self.all == 0 || (bytes <= free && (own == 0 || own + bytes <= free))
+    }
+
+    /// Those who are next, and may have what they wait for now.
+    fn next_wakers(&mut self, bytes_max: usize) -> Vec<Waker> {
+        let mut next = Vec::new();
+        let heads: Vec<(Account, usize)> = self
+            .waiting
+            .iter()
+            .filter_map(|(account, waiting)| Some((*account, waiting.front()?.bytes)))
+            .filter(|(account, bytes)| self.fits(bytes_max, *account, *bytes))
+            .collect();
+        for (account, _) in heads {
+            let head = self.waiting.get_mut(&account).and_then(VecDeque::front_mut);
+            next.extend(head.and_then(|head| head.waker.take()));
+        }
+        next
+    }
+
+    fn leave_queue(&mut self, account: Account, ticket: u64) {
+        let Some(waiting) = self.waiting.get_mut(&account) else { return };
+        waiting.retain(|request| request.ticket != ticket);
+        if waiting.is_empty() {
+            self.waiting.remove(&account);
+        }
+    }
+
     fn add(&mut self, account: Account, bytes: usize) {
         self.all += bytes;
         *self.by_account.entry(account).or_default() += bytes;
@@ -60,19 +106,77 @@ impl ClientBudget {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes for an account, if it may have them.
+    /// Takes bytes for an account, if it may have them and no request of it waits.
     pub(super) fn take(self: &Arc<Self>, account: Account, bytes: usize) -> Option<BudgetShare> {
         let mut used = self.used();
-        let own = used.by_account.get(&account).copied().unwrap_or(0);
-        let free = self.bytes_max.saturating_sub(used.all);
-        // What is larger than all is let in alone.
-        let fits = used.all == 0 || (bytes <= free && (own == 0 || own + bytes <= free));
-        if !fits {
+        if used.waiting.contains_key(&account) || !used.fits(self.bytes_max, account, bytes) {
             return None;
         }
         used.add(account, bytes);
         drop(used);
         Some(BudgetShare { budget: self.clone(), account, bytes })
+    }
+
+    /// Queues for bytes behind the requests of the account that wait already. The place is lost
+    /// when the ticket is dropped.
+    pub(super) fn queue(self: &Arc<Self>, account: Account, bytes: usize) -> BudgetTicket {
+        let mut used = self.used();
+        used.last_ticket += 1;
+        let ticket = used.last_ticket;
+        let request = WaitingRequest { ticket, bytes, waker: None };
+        used.waiting.entry(account).or_default().push_back(request);
+        drop(used);
+        BudgetTicket { budget: self.clone(), account, ticket, bytes }
+    }
+
+    fn wake_next(&self) {
+        let next = self.used().next_wakers(self.bytes_max);
+        next.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A place in the queue of an account: resolves when it is the first and may have its bytes.
+#[derive(Debug)]
+pub(super) struct BudgetTicket {
+    budget: Arc<ClientBudget>,
+    account: Account,
+    ticket: u64,
+    bytes: usize,
+}
+
+impl Future for BudgetTicket {
+    type Output = BudgetShare;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BudgetShare> {
+        let Self { ref budget, account, ticket, bytes } = *self;
+        let mut used = budget.used();
+        let fits = used.fits(budget.bytes_max, account, bytes);
+        let waiting = used.waiting.get_mut(&account);
+        let place = waiting.and_then(|waiting| {
+            let at = waiting.iter().position(|request| request.ticket == ticket)?;
+            Some((at, waiting.get_mut(at)?))
+        });
+        match place {
+            Some((at, request)) if at > 0 || !fits => {
+                request.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            _ => {
+                used.leave_queue(account, ticket);
+                used.add(account, bytes);
+                drop(used);
+                // The next one may fit too.
+                budget.wake_next();
+                Poll::Ready(BudgetShare { budget: budget.clone(), account, bytes })
+            }
+        }
+    }
+}
+
+impl Drop for BudgetTicket {
+    fn drop(&mut self) {
+        self.budget.used().leave_queue(self.account, self.ticket);
+        self.budget.wake_next();
     }
 }
 
@@ -92,17 +196,22 @@ impl BudgetShare {
         let mut used = self.budget.used();
         used.add(self.account, bytes);
         used.remove(self.account, before);
+        drop(used);
+        self.budget.wake_next();
     }
 }
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.used().remove(self.account, self.bytes);
+        self.budget.wake_next();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -136,5 +245,49 @@ mod tests {
         assert!(budget.take(Some(2), 6).is_none());
         share.set(5);
         assert!(budget.take(Some(2), 6).is_some());
+    }
+
+    #[test]
+    fn a_large_request_waits_for_its_turn_and_no_small_one_passes_it() {
+        let budget = ClientBudget::of(100);
+        let small = || budget.take(Some(1), 10);
+        let mut running: Vec<_> = (0..4).map(|_| small().unwrap()).collect();
+        let mut large = budget.queue(Some(1), 45);
+        assert!((&mut large).now_or_never().is_none());
+        for _ in 0..100 {
+            running.remove(0);
+            assert!(small().is_none(), "it came later");
+            let mut later = budget.queue(Some(1), 10);
+            assert!((&mut later).now_or_never().is_none(), "it came later");
+            if let Some(share) = (&mut large).now_or_never() {
+                assert_eq!(running.len(), 2, "45 fit beside 20 of 100");
+                drop((later, share));
+                assert!(small().is_some(), "nobody waits any more");
+                assert!(budget.used().waiting.is_empty());
+                return;
+            }
+        }
+        panic!("it never gets its turn");
+    }
+
+    #[test]
+    fn who_waits_is_woken_when_it_is_its_turn_and_other_accounts_do_not_wait_for_it() {
+        let budget = ClientBudget::of(100);
+        let held = budget.take(Some(1), 50).unwrap();
+        let waiting = budget.clone();
+        let (first, second) = (waiting.queue(Some(1), 60), waiting.queue(Some(1), 1));
+        let given_up = waiting.queue(Some(1), 70);
+        assert!(budget.take(Some(2), 20).is_some(), "of another account");
+        drop(given_up);
+        let woken = std::thread::spawn(move || {
+            let first = futures::executor::block_on(first);
+            let second = second.now_or_never().is_some();
+            drop(first);
+            second
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(held);
+        assert!(!woken.join().unwrap(), "60 and 1 of 100 are more than half");
+        assert!(budget.used().waiting.is_empty() && budget.used().all == 0);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 use runtime::context::Context;
 use runtime::host::undelivered_bytes;
 use runtime::identity::ClientIdentity;
@@ -107,17 +108,25 @@ impl LinkRoom<'_> {
     /// over. The client hears from the server meanwhile, and does not give it up.
     async fn wait(&self, bytes: usize) -> Option<BudgetShare> {
         let mut told = self.context.now();
+        // Only in a queue once the link has room: it would keep the others of its account waiting.
+        let mut ticket = None;
         while !self.is_over() {
             let (ended, sent) = (self.outstanding.ended.next(), self.replies.sent());
-            if self.outstanding.has_room(bytes, self.replies)
-                && let Some(share) = self.budget.take(self.account, bytes)
-            {
-                return Some(share);
+            if ticket.is_none() && self.outstanding.has_room(bytes, self.replies) {
+                if let Some(share) = self.budget.take(self.account, bytes) {
+                    return Some(share);
+                }
+                ticket = Some(self.budget.queue(self.account, bytes));
             }
-            let (ended, sent) = (std::pin::pin!(ended), std::pin::pin!(sent));
-            let changed = futures::future::select(ended, sent);
             let pause = std::pin::pin!(self.context.sleep(ROOM_PAUSE));
-            futures::future::select(changed, pause).await;
+            if let Some(ticket) = &mut ticket {
+                if let Either::Left((share, _)) = select(ticket, pause).await {
+                    return Some(share);
+                }
+            } else {
+                let (ended, sent) = (std::pin::pin!(ended), std::pin::pin!(sent));
+                select(select(ended, sent), pause).await;
+            }
             let now = self.context.now();
             if self.replies.bytes() == 0 && now.saturating_sub(told) >= SIGN_INTERVAL {
                 told = now;
