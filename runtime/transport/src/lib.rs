@@ -53,7 +53,7 @@ pub use links::Router;
 pub use peer_watch::{PeerLoss, watch_peer};
 pub use remote::{
     ClientEnvironment, ClientOptions, ClientSecurity, ClientState, LinkHandle, OUTAGE_MIN, Outage,
-    Outages, ServerAddress, TIMEOUT, VolumeLinks, connect,
+    Outages, ServerAddress, TIMEOUT, VolumeLinks, WAITING_MAX, connect,
 };
 pub use routes::{ProcessAddress, Routes};
 pub use server::{LocalProcess, serve_processes};

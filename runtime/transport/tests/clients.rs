@@ -228,6 +228,51 @@ fn a_client_waits_no_longer_than_it_is_told_to() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
+/// It may be done at any moment: to give it up would be to know nothing of it.
+#[test]
+fn a_call_is_not_given_up_while_its_process_gives_signs_of_life() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let (_machine, address) = serve(&sum);
+    let client = connect(&address, Some(Duration::from_secs(1))).unwrap();
+    assert_eq!(add(&client, 1, 7_000_000), Ok(1));
+    assert_eq!(sum.load(SeqCst), 1);
+}
+
+#[test]
+fn calls_that_wait_for_a_server_are_limited_and_who_is_refused_asks_again() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let (machine, address) = serve(&sum);
+    let relay = Relay::to(&address);
+    let client = connect(&relay.address, None).unwrap();
+    assert_eq!(add(&client, 1, 0), Ok(1));
+    drop(machine);
+    relay.cut();
+    thread::sleep(Duration::from_millis(50));
+    let call = || client.spawn(NodeId::fs(0), Add { number: 1, micros: 0 }).boxed();
+    let mut waiting = Vec::new();
+    let mut refused = 0;
+    // In pieces that the thread of the client takes at once.
+    for _ in 0..transport::WAITING_MAX / 512 + 2 {
+        waiting.extend((0..512).map(|_| call()));
+        thread::sleep(Duration::from_millis(20));
+        waiting.retain_mut(|call| match call.now_or_never() {
+            None => true,
+            Some(outcome) => {
+                assert_eq!(outcome, Err(Undelivered::Busy));
+                refused += 1;
+                false
+            }
+        });
+    }
+    assert!(refused > 0 && waiting.len() <= transport::WAITING_MAX + 512, "{}", waiting.len());
+    let (_machine, address) = serve(&sum);
+    *relay.target.lock().unwrap() = address;
+    let count = waiting.len() as u64;
+    let done = block_on(join_all(waiting));
+    assert!(done.iter().filter(|outcome| outcome.is_ok()).count() as u64 >= count - 1);
+    assert!(block_on(call()).is_ok(), "who was refused asks again");
+}
+
 #[test]
 fn a_client_gets_what_is_for_clients_only_and_under_its_own_name() {
     let sum = Arc::new(AtomicU64::new(7));

@@ -210,7 +210,12 @@ impl Drop for BudgetShare {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
     use futures::FutureExt as _;
+    use futures::executor::LocalPool;
+    use futures::task::LocalSpawnExt as _;
 
     use super::*;
 
@@ -262,7 +267,7 @@ mod tests {
             if let Some(share) = (&mut large).now_or_never() {
                 assert_eq!(running.len(), 2, "45 fit beside 20 of 100");
                 drop((later, share));
-                assert!(small().is_some(), "nobody waits any more");
+                assert!(small().is_some(), "no request waits any more");
                 assert!(budget.used().waiting.is_empty());
                 return;
             }
@@ -279,15 +284,25 @@ mod tests {
         let given_up = waiting.queue(Some(1), 70);
         assert!(budget.take(Some(2), 20).is_some(), "of another account");
         drop(given_up);
-        let woken = std::thread::spawn(move || {
-            let first = futures::executor::block_on(first);
-            let second = second.now_or_never().is_some();
-            drop(first);
-            second
-        });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let mut pool = LocalPool::new();
+        for (name, ticket) in [("first", first), ("second", second)] {
+            let order = order.clone();
+            let work = async move {
+                let share = ticket.await;
+                order.borrow_mut().push((name, share));
+            };
+            pool.spawner().spawn_local(work).unwrap();
+        }
+        pool.run_until_stalled();
+        assert!(order.borrow().is_empty());
         drop(held);
-        assert!(!woken.join().unwrap(), "60 and 1 of 100 are more than half");
+        pool.run_until_stalled();
+        let done = order.take();
+        assert_eq!((done.len(), done[0].0), (1, "first"), "60 and 1 of 100 are more than half");
+        drop(done);
+        pool.run_until_stalled();
+        assert_eq!(order.take().pop().map(|(name, _)| name), Some("second"));
         assert!(budget.used().waiting.is_empty() && budget.used().all == 0);
     }
 }

@@ -52,7 +52,7 @@ pub use self::environment::ClientEnvironment;
 use self::environment::TokioEnvironment;
 pub use self::link_handle::LinkHandle;
 pub use self::outage::{OUTAGE_MIN, Outage, Outages};
-pub use self::volume_links::VolumeLinks;
+pub use self::volume_links::{VolumeLinks, WAITING_MAX};
 
 /// Requests of other threads on their way to the thread of the client, at most; past it the answer
 /// is `Busy`.

@@ -70,6 +70,13 @@ impl OutgoingCall {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
+    /// The same at a process that has been silent for this long: the time in which it gave signs of
+    /// life does not count.
+    fn is_over_at(&self, now: Duration, silent: Duration) -> bool {
+        let timeout = self.deadline.map(|deadline| deadline.saturating_sub(self.begun));
+        timeout.is_some_and(|timeout| self.age(now).min(silent) >= timeout)
+    }
+
     pub(super) fn fail(self, why: Undelivered) {
         self.envelope.message.refuse(why);
     }
@@ -187,6 +194,11 @@ impl ProcessLink {
         self.changed.tell();
     }
 
+    /// Calls that were not sent.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
     /// Connects, if there is no connection.
     pub(super) fn connect_soon(&self) {
         if !self.is_up.get() {
@@ -240,19 +252,23 @@ impl ProcessLink {
         self.is_up.get()
     }
 
-    /// Gives up calls whose time is over; while the process answers others, only those that were
-    /// not sent, since it is at work on the rest.
+    /// Gives up calls for which nothing at all has come from the process for as long as they may
+    /// wait. One that gives signs of life is at work, or will be, however long that takes: a call
+    /// that was given up might be done all the same.
     pub(super) fn expire(&self, now: Duration) {
+        let silent = self.silent_for(now);
+        if self.is_up.get() && silent < SILENCE_MAX {
+            return;
+        }
         let mut late = Vec::new();
         let mut waiting = self.waiting.borrow_mut();
-        while let Some(index) = waiting.iter().position(|call| call.is_over(now)) {
+        while let Some(index) = waiting.iter().position(|call| call.is_over_at(now, silent)) {
             late.extend(waiting.remove(index));
         }
         drop(waiting);
-        if !self.is_up.get() || self.quiet_for(now) >= SILENCE_MAX {
-            let mut open = self.open.borrow_mut();
-            late.extend(open.extract_if(.., |_, call| call.is_over(now)).map(|it| it.1));
-        }
+        let mut open = self.open.borrow_mut();
+        late.extend(open.extract_if(.., |_, call| call.is_over_at(now, silent)).map(|it| it.1));
+        drop(open);
         for call in late {
             call.fail(Undelivered::TimedOut);
         }

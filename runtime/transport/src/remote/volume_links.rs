@@ -23,6 +23,9 @@ use super::process_link::{OutgoingCall, ProcessLink, goodbye};
 use super::{ClientEnvironment, ClientOptions, ClientState};
 use crate::frame::{ClientMap, NO_PROCESS};
 
+/// Calls that wait for one process that is away or busy, with those for which there is no process,
+/// at most; further ones are refused as `Busy`.
+pub const WAITING_MAX: usize = 16 << 10;
 /// How often calls that wait are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long servers that are away are tried for the first time; those of this host are not.
@@ -188,8 +191,12 @@ impl VolumeLinks {
         self.call.get()
     }
 
-    /// Brings a request to its node.
+    /// Brings a request to its node. `Busy` if too many wait already: who asks waits then, and asks
+    /// again.
     pub fn send(self: &Rc<Self>, envelope: Envelope) {
+        if self.waiting_for(envelope.to) >= WAITING_MAX {
+            return envelope.message.refuse(Undelivered::Busy);
+        }
         let now = self.environment.now();
         let deadline = self.options.timeout.map(|timeout| now + timeout);
         self.route(OutgoingCall::new(envelope, now, deadline));
@@ -197,6 +204,14 @@ impl VolumeLinks {
             self.link_to_all();
         }
         self.check_while_calls_wait();
+    }
+
+    /// Calls that are before one to `node` and were not sent, or are to be sent again.
+    fn waiting_for(&self, node: NodeId) -> usize {
+        let process = self.process_of(node);
+        let links = self.links.borrow();
+        let link = process.and_then(|process| links.get(&process));
+        self.resting.get() + self.unrouted.borrow().len() + link.map_or(0, |link| link.waiting())
     }
 
     /// Brings a call to the link of the process that answers for its node.
