@@ -66,7 +66,7 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Reads from `offset`; returns fewer than `length` bytes at the end of the file only. The file
-    /// is open for reading.
+    /// is open for reading. Of large reads each process of the volume sends what it has (ADR 86).
     pub(crate) async fn read(
         &self,
         number: u64,
@@ -82,7 +82,7 @@ impl<S: Spawn> MountOperations<S> {
             let length = (length - done).min(TRANSFER_MAX);
             let who = (*open.opener).clone();
             let read = Read { who, file, offset, length };
-            let read = self.volume.unsynced.read(&self.volume.machine, file, read).await?;
+            let read = self.volume.unsynced.read_large(&self.volume.machine, file, read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
                 return Err(KernelError(libc::EIO));

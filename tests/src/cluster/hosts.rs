@@ -7,7 +7,7 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
@@ -56,6 +56,14 @@ impl Host {
     /// Connects to `to` from there.
     pub fn connect(&self, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
         self.run(|| TcpStream::connect_timeout(&to, within))
+    }
+
+    /// Bytes that it has sent to other hosts.
+    pub fn bytes_sent(&self) -> u64 {
+        let counts = self.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        let line = counts.lines().find_map(|line| line.trim_start().strip_prefix("eth0:"));
+        // Eight counts of what was received come first.
+        line.unwrap().split_whitespace().nth(8).unwrap().parse().unwrap()
     }
 
     /// Does `work` there, on a thread of its own; threads that it makes stay there.

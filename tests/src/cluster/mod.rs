@@ -210,6 +210,11 @@ impl Cluster {
         self.hosts.as_ref().map(|hosts| hosts.host(number - 1))
     }
 
+    /// Bytes that the hosts of all processes have sent to others.
+    pub fn bytes_sent(&self) -> u64 {
+        self.numbers().filter_map(|number| self.host_of(number)).map(Host::bytes_sent).sum()
+    }
+
     /// Where etcd is, and who administers.
     fn etcd_host(&self) -> Option<&Host> {
         self.hosts.as_ref().map(|hosts| hosts.host(self.members.len()))

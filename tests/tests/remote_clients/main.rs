@@ -8,6 +8,7 @@
 )]
 
 mod cluster;
+mod delivery;
 mod programs;
 mod restarts;
 mod rounds;
