@@ -20,7 +20,7 @@ use client::blocking::Volume;
 use client::volume::ConnectOptions;
 
 use crate::cluster::hosts::Host;
-use crate::site::program;
+use crate::site::{program, without_waits};
 
 /// A mount ends within this time when it is unmounted.
 const SOON: Duration = Duration::from_secs(20);
@@ -73,12 +73,12 @@ impl ClientHost {
         command
     }
 
-    /// Runs `mdfs` there, which shall do what it is told without a word on standard error, and
-    /// returns what it prints.
+    /// Runs `mdfs` there, which shall do what it is told without a word on standard error, unless
+    /// that it has waited, and returns what it prints.
     #[track_caller]
     pub fn ok(&self, arguments: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&stderr);
+        let told = without_waits(&stderr);
         assert!(status.success() && told.is_empty(), "mdfs {arguments:?}: {told}");
         String::from_utf8(stdout).unwrap()
     }

@@ -100,12 +100,12 @@ impl Site {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs the program, which shall do what it is told without a word on standard error, and
-    /// returns what it prints.
+    /// Runs the program, which shall do what it is told without a word on standard error, unless
+    /// that it has waited, and returns what it prints.
     #[track_caller]
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        let told = String::from_utf8_lossy(&output.stderr);
+        let told = without_waits(&output.stderr);
         assert!(output.status.success() && told.is_empty(), "mdfs {arguments:?}: {told}");
         String::from_utf8(output.stdout).unwrap()
     }
@@ -161,6 +161,16 @@ impl Refusal {
             assert!(text.contains(word), "'{word}' is not in: {text}");
         }
     }
+}
+
+/// What a command has said on standard error, without the lines that say that it waits: on a busy
+/// host a server may be silent for a while.
+pub(crate) fn without_waits(stderr: &[u8]) -> String {
+    let told = String::from_utf8_lossy(stderr);
+    let says_more = |line: &&str| {
+        !["mdfs: waiting for ", "mdfs: the wait is over for "].iter().any(|it| line.starts_with(it))
+    };
+    told.lines().filter(says_more).collect::<Vec<_>>().join("\n")
 }
 
 /// The program.
