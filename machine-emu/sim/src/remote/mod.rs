@@ -113,7 +113,7 @@ pub(crate) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         let after_crash = ended == RoundEnd::PowerCut;
         harness.within_limit("a check", workload.check(after_crash)).await;
         let absence = Absence::new(&mut rng);
-        let outage = outage::check(harness, workload.log.get(), processes, absence);
+        let outage = outage::check(harness, processes, absence);
         harness.within_limit("an outage", outage).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::protocol::{GetAttributes, Handle};
+use client::protocol::{Error, GetAttributes, Handle};
 use fileio::client::send_with_retries;
 use futures::future::join;
 use runtime::seed::Rng;
@@ -20,30 +20,35 @@ const OVER_WITHIN: Duration = Duration::from_secs(3);
 /// How long the link may have had no calls before.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// How long a process is away, and whether the client has asked it something before.
+/// The process of which node is away, for how long, and whether the client has asked it before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Absence {
+    node: u64,
     length: Duration,
     is_known: bool,
 }
 
 impl Absence {
     pub(super) fn new(rng: &mut Rng) -> Self {
-        Self { length: Duration::from_millis(rng.below(AWAY_MAX)), is_known: rng.chance(1, 2) }
+        let (node, length) = (rng.bits(), Duration::from_millis(rng.below(AWAY_MAX)));
+        Self { node, length, is_known: rng.chance(1, 2) }
     }
 }
 
-/// The one of `processes` that hosts the node of `file` is away, while one client asks it.
-pub(super) async fn check(harness: &Harness, file: Handle, processes: u32, absence: Absence) {
-    let Absence { length: away, is_known } = absence;
+/// One of `processes` is away, while one client asks it.
+pub(super) async fn check(harness: &Harness, processes: u32, absence: Absence) {
+    let Absence { node, length: away, is_known } = absence;
+    let fs_nodes = harness.cluster.geometry().fs_nodes;
+    let node = (node % u64::from(fs_nodes)) as u32;
+    // No file has this generation: that is an answer, too.
+    let file = Handle { ino: u64::from(node + fs_nodes), generation: 0 };
     let outages = Outages::default();
     let system = host::connect_showing(harness, 0, 0, outages.clone()).await;
-    let attributes = || send_with_retries(system.machine(), GetAttributes { file });
+    let ask = || send_with_retries(system.machine(), GetAttributes { file });
     if is_known {
-        attributes().await.unwrap_or_else(|error| panic!("before the outage: {error}"));
+        assert_eq!(ask().await, Err(Error::Stale {}), "before the outage");
     }
     harness.pass(IDLE).await;
-    let node = (file.ino % u64::from(harness.cluster.geometry().fs_nodes)) as u32;
     let process = host::process_of(node, processes);
     host::end_at(harness, process);
     let watching = async {
@@ -52,12 +57,13 @@ pub(super) async fn check(harness: &Harness, file: Handle, processes: u32, absen
         host::serve_at(harness, process, processes).await;
         seen
     };
-    let (answer, seen) = join(attributes(), watching).await;
-    answer.unwrap_or_else(|error| panic!("after an outage of {away:?}: {error}"));
+    let (answer, seen) = join(ask(), watching).await;
+    assert_eq!(answer, Err(Error::Stale {}), "after an outage of {away:?}");
     match seen {
         Some(outage) => {
             let expected = (processes > 1).then_some(process);
             assert_eq!(outage.process, expected, "another process than that which is away");
+            assert!(outage.lasted >= OUTAGE_MIN, "{:?} are too short to be shown", outage.lasted);
             let wrong = away.abs_diff(outage.lasted);
             assert!(wrong <= TOLERANCE, "{:?} are shown for {away:?}", outage.lasted);
         }

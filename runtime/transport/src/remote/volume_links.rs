@@ -378,9 +378,9 @@ impl VolumeLinks {
         let checking = async move {
             while !links.is_idle() && !links.is_closed.get() {
                 links.environment.sleep(CHECK_INTERVAL).await;
+                // The last time when none waits any more: then there is no outage.
                 links.check();
             }
-            links.outages.clear();
             links.is_checking.set(false);
         };
         self.environment.task(checking.boxed_local());
