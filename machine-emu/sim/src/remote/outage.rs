@@ -40,8 +40,8 @@ pub(super) async fn check(harness: &Harness, processes: u32, absence: Absence) {
     let Absence { node, length: away, is_known } = absence;
     let fs_nodes = harness.cluster.geometry().fs_nodes;
     let node = (node % u64::from(fs_nodes)) as u32;
-    // No file has this generation: that is an answer, too.
-    let file = Handle { ino: u64::from(node + fs_nodes), generation: 0 };
+    // There is no such file: that is an answer, too.
+    let file = Handle { ino: u64::from(node) + (u64::from(fs_nodes) << 32), generation: 1 };
     let outages = Outages::default();
     let system = host::connect_showing(harness, 0, 0, outages.clone()).await;
     let ask = || send_with_retries(system.machine(), GetAttributes { file });
