@@ -107,6 +107,13 @@ runtime::choice! {
             /// This many of its blocks stay free before them.
             skip: u32,
         },
+        /// The same, in a stripe that a node of this process caches.
+        4 On {
+            /// The number of the process.
+            process: u32,
+            /// This many blocks of the stripe stay free before them.
+            skip: u32,
+        },
     }
 }
 

@@ -355,7 +355,7 @@ runtime::record! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 2;
+    Meta id 3 version 3;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.

@@ -50,11 +50,21 @@ impl StoreSpace<'_> {
 
     /// As [`allocate`](Self::allocate), at a preferred place, if it is free.
     pub fn allocate_near(&self, blocks: u32, near: Near) -> StoreResult<Vec<Run>> {
+        self.allocate_for(blocks, near, &|_| false)
+    }
+
+    /// The same, where the process of [`Near::On`] caches those stripes for which `caches` is true.
+    pub fn allocate_for(
+        &self,
+        blocks: u32,
+        near: Near,
+        caches: &dyn Fn(u64) -> bool,
+    ) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             (state.data_floor(), state.reserve_blocks())
         };
-        self.allocate_above(blocks, near, floor, kept_back)
+        self.allocate_above(blocks, (near, caches), floor, kept_back)
     }
 
     /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
@@ -66,7 +76,7 @@ impl StoreSpace<'_> {
             let state = self.0.state.borrow();
             (state.deletion_floor(), state.deletion_reserve_blocks())
         };
-        self.allocate_above(blocks, Near::Anywhere {}, floor, kept_back)
+        self.allocate_above(blocks, (Near::Anywhere {}, &|_| false), floor, kept_back)
     }
 
     /// Little is left above what data must leave: less than what
@@ -81,7 +91,7 @@ impl StoreSpace<'_> {
     fn allocate_above(
         &self,
         blocks: u32,
-        near: Near,
+        (near, caches): (Near, &dyn Fn(u64) -> bool),
         floor: u64,
         kept_back: u64,
     ) -> StoreResult<Vec<Run>> {
@@ -89,7 +99,7 @@ impl StoreSpace<'_> {
         if let Some(stopped) = state.stopped {
             return Err(stopped);
         }
-        if let Some(runs) = state.space.allocate(blocks, floor, near) {
+        if let Some(runs) = state.space.allocate(blocks, floor, near, caches) {
             return Ok(runs);
         }
         let may_find = state.may_find(blocks, kept_back);

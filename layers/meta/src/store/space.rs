@@ -43,6 +43,8 @@ pub(crate) struct BlockAllocator {
     pub(crate) loaned_blocks: u64,
     /// Where the search for a whole stripe goes on.
     stripe_cursor: u64,
+    /// The same for whole stripes that the nodes of one process cache, by its number.
+    process_cursors: BTreeMap<u32, u64>,
     /// Where it begins.
     stripe_begin: u64,
     /// Whole stripes handed out since it began, and those behind it that are free again.
@@ -87,6 +89,7 @@ impl BlockAllocator {
             whole_stripes: 0,
             loaned_blocks: 0,
             stripe_cursor: 0,
+            process_cursors: BTreeMap::new(),
             stripe_begin: 0,
             stripes_taken: 0,
             stripes_freed: 0,
@@ -223,7 +226,8 @@ impl BlockAllocator {
             (false, true) => {
                 group.whole_stripes += 1;
                 self.whole_stripes += 1;
-                let behind = self.stripe_begin..self.stripe_cursor;
+                let cursors = self.process_cursors.values().copied();
+                let behind = self.stripe_begin..cursors.fold(self.stripe_cursor, u64::max);
                 self.stripes_freed += u64::from(behind.contains(&first));
             }
             _ => {}
@@ -305,14 +309,21 @@ impl BlockAllocator {
     /// Hands out `blocks` blocks, all or none, and leaves at least `floor` whole stripes: whole
     /// stripes one after the other (they go round the disks), the rest as `near` says or else from
     /// a stripe that is partly used already, pieces if there is nothing better.
-    pub(crate) fn allocate(&mut self, blocks: u32, floor: u64, near: Near) -> Option<Vec<Run>> {
+    /// The process of [`Near::On`] caches those stripes for which `caches` is true.
+    pub(crate) fn allocate(
+        &mut self,
+        blocks: u32,
+        floor: u64,
+        near: Near,
+        caches: &dyn Fn(u64) -> bool,
+    ) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
         if self.whole_stripes < floor || left > self.available(floor) {
             return None;
         }
         let mut runs = Vec::with_capacity(1);
         while left > 0 {
-            let near = if runs.is_empty() { self.near(near, left, floor) } else { None };
+            let near = if runs.is_empty() { self.near(near, left, floor, caches) } else { None };
             let run = near.or_else(|| self.piece(left, floor))?;
             self.set_busy(run.blocks(), true);
             left -= u64::from(run.count);
@@ -366,6 +377,7 @@ impl BlockAllocator {
 
     fn begin_anew(&mut self) {
         self.stripe_cursor = self.stripe_begin;
+        self.process_cursors.clear();
         (self.stripes_taken, self.stripes_freed) = (0, 0);
     }
 
@@ -395,6 +407,7 @@ mod tests {
 
     const STRIPES: u64 = 96;
     const PER_STRIPE: u64 = 16;
+    const NOWHERE: &dyn Fn(u64) -> bool = &|_| false;
 
     fn space() -> BlockAllocator {
         space_of(STRIPES)
@@ -464,10 +477,11 @@ mod tests {
     }
 
     fn near(rng: &mut Rng) -> Near {
-        match rng.below(3) {
+        match rng.below(4) {
             0 => Near::Anywhere {},
+            1 => Near::On { process: rng.below(3) as u32, skip: rng.below(PER_STRIPE + 4) as u32 },
             // Perhaps of another node, or of none.
-            1 => Near::At {
+            2 => Near::At {
                 block: rng.below((STRIPES + 4) * PER_STRIPE),
                 or_apart: rng.chance(1, 2),
             },
@@ -478,7 +492,7 @@ mod tests {
     #[test]
     fn blocks_are_handed_out_where_they_are_wished_for_if_these_are_free() {
         let mut space = space();
-        let mut allocate = |blocks, near| space.allocate(blocks, 0, near).unwrap();
+        let mut allocate = |blocks, near| space.allocate(blocks, 0, near, NOWHERE).unwrap();
         let apart = allocate(5, Near::Apart { skip: 3 });
         let [Run { start, count: 5 }] = apart[..] else { panic!("{apart:?}") };
         assert_eq!(start % PER_STRIPE, 3);
@@ -500,6 +514,33 @@ mod tests {
     }
 
     #[test]
+    fn each_process_gets_stripes_in_a_row_of_those_that_it_caches() {
+        let mut space = space();
+        let of_process = |process: u64| move |stripe: u64| stripe % 3 == process;
+        let mut on = |space: &mut BlockAllocator, process: u64, blocks, skip| {
+            let near = Near::On { process: process as u32, skip };
+            let runs = space.allocate(blocks, 0, near, &of_process(process)).unwrap();
+            let [run] = runs[..] else { panic!("{runs:?}") };
+            (space.layout.stripe_of(run.start), run.start % PER_STRIPE)
+        };
+        let first: Vec<_> = [0, 1, 0, 2, 0, 1].map(|process| on(&mut space, process, 16, 0)).into();
+        assert_eq!(first, [6, 4, 18, 5, 30, 7].map(|stripe| (stripe, 0)));
+        assert_eq!(on(&mut space, 2, 5, 3), (17, 3), "a part of a chunk gets a stripe of its own");
+        // What others have left out is not lost.
+        let rest: u64 = space.free_blocks;
+        let mut got = 0;
+        while let Some(runs) = space.allocate(1, 0, Near::Anywhere {}, NOWHERE) {
+            got += runs.len() as u64;
+        }
+        assert_eq!(got, rest);
+        // None of its own: any.
+        space.set_busy(space.layout.stripe_run(4).blocks(), false);
+        let near = Near::On { process: 0, skip: 0 };
+        let other = space.allocate(16, 0, near, &of_process(0)).unwrap();
+        assert_eq!(space.layout.stripe_of(other[0].start), 4);
+    }
+
+    #[test]
     fn a_bound_of_what_fits_never_hides_room() {
         with_seed(|rng| {
             let mut space = space();
@@ -508,7 +549,7 @@ mod tests {
                 if rng.chance(2, 3) {
                     out.extend(
                         space
-                            .allocate(1 + rng.below(15) as u32, 0, near(rng))
+                            .allocate(1 + rng.below(15) as u32, 0, near(rng), NOWHERE)
                             .into_iter()
                             .flatten(),
                     );
@@ -538,7 +579,8 @@ mod tests {
                     let free = space.free_blocks;
                     let whole = space.whole_stripes;
                     let near = near(rng);
-                    let Some(runs) = space.allocate(blocks, floor, near) else {
+                    let caches = |stripe| matches!(near, Near::On { process, .. } if stripe % 3 == u64::from(process));
+                    let Some(runs) = space.allocate(blocks, floor, near, &caches) else {
                         let limit = free.saturating_sub(floor.min(whole) * PER_STRIPE);
                         assert!(whole < floor || u64::from(blocks) > limit);
                         check(&space, &used);
@@ -571,13 +613,14 @@ mod tests {
     #[test]
     fn large_requests_get_stripes_in_a_row_and_small_ones_share_one() {
         let mut space = space();
-        let runs = space.allocate(64, 0, Near::Anywhere {}).unwrap();
+        let runs = space.allocate(64, 0, Near::Anywhere {}, NOWHERE).unwrap();
         let stripes: Vec<u64> = runs.iter().map(|run| space.layout.stripe_of(run.start)).collect();
         assert_eq!(stripes, [4, 5, 6, 7]);
-        let small: Vec<Run> =
-            (0..4).flat_map(|_| space.allocate(4, 0, Near::Anywhere {}).unwrap()).collect();
+        let small: Vec<Run> = (0..4)
+            .flat_map(|_| space.allocate(4, 0, Near::Anywhere {}, NOWHERE).unwrap())
+            .collect();
         assert!(small.iter().all(|run| space.layout.stripe_of(run.start) == 16));
-        let next = space.allocate(16, 0, Near::Anywhere {}).unwrap();
+        let next = space.allocate(16, 0, Near::Anywhere {}, NOWHERE).unwrap();
         assert_eq!(space.layout.stripe_of(next[0].start), 17);
     }
 
@@ -586,8 +629,9 @@ mod tests {
         let mut space = space_of(30 * FREED_MIN);
         let mut used = BTreeSet::new();
         let mut file = |space: &mut BlockAllocator| {
-            let runs =
-                space.allocate((FREED_MIN * PER_STRIPE) as u32, 0, Near::Anywhere {}).unwrap();
+            let runs = space
+                .allocate((FREED_MIN * PER_STRIPE) as u32, 0, Near::Anywhere {}, NOWHERE)
+                .unwrap();
             used.extend(runs.iter().map(|run| run.start));
             runs
         };

@@ -43,10 +43,23 @@ impl Allocator {
             return None;
         }
         // Once for each chunk that is begun.
-        if matches!(near, Near::Apart { .. }) && self.base.store.space().is_short() {
+        let begins = matches!(near, Near::Apart { .. } | Near::On { .. });
+        if begins && self.base.store.space().is_short() {
             self.look_ahead();
         }
-        self.base.store.space().allocate_near(blocks, near).ok()
+        self.allocate_near(blocks, near).ok()
+    }
+
+    fn allocate_near(&self, blocks: u32, near: Near) -> Result<Vec<Run>, StoreError> {
+        let Near::On { process, .. } = near else {
+            return self.base.store.space().allocate_near(blocks, near);
+        };
+        let (context, stripes) = (&self.base.context, &self.base.stripes);
+        let caches = |stripe| {
+            let node = stripes.node_of(stripe);
+            node.and_then(|node| context.process_of(node)) == Some(process)
+        };
+        self.base.store.space().allocate_for(blocks, near, &caches)
     }
 
     /// Looks for space in the background. An allocation that finds none waits for a checkpoint or
@@ -81,7 +94,7 @@ impl Allocator {
             let allocated = if from_reserve {
                 self.base.store.space().allocate_from_reserve(blocks)
             } else {
-                self.base.store.space().allocate_near(blocks, near)
+                self.allocate_near(blocks, near)
             };
             match allocated {
                 Ok(runs) => return Ok(runs),

@@ -16,7 +16,13 @@ pub(super) const FREED_MIN: u64 = 16;
 
 impl BlockAllocator {
     /// The blocks that are wished for, if they are free: all `left` of them, within one stripe.
-    pub(super) fn near(&mut self, near: Near, left: u64, floor: u64) -> Option<Run> {
+    pub(super) fn near(
+        &mut self,
+        near: Near,
+        left: u64,
+        floor: u64,
+        caches: &dyn Fn(u64) -> bool,
+    ) -> Option<Run> {
         let wanted = u32::try_from(left).ok()?;
         match near {
             Near::Anywhere {} => None,
@@ -26,13 +32,37 @@ impl BlockAllocator {
                     return Some(run);
                 }
                 let skip = (block % self.layout.blocks_per_stripe()) as u32;
-                if or_apart { self.near(Near::Apart { skip }, left, floor) } else { None }
+                if !or_apart {
+                    return None;
+                }
+                self.near(Near::Apart { skip }, left, floor, caches)
             }
             Near::Apart { skip } => {
                 let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
                 if fits { of_whole(self, wanted, skip, floor) } else { None }
             }
+            Near::On { process, skip } => {
+                let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
+                if !fits || self.whole_stripes <= floor {
+                    return None;
+                }
+                let stripe = self.next_whole_on(process, caches)?;
+                let start = self.layout.stripe_run(stripe).start + u64::from(skip);
+                Some(Run { start, count: wanted })
+            }
         }
+    }
+
+    /// The next wholly free stripe that the process `caches`. What is between it and the last one
+    /// is for other processes, so each has a cursor of its own.
+    fn next_whole_on(&mut self, process: u32, caches: &dyn Fn(u64) -> bool) -> Option<u64> {
+        self.begin_anew_if_much_is_free();
+        let begin = self.stripe_begin;
+        let cursor = self.process_cursors.get(&process).copied().unwrap_or(begin);
+        let found = self.whole_from(cursor, caches)?;
+        self.note_taken(found, cursor);
+        self.process_cursors.insert(process, found + 1);
+        Some(found)
     }
 
     /// The next piece of an allocation of which `left` blocks are missing.
@@ -49,27 +79,40 @@ impl BlockAllocator {
 
     /// The next wholly free stripe from the cursor on, round the groups.
     pub(super) fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        self.begin_anew_if_much_is_free();
+        let cursor = self.stripe_cursor;
+        let found = self.whole_from(cursor, accept)?;
+        self.note_taken(found, cursor);
+        self.stripe_cursor = found + 1;
+        Some(found)
+    }
+
+    fn begin_anew_if_much_is_free(&mut self) {
         if self.stripes_freed >= FREED_MIN && 2 * self.stripes_freed >= self.stripes_taken {
             self.begin_anew();
         }
-        let cursor = self.stripe_cursor;
-        let first = self.layout.group_of_stripe(cursor);
-        let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
-        let around = self.with_whole.range(..=first).map(|&group| (group, 0));
-        let found = ahead.chain(around).find_map(|(number, from)| {
-            let group = self.groups.get(&number)?;
-            let stripes = self.layout.stripes_of(number);
-            (stripes.start.max(from)..stripes.end).find(|&stripe| {
-                let local = group.local(self.layout.stripe_run(stripe).blocks());
-                group.busy.ones_in(local) == 0 && accept(stripe)
-            })
-        })?;
+    }
+
+    fn note_taken(&mut self, found: u64, cursor: u64) {
         if found < cursor {
             (self.stripes_taken, self.stripes_freed) = (0, 0);
         }
         self.stripes_taken += 1;
-        self.stripe_cursor = found + 1;
-        Some(found)
+    }
+
+    /// The first wholly free stripe from `cursor` on, round the groups.
+    fn whole_from(&self, cursor: u64, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        let first = self.layout.group_of_stripe(cursor);
+        let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
+        let around = self.with_whole.range(..=first).map(|&group| (group, 0));
+        ahead.chain(around).find_map(|(number, from)| {
+            let group = self.groups.get(&number)?;
+            let stripes = self.layout.stripes_of(number);
+            (stripes.start.max(from)..stripes.end).find(|&stripe| {
+                let local = group.local(self.layout.stripe_run(stripe).blocks());
+                accept(stripe) && group.busy.ones_in(local) == 0
+            })
+        })
     }
 
     /// The beginning of a whole stripe, if one may be broken.
