@@ -42,6 +42,7 @@ pub mod adaptive;
 pub mod address;
 mod append;
 pub mod blocking;
+mod deposits;
 pub mod direct;
 pub mod directory;
 pub mod error;

@@ -30,6 +30,7 @@ use runtime::sync::lock;
 use runtime::{Call, Spawn};
 
 use crate::Change;
+use crate::deposits::send_write;
 use crate::leases::Leases;
 
 /// Bytes that one client is meant to keep, at most.
@@ -227,7 +228,8 @@ impl UnsyncedWrites {
             UnsyncedChange::Write { who: who.clone(), offset, data: kept, is_append: false };
         let who = (**who).clone();
         let write = Write { who, file, offset, data, durable: false };
-        self.send_change(machine, mark, (file, change), write).await
+        let send = async move || send_write(machine, write).await;
+        self.send_change(machine, mark, (file, change), send).await
     }
 
     /// The same for a window of a list.
@@ -241,7 +243,8 @@ impl UnsyncedWrites {
         let WriteList { file, ref regions, skip, ref data, .. } = write;
         let (regions, data) = (regions.clone(), data.clone());
         let change = UnsyncedChange::List { who: who.clone(), regions, skip, data };
-        self.send_change(machine, mark, (file, change), write).await
+        let send = async move || send_with_retries(machine, write).await;
+        self.send_change(machine, mark, (file, change), send).await
     }
 
     /// The same for a hole.
@@ -255,23 +258,20 @@ impl UnsyncedWrites {
         let change = UnsyncedChange::Punch { who: who.clone(), offset, length };
         let who = (**who).clone();
         let punch = PunchHole { who, file, offset, length, durable: false };
-        self.send_change(machine, mark, (file, change), punch).await
+        let send = async move || send_with_retries(machine, punch).await;
+        self.send_change(machine, mark, (file, change), send).await
     }
 
-    async fn send_change<S, C>(
+    async fn send_change<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         mark: &UnsyncedMark,
         (file, change): (Handle, UnsyncedChange),
-        call: C,
-    ) -> Result<WriteResult, Error>
-    where
-        S: Spawn,
-        C: Call<Protocol = FileIo, Reply = WriteResult> + Clone,
-    {
+        send: impl AsyncFnOnce() -> Result<WriteResult, Error>,
+    ) -> Result<WriteResult, Error> {
         self.wait_for_room(machine, change.bytes()).await?;
         self.wait_for_replay(file).await;
-        let written = send_with_retries(machine, call).await?;
+        let written = send().await?;
         self.keep(machine, mark, (file, change), &written);
         self.replay_if_lost(machine, file).await;
         Ok(written)

@@ -5,8 +5,11 @@
 //! [`DirectTransfer`]. The node of the file has other processes [deliver](Deliver) what they have
 //! of the bytes, and says in its reply which these were. Whatever does not come is read again.
 //! (Third-party transfer, as I/O servers of a parallel file system do it.)
+//!
+//! A client with a large write leaves parts of it at other processes first ([`Deposit`]). The node
+//! of the file has these [store](StoreDeposit) them where it has reserved blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
@@ -18,6 +21,10 @@ use crate::identity::{AccessRefused, ClientIdentity};
 use crate::ids::NodeId;
 use crate::protocol::Undelivered as Error;
 use crate::sync::lock;
+
+mod deposit;
+
+pub use deposit::{BlocksToStore, DepositProcess, DepositTransfer, DepositedRange};
 
 /// Processes that a client names in one request, at most.
 pub const PORTS_MAX: usize = 256;
@@ -115,6 +122,8 @@ crate::record! {
 
 /// Parts that one [`SendBlocks`] names, at most.
 pub const SEND_PARTS_MAX: usize = 4096;
+/// Pieces of one [`Deposit`], at most.
+pub const DEPOSIT_PARTS_MAX: usize = 4096;
 
 crate::protocol! {
     /// What a process sends to its own clients for another one. A table of its own, so that its
@@ -135,6 +144,42 @@ crate::protocol! {
         /// At most [`SEND_PARTS_MAX`].
         parts: Vec<BlocksToSend>,
     } -> bool, by caller, retry never, from servers, during recovery;
+
+    /// Keep parts of a write until the node of the file has them stored. Answered where the client
+    /// is let in, whichever node it names. False if there is no room: then nothing is kept.
+    3 Bulk Deposit {
+        /// The client.
+        client: u64,
+        /// The write.
+        transfer: u64,
+        /// The first of its writes that is not over: what it has left for earlier ones is dropped.
+        first: u64,
+        /// The bytes in order of their places in the write, at most [`DEPOSIT_PARTS_MAX`].
+        parts: Vec<PlacedBytes>,
+    } -> bool, by caller, retry never, from any, during recovery;
+
+    /// Take what a client has left here, at the node where it is let in. Empty if there is nothing;
+    /// the second time there is nothing.
+    4 Bulk TakeDeposit {
+        /// The client.
+        client: u64,
+        /// Its write.
+        transfer: u64,
+    } -> Vec<PlacedBytes>, by caller, retry never, from servers, during recovery;
+
+    /// Store what a client has left at this process, at any of its file-system nodes: all or
+    /// nothing. The asker has reserved the blocks. Returns the boot ID of the cache for each part;
+    /// none if the bytes are not here, or not these.
+    5 Bulk StoreDeposit {
+        /// The application node at which the client is let in.
+        port: u32,
+        /// The client.
+        client: u64,
+        /// Its write.
+        transfer: u64,
+        /// Where the bytes go, at most [`SEND_PARTS_MAX`].
+        parts: Vec<BlocksToStore>,
+    } -> Vec<u64>, by caller, retry never, from servers, during recovery;
 }
 
 /// The transfers of one client, and the processes that can deliver to it.
@@ -145,6 +190,8 @@ pub struct Transfers {
     /// Links to all processes are wanted.
     is_wanted: AtomicBool,
     table: Mutex<TransferTable>,
+    /// A link has ended.
+    link_ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -157,6 +204,10 @@ struct TransferTable {
     last_link: u64,
     last: u64,
     waiting: BTreeMap<u64, Weak<PendingTransfer>>,
+    /// By file-system node: the number of its process.
+    hosts: Vec<u32>,
+    /// Writes that are not over.
+    writes: BTreeSet<u64>,
 }
 
 /// Bytes that a client waits for.
@@ -194,9 +245,11 @@ impl Transfers {
         self.client.store(client, Relaxed);
     }
 
-    /// The number of processes that answer clients.
-    pub fn set_processes(&self, processes: usize) {
-        lock(&self.table).processes = processes;
+    /// The number of processes that answer clients, and by file-system node that of its process.
+    pub fn set_map(&self, processes: usize, hosts: &[u32]) {
+        let mut table = lock(&self.table);
+        table.processes = processes;
+        table.hosts = hosts.to_vec();
     }
 
     /// There is a link to `process`, which lets the client in at `node`. Returns its number.
@@ -215,6 +268,8 @@ impl Transfers {
         for transfer in table.waiting.values().filter_map(Weak::upgrade) {
             transfer.cut();
         }
+        drop(table);
+        self.link_ended.notify_waiters();
     }
 
     /// Are links to all processes wanted? Asked once for each time.
@@ -343,7 +398,7 @@ mod tests {
 
     fn two_links() -> Arc<Transfers> {
         let transfers = Arc::new(Transfers::default());
-        transfers.set_processes(2);
+        transfers.set_map(2, &[1, 2, 2]);
         transfers.link_up(1, NodeId::application(7));
         assert!(transfers.begin(4).is_none(), "one process has the rest of the bytes as well");
         assert!(transfers.take_wanted() && !transfers.take_wanted());

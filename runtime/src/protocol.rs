@@ -635,6 +635,7 @@ macro_rules! protocol_row {
     (admit any client $request:ident $client:ident) => { $client.owns($request.client)? };
     (admit any owner $request:ident $client:ident) => { $client.owns($request.owner.client)? };
     (admit any deliver $request:ident $client:ident) => { $request.deliver.admit($client)? };
+    (admit any source $request:ident $client:ident) => { $request.source.admit($client)? };
     (admit $senders:ident $field:ident $request:ident $client:ident) => {};
     (admit any) => {};
     (admit servers) => { return Err($crate::identity::AccessRefused) };

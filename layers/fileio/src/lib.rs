@@ -43,8 +43,7 @@ pub mod lock_types;
 pub mod locks;
 #[cfg(feature = "server")]
 pub mod model;
-#[cfg(feature = "server")]
-mod pieces;
+pub mod pieces;
 pub mod protocol;
 pub mod regions;
 pub mod root_keys;

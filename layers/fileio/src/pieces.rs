@@ -5,30 +5,31 @@ use runtime::hash::{Crc32c, crc32c};
 
 /// Bytes in several pieces.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ByteRope {
+pub struct ByteRope {
     parts: Vec<Bytes>,
     length: usize,
 }
 
 impl ByteRope {
     /// The pieces of `parts`, in order.
-    pub(crate) fn new(parts: Vec<Bytes>) -> Self {
+    pub fn new(parts: Vec<Bytes>) -> Self {
         let length = parts.iter().map(Bytes::len).sum();
         Self { parts, length }
     }
 
     /// One after the other.
-    pub(crate) fn join(parts: impl IntoIterator<Item = Self>) -> Self {
+    pub fn join(parts: impl IntoIterator<Item = Self>) -> Self {
         Self::new(parts.into_iter().flat_map(|pieces| pieces.parts).collect())
     }
 
     /// How many bytes.
-    pub(crate) fn length(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.length
     }
 
     /// Bytes `from..to`.
-    pub(crate) fn slice(&self, from: usize, to: usize) -> Self {
+    #[must_use]
+    pub fn slice(&self, from: usize, to: usize) -> Self {
         let mut parts = Vec::new();
         let mut start = 0;
         for part in &self.parts {
@@ -43,7 +44,7 @@ impl ByteRope {
     }
 
     /// The CRC-32C of bytes `from..to`.
-    pub(crate) fn checksum(&self, from: usize, to: usize) -> u32 {
+    pub fn checksum(&self, from: usize, to: usize) -> u32 {
         let mut start = 0;
         let mut touched = self.parts.iter().filter_map(|part| {
             let bytes = from.max(start)..to.min(start + part.len());
@@ -62,12 +63,12 @@ impl ByteRope {
     }
 
     /// All of it in one piece of its own.
-    pub(crate) fn copied(&self) -> Bytes {
+    pub fn copied(&self) -> Bytes {
         self.parts.concat().into()
     }
 
     /// The pieces.
-    pub(crate) fn into_vec(self) -> Vec<Bytes> {
+    pub fn into_vec(self) -> Vec<Bytes> {
         self.parts
     }
 }

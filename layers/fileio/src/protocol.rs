@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use runtime::delivery::{DeliveredRange, DeliveryTarget};
+use runtime::delivery::{DeliveredRange, DeliveryTarget, DepositedRange};
 use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
@@ -31,6 +31,8 @@ pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
 
 /// Bytes that one read or write may move, at most.
 pub const TRANSFER_MAX: u32 = 4 << 20;
+/// Bytes of a block: what a client leaves elsewhere for a write are whole blocks of the file.
+pub const BLOCK_SIZE: usize = 4096;
 
 /// Directory entries in one reply, at most.
 pub const ENTRIES_MAX: u32 = 4096;
@@ -620,6 +622,21 @@ runtime::protocol! {
         length: u32,
         deliver: DeliveryTarget,
     } -> DirectData, by inode(file.ino), retry idempotent, from any, after recovery;
+
+    /// Write bytes, of which the client has left some at other processes. None if these do not
+    /// have them, or cannot store them: then nothing was written, and it is to be sent as a
+    /// [`Write`].
+    42 Bulk WriteDirect {
+        who: Credentials,
+        file: Handle,
+        offset: u64,
+        /// The bytes that were left nowhere, in order; with the others at most [`TRANSFER_MAX`].
+        data: Vec<Bytes>,
+        /// Whose they are, and where it is let in.
+        source: DeliveryTarget,
+        /// The others, in order; places count from `offset`.
+        deposited: Vec<DepositedRange>,
+    } -> Option<WriteResult>, by inode(file.ino), retry never, from any, after recovery;
 }
 
 runtime::choice! {

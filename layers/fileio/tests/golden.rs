@@ -8,9 +8,9 @@ use fileio::protocol::{
     Error, FileLock, Handle, ListData, Lock, LockKind, LockOwner, LockResult, Name, Open,
     OpenHandle, OpenedFile, PunchHole, Read, ReadData, ReadDirect, ReadList, Regions, Remove,
     Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SeekTarget, SetXattr, Time,
-    Unlock, WccAttr, Write, WriteList, WriteResult, XattrMode, XattrName,
+    Unlock, WccAttr, Write, WriteDirect, WriteList, WriteResult, XattrMode, XattrName,
 };
-use runtime::delivery::{DeliveredRange, DeliveryTarget, PortAddress};
+use runtime::delivery::{DeliveredRange, DeliveryTarget, DepositedRange, PortAddress};
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
 
@@ -153,6 +153,22 @@ fn requests_of_delivery_have_the_agreed_bytes() {
     let read = ReadDirect { who: who(), file: FILE, offset: 16, length: 255, deliver };
     let expected = format!("29{WHO_BYTES}{FILE_BYTES}1000000000000000ff000000{target_bytes}");
     assert_eq!(form(&Request::from(read)), (expected, Vec::new()));
+}
+
+#[test]
+fn a_request_of_deposits_has_the_agreed_bytes() {
+    let source =
+        DeliveryTarget { client: 4, transfer: 5, ports: vec![PortAddress { process: 1, node: 6 }] };
+    let target_bytes = "04000000000000000500000000000000010000000100000006000000";
+    let deposited = vec![DepositedRange { process: 1, at: 8, checksums: vec![0x0a] }];
+    let (data, offset) = (vec![Bytes::from_static(b"rest")], 16);
+    let write = WriteDirect { who: who(), file: FILE, offset, data, source, deposited };
+    let expected = format!(
+        "2a{WHO_BYTES}{FILE_BYTES}10000000000000000100000004000000{target_bytes}{}",
+        "01000000010000000800000000000000010000000a000000"
+    );
+    assert_eq!(form(&Request::from(write)), (expected, b"rest".to_vec()));
+    assert_eq!(form(&Reply::WriteDirect(Ok(None))), ("2a0100".to_owned(), Vec::new()));
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub struct Guard {
     let_in: AtomicU64,
     /// Bytes that clients were sent for other processes.
     delivered: AtomicU64,
+    /// Bytes that clients have left here.
+    deposited: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
     told: Mutex<BTreeSet<(String, Refusal)>>,
     /// The faster way that connections may open.
@@ -175,6 +177,9 @@ impl Guard {
         let help = "Bytes sent to clients for other processes, which answer their requests.";
         let delivered = page.metric("delivered_bytes_total", MetricKind::Counter, help);
         delivered.is(self.delivered.load(Relaxed));
+        let help = "Bytes that clients left here before another process had them stored.";
+        let deposited = page.metric("deposited_bytes_total", MetricKind::Counter, help);
+        deposited.is(self.deposited.load(Relaxed));
         let help = "Connections from or to other processes that were refused or broke.";
         let mut refused = page.metric("refused_total", MetricKind::Counter, help);
         for why in Refusal::ALL {
@@ -193,6 +198,10 @@ impl Guard {
 
     pub(super) fn note_delivered(&self, bytes: u64) {
         self.delivered.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn note_deposited(&self, bytes: u64) {
+        self.deposited.fetch_add(bytes, Relaxed);
     }
 
     /// Counts a refusal; the first of its kind from a host is logged.

@@ -229,11 +229,7 @@ impl Cluster {
     /// hosts.
     pub fn client_hosts(&self) -> Vec<ClientHost> {
         let Some(hosts) = &self.hosts else { return Vec::new() };
-        let user = ["--user", "0", "--groups", "0", "--out", TOKEN];
-        self.site.ok(&[&["token", "create", "p1", "--keys", "keys"], &user[..]].concat());
-        let servers: Vec<String> =
-            self.members.iter().map(|member| member.address.to_string()).collect();
-        let address = format!("mdfs://{}/test", servers.join(","));
+        let address = self.client_address();
         let folder = self.site.path("");
         let own = self.members.len() + 1..hosts.count();
         let client = |at| ClientHost {
@@ -242,6 +238,16 @@ impl Cluster {
             address: address.clone(),
         };
         own.map(client).collect()
+    }
+
+    /// The address of the volume for clients that are no process of the cluster, and a file with
+    /// their token in the folder of the test.
+    pub fn client_address(&self) -> String {
+        let user = ["--user", "0", "--groups", "0", "--out", TOKEN];
+        self.site.ok(&[&["token", "create", "p1", "--keys", "keys"], &user[..]].concat());
+        let servers: Vec<String> =
+            self.members.iter().map(|member| member.address.to_string()).collect();
+        format!("mdfs://{}/test", servers.join(","))
     }
 
     /// A path in the folder of the test.

@@ -9,6 +9,7 @@
 
 mod cluster;
 mod delivery;
+mod deposits;
 mod programs;
 mod restarts;
 mod rounds;

@@ -178,6 +178,8 @@ impl Model {
                     delivered: Vec::new(),
                 }))
             }
+            // Nothing is left anywhere for it.
+            Request::WriteDirect(_) => Reply::WriteDirect(Ok(None)),
             Request::Write(r) => Reply::Write(
                 state.inode_mut(&r.file).and_then(|inode| inode.write(r, free_bytes, now)),
             ),

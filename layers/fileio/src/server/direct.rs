@@ -143,7 +143,8 @@ fn assemble(sources: &[BlockSource<'_>], mut taken: BTreeMap<usize, Bytes>) -> R
     read
 }
 
-/// Sends what the caches of this process have to clients of this process.
+/// Sends what the caches of this process have to clients of this process, and stores what these
+/// have left here ([`store`](Self::store), in `store_deposit.rs`).
 pub(super) struct BlockSender(pub(super) Rc<ContentAccess>);
 
 impl Server<Delivery> for BlockSender {
@@ -152,6 +153,10 @@ impl Server<Delivery> for BlockSender {
             match request {
                 Request::SendBlocks(request) if !caller.is_client() => {
                     Reply::SendBlocks(Ok(self.send(request).await.unwrap_or(false)))
+                }
+                Request::StoreDeposit(request) if !caller.is_client() => {
+                    let stored = self.store(request).await;
+                    Reply::StoreDeposit(Ok(stored.unwrap_or_default()))
                 }
                 _ => Undelivered::Refused.into(),
             }

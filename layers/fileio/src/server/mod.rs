@@ -4,7 +4,7 @@
 //! ```text
 //! calls   append   replay   attributes   create   link   remove   rename   open   directory
 //! space   list/    locks        lookup   occupancy
-//! write   read     open_files   names
+//! write/   read     open_files   names
 //! readahead   commit   sync   remote_locks   xattrs
 //! content   leases   call_requests   replays   rights
 //! base
@@ -41,6 +41,7 @@ mod replay;
 mod replays;
 mod rights;
 mod space;
+mod store_deposit;
 mod sync;
 mod write;
 mod xattrs;
@@ -79,7 +80,7 @@ use crate::protocol::{
     GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
     PunchHole, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory,
     RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SetAttributes,
-    SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteList,
+    SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteDirect, WriteList,
 };
 
 /// How often a node looks for files to commit.
@@ -167,6 +168,7 @@ runtime::handlers! { FileServer;
     ReadDirect => |server, _, request| server.reader.read_direct(request).await;
     ReadList => |server, _, request| server.list_reader.read_list(request).await;
     Write => |server, _, request| server.writer.write(request).await;
+    WriteDirect => |server, _, request| server.writer.write_direct(request).await;
     WriteList => |server, _, request| server.list_writer.write_list(request).await;
     Append => |server, _, request| server.appends.append(request).await;
     ReplayWrite => |server, _, request| server.replayer.replay_write(request).await;

@@ -16,6 +16,8 @@ use meta::protocol::{
     Allocate, AppendRecord, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced,
 };
 
+mod direct;
+
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;

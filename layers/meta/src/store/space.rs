@@ -517,7 +517,7 @@ mod tests {
     fn each_process_gets_stripes_in_a_row_of_those_that_it_caches() {
         let mut space = space();
         let of_process = |process: u64| move |stripe: u64| stripe % 3 == process;
-        let mut on = |space: &mut BlockAllocator, process: u64, blocks, skip| {
+        let on = |space: &mut BlockAllocator, process: u64, blocks, skip| {
             let near = Near::On { process: process as u32, skip };
             let runs = space.allocate(blocks, 0, near, &of_process(process)).unwrap();
             let [run] = runs[..] else { panic!("{runs:?}") };

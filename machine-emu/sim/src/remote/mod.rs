@@ -190,6 +190,9 @@ impl RemoteWorkload<'_> {
     async fn check(&self, after_crash: bool) {
         let root = connect(self.harness, 0, 0).await;
         let read = async {
+            // Nothing of it is damaged, whatever was lost.
+            let shared = root.open(shared_file::PATH, OpenOptions::new().read(true)).await?;
+            shared.read_at(0, &mut vec![0; shared.metadata().await?.size as usize]).await?;
             let log = root.open(LOG, OpenOptions::new().read(true)).await?;
             let size = log.metadata().await?.size as usize;
             let mut bytes = vec![0; size];
@@ -233,14 +236,17 @@ impl RemoteClient<'_> {
     }
 
     async fn step(&self, round: u32, rng: &mut Rng) -> WorkResult {
-        match rng.below(17) {
+        match rng.below(21) {
             0..4 => self.write_register(round, rng.below(REGISTERS)).await,
             4..6 => self.append().await,
             6 => self.rename(round).await,
             7 => self.check_registers(round).await,
             8 => self.forge(rng).await,
+            16 => self.forge_deposit(rng).await,
+            18 => Box::pin(self.write_shared_amid_drops()).await,
+            19 => self.write_shared_in_part().await,
             9..12 => self.change_guarded(round, rng).await,
-            12 => self.write_shared().await,
+            12 | 17 => self.write_shared().await,
             13..16 => self.read_shared(rng).await,
             _ => {
                 let sync = async {

@@ -9,6 +9,10 @@ use std::task::{Context, Poll, Waker};
 /// Bytes of all clients of a process, at most; past it the server stops reading from those that
 /// have most.
 pub(super) const CLIENT_BYTES_MAX: usize = 1 << 30;
+/// The part of this that clients may have besides for bytes that they leave before they ask for
+/// them to be written. It is apart from the rest: a request never waits because of bytes that wait
+/// for another request.
+const DEPOSITS_PART: usize = 4;
 
 /// A user or host; none for those who may act as anyone.
 pub(super) type Account = Option<u64>;
@@ -22,6 +26,8 @@ pub(super) type Account = Option<u64>;
 pub struct ClientBudget {
     bytes_max: usize,
     used: Mutex<UsedBytes>,
+    /// For deposits; none in that itself.
+    deposits: Option<Arc<Self>>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +49,7 @@ struct WaitingRequest {
 
 impl Default for ClientBudget {
     fn default() -> Self {
-        Self { bytes_max: CLIENT_BYTES_MAX, used: Mutex::default() }
+        Self::with_deposits(CLIENT_BYTES_MAX)
     }
 }
 
@@ -99,7 +105,19 @@ impl UsedBytes {
 impl ClientBudget {
     /// A budget of this size.
     pub fn of(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { bytes_max, used: Mutex::default() })
+        Arc::new(Self::with_deposits(bytes_max))
+    }
+
+    fn with_deposits(bytes_max: usize) -> Self {
+        let part = bytes_max / DEPOSITS_PART;
+        let deposits = Self { bytes_max: part, used: Mutex::default(), deposits: None };
+        Self { bytes_max, used: Mutex::default(), deposits: Some(Arc::new(deposits)) }
+    }
+
+    /// The same as [`take`](Self::take) for bytes that are left here, which have a budget of their
+    /// own.
+    pub(super) fn take_for_deposit(&self, account: Account, bytes: usize) -> Option<BudgetShare> {
+        self.deposits.as_ref()?.take(account, bytes)
     }
 
     fn used(&self) -> MutexGuard<'_, UsedBytes> {

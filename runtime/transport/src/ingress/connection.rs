@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use runtime::context::Context;
+use runtime::delivery::Delivery;
 use runtime::host::undelivered_bytes;
 use runtime::identity::ClientIdentity;
 use runtime::ids::NodeId;
-use runtime::protocol::{Protocol, RequestInfo as _, Retry, Undelivered};
+use runtime::protocol::{Protocol, RequestInfo, Retry, Undelivered};
 use runtime::sync::Event;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
@@ -151,8 +152,7 @@ pub(super) async fn answer<P: Protocol>(
     context.task(replies.clone().send(context.clone(), writer));
     let outstanding = Rc::new(Outstanding::default());
     let (budget, account) = (&ingress.port.budget, admission.account());
-    let (counted, waiting) = (outstanding.clone(), replies.clone());
-    let known = session.clone();
+    let (counted, waiting, known) = (outstanding.clone(), replies.clone(), session.clone());
     let room = LinkRoom {
         context,
         budget,
@@ -191,6 +191,13 @@ pub(super) async fn answer<P: Protocol>(
             _ => continue,
         }
         session.acknowledge(frame.header.epoch);
+        if frame.header.protocol == Delivery::ID {
+            drop(share);
+            match ingress.receive_deposit(&session, (&identity, account), &frame) {
+                Ok(()) => continue,
+                Err(error) => break Err(error),
+            }
+        }
         let number = frame.header.call_id;
         let header = frame.header.of_reply();
         let to = NodeId(frame.header.to);
@@ -200,13 +207,7 @@ pub(super) async fn answer<P: Protocol>(
             let is_elsewhere = has_routes && !context.is_here(to);
             if is_elsewhere { Err(Undelivered::Unreachable) } else { Ok(request) }
         });
-        let bytes = match &request {
-            Ok(request) => {
-                let frame = frame.head.len() + frame.bulk.len();
-                REQUEST_BYTES + frame + capped(request.reply_bytes_max())
-            }
-            Err(_) => 0,
-        };
+        let bytes = request.as_ref().map_or(0, |request| bytes_of(request, &frame));
         // Before the call is known: a copy of it may come by the next link meanwhile.
         match &mut share {
             // To wait again with what it has would make others wait for it.
@@ -247,7 +248,7 @@ pub(super) async fn answer<P: Protocol>(
     outcome
 }
 
-fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undelivered> {
+pub(super) fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undelivered> {
     let header = &frame.header;
     if header.protocol != P::ID {
         return Err(Undelivered::Refused);
@@ -261,6 +262,11 @@ fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undelivered> {
         Ok(request)
     });
     request.map_err(|_| Undelivered::ProtocolMismatch)
+}
+
+/// What a request counts until it is answered.
+fn bytes_of(request: &impl RequestInfo, frame: &LinkFrame) -> usize {
+    REQUEST_BYTES + frame.head.len() + frame.bulk.len() + capped(request.reply_bytes_max())
 }
 
 fn capped(bytes: u64) -> usize {

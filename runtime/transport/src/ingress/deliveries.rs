@@ -1,4 +1,4 @@
-//! Bytes that other processes have this one send to its clients.
+//! Bytes that other processes have this one send to its clients, and those that these have left.
 
 use std::rc::{Rc, Weak};
 
@@ -15,7 +15,7 @@ use crate::frame::{DeliveredBytes, FrameHeader, frame_with, kind};
 /// While more than this waits on the link of a client it is sent nothing besides replies.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// Makes the ingress answer [`Deliver`] at the node of `context`.
+/// Makes the ingress answer [`Deliver`] and `TakeDeposit` at the node of `context`.
 pub(super) fn serve(context: &Context, ingress: &Rc<ClientIngress>) {
     context.serve::<Delivery>(Rc::new(DeliveryServer(Rc::downgrade(ingress))));
 }
@@ -28,6 +28,9 @@ impl Server<Delivery> for DeliveryServer {
         let reply = match (self.0.upgrade(), request) {
             (Some(ingress), Request::Deliver(request)) if !caller.is_client() => {
                 Reply::Deliver(Ok(ingress.deliver(request)))
+            }
+            (Some(ingress), Request::TakeDeposit(request)) if !caller.is_client() => {
+                Reply::TakeDeposit(Ok(ingress.take_deposit(&request)))
             }
             _ => Undelivered::Refused.into(),
         };

@@ -12,11 +12,15 @@
 //! | `session.rs` | the open calls of a client, and the outcomes that it may not have received |
 //! | `connection.rs` | the requests of one link |
 //! | `deliveries.rs` | bytes that other processes have this one send to its clients |
+//! | `deposit_table.rs` | what one client has left here |
+//! | `deposits.rs` | bytes that clients leave here for other processes to have them stored |
 
 mod authentication;
 mod budget;
 mod connection;
 mod deliveries;
+mod deposit_table;
+mod deposits;
 mod session;
 
 use std::cell::{Cell, RefCell};

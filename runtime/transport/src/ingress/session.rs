@@ -5,7 +5,7 @@
 //! has it, so a copy never does anything twice. Outcomes of requests that may be repeated are not
 //! kept. (RFC 8881 section 2.10.6 has slots; numbers need none, and no order.)
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::budget::BudgetShare;
+use super::deposit_table::DepositTable;
 use crate::replies::{ReplyQueue, length_of};
 
 /// Calls of one session that run or whose outcome is kept, at most.
@@ -70,6 +71,8 @@ pub(super) struct SessionState {
     kept_bytes: Cell<usize>,
     /// The client has the outcomes of all calls below this number.
     acknowledged: Cell<u64>,
+    /// What it has left here. The client counts on it only for as long as its link lasts.
+    deposits: RefCell<DepositTable>,
 }
 
 impl SessionState {
@@ -102,6 +105,7 @@ impl SessionState {
     pub(super) fn leave(&self, link: u64, now: Duration) {
         if self.is_latest(link) {
             self.replies.take();
+            self.deposits.borrow_mut().clear();
             self.left.set(Some(now));
         }
     }
@@ -190,6 +194,11 @@ impl SessionState {
         if let Some(replies) = &*self.replies.borrow() {
             replies.push_with(reply, share);
         }
+    }
+
+    /// What the client has left here.
+    pub(super) fn deposits(&self) -> RefMut<'_, DepositTable> {
+        self.deposits.borrow_mut()
     }
 
     /// Bytes of the outcomes that are kept.

@@ -1,0 +1,519 @@
+//! Writes of which the client has left parts at the processes that store them (ADR 87).
+//!
+//! Everything that was left gets new blocks. So nothing of the file has changed until all of it is
+//! stored, and if that fails the client sends the whole write as usual.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use blockio::BootId;
+use futures::future::join_all;
+use runtime::delivery::{BlocksToStore, PORTS_MAX, SEND_PARTS_MAX, StoreDeposit};
+use runtime::ids::NodeId;
+
+use super::{
+    Allocate, Attributes, BLOCK, BlockSlot, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate,
+    ChunkWrite, Error, FileWriter, Near, Run, StripeWrites, TRANSFER_MAX, Unsynced, WritePurpose,
+    WriteResult, access, handle_of, rules,
+};
+use crate::protocol::{BLOCK_SIZE, WriteDirect};
+
+/// Clients count in the same blocks.
+const _: () = assert!(BLOCK == BLOCK_SIZE);
+
+/// A process whose answer was lost may still be at work: blocks that it may write are given back
+/// after this time.
+const LATE_STORE_MAX: Duration = Duration::from_mins(1);
+
+/// Bytes of a write.
+enum PieceSource {
+    /// They came with the request.
+    Here(ByteRope),
+    /// They are at this process, and these are the checksums of their blocks.
+    Left(u32, Vec<u32>),
+}
+
+/// A part of a write.
+struct WritePiece {
+    /// Its place in the write.
+    range: Range<u64>,
+    source: PieceSource,
+}
+
+/// All of a write in order, or nothing if the parts do not fit together.
+fn pieces_of(request: &WriteDirect) -> Option<Vec<WritePiece>> {
+    let (data, block) = (ByteRope::new(request.data.clone()), BLOCK as u64);
+    let mut pieces = Vec::with_capacity(2 * request.deposited.len() + 1);
+    let (mut at, mut used) = (0, 0);
+    let mut here = |until: u64, at: &mut u64, pieces: &mut Vec<WritePiece>| {
+        let length = usize::try_from(until.checked_sub(*at)?).ok()?;
+        if length > data.length() - used {
+            return None;
+        }
+        if length > 0 {
+            let source = PieceSource::Here(data.slice(used, used + length));
+            pieces.push(WritePiece { range: *at..until, source });
+            used += length;
+            *at = until;
+        }
+        Some(data.length() - used)
+    };
+    for left in &request.deposited {
+        here(left.at, &mut at, &mut pieces)?;
+        let length = left.checksums.len() as u64 * block;
+        let is_aligned = request.offset.checked_add(at)?.is_multiple_of(block);
+        if length == 0 || length > u64::from(TRANSFER_MAX) || !is_aligned {
+            return None;
+        }
+        let source = PieceSource::Left(left.process, left.checksums.clone());
+        pieces.push(WritePiece { range: at..at + length, source });
+        at += length;
+    }
+    let rest = here(at, &mut at, &mut pieces)? as u64;
+    here(at + rest, &mut at, &mut pieces)?;
+    (at <= u64::from(TRANSFER_MAX)).then_some(pieces)
+}
+
+impl WritePiece {
+    fn is_left(&self) -> bool {
+        matches!(self.source, PieceSource::Left(..))
+    }
+
+    /// The part of it in `range` of the write.
+    fn within(&self, range: &Range<u64>) -> Option<Self> {
+        let cut = self.range.start.max(range.start)..self.range.end.min(range.end);
+        if cut.is_empty() {
+            return None;
+        }
+        let (from, to) = ((cut.start - self.range.start) as usize, cut.end - self.range.start);
+        let source = match &self.source {
+            PieceSource::Here(bytes) => PieceSource::Here(bytes.slice(from, to as usize)),
+            PieceSource::Left(process, sums) => {
+                PieceSource::Left(*process, sums[from / BLOCK..to as usize / BLOCK].to_vec())
+            }
+        };
+        Some(Self { range: cut, source })
+    }
+
+    fn checksums(&self) -> Vec<u32> {
+        match &self.source {
+            PieceSource::Left(_, sums) => sums.clone(),
+            PieceSource::Here(bytes) => {
+                let blocks = 0..bytes.length() / BLOCK;
+                blocks.map(|i| bytes.checksum(i * BLOCK, (i + 1) * BLOCK)).collect()
+            }
+        }
+    }
+}
+
+/// New blocks of one chunk, and where they go.
+struct FreshChunk {
+    index: u64,
+    chunk: Chunk,
+    reserved: Vec<Run>,
+    /// The file is at least this long.
+    end: u64,
+    /// What came with the request.
+    here: StripeWrites,
+    /// What each process is to store.
+    left: Vec<(u32, BlocksToStore)>,
+}
+
+/// What the parts of one chunk come to.
+enum ChunkPlan {
+    /// Whole blocks.
+    Fresh(Vec<WritePiece>),
+    /// Bytes that came with the request, from this byte of the chunk on.
+    Usual(usize, ByteRope),
+}
+
+/// Nothing of the write was done.
+struct NotStored;
+
+impl FileWriter {
+    /// Answers [`WriteDirect`].
+    pub(in crate::server) async fn write_direct(
+        &self,
+        request: WriteDirect,
+    ) -> Result<Option<WriteResult>, Error> {
+        let pieces = pieces_of(&request).filter(|_| request.source.ports.len() <= PORTS_MAX);
+        let pieces = pieces.ok_or(Error::Invalid {})?;
+        let WriteDirect { ref who, file, offset, .. } = request;
+        let length = pieces.last().map_or(0, |piece| piece.range.end);
+        let _writing = self.content.files.shared(file.ino).await;
+        let before = self.base.attributes(file).await?;
+        self.base.check_transfer(who, &before, access::WRITE)?;
+        rules::check_range(offset, length)?;
+        if length == 0 {
+            return Ok(Some(self.unchanged(before).await?));
+        }
+        let written = self.write_pieces(&request, &before, &pieces, length).await;
+        match written {
+            // The usual way mends that first.
+            Err(Error::Damaged {}) => Ok(None),
+            written => written,
+        }
+    }
+
+    /// Writes `pieces`, of `length` bytes together. The caller has locked the file.
+    async fn write_pieces(
+        &self,
+        request: &WriteDirect,
+        file: &Attributes,
+        pieces: &[WritePiece],
+        length: u64,
+    ) -> Result<Option<WriteResult>, Error> {
+        let (handle, offset, end) = (handle_of(file), request.offset, request.offset + length);
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
+        let chunks = offset / chunk_size..end.div_ceil(chunk_size);
+        // In ascending order, so that two writers never wait for each other.
+        let mut held = Vec::with_capacity((chunks.end - chunks.start) as usize);
+        for index in chunks.clone() {
+            held.push(self.content.chunks.exclusive((handle.ino, index)).await);
+        }
+        let olds = self.content.map(handle, chunks.clone()).await?;
+        let Some(plans) = plan_chunks(pieces, offset, chunk_size, chunks.clone()) else {
+            return Ok(None);
+        };
+        let (mut fresh, mut usual) = (Vec::new(), Vec::new());
+        for ((index, old), plan) in chunks.zip(olds).zip(plans) {
+            match plan {
+                ChunkPlan::Fresh(pieces) => fresh.push((index, old, pieces)),
+                ChunkPlan::Usual(from, data) => usual.push((index, old, from, data)),
+            }
+        }
+        let Ok(stored) = Box::pin(self.store_fresh(request, fresh)).await else {
+            return Ok(None);
+        };
+        // These may change blocks in place, so they come last.
+        let writes = usual.into_iter().map(|(index, old, from, data)| async move {
+            let purpose = WritePurpose::Data;
+            (index, self.write_chunk((handle, index), old, from, data, purpose).await)
+        });
+        let mut parts: BTreeMap<u64, Result<ChunkWrite, Error>> =
+            join_all(writes).await.into_iter().collect();
+        parts.extend(stored.into_iter().map(|written| (written.update.index, Ok(written))));
+        let (parts, note) = (parts.into_values().collect(), ChangeNote::of(offset..end));
+        self.install(&request.who, file, parts, note).await.map(Some)
+    }
+
+    /// Gives new blocks to whole blocks of some chunks, and has them stored.
+    async fn store_fresh(
+        &self,
+        request: &WriteDirect,
+        chunks: Vec<(u64, Chunk, Vec<WritePiece>)>,
+    ) -> Result<Vec<ChunkWrite>, NotStored> {
+        let mut fresh = Vec::with_capacity(chunks.len());
+        for (index, old, pieces) in chunks {
+            match self.draft_fresh(request.offset, index, &old, &pieces).await {
+                Ok(draft) => fresh.push(draft),
+                Err(error) => {
+                    tracing::debug!(%error, "no blocks for what a client has left");
+                    self.give_back_all(fresh).await;
+                    return Err(NotStored);
+                }
+            }
+        }
+        let here = fresh.iter_mut().flat_map(|chunk| std::mem::take(&mut chunk.here)).collect();
+        let left = fresh.iter_mut().flat_map(|chunk| std::mem::take(&mut chunk.left));
+        let mut by_process: BTreeMap<u32, Vec<BlocksToStore>> = BTreeMap::new();
+        for (process, part) in left {
+            by_process.entry(process).or_default().push(part);
+        }
+        let storing = by_process
+            .into_iter()
+            .map(|(process, parts)| self.have_stored(request, process, parts));
+        let (filled, stored) = futures::future::join(self.fill(here), join_all(storing)).await;
+        let is_stored = stored.iter().all(|it| matches!(it, StoreOutcome::Stored(_)));
+        let Some(mut written) = filled.ok().filter(|_| is_stored) else {
+            if stored.iter().any(|it| matches!(it, StoreOutcome::Unknown)) {
+                self.give_back_later(fresh);
+            } else {
+                self.give_back_all(fresh).await;
+            }
+            return Err(NotStored);
+        };
+        for it in stored {
+            if let StoreOutcome::Stored(unsynced) = it {
+                written.extend(unsynced);
+            }
+        }
+        Ok(self.chunk_writes(fresh, &written))
+    }
+
+    /// Reserves blocks for `pieces` of a chunk, and says where each goes.
+    async fn draft_fresh(
+        &self,
+        offset: u64,
+        index: u64,
+        old: &Chunk,
+        pieces: &[WritePiece],
+    ) -> Result<FreshChunk, Error> {
+        let start = index * u64::from(self.content.geometry.stripe_size);
+        let block_of = |at: u64| ((offset + at - start) / BLOCK as u64) as usize;
+        let first = pieces.first().map_or(0, |piece| block_of(piece.range.start));
+        let last = pieces.last().map_or(0, |piece| block_of(piece.range.end));
+        let context = self.content.context();
+        let own = context.process_of(context.node());
+        let process = pieces.iter().find_map(|piece| match piece.source {
+            PieceSource::Left(process, _) => Some(process),
+            PieceSource::Here(_) => own,
+        });
+        let near = match process {
+            Some(process) => Near::On { process, skip: first as u32 },
+            None => Near::Apart { skip: first as u32 },
+        };
+        let blocks = (last - first) as u32;
+        let reserved = self.base.meta_here(Allocate { blocks, from_reserve: false, near }).await?;
+        let per_stripe = self.content.geometry.blocks_per_stripe();
+        let mut slots = old.slots(per_stripe as usize);
+        let sums = pieces.iter().flat_map(WritePiece::checksums);
+        let new = reserved.iter().flat_map(Run::blocks).zip(sums);
+        for (slot, (block, checksum)) in slots[first..last].iter_mut().zip(new) {
+            *slot = Some(BlockSlot { block, checksum, sealed: false });
+        }
+        let chunk = Chunk::from_slots(&slots, per_stripe);
+        let end = start + (last * BLOCK) as u64;
+        let mut draft =
+            FreshChunk { index, chunk, reserved, end, here: Vec::new(), left: Vec::new() };
+        for piece in pieces {
+            self.place(&mut draft, piece, block_of(piece.range.start));
+        }
+        Ok(draft)
+    }
+
+    /// Notes where `piece` goes, of which the first block is `first` of the chunk.
+    fn place(&self, draft: &mut FreshChunk, piece: &WritePiece, first: usize) {
+        let blocks = first..first + ((piece.range.end - piece.range.start) as usize) / BLOCK;
+        for run in &draft.chunk.runs {
+            let start = usize::from(run.at);
+            let (lo, hi) = (blocks.start.max(start), blocks.end.min(run.end() as usize));
+            if lo >= hi {
+                continue;
+            }
+            let (stripe, offset) = self.content.geometry.block(run.start + (lo - start) as u64);
+            let from = (lo - first) * BLOCK;
+            match &piece.source {
+                PieceSource::Here(bytes) => {
+                    let part = (offset, bytes.slice(from, (hi - first) * BLOCK));
+                    match draft.here.iter_mut().find(|(known, _)| *known == stripe) {
+                        Some((_, parts)) => parts.push(part),
+                        None => draft.here.push((stripe, vec![part])),
+                    }
+                }
+                PieceSource::Left(process, sums) => {
+                    let expect = sums[lo - first..hi - first].to_vec();
+                    let at = piece.range.start + from as u64;
+                    let part = BlocksToStore { stripe, offset, at, expect };
+                    draft.left.push((*process, part));
+                }
+            }
+        }
+    }
+
+    /// Has a process store what the client has left there.
+    async fn have_stored(
+        &self,
+        request: &WriteDirect,
+        process: u32,
+        parts: Vec<BlocksToStore>,
+    ) -> StoreOutcome {
+        let node = parts.first().and_then(|part| self.node_at(process, part.stripe));
+        let (Some(port), Some(node)) = (request.source.port(process), node) else {
+            return StoreOutcome::NotStored;
+        };
+        if parts.len() > SEND_PARTS_MAX {
+            return StoreOutcome::NotStored;
+        }
+        let stripes: Vec<u64> = parts.iter().map(|part| part.stripe).collect();
+        let (client, transfer) = (request.source.client, request.source.transfer);
+        let call = StoreDeposit { port: port.0, client, transfer, parts };
+        match self.content.context().spawn(node, call).await {
+            Ok(boot_ids) if boot_ids.len() == stripes.len() => {
+                let stored = stripes.into_iter().zip(boot_ids);
+                let unsynced = |(stripe, boot_id): (u64, BootId)| Unsynced { stripe, boot_id };
+                StoreOutcome::Stored(stored.map(unsynced).collect())
+            }
+            Err(why) if why.is_lost() => StoreOutcome::Unknown,
+            Ok(_) | Err(_) => StoreOutcome::NotStored,
+        }
+    }
+
+    /// A file-system node of a process: that of `stripe`, if it is there.
+    fn node_at(&self, process: u32, stripe: u64) -> Option<NodeId> {
+        let context = self.content.context();
+        let is_there = |node: &NodeId| context.process_of(*node) == Some(process);
+        let cache = self.content.stripes.node_of(stripe).filter(is_there);
+        cache.or_else(|| (0..context.fs_nodes()).map(NodeId::fs).find(is_there))
+    }
+
+    /// The chunks as they are to be installed, once all of `written` is stored.
+    fn chunk_writes(&self, fresh: Vec<FreshChunk>, written: &[Unsynced]) -> Vec<ChunkWrite> {
+        // A stripe that was written in several parts has each boot ID: if the cache was lost in
+        // between, the commit finds that out.
+        let mut by_stripe: BTreeMap<u64, Vec<Unsynced>> = BTreeMap::new();
+        for unsynced in written {
+            by_stripe.entry(unsynced.stripe).or_default().push(*unsynced);
+        }
+        let write = |fresh: FreshChunk| {
+            let FreshChunk { index, chunk, reserved, end, .. } = fresh;
+            let mut stripes: Vec<u64> =
+                reserved.iter().map(|run| self.content.geometry.block(run.start).0).collect();
+            stripes.dedup();
+            let written = stripes.iter().filter_map(|stripe| by_stripe.get(stripe)).flatten();
+            let update = ChunkUpdate { index, chunk, written: written.copied().collect() };
+            ChunkWrite { update, reserved, end, in_place: false }
+        };
+        fresh.into_iter().map(write).collect()
+    }
+
+    async fn give_back_all(&self, fresh: Vec<FreshChunk>) {
+        let reserved = fresh.into_iter().flat_map(|chunk| chunk.reserved);
+        self.content.give_back(reserved.collect()).await;
+    }
+
+    /// The same once nothing can be written to the blocks any more.
+    fn give_back_later(&self, fresh: Vec<FreshChunk>) {
+        let reserved: Vec<Run> = fresh.into_iter().flat_map(|chunk| chunk.reserved).collect();
+        let content = self.content.clone();
+        self.content.context().task(async move {
+            content.context().sleep(LATE_STORE_MAX).await;
+            content.give_back(reserved).await;
+        });
+    }
+}
+
+/// What has become of bytes that another process was to store.
+enum StoreOutcome {
+    Stored(Vec<Unsynced>),
+    NotStored,
+    /// They may still be stored.
+    Unknown,
+}
+
+/// What each chunk gets of `pieces` of a write at `offset`. None if something was left in the
+/// middle of a block, or beside a part of one.
+fn plan_chunks(
+    pieces: &[WritePiece],
+    offset: u64,
+    chunk_size: u64,
+    chunks: Range<u64>,
+) -> Option<Vec<ChunkPlan>> {
+    let block = BLOCK as u64;
+    let mut rest = pieces;
+    let plan = |index: u64| {
+        let start = index * chunk_size;
+        let range = start.max(offset) - offset..start + chunk_size - offset;
+        let done = rest.partition_point(|piece| piece.range.end <= range.start);
+        rest = &rest[done..];
+        let cut: Vec<WritePiece> = rest.iter().map_while(|piece| piece.within(&range)).collect();
+        let is_whole = |piece: &WritePiece| {
+            let ends = [piece.range.start, piece.range.end];
+            ends.iter().all(|at| (offset + at).is_multiple_of(block))
+        };
+        if cut.iter().all(is_whole) {
+            return Some(ChunkPlan::Fresh(cut));
+        }
+        if cut.iter().any(WritePiece::is_left) {
+            return None;
+        }
+        let from = cut.first().map_or(0, |piece| offset + piece.range.start - start);
+        let bytes: Vec<Bytes> = cut.into_iter().flat_map(WritePiece::into_bytes).collect();
+        Some(ChunkPlan::Usual(from as usize, ByteRope::new(bytes)))
+    };
+    chunks.map(plan).collect()
+}
+
+impl WritePiece {
+    fn into_bytes(self) -> Vec<Bytes> {
+        match self.source {
+            PieceSource::Here(bytes) => bytes.into_vec(),
+            PieceSource::Left(..) => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::delivery::{DeliveryTarget, DepositedRange};
+
+    use super::*;
+    use crate::protocol::Credentials;
+
+    const B: u64 = BLOCK as u64;
+
+    /// Blocks in sequence have the checksums 0, 1, and so on.
+    fn request(offset: u64, data: usize, left: &[(u32, u64, usize)]) -> WriteDirect {
+        let mut sum = 0..;
+        let deposited = left.iter().map(|&(process, at, blocks)| {
+            let checksums = sum.by_ref().take(blocks).collect();
+            DepositedRange { process, at, checksums }
+        });
+        let (who, file) = (Credentials::root(), crate::protocol::Handle { ino: 1, generation: 1 });
+        let data = vec![Bytes::from(vec![7; data])];
+        let source = DeliveryTarget { client: 4, transfer: 5, ports: Vec::new() };
+        WriteDirect { who, file, offset, data, source, deposited: deposited.collect() }
+    }
+
+    fn ranges(pieces: &[WritePiece]) -> Vec<(u64, u64, bool)> {
+        pieces.iter().map(|it| (it.range.start, it.range.end, it.is_left())).collect()
+    }
+
+    #[test]
+    fn what_came_and_what_was_left_are_put_in_order() {
+        let write = request(100, 3996 + 2 * BLOCK + 5, &[(2, 3996, 1), (3, 4 * B - 100, 2)]);
+        let pieces = pieces_of(&write).unwrap();
+        let (end, last) = (6 * B - 100, 6 * B - 95);
+        let expected = [
+            (0, 3996, false),
+            (3996, 2 * B - 100, true),
+            (2 * B - 100, 4 * B - 100, false),
+            (4 * B - 100, end, true),
+            (end, last, false),
+        ];
+        assert_eq!(ranges(&pieces), expected);
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_together_are_refused() {
+        let is_refused =
+            |offset, data, left: &[_]| pieces_of(&request(offset, data, left)).is_none();
+        assert!(!is_refused(0, 0, &[(1, 0, 1), (2, B, 1)]));
+        assert!(is_refused(0, 0, &[(1, B, 1)]), "some bytes are nowhere");
+        assert!(is_refused(0, 0, &[(1, 0, 2), (2, B, 1)]), "they overlap");
+        assert!(is_refused(0, BLOCK, &[(1, B, 1), (2, 0, 1)]), "they are not in order");
+        assert!(is_refused(0, 1, &[(1, 1, 1)]), "it begins within a block");
+        assert!(is_refused(0, 0, &[(1, 0, 0)]), "it is empty");
+        assert!(is_refused(0, 0, &[(1, 0, 1025)]), "it is too long");
+        assert!(is_refused(u64::MAX, BLOCK, &[(1, B, 1)]) && is_refused(0, 1, &[(1, u64::MAX, 1)]));
+    }
+
+    #[test]
+    fn chunks_get_whole_blocks_or_bytes_that_came() {
+        let chunk = 4 * B;
+        let plan = |write: &WriteDirect, chunks: Range<u64>| {
+            plan_chunks(&pieces_of(write).unwrap(), write.offset, chunk, chunks)
+        };
+        // Twelve blocks but for the first and the last byte.
+        let write = request(1, 8 * BLOCK - 2, &[(2, chunk - 1, 4)]);
+        let plans = plan(&write, 0..3).unwrap();
+        let [ChunkPlan::Usual(1, first), ChunkPlan::Fresh(left), ChunkPlan::Usual(0, last)] =
+            &plans[..]
+        else {
+            panic!("not as it should be");
+        };
+        assert_eq!((first.length(), last.length()), (4 * BLOCK - 1, 4 * BLOCK - 1));
+        assert_eq!(left[0].checksums(), [0, 1, 2, 3]);
+        // Beside a part of a block.
+        assert!(plan(&request(1, 4095, &[(2, B - 1, 3)]), 0..1).is_none());
+        // Several sources in one chunk, and one for several chunks.
+        let write = request(0, BLOCK, &[(2, B, 2), (3, 3 * B, 5)]);
+        let plans = plan(&write, 0..2).unwrap();
+        let [ChunkPlan::Fresh(first), ChunkPlan::Fresh(second)] = &plans[..] else {
+            panic!("not as it should be");
+        };
+        assert_eq!(ranges(first), [(0, B, false), (B, 3 * B, true), (3 * B, 4 * B, true)]);
+        assert_eq!((first[2].checksums(), second[0].checksums()), (vec![2], vec![3, 4, 5, 6]));
+    }
+}
