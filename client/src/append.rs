@@ -26,11 +26,15 @@ pub async fn append<S: Spawn>(
     who: &Arc<Credentials>,
     (file, data): (Handle, Vec<Bytes>),
 ) -> Result<Appended, Error> {
+    unsynced.wait_for_room(machine, file, data.iter().map(Bytes::len).sum()).await?;
     unsynced.wait_for_replay(file).await;
     let open = unsynced.open_append();
     let (call, acknowledged) = (open.call(), open.acknowledged());
     let kept = data.clone();
-    let mut request = Append { who: (**who).clone(), call, again: false, acknowledged, file, data };
+    let only_if_verifier = unsynced.verifier(file);
+    let who_sent = (**who).clone();
+    let mut request =
+        Append { who: who_sent, call, again: false, acknowledged, only_if_verifier, file, data };
     let lost = Error::from(Undelivered::Lost);
     let (mut pause, mut failure) = (PAUSE, lost);
     let mut tries = 1;
@@ -43,6 +47,10 @@ pub async fn append<S: Spawn>(
                 return Ok(appended);
             }
             Err(error) if error.is_lost() => (request.again, failure) = (true, lost),
+            // It is not done, nor was it before: others come first.
+            Err(Error::LostWrites {}) if request.only_if_verifier.is_some() => {
+                failure = Error::LostWrites {};
+            }
             // If not this time, then perhaps before.
             Err(error) if error.not_applied() && request.again => {}
             Err(error) if error.not_applied() => failure = error,
@@ -50,6 +58,10 @@ pub async fn append<S: Spawn>(
         }
         machine.sleep(pause).await;
         pause = PAUSE_MAX.min(2 * pause);
+        // What this client has appended before comes first, if that was lost.
+        if unsynced.refresh(machine, file, who).await.is_ok() {
+            request.only_if_verifier = unsynced.verifier(file);
+        }
     }
     Err(failure)
 }

@@ -257,7 +257,8 @@ impl<S: Spawn> File<S> {
         let allocated = async {
             self.check_writable()?;
             let (who, file) = (self.session.who(), self.handle);
-            let call = Allocate { who, file, offset, length, keep_size, durable: false };
+            let durable = !keep_size && self.session.unsynced().is_keeping();
+            let call = Allocate { who, file, offset, length, keep_size, durable };
             let allocated = self.session.ask(call).await;
             self.note_change();
             allocated

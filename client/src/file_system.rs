@@ -50,8 +50,8 @@ impl<S: Spawn> FileSystem<S> {
     }
 
     /// Keeps at most `bytes_max` bytes of unsynced writes, to send them again if a server crashes;
-    /// with 0, and without this call, none: a loss is only reported. To be called before files
-    /// are opened.
+    /// without this call [`RETAINED_BYTES_MAX`](crate::unsynced::RETAINED_BYTES_MAX). With 0 a loss
+    /// is only reported. To be called before files are opened.
     #[must_use]
     pub fn retaining(mut self, bytes_max: usize) -> Self {
         self.session.retain(bytes_max);

@@ -56,8 +56,15 @@ impl<S: Spawn> Lock<S> {
 
 impl<S: Spawn> Drop for Lock<S> {
     fn drop(&mut self) {
-        let File { session, handle, id, .. } = &self.file;
-        session.leases().unlock_later(session.machine(), *handle, *id, self.range);
+        let &File { ref session, handle, id, .. } = &self.file;
+        let (unsynced, who) = (session.unsynced().clone(), session.user().clone());
+        // The next owner of a lock finds what was written, also if it was lost.
+        let before = move |machine| async move {
+            if let Err(error) = unsynced.refresh(&machine, handle, &who).await {
+                tracing::warn!(%error, "unlocking before lost writes are sent again");
+            }
+        };
+        session.leases().unlock_later(session.machine(), (handle, id, self.range), before);
     }
 }
 

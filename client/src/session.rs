@@ -8,7 +8,7 @@ use runtime::{Call, Spawn};
 
 use crate::error::Cause;
 use crate::leases::Leases;
-use crate::unsynced::UnsyncedWrites;
+use crate::unsynced::{RETAINED_BYTES_MAX, UnsyncedWrites};
 use crate::walk::handle_of;
 use crate::wide::{WideMode, WideSession};
 use crate::{Attributes, Change, Credentials};
@@ -26,7 +26,7 @@ pub(crate) struct ClientSession<S> {
 impl<S: Spawn> ClientSession<S> {
     pub(crate) fn new(machine: S, who: Credentials, calls: Arc<CallNumbers>) -> Self {
         let leases = Arc::new(Leases::new(calls));
-        let unsynced = Arc::new(UnsyncedWrites::new(0, leases.clone()));
+        let unsynced = Arc::new(UnsyncedWrites::new(RETAINED_BYTES_MAX, leases.clone()));
         let wide = Arc::new(WideSession::new(WideMode::Off));
         Self { machine, who: Arc::new(who), leases, unsynced, wide }
     }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::client::send_with_retries;
+use fileio::hash::ino_node;
 use fileio::protocol::{
     CallId, Commit, Credentials, Error, FileIo, Handle, ListData, PunchHole, ReadData, Write,
     WriteList, WriteResult,
@@ -27,7 +28,7 @@ use fileio::protocol::{
 use fileio::regions::Regions;
 use futures::{StreamExt as _, stream};
 use runtime::sync::lock;
-use runtime::{Call, Spawn};
+use runtime::{Call, NodeId, Spawn};
 
 use crate::Change;
 use crate::deposits::send_write;
@@ -36,16 +37,23 @@ use crate::leases::Leases;
 /// Bytes that one client is meant to keep, at most.
 pub const RETAINED_BYTES_MAX: usize = 256 << 20;
 
-/// What a kept write counts besides its bytes.
+/// What a kept write counts besides its bytes, and each pattern of a list.
 const ENTRY_BYTES: usize = 256;
+const REGION_BYTES: usize = 96;
 
 /// How often files that have waited long are looked for, and after how many looks one is committed.
 /// The servers commit of their own accord after two seconds.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 const KEEP_TICKS: u64 = 4;
 
+/// Before a read is repeated that found a loss.
+const READ_PAUSE: Duration = Duration::from_millis(1);
+
 /// Commits of one sync, at most: each but the last found a loss.
 const SYNC_ROUNDS_MAX: u32 = 16;
+
+/// Commits after which a writer goes on, whatever is kept: other writers are as fast.
+const ROOM_ROUNDS_MAX: u32 = 64;
 
 /// Files that are committed at a time.
 const SYNCS_MAX: usize = 64;
@@ -70,8 +78,10 @@ enum UnsyncedChange {
         offset: u64,
         length: u64,
     },
-    /// It was not kept.
-    Nothing,
+    /// What was changed was not kept.
+    Nothing {
+        who: Arc<Credentials>,
+    },
 }
 
 impl UnsyncedChange {
@@ -79,9 +89,20 @@ impl UnsyncedChange {
         ENTRY_BYTES
             + match self {
                 Self::Write { data, .. } => data.iter().map(Bytes::len).sum(),
-                Self::List { data, .. } => data.len(),
-                Self::Punch { .. } | Self::Nothing => 0,
+                Self::List { data, regions, .. } => {
+                    data.len() + regions.patterns().len() * REGION_BYTES
+                }
+                Self::Punch { .. } | Self::Nothing { .. } => 0,
             }
+    }
+
+    fn who(&self) -> &Arc<Credentials> {
+        match self {
+            Self::Write { who, .. }
+            | Self::List { who, .. }
+            | Self::Punch { who, .. }
+            | Self::Nothing { who } => who,
+        }
     }
 }
 
@@ -89,6 +110,8 @@ impl UnsyncedChange {
 struct UnsyncedWrite {
     change: UnsyncedChange,
     write_verifier: u64,
+    /// The number of the first answer, and that of the last one.
+    order: u64,
     sequence: u64,
     /// The look before which it was answered.
     tick: u64,
@@ -107,18 +130,31 @@ struct FileState {
     kept: Vec<UnsyncedWrite>,
     /// That of the last answer.
     write_verifier: u64,
+    /// Up to this number all is durable under it.
+    committed: u64,
+    /// Some may be of an earlier verifier.
+    may_have_lost: bool,
     /// Replays that are over: an answer from before one may lack what that brought back.
     replays: u64,
     /// Lost writes are being sent again.
     is_replaying: bool,
     /// The last loss that could not be mended; 0 if there was none.
     lost_at: u64,
+    /// The last one that a sync has reported.
+    reported_at: u64,
 }
 
 impl FileState {
     /// Takes note of an answer. Returns the bytes of what need not be kept any more.
     fn observe(&mut self, write_verifier: u64, committed: u64) -> usize {
-        self.write_verifier = write_verifier;
+        if self.write_verifier == write_verifier && committed <= self.committed {
+            return 0;
+        }
+        if self.write_verifier != write_verifier {
+            self.may_have_lost = !self.kept.is_empty();
+            self.committed = 0;
+        }
+        (self.write_verifier, self.committed) = (write_verifier, committed.max(self.committed));
         let mut freed = 0;
         self.kept.retain(|kept| {
             let is_durable = kept.write_verifier == write_verifier && kept.sequence <= committed;
@@ -128,12 +164,22 @@ impl FileState {
         freed
     }
 
-    fn has_lost(&self) -> bool {
-        self.kept.iter().any(|kept| kept.write_verifier != self.write_verifier)
+    fn has_lost(&mut self) -> bool {
+        if self.may_have_lost {
+            let is_lost = |kept: &UnsyncedWrite| kept.write_verifier != self.write_verifier;
+            self.may_have_lost = self.kept.iter().any(is_lost);
+        }
+        self.may_have_lost
+    }
+
+    /// Nothing is to be remembered of the file.
+    fn is_idle(&self) -> bool {
+        self.kept.is_empty() && self.lost_at <= self.reported_at && !self.is_replaying
     }
 }
 
-/// Since when an opening of a file has unsynced writes; 0 if it has none.
+/// Which losses of a file an opening of it knows: one more than the number of the last one. 0 if it
+/// has not written yet: then those that were reported to others.
 #[derive(Debug, Default)]
 pub struct UnsyncedMark(AtomicU64);
 
@@ -159,13 +205,20 @@ struct UnsyncedFiles {
     tick: u64,
     /// A task commits files that have waited long.
     is_kept: bool,
+    /// Nodes with a file that is being committed by it.
+    committing: BTreeSet<NodeId>,
 }
 
 impl UnsyncedWrites {
     /// Must `change` be durable when it is answered? A cut is not sent again after a crash, so it
     /// must, if the writes around it are.
     pub fn cuts_durably(&self, change: &Change) -> bool {
-        self.bytes_max > 0 && change.size.is_some()
+        self.is_keeping() && change.size.is_some()
+    }
+
+    /// Are writes kept? Then what is not kept, and changes the size of a file, must be durable.
+    pub fn is_keeping(&self) -> bool {
+        self.bytes_max > 0
     }
 
     /// Keeps at most `bytes_max` bytes; with 0 none: then a loss is only reported.
@@ -203,16 +256,21 @@ impl UnsyncedWrites {
         lock(&self.table).files.get(&file).cloned()
     }
 
+    /// The write verifier under which all that is kept of a file is there; `None` if nothing is
+    /// kept.
+    pub(crate) fn verifier(&self, file: Handle) -> Option<u64> {
+        let known = self.known(file)?;
+        let mut state = lock(&known.state);
+        // None has this one: what was lost comes first.
+        let verifier = if state.has_lost() { 0 } else { state.write_verifier };
+        (self.bytes_max > 0 && !state.kept.is_empty()).then_some(verifier)
+    }
+
     /// As whom the file was written last, of what is kept.
     pub fn last_writer(&self, file: Handle) -> Option<Arc<Credentials>> {
         let known = self.known(file)?;
         let state = lock(&known.state);
-        state.kept.iter().rev().find_map(|write| match &write.change {
-            UnsyncedChange::Write { who, .. }
-            | UnsyncedChange::List { who, .. }
-            | UnsyncedChange::Punch { who, .. } => Some(who.clone()),
-            UnsyncedChange::Nothing => None,
-        })
+        state.kept.last().map(|write| write.change.who().clone())
     }
 
     /// Sends a write, and keeps it until it is durable.
@@ -269,7 +327,7 @@ impl UnsyncedWrites {
         (file, change): (Handle, UnsyncedChange),
         send: impl AsyncFnOnce() -> Result<WriteResult, Error>,
     ) -> Result<WriteResult, Error> {
-        self.wait_for_room(machine, change.bytes()).await?;
+        self.wait_for_room(machine, file, change.bytes()).await?;
         self.wait_for_replay(file).await;
         let written = send().await?;
         self.keep(machine, mark, (file, change), &written);
@@ -298,16 +356,15 @@ impl UnsyncedWrites {
         (file, change): (Handle, UnsyncedChange),
         &WriteResult { write_verifier, sequence, committed, .. }: &WriteResult,
     ) {
-        // Losses up to now are not losses of this write.
-        let now = self.losses.load(Relaxed) + 1;
-        let _ = mark.0.compare_exchange(0, now, Relaxed, Relaxed);
-        let change = if self.bytes_max == 0 { UnsyncedChange::Nothing } else { change };
+        let is_counted = self.bytes_max > 0;
+        let change =
+            if is_counted { change } else { UnsyncedChange::Nothing { who: change.who().clone() } };
         let table = &mut *lock(&self.table);
         let writes = table.files.entry(file).or_default();
         let mut state = lock(&writes.state);
-        let mut freed = 0;
-        if sequence > 0 {
-            let is_counted = !matches!(change, UnsyncedChange::Nothing);
+        let _ = mark.0.compare_exchange(0, state.reported_at + 1, Relaxed, Relaxed);
+        let mut freed = state.observe(write_verifier, committed);
+        if sequence > state.committed {
             if !is_counted {
                 // One stands for all with its verifier.
                 let same = |kept: &UnsyncedWrite| kept.write_verifier == write_verifier;
@@ -315,9 +372,9 @@ impl UnsyncedWrites {
                 state.kept.retain(|kept| !same(kept));
             }
             table.bytes += change.bytes();
-            state.kept.push(UnsyncedWrite { change, write_verifier, sequence, tick: table.tick });
+            let (order, tick) = (sequence, table.tick);
+            state.kept.push(UnsyncedWrite { change, write_verifier, order, sequence, tick });
         }
-        freed += state.observe(write_verifier, committed);
         drop(state);
         table.bytes = table.bytes.saturating_sub(freed);
         if !std::mem::replace(&mut table.is_kept, true) {
@@ -332,8 +389,7 @@ impl UnsyncedWrites {
         let Some(writes) = table.files.get(&file) else { return false };
         let mut state = lock(&writes.state);
         let freed = state.observe(write_verifier, committed);
-        let (has_lost, is_idle) = (state.has_lost(), state.kept.is_empty() && state.lost_at == 0);
-        let is_idle = is_idle && !state.is_replaying;
+        let (has_lost, is_idle) = (state.has_lost(), state.is_idle());
         drop(state);
         table.bytes = table.bytes.saturating_sub(freed);
         if is_idle {
@@ -364,8 +420,12 @@ impl UnsyncedWrites {
             let is_lost = self.observe(file, read.write_verifier(), 0);
             if is_lost {
                 self.replay_if_lost(machine, file).await;
-            } else if lock(&writes.state).replays == replays {
-                return Ok(read);
+                machine.sleep(READ_PAUSE).await;
+            } else {
+                let state = lock(&writes.state);
+                if state.replays == replays && !state.is_replaying {
+                    return Ok(read);
+                }
             }
         }
     }
@@ -398,26 +458,23 @@ impl UnsyncedWrites {
         mark: &UnsyncedMark,
         file: Handle,
     ) -> Result<(), Error> {
-        let since = mark.0.swap(0, Relaxed);
-        let synced = self.commit(machine, file).await;
-        match synced {
-            Ok(lost_at) if since > 0 && lost_at >= since => Err(Error::LostWrites {}),
-            Ok(_) => Ok(()),
-            Err(error) => {
-                mark.0.store(since, Relaxed);
-                Err(error)
-            }
-        }
+        let writes = self.known(file);
+        self.commit(machine, file).await?;
+        let Some(writes) = writes else { return Ok(()) };
+        let mut state = lock(&writes.state);
+        let known = mark.0.swap(state.lost_at + 1, Relaxed).checked_sub(1);
+        let is_new = state.lost_at > known.unwrap_or(state.reported_at);
+        state.reported_at = state.lost_at;
+        if is_new { Err(Error::LostWrites {}) } else { Ok(()) }
     }
 
-    /// Commits a file, and again after each loss. Returns the last loss that was not mended.
-    async fn commit<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle) -> Result<u64, Error> {
-        let writes = self.known(file);
+    /// Commits a file, and again after each loss.
+    async fn commit<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle) -> Result<(), Error> {
         for _ in 0..SYNC_ROUNDS_MAX {
             self.wait_for_replay(file).await;
             let done = send_with_retries(machine, Commit { file }).await?;
             if !self.observe(file, done.write_verifier, done.committed) {
-                return Ok(writes.map_or(0, |writes| lock(&writes.state).lost_at));
+                return Ok(());
             }
             self.replay(machine, file).await?;
         }
@@ -433,7 +490,7 @@ impl UnsyncedWrites {
         for synced in synced {
             match synced {
                 // Removed, with its writes.
-                Ok(_) | Err(Error::Stale {}) => {}
+                Ok(()) | Err(Error::Stale {}) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -444,30 +501,41 @@ impl UnsyncedWrites {
         Ok(())
     }
 
-    /// Waits until `bytes` more bytes can be kept.
-    async fn wait_for_room<S: Spawn>(
+    /// Waits until `bytes` more bytes for `file` can be kept: files of the same node are committed.
+    /// Those of a node that is away do not hold up others.
+    pub(crate) async fn wait_for_room<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
+        file: Handle,
         bytes: usize,
     ) -> Result<(), Error> {
+        let node = ino_node(file.ino, machine.fs_nodes());
         if self.bytes_max == 0 {
             return Ok(());
         }
-        loop {
+        for _ in 0..ROOM_ROUNDS_MAX {
             let kept = self.bytes();
-            if kept > 0 && kept + bytes > self.bytes_max {
-                let Some(file) = self.oldest(0) else { return Ok(()) };
-                self.commit_or_drop(machine, file).await?;
-            } else {
-                return Ok(());
+            if kept == 0 || kept + bytes <= self.bytes_max {
+                break;
+            }
+            let Some(oldest) = self.oldest(0, node, machine.fs_nodes()) else { break };
+            let committed = self.commit_or_drop(machine, oldest).await;
+            if oldest == file {
+                committed?;
+            } else if let Err(error) = committed {
+                // Its own sync reports it.
+                tracing::warn!(%error, ino = oldest.ino, "unsynced writes are not durable yet");
+                break;
             }
         }
+        Ok(())
     }
 
-    /// The file with the oldest write, if that was answered `ticks` looks ago.
-    fn oldest(&self, ticks: u64) -> Option<Handle> {
+    /// The file of `node` with the oldest write, if that was answered `ticks` looks ago.
+    fn oldest(&self, ticks: u64, node: NodeId, fs_nodes: u32) -> Option<Handle> {
         let table = lock(&self.table);
-        let oldest = table.files.iter().filter_map(|(&file, writes)| {
+        let of_node = table.files.iter().filter(|(file, _)| ino_node(file.ino, fs_nodes) == node);
+        let oldest = of_node.filter_map(|(&file, writes)| {
             let tick = lock(&writes.state).kept.first()?.tick;
             Some((tick, file))
         });
@@ -485,7 +553,7 @@ impl UnsyncedWrites {
                 self.drop_all(file);
                 Ok(())
             }
-            committed => committed.map(drop),
+            committed => committed,
         }
     }
 
@@ -526,26 +594,46 @@ impl Drop for OpenAppend<'_> {
 }
 
 /// Commits files whose writes have waited long, or take too much, as long as there are any and
-/// their client lives.
+/// their client lives. A node that does not answer holds up its own files only.
 async fn commit_old<S: Spawn>(machine: S, unsynced: Weak<UnsyncedWrites>) {
     loop {
         machine.sleep(KEEP_INTERVAL).await;
-        let Some(unsynced) = unsynced.upgrade() else { return };
-        lock(&unsynced.table).tick += 1;
-        loop {
-            let is_half_full = unsynced.bytes_max > 0 && unsynced.bytes() > unsynced.bytes_max / 2;
-            let ticks = if is_half_full { 0 } else { KEEP_TICKS };
-            let Some(file) = unsynced.oldest(ticks) else { break };
-            if unsynced.commit_or_drop(&machine, file).await.is_err() {
-                break;
+        let Some(known) = unsynced.upgrade() else { return };
+        let fs_nodes = machine.fs_nodes();
+        let free: BTreeSet<NodeId> = {
+            let table = &mut *lock(&known.table);
+            table.tick += 1;
+            if table.committing.is_empty()
+                && table.files.values().all(|writes| lock(&writes.state).kept.is_empty())
+            {
+                table.is_kept = false;
+                return;
             }
-        }
-        let mut table = lock(&unsynced.table);
-        if table.files.values().all(|writes| lock(&writes.state).kept.is_empty()) {
-            table.is_kept = false;
-            return;
+            let nodes = table.files.keys().map(|file| ino_node(file.ino, fs_nodes));
+            let free = nodes.filter(|node| !table.committing.contains(node)).collect();
+            table.committing.extend(&free);
+            free
+        };
+        for node in free {
+            let unsynced = unsynced.clone();
+            machine.task(move |machine| commit_old_of(machine, unsynced, node));
         }
     }
+}
+
+/// The same for the files of one node.
+async fn commit_old_of<S: Spawn>(machine: S, unsynced: Weak<UnsyncedWrites>, node: NodeId) {
+    let Some(unsynced) = unsynced.upgrade() else { return };
+    loop {
+        let is_half_full = unsynced.bytes_max > 0 && unsynced.bytes() > unsynced.bytes_max / 2;
+        let ticks = if is_half_full { 0 } else { KEEP_TICKS };
+        let Some(file) = unsynced.oldest(ticks, node, machine.fs_nodes()) else { break };
+        if let Err(error) = unsynced.commit_or_drop(&machine, file).await {
+            tracing::debug!(%error, ino = file.ino, "unsynced writes are not durable yet");
+            break;
+        }
+    }
+    lock(&unsynced.table).committing.remove(&node);
 }
 
 /// An answer that tells of losses.

@@ -54,6 +54,26 @@ impl<S: Spawn> VolumeClient<S> {
         self.machine.restarts().is_some()
     }
 
+    /// Sends the writes of this mount to a file again if they were lost. What fails is tried again
+    /// by the next request.
+    pub(crate) async fn refresh(&self, file: Handle) {
+        if let Some(writer) = self.unsynced.last_writer(file)
+            && let Err(error) = self.unsynced.refresh(&self.machine, file, &writer).await
+        {
+            tracing::warn!(%error, ino = file.ino, "lost writes are not sent again yet");
+        }
+    }
+
+    /// Attributes that were found by a name, with all writes of this mount: after a loss the kernel
+    /// would take the size from before them for the end.
+    pub(crate) async fn with_own_writes(&self, found: Attributes) -> Attributes {
+        let file = Handle { ino: found.ino, generation: found.generation };
+        if self.unsynced.last_writer(file).is_none() {
+            return found;
+        }
+        self.attributes(file).await.unwrap_or(found)
+    }
+
     /// The attributes of a file, with all writes of this mount.
     pub(crate) async fn attributes(&self, file: Handle) -> Result<Attributes, Error> {
         if let Some(writer) = self.unsynced.last_writer(file)

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use client::leases::Leases;
-use client::unsynced::UnsyncedWrites;
+use client::unsynced::{RETAINED_BYTES_MAX, UnsyncedWrites};
 use futures::StreamExt as _;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::{LocalBoxFuture, select};
@@ -37,7 +37,7 @@ pub struct WorkerTasks<S> {
 /// calls, open files and locks of the mount: no other client of the volume may have its number.
 pub fn workers<S>(count: usize, calls: Arc<CallNumbers>) -> Vec<(Worker<S>, WorkerTasks<S>)> {
     let (inodes, leases) = (Arc::<InodeTable>::default(), Arc::new(Leases::new(calls)));
-    let unsynced = Arc::new(UnsyncedWrites::new(0, leases));
+    let unsynced = Arc::new(UnsyncedWrites::new(RETAINED_BYTES_MAX, leases));
     let worker = |_| {
         let (sender, receiver) = mpsc::unbounded();
         let worker = Worker { tasks: sender, inodes: inodes.clone() };

@@ -225,13 +225,15 @@ impl RequestMaker<'_> {
             }
             39 => {
                 let (data, acknowledged) = (vec![self.data()], self.number / 2);
-                Append { who, call, again: durable, acknowledged, file, data }.into()
+                let only_if_verifier = durable.then_some(sequence);
+                let again = durable;
+                Append { who, call, again, acknowledged, only_if_verifier, file, data }.into()
             }
             40 => {
-                let data = vec![self.data()];
-                ReplayWrite { who, file, offset, data, sequence, is_append: durable }.into()
+                let (data, order, is_append) = (vec![self.data()], offset, durable);
+                ReplayWrite { who, file, offset, data, order, sequence, is_append }.into()
             }
-            41 => ReplayPunch { who, file, offset, length, sequence }.into(),
+            41 => ReplayPunch { who, file, offset, length, order: sequence, sequence }.into(),
             _ => WasDone { call }.into(),
         }
     }

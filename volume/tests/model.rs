@@ -334,6 +334,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     call,
                     again: false,
                     acknowledged: 0,
+                    only_if_verifier: None,
                     file: pick(one),
                     data: data.clone()
                 },

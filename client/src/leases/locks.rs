@@ -176,18 +176,18 @@ impl Leases {
         }
     }
 
-    /// The same in the background.
-    pub(crate) fn unlock_later<S: Spawn>(
+    /// The same in the background, after what `before` does.
+    pub(crate) fn unlock_later<S: Spawn, F: Future<Output = ()> + 'static>(
         self: &Arc<Self>,
         machine: &S,
-        file: Handle,
-        id: u64,
-        range: ByteRange,
+        (file, id, range): (Handle, u64, ByteRange),
+        before: impl FnOnce(S) -> F + Send + 'static,
     ) {
         // The next lock waits for this.
         *self.open().unlocking.entry(file).or_default() += 1;
         let unlocking = PendingUnlock { leases: self.clone(), file };
         machine.task(move |machine| async move {
+            before(machine.clone()).await;
             if let Err(error) = unlocking.leases.unlock(&machine, file, id, range).await {
                 tracing::warn!(%error, "a lock stays until its file is closed");
             }

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fileio::client::send_with_retries;
 use fileio::protocol::{
-    Append, Credentials, Error, Handle, ReplayPunch, ReplayWrite, TRANSFER_MAX, WriteResult,
+    Append, Appended, Credentials, Error, Handle, ReplayPunch, ReplayWrite, TRANSFER_MAX,
+    WriteResult,
 };
 use runtime::{Spawn, Undelivered};
 
@@ -42,11 +43,21 @@ impl UnsyncedWrites {
         let alone = writes.replaying.lock().await;
         lock(&writes.state).is_replaying = true;
         let mut outcome = Ok(());
-        while let Some(lost) = oldest_lost(&writes) {
-            let answer = self.send_again(machine, file, &lost).await;
-            if let Err(error) = self.note_answer(file, &writes, &lost, answer) {
-                outcome = Err(error);
+        'batches: loop {
+            let lost = lost_writes(&writes);
+            let Some(verifier) = lost.first().map(|_| lock(&writes.state).write_verifier) else {
                 break;
+            };
+            for write in lost {
+                let answer = self.send_again(machine, file, &write).await;
+                if let Err(error) = self.note_answer(file, &writes, &write, answer) {
+                    outcome = Err(error);
+                    break 'batches;
+                }
+                if lock(&writes.state).write_verifier != verifier {
+                    // Lost once more: from the start.
+                    break;
+                }
             }
         }
         let mut state = lock(&writes.state);
@@ -62,21 +73,36 @@ impl UnsyncedWrites {
         file: Handle,
         writes: &FileWrites,
         lost: &UnsyncedWrite,
-        answer: Result<WriteResult, Error>,
+        answer: Result<ResentWrite, Error>,
     ) -> Result<(), Error> {
         let bytes = lost.change.bytes();
         let mut freed = 0;
         let mut state = lock(&writes.state);
         let is_it = |kept: &UnsyncedWrite| {
-            kept.sequence == lost.sequence && kept.write_verifier == lost.write_verifier
+            kept.order == lost.order && kept.write_verifier == lost.write_verifier
         };
         let place = state.kept.iter().position(is_it);
         match (answer, place) {
-            (Ok(done), Some(place)) => {
+            (Ok(ResentWrite { done, moved_to }), Some(place)) => {
                 let kept = &mut state.kept[place];
                 kept.write_verifier = done.write_verifier;
                 kept.sequence = done.sequence;
+                if let (Some(moved_to), UnsyncedChange::Write { offset, .. }) =
+                    (moved_to, &mut kept.change)
+                {
+                    (*offset, kept.order) = (moved_to, done.sequence);
+                }
+                let order = kept.order;
+                state.may_have_lost = true;
                 freed += state.observe(done.write_verifier, done.committed);
+                let is_done = |kept: &UnsyncedWrite| {
+                    kept.order == order && kept.write_verifier == done.write_verifier
+                };
+                if done.sequence <= state.committed
+                    && let Some(place) = state.kept.iter().position(is_done)
+                {
+                    freed += state.kept.remove(place).change.bytes();
+                }
             }
             (Err(Error::Undelivered { why }), _) => return Err(why.into()),
             (Err(error), Some(place)) => {
@@ -101,32 +127,33 @@ impl UnsyncedWrites {
         machine: &S,
         file: Handle,
         lost: &UnsyncedWrite,
-    ) -> Result<WriteResult, Error> {
-        let sequence = lost.sequence;
-        match &lost.change {
-            UnsyncedChange::Nothing => Err(Error::LostWrites {}),
+    ) -> Result<ResentWrite, Error> {
+        let &UnsyncedWrite { ref change, order, sequence, .. } = lost;
+        let replay = |who: &Credentials, offset, data, is_append| {
+            let who = who.clone();
+            ReplayWrite { who, file, offset, data, order, sequence, is_append }
+        };
+        let done = match change {
+            // It is lost, unless the server has stopped in order.
+            UnsyncedChange::Nothing { who } => {
+                send_with_retries(machine, replay(who, 0, Vec::new(), false)).await?
+            }
             UnsyncedChange::Write { who, offset, data, is_append } => {
-                let (offset, is_append) = (*offset, *is_append);
-                let write = ReplayWrite {
-                    who: (**who).clone(),
-                    file,
-                    offset,
-                    data: data.clone(),
-                    sequence,
-                    is_append,
-                };
+                let write = replay(who, *offset, data.clone(), *is_append);
                 match send_with_retries(machine, write).await {
                     // Another append took its place meanwhile.
-                    Err(Error::Changed {}) if is_append => {
-                        self.append_again(machine, file, (who, data)).await
+                    Err(Error::Changed {}) if *is_append => {
+                        let Appended { offset, written: done } =
+                            self.append_again(machine, file, (who, data)).await?;
+                        return Ok(ResentWrite { done, moved_to: Some(offset) });
                     }
-                    answer => answer,
+                    answer => answer?,
                 }
             }
             UnsyncedChange::Punch { who, offset, length } => {
                 let (who, offset, length) = ((**who).clone(), *offset, *length);
-                send_with_retries(machine, ReplayPunch { who, file, offset, length, sequence })
-                    .await
+                let punch = ReplayPunch { who, file, offset, length, order, sequence };
+                send_with_retries(machine, punch).await?
             }
             UnsyncedChange::List { who, regions, skip, data } => {
                 let mut result = None;
@@ -135,20 +162,14 @@ impl UnsyncedWrites {
                     let start = (region.position - skip) as usize;
                     let part = data.slice(start..start + region.length as usize);
                     debug_assert!(part.len() <= TRANSFER_MAX as usize, "of one request");
-                    let write = ReplayWrite {
-                        who: (**who).clone(),
-                        file,
-                        offset: region.offset,
-                        data: vec![part],
-                        sequence,
-                        is_append: false,
-                    };
+                    let write = replay(who, region.offset, vec![part], false);
                     let done = send_with_retries(machine, write).await?;
                     result = Some(joined(result, done)?);
                 }
-                result.ok_or_else(|| Undelivered::ProtocolMismatch.into())
+                result.ok_or(Undelivered::ProtocolMismatch)?
             }
-        }
+        };
+        Ok(ResentWrite { done, moved_to: None })
     }
 
     async fn append_again<S: Spawn>(
@@ -156,25 +177,41 @@ impl UnsyncedWrites {
         machine: &S,
         file: Handle,
         (who, data): (&Arc<Credentials>, &[bytes::Bytes]),
-    ) -> Result<WriteResult, Error> {
+    ) -> Result<Appended, Error> {
         let open = self.open_append();
         let (call, acknowledged) = (open.call(), open.acknowledged());
         let (who, data) = ((**who).clone(), data.to_vec());
-        let mut append = Append { who, call, again: false, acknowledged, file, data };
+        // Those before it have been sent again.
+        let only_if_verifier = None;
+        let mut append =
+            Append { who, call, again: false, acknowledged, only_if_verifier, file, data };
         for _ in 1..APPEND_TRIES_MAX {
             match send_with_retries(machine, append.clone()).await {
                 Err(Error::Undelivered { .. }) => append.again = true,
-                answer => return Ok(answer?.written),
+                answer => return answer,
             }
         }
-        Ok(send_with_retries(machine, append).await?.written)
+        send_with_retries(machine, append).await
     }
 }
 
-fn oldest_lost(writes: &FileWrites) -> Option<UnsyncedWrite> {
-    let state = lock(&writes.state);
-    let lost = state.kept.iter().filter(|kept| kept.write_verifier != state.write_verifier);
-    lost.min_by_key(|kept| kept.sequence).cloned()
+/// The answer to a write that was sent again.
+struct ResentWrite {
+    done: WriteResult,
+    /// It is an append, and another one: this is its place in the file.
+    moved_to: Option<u64>,
+}
+
+/// All lost writes of the file, oldest first.
+fn lost_writes(writes: &FileWrites) -> Vec<UnsyncedWrite> {
+    let mut state = lock(&writes.state);
+    if !state.has_lost() {
+        return Vec::new();
+    }
+    let is_lost = |kept: &&UnsyncedWrite| kept.write_verifier != state.write_verifier;
+    let mut lost: Vec<UnsyncedWrite> = state.kept.iter().filter(is_lost).cloned().collect();
+    lost.sort_by_key(|kept| kept.order);
+    lost
 }
 
 /// The answers to two parts of one list: it is durable when both are.

@@ -59,11 +59,16 @@ impl<S: Spawn> MountOperations<S> {
             let page = self.volume.request(call).await?;
             let cookies = resume_cookies(&page.entries, if after == 0 { DOTDOT } else { after });
             for (entry, cookie) in page.entries.iter().zip(cookies) {
-                let attributes_of = entry.attributes.as_deref();
+                let mut attributes_of = entry.attributes.as_deref();
                 if attributes && attributes_of.is_none() {
                     // Removed meanwhile.
                     continue;
                 }
+                let own = match attributes_of {
+                    Some(&found) => Some(self.volume.with_own_writes(found).await),
+                    None => None,
+                };
+                attributes_of = own.as_ref().or(attributes_of);
                 let entry = ListedEntry {
                     ino: entry.handle.ino,
                     kind: entry.kind,

@@ -35,7 +35,8 @@ impl<S: Spawn> MountOperations<S> {
         entry: EntryName,
     ) -> KernelResult<Attributes> {
         let (directory, name) = self.entry(entry)?;
-        Ok(self.volume.request(Lookup { who: caller.credentials(), directory, name }).await?)
+        let found = self.volume.request(Lookup { who: caller.credentials(), directory, name });
+        Ok(self.volume.with_own_writes(found.await?).await)
     }
 
     fn entry(&self, entry: EntryName) -> KernelResult<(client::protocol::Handle, Name)> {
@@ -89,7 +90,7 @@ impl<S: Spawn> MountOperations<S> {
         let (who, durable) = (opener.clone(), self.volume.names_durably());
         let create = OpenNew { who, call, directory, name, existing, change, durable };
         let OpenedNewFile { created, lease } = self.volume.request(create).await?;
-        let file = created.attributes;
+        let file = self.volume.with_own_writes(created.attributes).await;
         let mut holding = None;
         if lease != 0 {
             holding = Some(self.volume.record_new(&file, call, lease).await?);

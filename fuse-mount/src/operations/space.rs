@@ -50,7 +50,8 @@ impl<S: Spawn> MountOperations<S> {
         keep_size: bool,
     ) -> KernelResult<()> {
         let (who, file) = ((*open.opener).clone(), open.handle);
-        let call = Allocate { who, file, offset, length, keep_size, durable: false };
+        let durable = !keep_size && self.volume.unsynced.is_keeping();
+        let call = Allocate { who, file, offset, length, keep_size, durable };
         self.volume.request(call).await?;
         Ok(())
     }
@@ -71,6 +72,7 @@ impl<S: Spawn> MountOperations<S> {
         let open = self.open_file(number)?;
         let file = open.handle;
         let offset = u64::try_from(offset).map_err(|_| KernelError(libc::ENXIO))?;
+        self.volume.refresh(file).await;
         let who = (*open.opener).clone();
         let found = self.volume.request(Seek { who, file, offset, target }).await?;
         found.and_then(|found| found.try_into().ok()).ok_or(KernelError(libc::ENXIO))

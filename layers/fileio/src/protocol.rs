@@ -575,6 +575,9 @@ runtime::protocol! {
         again: bool,
         /// The client waits for the answer to no append with a lower number.
         acknowledged: u64,
+        /// The file must have this write verifier, if it is not done yet. Else appends before it
+        /// may be lost, and are to be sent again first ([`Error::LostWrites`]).
+        only_if_verifier: Option<u64>,
         file: Handle,
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
@@ -585,10 +588,10 @@ runtime::protocol! {
     38 Control WasDone { call: CallId } -> bool,
         by caller, retry idempotent, from any, after recovery;
 
-    /// Write again what was answered with this number and lost with another write verifier
-    /// (ADR 73). What is there already, or was changed later, stays. In the answer, `sequence` is
-    /// the number that the bytes have now; what a later change covers in part is durable then.
-    /// [`Error::LostWrites`] if the node cannot tell what was later.
+    /// Write again what was answered and lost with another write verifier (ADR 73). What is there
+    /// already, or was changed later, stays. In the answer, `sequence` is the number that the bytes
+    /// have now. Without data it is only asked whether they are there.
+    /// [`Error::LostWrites`] if they are not, or if the node cannot tell what was later.
     39 Bulk ReplayWrite {
         who: Credentials,
         file: Handle,
@@ -596,6 +599,8 @@ runtime::protocol! {
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
         /// The number of the first answer.
+        order: u64,
+        /// The number of the last answer: another one if it was sent again before.
         sequence: u64,
         /// It was an append. If another append has taken a part of its place since, nothing is
         /// done: [`Error::Changed`].
@@ -609,6 +614,8 @@ runtime::protocol! {
         offset: u64,
         /// How many bytes, at least one.
         length: u64,
+        /// As in [`ReplayWrite`].
+        order: u64,
         /// As in [`ReplayWrite`].
         sequence: u64,
     } -> WriteResult, by inode(file.ino), retry idempotent, from any, after recovery;

@@ -125,24 +125,56 @@ fn requests_have_the_agreed_bytes() {
     let write = WriteList { who: who(), file: FILE, regions, skip, data, durable };
     let expected = format!("24{WHO_BYTES}{FILE_BYTES}{list_bytes}08000000000000000a00000001");
     assert_eq!(form(&Request::from(write)), (expected, b"checkpoint".to_vec()));
-    let data = vec![Bytes::from_static(b"record")];
-    let (again, acknowledged) = (true, 0x0102);
-    let append = Append { who: who(), call, again, acknowledged, file: FILE, data: data.clone() };
-    let expected =
-        format!("25{WHO_BYTES}{call_bytes}010201000000000000{FILE_BYTES}0100000006000000");
-    assert_eq!(form(&Request::from(append)), (expected, b"record".to_vec()));
-    let again =
-        ReplayWrite { who: who(), file: FILE, offset: 5, data, sequence: 0x0304, is_append: true };
-    let expected =
-        format!("27{WHO_BYTES}{FILE_BYTES}05000000000000000100000006000000040300000000000001");
-    assert_eq!(form(&Request::from(again)), (expected, b"record".to_vec()));
-    let again = ReplayPunch { who: who(), file: FILE, offset: 5, length: 6, sequence: 0x0304 };
-    let expected =
-        format!("28{WHO_BYTES}{FILE_BYTES}050000000000000006000000000000000403000000000000");
-    assert_eq!(form(&Request::from(again)), (expected, Vec::new()));
 
     let commit = Request::from(Commit { file: FILE });
     assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
+}
+
+#[test]
+fn requests_that_may_come_again_have_the_agreed_bytes() {
+    let call = CallId { client: 4, number: 5 };
+    let call_bytes = "04000000000000000500000000000000";
+    let data = vec![Bytes::from_static(b"record")];
+    let (again, acknowledged) = (true, 0x0102);
+    let only_if_verifier = Some(0x0506);
+    let append = Append {
+        who: who(),
+        call,
+        again,
+        acknowledged,
+        only_if_verifier,
+        file: FILE,
+        data: data.clone(),
+    };
+    let expected = format!(
+        "25{WHO_BYTES}{call_bytes}010201000000000000010605000000000000{FILE_BYTES}0100000006000000"
+    );
+    assert_eq!(form(&Request::from(append)), (expected, b"record".to_vec()));
+    let again = ReplayWrite {
+        who: who(),
+        file: FILE,
+        offset: 5,
+        data,
+        order: 0x0203,
+        sequence: 0x0304,
+        is_append: true,
+    };
+    let expected = format!(
+        "27{WHO_BYTES}{FILE_BYTES}050000000000000001000000060000000302000000000000040300000000000001"
+    );
+    assert_eq!(form(&Request::from(again)), (expected, b"record".to_vec()));
+    let again = ReplayPunch {
+        who: who(),
+        file: FILE,
+        offset: 5,
+        length: 6,
+        order: 0x0203,
+        sequence: 0x0304,
+    };
+    let expected = format!(
+        "28{WHO_BYTES}{FILE_BYTES}0500000000000000060000000000000003020000000000000403000000000000"
+    );
+    assert_eq!(form(&Request::from(again)), (expected, Vec::new()));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(crate) struct Uncommitted {
 
 /// A file as it was when it was sealed: a commit says no more than this, since later writes have no
 /// record yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SealedState {
     /// The number of the last change that had been installed, and what is missing of earlier ones.
     pub(crate) mark: CommitMark,
@@ -68,8 +68,7 @@ pub(crate) struct ActiveInode {
     /// A commit that has not ended has recorded chunks past the end that the store knows, and the
     /// intent to free them.
     pub(crate) is_past_end: bool,
-    /// The number of the last change that was installed, whatever became of it, and what is missing
-    /// of earlier ones.
+    /// The changes that are in its content as clients see it.
     pub(crate) installed: CommitMark,
     /// As it was when it was sealed last.
     pub(crate) sealed_state: SealedState,
@@ -104,8 +103,8 @@ impl ActiveInode {
     pub(crate) fn new(stored: Inode) -> Box<Self> {
         Box::new(Self {
             inode: stored.clone(),
-            installed: stored.committed,
-            sealed_state: SealedState::of(stored.committed, &stored),
+            installed: stored.committed.clone(),
+            sealed_state: SealedState::of(stored.committed.clone(), &stored),
             durable_sequence: 0,
             appends: Vec::new(),
             stored,
@@ -234,19 +233,20 @@ impl ActiveInode {
         for change in self.sealed.values_mut() {
             change.chunk.seal();
         }
-        self.sealed_state = SealedState::of(self.installed, &self.inode);
+        self.sealed_state = SealedState::of(self.installed.clone(), &self.inode);
         dropped
     }
 
     /// A change was installed; `append` if it was one.
     pub(crate) fn note_installed(&mut self, mark: CommitMark, append: Option<AppendRecord>) {
-        self.installed = mark;
+        let sequence = mark.sequence;
+        self.installed.join(mark);
         let Some(append) = append else { return };
         let AppendRecord { call, acknowledged, .. } = append;
         self.appends.retain(|(_, known)| {
             known.call.client != call.client || known.call.number >= acknowledged
         });
-        self.appends.push((mark.sequence, append));
+        self.appends.push((sequence, append));
     }
 
     /// The appends among the changes up to `sequence`, for the record that covers these.
@@ -287,8 +287,9 @@ impl ActiveInode {
         self.appends.clear();
         // What was lost may be sent again, with numbers of its own.
         let lost = self.installed.sequence;
-        self.installed = self.stored.committed.next(lost, lost + 1);
-        self.sealed_state = SealedState::of(self.stored.committed, &self.stored);
+        self.installed = self.stored.committed.after_loss(lost);
+        // The next commit records it.
+        self.sealed_state = SealedState::of(self.installed.clone(), &self.stored);
         Some(self.forget_chunks(0))
     }
 

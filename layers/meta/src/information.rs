@@ -95,13 +95,18 @@ impl InodeView<'_> {
     }
 
     /// The changes that its record covers.
-    pub fn committed(&self) -> CommitMark {
-        self.0.stored.committed
+    pub fn committed(&self) -> &CommitMark {
+        &self.0.stored.committed
     }
 
-    /// The number of the last change that was installed, whatever became of it.
-    pub fn installed(&self) -> u64 {
-        self.0.installed.sequence
+    /// The changes that are in its content as clients see it.
+    pub fn installed(&self) -> &CommitMark {
+        &self.0.installed
+    }
+
+    /// The number of the last change that had been installed when it was sealed last.
+    pub fn sealed_sequence(&self) -> u64 {
+        self.0.sealed_state.mark.sequence
     }
 
     /// Changes up to this number are durable, as far as that is known.

@@ -31,6 +31,7 @@
 //! | `effect.rs` | sets of effects |
 //! | `operations.rs` | intents of operations, and stored replies to calls |
 //! | `audit/` | reading all metadata, of nodes that run or of a volume at rest, to check it |
+//! | `marks.rs` | which changes of a file are there, over losses |
 //! | `hash.rs` | which node owns an inode, a name |
 //! | `client.rs` | calls from the layer above |
 //! | `server.rs`, `server/` | the server: components, one file for each family of requests |
@@ -58,6 +59,7 @@ pub mod hash;
 mod information;
 #[cfg(feature = "server")]
 mod keys;
+mod marks;
 #[cfg(feature = "server")]
 pub mod memory;
 pub mod operations;

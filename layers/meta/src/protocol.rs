@@ -16,14 +16,12 @@ use runtime::wire::{Malformed, from_bytes, to_bytes};
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
+pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
 pub use crate::operations::{
     AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, StoredReply,
 };
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
-
-/// The numbers of changes of content begin at the epoch times two to this (as in ADR 57).
-pub const EPOCH_SHIFT: u32 = 40;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): one directory page
 /// and 1.
@@ -42,58 +40,6 @@ runtime::record! {
         generation: u64,
         /// What it is.
         kind: Kind,
-    }
-}
-
-runtime::record! {
-    /// Changes of a file that were answered and lost, and that not all clients have sent again yet:
-    /// those with numbers between these two.
-    #[derive(Copy)]
-    pub struct SequenceGap {
-        /// Up to this one all are there.
-        after: u64,
-        /// From this one on, too.
-        before: u64,
-    }
-}
-
-runtime::record! {
-    /// The changes of a file's content that its record covers, by their numbers (ADR 73).
-    #[derive(Copy, Default)]
-    pub struct CommitMark {
-        /// Those up to this number; 0 if none was numbered.
-        sequence: u64,
-        /// But not these.
-        missing: Option<SequenceGap>,
-    }
-}
-
-impl CommitMark {
-    /// Does it cover the change with this number? `None` if that is not known.
-    pub fn covers(&self, sequence: u64) -> Option<bool> {
-        if sequence > self.sequence {
-            return Some(false);
-        }
-        let last = match self.missing {
-            Some(gap) if sequence <= gap.after => gap.after,
-            Some(gap) if sequence < gap.before => return None,
-            _ => self.sequence,
-        };
-        // Of lives before that one there may be other gaps.
-        (sequence >> EPOCH_SHIFT == last >> EPOCH_SHIFT).then_some(true)
-    }
-
-    /// That of a change with a higher number, made in a life of the node, or after a loss, in which
-    /// `begin` was the first number.
-    #[must_use]
-    pub fn next(&self, sequence: u64, begin: u64) -> Self {
-        if self.sequence >= begin {
-            return Self { sequence, missing: self.missing };
-        }
-        // A life's first number says as much as such a gap, if nothing is before it.
-        let starts_life = begin % (1 << EPOCH_SHIFT) == 1;
-        let gap = SequenceGap { after: self.sequence, before: begin };
-        Self { sequence, missing: (self.sequence > 0 || !starts_life).then_some(gap) }
     }
 }
 
@@ -127,13 +73,33 @@ runtime::record! {
 }
 
 impl Inode {
-    /// Reads one from the store; one of format version 1 lacks what comes last.
+    /// Reads one from the store; one of format version 1 lacks what comes last, and early ones of
+    /// version 2 have one gap or none.
     pub fn from_stored(value: &[u8]) -> Result<Self, Malformed> {
-        from_bytes(value).or_else(|_| {
-            let lacking = to_bytes(&CommitMark::default());
-            from_bytes(&[value, &lacking].concat())
-        })
+        let lacking = |_| from_bytes(&[value, &to_bytes(&CommitMark::default())[..]].concat());
+        from_bytes(value).or_else(lacking).or_else(|_| from_bytes(&with_gap_list(value)?))
     }
+}
+
+/// A stored inode, in place of whose one gap, or none, is a list of them.
+fn with_gap_list(value: &[u8]) -> Result<Vec<u8>, Malformed> {
+    // A flag, and with it the two ends of the gap.
+    const GAP_BYTES: usize = 16;
+    let lacks_gap = |split: &usize| value.get(*split) == Some(&0);
+    let has_gap = |split: &usize| value.get(*split) == Some(&1);
+    let none = value.len().checked_sub(1).filter(lacks_gap);
+    let one = value.len().checked_sub(1 + GAP_BYTES).filter(has_gap);
+    let candidates =
+        [(none, 0u32), (one, 1)].into_iter().filter_map(|(at, count)| Some((at?, count)));
+    for (at, count) in candidates {
+        // What came since is not known.
+        let top_order = if count > 0 { &u64::MAX.to_le_bytes()[..] } else { &[] };
+        let stored = [&value[..at], &count.to_le_bytes(), &value[at + 1..], top_order].concat();
+        if from_bytes::<Inode>(&stored).is_ok() {
+            return Ok(stored);
+        }
+    }
+    Err(Malformed("inode"))
 }
 
 runtime::record! {

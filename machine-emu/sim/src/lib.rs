@@ -38,6 +38,7 @@
 //! | `nfs/` | two workloads: NFS clients of version 3 and of 4.1, and gateways on the nodes |
 //! | `emulated/` | a volume on the J-Machine: checkpoints on its mesh, the gateway at its host |
 //! | `remote/` | workload: clients on other hosts, whose links break |
+//! | `retention.rs` | workload: native clients send again what a crashed node has lost |
 //! | `members/` | workload: processes that come, go and take over |
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
@@ -68,6 +69,7 @@ mod regressions;
 mod remote;
 mod report;
 mod requests;
+mod retention;
 pub mod schedule;
 mod shrink;
 mod versions;
@@ -137,11 +139,13 @@ pub enum Workload {
     Nfs4,
     /// Native clients on other hosts.
     Remote,
+    /// Native clients that send again what a node has lost.
+    Retention,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -157,6 +161,7 @@ impl Workload {
         Self::Members,
         Self::Nfs4,
         Self::Remote,
+        Self::Retention,
     ];
 
     /// The name by which it is chosen.
@@ -177,6 +182,7 @@ impl Workload {
             Self::Members => "members",
             Self::Nfs4 => "nfs4",
             Self::Remote => "remote",
+            Self::Retention => "retention",
         }
     }
 
@@ -187,7 +193,7 @@ impl Workload {
 
     fn allowed_faults(self, seed: u64) -> AllowedFaults {
         AllowedFaults {
-            crashes: self != Self::Names,
+            crashes: !matches!(self, Self::Names | Self::Retention),
             read_errors: matches!(
                 self,
                 Self::Disks
@@ -205,6 +211,7 @@ impl Workload {
                     | Self::Nfs
                     | Self::Nfs4
                     | Self::Remote
+                    | Self::Retention
                     | Self::Damage
                     | Self::OpenUnlinked
             ),
@@ -219,10 +226,16 @@ impl Workload {
                     | Self::Entries
                     | Self::Contention
                     | Self::OpenUnlinked
+                    | Self::Retention
             ),
             restarts: match self {
                 Self::Disks => RestartableNodes::Disks,
                 Self::Cache | Self::OpenUnlinked => RestartableNodes::All,
+                // What is lost twice cannot always be ordered.
+                Self::Retention if Rng::new(seed ^ RESTARTS_SALT).chance(1, 4) => {
+                    RestartableNodes::All
+                }
+                Self::Retention => RestartableNodes::Once,
                 Self::Files if Rng::new(seed ^ RESTARTS_SALT).chance(1, 2) => RestartableNodes::All,
                 _ => RestartableNodes::None,
             },
@@ -423,6 +436,7 @@ fn drive<'a>(
         Workload::Remote => {
             remote::run(harness, clients, rounds, round_ms.min(3_000)).boxed_local()
         }
+        Workload::Retention => retention::run(harness, clients, rounds, round_ms).boxed_local(),
         Workload::Members => unreachable!("it has a world of its own"),
         Workload::OpenUnlinked => {
             open_unlinked::run(harness, clients, rounds, round_ms).boxed_local()

@@ -28,6 +28,15 @@ pub(super) enum RestartableNodes {
     /// Disk nodes.
     Disks,
     All,
+    /// All, but no more than once in a round.
+    Once,
+}
+
+impl RestartableNodes {
+    /// Nodes of all kinds may restart.
+    fn is_all(self) -> bool {
+        matches!(self, Self::All | Self::Once)
+    }
 }
 
 /// The faults that a workload allows.
@@ -179,7 +188,7 @@ impl Nemesis {
         let mut moving = Rng::new(seed ^ MOVES_SALT);
         // A start that cannot read a disk ends the process.
         let tolerates_failed_starts =
-            allowed_faults.restarts == RestartableNodes::All || !allowed_faults.read_errors;
+            allowed_faults.restarts.is_all() || !allowed_faults.read_errors;
         let may_move = allowed_faults.moves && tolerates_failed_starts;
         let pause_max_us = 10_000 << rng.below(6);
         Self {
@@ -200,7 +209,7 @@ impl Nemesis {
             moves_ended: Cell::new(0),
             moving: (may_move && moving.chance(1, 2)).then(|| RefCell::new(moving)),
             heavy: Cell::new(false),
-            processes: (allowed_faults.restarts == RestartableNodes::All && processes.chance(1, 2))
+            processes: (allowed_faults.restarts.is_all() && processes.chance(1, 2))
                 .then(|| 1 + processes.below(3) as u32),
         }
     }

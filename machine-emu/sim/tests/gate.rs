@@ -123,6 +123,11 @@ fn clients_on_other_hosts_survive_broken_links() {
 }
 
 #[test]
+fn clients_send_again_what_a_node_has_lost() {
+    gate(Workload::Retention);
+}
+
+#[test]
 fn damaged_disks_cost_errors_and_never_wrong_bytes() {
     gate(Workload::Damage);
 }

@@ -13,6 +13,7 @@ mod deposits;
 mod programs;
 mod restarts;
 mod rounds;
+mod unsynced;
 mod users;
 mod waiting;
 

@@ -44,11 +44,6 @@ const ETCD_PAUSE_MAX: Duration = Duration::from_secs(15);
 /// All answer again within this time after a round.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a mount makes of that.
-const EIO: i32 = 5;
-/// A sync says that writes were lost.
-const LOST: client::Cause = client::Cause::FileIo(client::protocol::Error::LostWrites {});
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Kill,
@@ -132,8 +127,6 @@ impl Fault {
 struct Sight {
     over: AtomicBool,
     operations: AtomicUsize,
-    /// Syncs that reported lost writes, after which the file was written again.
-    lost: AtomicUsize,
     longest: Mutex<(Duration, String)>,
     errors: Mutex<Vec<String>>,
 }
@@ -238,27 +231,12 @@ impl OpenFile {
         Some(())
     }
 
-    /// Makes the file durable; false if writes were lost, as long as clients do not repeat them.
-    fn sync(&self, sight: &Sight) -> Option<bool> {
-        let mut is_kept = true;
+    /// Makes the file durable: what a server has lost is sent again.
+    fn sync(&self, sight: &Sight) -> Option<()> {
         match self {
-            Self::Native(file) => sight.see("a native sync", || match file.sync() {
-                Err(error) if error.cause == LOST => {
-                    is_kept = false;
-                    Ok(())
-                }
-                synced => synced,
-            }),
-            Self::Mount(file) => sight.see("a sync in a mount", || match file.sync_all() {
-                Err(error) if error.raw_os_error() == Some(EIO) => {
-                    is_kept = false;
-                    Ok(())
-                }
-                synced => synced,
-            }),
-        }?;
-        sight.lost.fetch_add(usize::from(!is_kept), Relaxed);
-        Some(is_kept)
+            Self::Native(file) => sight.see("a native sync", || file.sync()),
+            Self::Mount(file) => sight.see("a sync in a mount", || file.sync_all()),
+        }
     }
 }
 
@@ -287,9 +265,7 @@ impl FileWriter {
             (format!("{}-{}-part", self.name, self.count), format!("{}-{}", self.name, self.count));
         let file = self.place.create(sight, &part)?;
         file.write(sight, &bytes)?;
-        while !file.sync(sight)? {
-            file.write(sight, &bytes)?;
-        }
+        file.sync(sight)?;
         self.place.rename(sight, &part, &name)?;
         self.done.insert(name, content);
         Some(())
@@ -341,7 +317,7 @@ fn run(rounds: usize) {
         let reader = WriteTarget::Native(hosts[1].open().unwrap());
         let mut over_nfs = Writer::over_nfs(0, rng.bits());
         let mut longest: BTreeMap<Fault, Duration> = BTreeMap::new();
-        let (mut errors, mut operations, mut lost) = (Vec::new(), 0, 0);
+        let (mut errors, mut operations) = (Vec::new(), 0);
         for (round, &fault) in FAULTS.iter().cycle().take(rounds).enumerate() {
             let sight = Sight::default();
             let ways = Ways::into(&cluster);
@@ -360,16 +336,14 @@ fn run(rounds: usize) {
             cluster.is_mended();
             let (pause, what) = sight.longest.lock().unwrap().clone();
             let done = sight.operations.load(Relaxed);
-            let lost_now = sight.lost.load(Relaxed);
             eprintln!(
-                "round {round}: {fault:?}: {done} operations, {pause:?} for {what}, {lost_now} \
-                 syncs report lost writes, {} files over NFS",
+                "round {round}: {fault:?}: {done} operations, {pause:?} for {what}, {} files over NFS",
                 over_nfs.written
             );
             let slowest = longest.entry(fault).or_default();
             *slowest = pause.max(*slowest);
             errors.append(&mut sight.errors.lock().unwrap());
-            (operations, lost) = (operations + done, lost + lost_now);
+            operations += done;
             let after = Sight::default();
             for writer in &mut writers {
                 writer.check(&after, &reader);
@@ -378,7 +352,7 @@ fn run(rounds: usize) {
             over_nfs.clean_up(&cluster.open(1).unwrap());
             errors.append(&mut after.errors.lock().unwrap());
         }
-        eprintln!("{rounds} rounds, {operations} operations, {lost} lost writes; {longest:?}");
+        eprintln!("{rounds} rounds, {operations} operations; {longest:?}");
         assert!(errors.is_empty(), "{} errors: {errors:#?}", errors.len());
         for (fault, pause) in longest {
             assert!(pause <= fault.pause_max(), "{pause:?} under {fault:?}");

@@ -128,7 +128,7 @@ impl Appends {
     }
 
     async fn append_once(&self, request: &Append) -> Result<Appended, Error> {
-        let Append { who, file, data, call, acknowledged, .. } = request;
+        let Append { who, file, data, call, acknowledged, only_if_verifier, .. } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
         if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
@@ -137,6 +137,11 @@ impl Appends {
         let _alone = self.content.files.exclusive(file.ino).await;
         let before = self.base.attributes(*file).await?;
         self.base.check_transfer(who, &before, access::WRITE)?;
+        if only_if_verifier
+            .is_some_and(|wanted| self.base.information.write_verifier(file.ino) != wanted)
+        {
+            return Err(Error::LostWrites {});
+        }
         let offset = before.size;
         rules::check_range(offset, length as u64)?;
         if length == 0 {

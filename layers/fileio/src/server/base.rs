@@ -1,5 +1,6 @@
 //! What the components of one node are built on.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
+use super::changed_ranges::RangeChange;
 use super::replays::{FileMarks, ReplayTable};
 use super::rights::OpenRights;
 use crate::protocol::{Attributes, Credentials, Error, Handle, Time};
@@ -94,17 +96,32 @@ impl MetadataAccess {
     /// The same, if it is in memory.
     pub(super) fn marks_now(&self, file: Handle) -> Option<FileMarks> {
         self.information.look(file.ino, file.generation, |known| {
-            Some(FileMarks { committed: known.committed(), installed: known.installed() })
+            let (committed, installed) = (known.committed().clone(), known.installed().clone());
+            Some(FileMarks { committed, sealed: known.sealed_sequence(), installed })
         })
     }
 
-    /// The number of a change of a file of this node that is installed now.
-    pub(super) async fn next_mark(&self, file: Handle) -> Result<CommitMark, Error> {
+    /// The number of a change of a file of this node that is installed now. `order` is that of its
+    /// first answer, if that was lost.
+    pub(super) async fn next_mark(
+        &self,
+        file: Handle,
+        order: Option<u64>,
+    ) -> Result<CommitMark, Error> {
         let marks = match self.marks_now(file) {
             Some(marks) => marks,
             None => Box::pin(self.marks(file)).await?,
         };
-        Ok(self.replays.mark(file.ino, marks))
+        Ok(self.replays.mark(file.ino, &marks, order))
+    }
+
+    /// Bytes of a file of this node were changed.
+    pub(super) fn note_change(&self, file: Handle, range: Range<u64>, change: RangeChange) {
+        if self.replays.is_noting()
+            && let Some(marks) = self.marks_now(file)
+        {
+            self.replays.note(file.ino, range, change, &marks);
+        }
     }
 
     /// The attributes of an inode of any node; without a message if it is of this node and in use.

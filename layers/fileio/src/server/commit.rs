@@ -7,7 +7,7 @@ use meta::protocol::{self as metadata, GetDirty, GetInode, RollBack, Seal};
 
 use super::base::MetadataAccess;
 use super::content::ContentAccess;
-use crate::protocol::{Error, Handle, WccAttr, WriteResult};
+use crate::protocol::{Attributes, Error, Handle, WccAttr, WriteResult};
 
 /// Commits of one node that run at a time without being requested.
 const COMMITS_MAX: usize = 16;
@@ -58,8 +58,10 @@ impl FileCommits {
         let before = self.base.information.write_verifier(ino);
         self.base.meta_here(RollBack { ino }).await?;
         if self.base.information.write_verifier(ino) != before {
-            let inode = self.base.meta_here(GetInode { ino, generation: 0 }).await?;
-            self.base.replays.note_loss(ino, inode.committed);
+            let Attributes { generation, .. } =
+                self.base.meta_here(GetInode { ino, generation: 0 }).await?.attributes;
+            let marks = self.base.marks(Handle { ino, generation }).await?;
+            self.base.replays.note_loss(ino, &marks.installed);
         }
         Ok(())
     }

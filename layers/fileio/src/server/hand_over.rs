@@ -30,8 +30,41 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// The numbers of changes of content, which go on.
-    #[derive(Copy, Default)]
+    /// Bytes of a file that were changed since a loss.
+    #[derive(Copy)]
+    pub struct RangeHandover {
+        /// The first byte.
+        start: u64,
+        /// The one after the last.
+        end: u64,
+        /// The number under which the change was answered first.
+        order: u64,
+        /// The number under which it was installed.
+        sequence: u64,
+        /// It is an append.
+        is_append: bool,
+        /// The bytes were cut off.
+        is_cut: bool,
+    }
+}
+
+runtime::record! {
+    /// A file that was changed since a loss.
+    pub struct FileReplayHandover {
+        /// The file.
+        ino: u64,
+        /// Changes with higher numbers are known.
+        since: u64,
+        /// What is left of the time for which they are.
+        left_ms: u64,
+        /// The changes.
+        ranges: Vec<RangeHandover>,
+    }
+}
+
+runtime::record! {
+    /// The numbers of changes of content, and what came since the last loss.
+    #[derive(Default)]
     pub struct ReplayHandover {
         /// The first one of this life of the node.
         begin: u64,
@@ -39,6 +72,8 @@ runtime::record! {
         next: u64,
         /// What is left of the time in which clients write again what was lost before.
         grace_left_ms: u64,
+        /// Files that were changed since a loss.
+        files: Vec<FileReplayHandover>,
     }
 }
 
@@ -64,6 +99,6 @@ impl FilesHandover {
     #[must_use]
     pub fn without_holders(&self) -> Self {
         let grace_left_ms = LEASE.as_millis() as u64;
-        Self { grace_left_ms, replays: self.replays, ..Self::default() }
+        Self { grace_left_ms, replays: self.replays.clone(), ..Self::default() }
     }
 }

@@ -15,6 +15,7 @@ mod attributes;
 mod base;
 mod call_requests;
 mod calls;
+mod changed_ranges;
 mod commit;
 mod content;
 mod create;

@@ -10,7 +10,7 @@ use runtime::protocol::Undelivered;
 use super::base::MetadataAccess;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
-use super::replays::ReplayVerdict;
+use super::replays::{ReplayNumbers, ReplayVerdict};
 use super::space::FileSpace;
 use super::write::{ChangeNote, FileWriter, WritePurpose};
 use crate::pieces::ByteRope;
@@ -37,13 +37,6 @@ enum ReplayKind {
     Punch,
 }
 
-/// What a replay has changed.
-struct Replayed {
-    result: WriteResult,
-    /// It stays as it is: nothing later has covered a part of it.
-    is_whole: bool,
-}
-
 impl Replayer {
     pub(super) fn new(
         (base, content, commits): ContentComponents,
@@ -54,9 +47,9 @@ impl Replayer {
     }
 
     pub(super) async fn replay_write(&self, request: ReplayWrite) -> Result<WriteResult, Error> {
-        let ReplayWrite { who, file, offset, data, sequence, is_append } = request;
+        let ReplayWrite { who, file, offset, data, order, sequence, is_append } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
-        if length == 0 || length > TRANSFER_MAX as usize {
+        if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
         }
         rules::check_range(offset, length as u64)?;
@@ -64,25 +57,26 @@ impl Replayer {
         let write = async |before: &Attributes, part: Range<u64>| {
             let place = ((part.start - offset) as usize, (part.end - offset) as usize);
             let bytes = data.slice(place.0, place.1).into_vec();
-            let note =
-                ChangeNote { order: Some(sequence), is_append, ..ChangeNote::of(part.clone()) };
+            let note = ChangeNote { order: Some(order), is_append, ..ChangeNote::of(part.clone()) };
             let place = (part.start, bytes);
             self.writer.write_locked(&who, before, place, WritePurpose::Data, note).await
         };
         let range = offset..offset + length as u64;
         let kind = if is_append { ReplayKind::Append } else { ReplayKind::Write };
-        self.replay(&who, file, (sequence, range, kind), write).await
+        let numbers = ReplayNumbers { order, sequence };
+        self.replay(&who, file, (numbers, range, kind), write).await
     }
 
     pub(super) async fn replay_punch(&self, request: ReplayPunch) -> Result<WriteResult, Error> {
-        let ReplayPunch { who, file, offset, length, sequence } = request;
+        let ReplayPunch { who, file, offset, length, order, sequence } = request;
         let end = offset.checked_add(length).filter(|_| length > 0).ok_or(Error::Invalid {})?;
         let punch = async |_: &Attributes, part: Range<u64>| {
             let (offset, length) = (part.start, part.end - part.start);
             let hole = PunchHole { who: who.clone(), file, offset, length, durable: false };
-            self.space.punch_alone(&hole, Some(sequence)).await
+            self.space.punch_alone(&hole, Some(order)).await
         };
-        self.replay(&who, file, (sequence, offset..end, ReplayKind::Punch), punch).await
+        let numbers = ReplayNumbers { order, sequence };
+        self.replay(&who, file, (numbers, offset..end, ReplayKind::Punch), punch).await
     }
 
     /// Changes those bytes of `range` that no later change has touched.
@@ -90,71 +84,63 @@ impl Replayer {
         &self,
         who: &Credentials,
         file: Handle,
-        (sequence, range, kind): (u64, Range<u64>, ReplayKind),
+        (numbers, range, kind): (ReplayNumbers, Range<u64>, ReplayKind),
         change: impl AsyncFn(&Attributes, Range<u64>) -> Result<WriteResult, Error>,
     ) -> Result<WriteResult, Error> {
-        let once = async || self.replay_once(who, file, (sequence, &range, kind), &change).await;
-        let mut replayed = once().await;
-        if matches!(replayed, Err(Error::Damaged {})) {
-            self.commits.recover_lost_writes(file).await;
-            replayed = once().await;
+        let once = async || self.replay_once(who, file, (numbers, &range, kind), &change).await;
+        match once().await {
+            Err(Error::Damaged {}) => {
+                self.commits.recover_lost_writes(file).await;
+                once().await
+            }
+            replayed => replayed,
         }
-        let Replayed { result, is_whole } = replayed?;
-        if is_whole {
-            return Ok(result);
-        }
-        // Which bytes a later change has covered is not known after another loss.
-        let committed = self.commits.commit(&file).await?;
-        if committed.write_verifier != result.write_verifier {
-            // Lost once more: it comes again.
-            return Err(Undelivered::Busy.into());
-        }
-        Ok(WriteResult { sequence: result.sequence.min(committed.committed), ..committed })
     }
 
     async fn replay_once(
         &self,
         who: &Credentials,
         file: Handle,
-        (sequence, range, kind): (u64, &Range<u64>, ReplayKind),
+        (numbers, range, kind): (ReplayNumbers, &Range<u64>, ReplayKind),
         change: &impl AsyncFn(&Attributes, Range<u64>) -> Result<WriteResult, Error>,
-    ) -> Result<Replayed, Error> {
+    ) -> Result<WriteResult, Error> {
         let _alone = self.content.files.exclusive(file.ino).await;
         let marks = self.base.marks(file).await?;
         let before = self.base.attributes(file).await?;
         self.base.check_transfer(who, &before, access::WRITE)?;
-        let verdict = self.base.replays.judge(file.ino, sequence, range.clone(), marks);
-        tracing::debug!(ino = file.ino, sequence, ?range, ?verdict, "a lost write comes again");
+        let verdict = self.base.replays.judge(file.ino, numbers, range.clone(), &marks);
+        tracing::debug!(ino = file.ino, ?numbers, ?range, ?verdict, "a lost write comes again");
         let unchanged = self.writer.unchanged(before).await?;
-        let (ranges, is_whole, end) = match verdict {
-            ReplayVerdict::Unknown => return Err(Error::LostWrites {}),
-            ReplayVerdict::Durable => {
-                let result = WriteResult { sequence, committed: sequence, ..unchanged };
-                return Ok(Replayed { result, is_whole: true });
-            }
+        let parts = match verdict {
             ReplayVerdict::Present => {
-                let result = WriteResult { sequence, ..unchanged };
-                return Ok(Replayed { result, is_whole: true });
+                return Ok(WriteResult { sequence: numbers.sequence, ..unchanged });
             }
-            ReplayVerdict::Apply { by_append: true, .. } if kind == ReplayKind::Append => {
-                return Err(Error::Changed {});
-            }
-            ReplayVerdict::Apply { ranges, is_whole, end, .. } => (ranges, is_whole, end),
+            ReplayVerdict::Apply(parts) if !range.is_empty() => parts,
+            ReplayVerdict::Apply(_) | ReplayVerdict::Unknown => return Err(Error::LostWrites {}),
         };
+        if parts.by_append && kind == ReplayKind::Append {
+            return Err(Error::Changed {});
+        }
         let mut result = unchanged;
-        for part in ranges {
+        for part in parts.ranges {
             let now = self.base.attributes(file).await?;
-            let changed = change(&now, part).await?;
+            // Lost once more: it comes again.
+            let changed = change(&now, part).await.map_err(|error| match error {
+                Error::LostWrites {} => Undelivered::Busy.into(),
+                error => error,
+            })?;
             if changed.write_verifier != unchanged.write_verifier {
                 // Lost once more: it comes again.
                 return Err(Undelivered::Busy.into());
             }
             result = changed;
         }
-        if kind != ReplayKind::Punch && result.attributes.size < end {
+        if kind != ReplayKind::Punch && result.attributes.size < parts.end {
             // What covers its end is a hole, which does not lengthen a file.
-            self.space.lengthen_locked(file, end).await?;
+            self.space.lengthen_locked(file, parts.end, numbers.order).await?;
+            result.sequence = self.base.marks(file).await?.installed.sequence;
         }
-        Ok(Replayed { result, is_whole })
+        // What covers the rest may be lost before it is durable. Then this is lost, too.
+        Ok(WriteResult { sequence: result.sequence.max(parts.covered_by), ..result })
     }
 }

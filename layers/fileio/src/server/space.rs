@@ -11,6 +11,7 @@ use meta::protocol::{
 };
 
 use super::base::MetadataAccess;
+use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits, retry_after_rollback};
 use super::content::{ContentAccess, zeros};
 use super::write::{ChangeNote, FileWriter, WritePurpose};
@@ -25,6 +26,17 @@ const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 
 /// Chunks that a punch changes before it commits them and continues.
 const PUNCHED_MAX: usize = 1024;
+
+/// Why a file gets another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SizeChange {
+    /// It was asked for.
+    Set,
+    /// Space past its end was allocated.
+    Lengthen,
+    /// A lost change with this order comes again.
+    Replay { order: u64 },
+}
 
 /// The space of files.
 pub(super) struct FileSpace {
@@ -86,26 +98,35 @@ impl FileSpace {
         time: Time,
         durable: bool,
     ) -> Result<Attributes, Error> {
-        self.alone(file, async || self.set_size_alone(file, size, time, durable, true).await).await
+        self.alone(file, async || {
+            self.set_size_alone(file, (size, time), durable, SizeChange::Set).await
+        })
+        .await
     }
 
     async fn set_size_alone(
         &self,
         file: Handle,
-        size: u64,
-        time: Time,
+        (size, time): (u64, Time),
         durable: bool,
-        is_cut: bool,
+        kind: SizeChange,
     ) -> Result<Attributes, Error> {
         let Handle { ino, generation } = file;
         let before = self.base.attributes(file).await?;
         let last = self.last_block(file, before.size, size).await?;
-        let mark = self.base.next_mark(file).await?;
+        if kind == SizeChange::Set && size >= before.size && self.base.replays.is_noting() {
+            // After a crash it must be known that what comes again was cut off.
+            self.base.meta_here(Seal { ino }).await?;
+            self.base.meta_here(Commit { ino }).await?;
+        }
+        let order = if let SizeChange::Replay { order } = kind { Some(order) } else { None };
+        let mark = self.base.next_mark(file, order).await?;
+        let change = RangeChange::new(mark.sequence, order).cut(true);
         let call = Truncate { ino, generation, size, time, durable, last, mark };
         let outcome = self.base.meta_here(call).await;
-        if outcome.is_ok() && is_cut {
+        if outcome.is_ok() && kind == SizeChange::Set {
             // Earlier writes past the end may have been lost and come again.
-            self.base.replays.note(ino, size..u64::MAX, mark.sequence, None);
+            self.base.note_change(file, size..u64::MAX, change);
         }
         if let (Err(_), Some(last)) = (&outcome, last) {
             self.content.give_back(vec![Run { start: last.block, count: 1 }]).await;
@@ -169,9 +190,10 @@ impl FileSpace {
         check_extent(offset, length)?;
         let note = ChangeNote { order, ..ChangeNote::of(offset..offset + length) };
         if offset >= before.size {
-            // Earlier writes there may have been lost and come again.
-            let mark = self.base.next_mark(file).await?;
-            self.base.replays.note(file.ino, offset..offset + length, mark.sequence, order);
+            // Earlier writes there may have been lost, and come again later.
+            if order.is_some() || self.base.replays.is_noting() {
+                return self.punch_blocks(file, 0..0, false, note).await;
+            }
             return self.writer.unchanged(before).await;
         }
         let hole = Hole::new(offset, offset + length, before.size);
@@ -185,7 +207,7 @@ impl FileSpace {
                         &before,
                         (edge.start, zeros),
                         WritePurpose::Relief,
-                        ChangeNote::default(),
+                        ChangeNote { order, ..ChangeNote::default() },
                     )
                     .await?;
             }
@@ -222,12 +244,13 @@ impl FileSpace {
                 next = None;
             }
             punched += updates.len();
-            let mark = self.base.next_mark(file).await?;
+            let mark = self.base.next_mark(file, note.order).await?;
+            let change = RangeChange::new(mark.sequence, note.order);
             let (size_min, time, append) = (0, self.base.now(), None);
             let call = Install { ino, updates, size_min, time, drop_setid, mark, append };
             let verified = self.base.meta_here(call).await?;
             for range in &note.ranges {
-                self.base.replays.note(ino, range.clone(), mark.sequence, note.order);
+                self.base.note_change(file, range.clone(), change);
             }
             if next.is_none() {
                 // The edges of the hole, and other chunks, were written before.
@@ -322,12 +345,18 @@ impl FileSpace {
             let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
             self.base.meta_here(call).await?;
         }
-        self.set_size_alone(file, end, self.base.now(), durable, false).await
+        self.set_size_alone(file, (end, self.base.now()), durable, SizeChange::Lengthen).await
     }
 
-    /// Lengthens the file by a hole. The caller has locked it.
-    pub(super) async fn lengthen_locked(&self, file: Handle, size: u64) -> Result<(), Error> {
-        self.set_size_alone(file, size, self.base.now(), false, false).await.map(drop)
+    /// Lengthens the file by a hole for a replay. The caller has locked it.
+    pub(super) async fn lengthen_locked(
+        &self,
+        file: Handle,
+        size: u64,
+        order: u64,
+    ) -> Result<(), Error> {
+        let place = (size, self.base.now());
+        self.set_size_alone(file, place, false, SizeChange::Replay { order }).await.map(drop)
     }
 
     pub(super) async fn seek(&self, request: &Seek) -> Result<Option<u64>, Error> {

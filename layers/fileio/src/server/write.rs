@@ -19,6 +19,7 @@ use meta::protocol::{
 mod direct;
 
 use super::base::MetadataAccess;
+use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
 use super::partial_block_cache::PartialBlockCache;
@@ -211,14 +212,27 @@ impl FileWriter {
         }
         let reserved: Vec<Run> =
             written.iter().flat_map(|written| written.reserved.clone()).collect();
-        let mark = match self.base.next_mark(handle_of(file)).await {
+        let mark = match self.base.next_mark(handle_of(file), note.order).await {
             Ok(mark) => mark,
             Err(error) => {
                 self.content.give_back(reserved).await;
                 return Err(error);
             }
         };
-        let ChangeNote { ranges, order, append, is_append } = note;
+        let ChangeNote { mut ranges, order, append, is_append } = note;
+        if failure.is_some() {
+            // What it has not written is not covered by it.
+            let chunk_size = u64::from(self.content.geometry.stripe_size);
+            let chunks: Vec<u64> = written.iter().map(|written| written.update.index).collect();
+            let part = |range: &Range<u64>, index: u64| {
+                let start = range.start.max(index * chunk_size);
+                start..range.end.min((index + 1) * chunk_size)
+            };
+            let parts =
+                ranges.iter().flat_map(|range| chunks.iter().map(|&index| part(range, index)));
+            ranges = parts.filter(|part| !part.is_empty()).collect();
+        }
+        let change = RangeChange::new(mark.sequence, order).append(is_append);
         let call = Install {
             ino: file.ino,
             size_min: written.iter().map(|written| written.end).max().unwrap_or(0),
@@ -231,8 +245,7 @@ impl FileWriter {
         match self.base.meta_here(call).await {
             Ok(written) => {
                 for range in ranges {
-                    let numbers = (mark.sequence, order);
-                    self.base.replays.note_change(file.ino, range, numbers, is_append);
+                    self.base.note_change(handle_of(file), range, change);
                 }
                 failure.map_or(Ok(written), Err)
             }
@@ -457,7 +470,7 @@ impl FileWriter {
             }
         }
         let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
-        let mark = match self.base.next_mark(file).await {
+        let mark = match self.base.next_mark(file, None).await {
             Ok(mark) => mark,
             Err(error) => {
                 tracing::warn!(%error, "the map could not be mended after a failed write");

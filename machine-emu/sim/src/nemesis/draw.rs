@@ -71,6 +71,15 @@ impl Nemesis {
             faults.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us, may_restart));
         }
         faults.sort_by_key(|(at_us, _)| *at_us);
+        if self.allowed_faults.restarts == RestartableNodes::Once {
+            let mut left = 1;
+            faults.retain(|(_, fault)| {
+                let is_restart = matches!(fault, Fault::Restart { .. });
+                let is_kept = !is_restart || left > 0;
+                left -= usize::from(is_restart && is_kept);
+                is_kept
+            });
+        }
         faults.push((end_us, end));
         faults
     }
@@ -80,7 +89,7 @@ impl Nemesis {
         let restarts = |node: &NodeId| match self.allowed_faults.restarts {
             RestartableNodes::None => false,
             RestartableNodes::Disks => matches!(node.kind(), NodeKind::Disk(_)),
-            RestartableNodes::All => true,
+            RestartableNodes::All | RestartableNodes::Once => true,
         };
         let nodes: Vec<NodeId> = nodes.iter().copied().filter(restarts).collect();
         if nodes.is_empty() || rng.chance(1, 2) {

@@ -23,9 +23,9 @@ use crate::files::Habits;
 use crate::harness::{Harness, PowerCut, RoundEnd, WorkResult};
 use crate::planted::Planted;
 use home::{ProgramHome, perform};
-use retrying_client::{ClusterClient, OperationFailure, RetryingClient};
+pub(super) use retrying_client::{ClusterClient, OperationFailure, RetryingClient};
 use shared::{Handles, SharedFiles};
-use spawn::ClusterSpawn;
+pub(super) use spawn::ClusterSpawn;
 
 /// One program: the client on an application node of its own.
 struct ClientProgram<'a> {

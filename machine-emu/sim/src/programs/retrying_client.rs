@@ -10,7 +10,7 @@ use crate::harness::{Harness, PowerCut, RETRY_PAUSE, TRIES_MAX, WorkResult};
 
 /// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperationFailure {
+pub(crate) enum OperationFailure {
     /// The power is off: the outcome is unknown.
     PowerCut,
     /// It was refused, and nothing was done.
@@ -19,7 +19,7 @@ pub(super) enum OperationFailure {
 
 impl OperationFailure {
     /// The power cut. Panics if the operation was refused.
-    pub(super) fn power_cut<T>(self) -> WorkResult<T> {
+    pub(crate) fn power_cut<T>(self) -> WorkResult<T> {
         match self {
             Self::PowerCut => Err(PowerCut),
             Self::Refused(cause) => panic!("refused: {cause}"),
@@ -28,26 +28,26 @@ impl OperationFailure {
 }
 
 /// The file system of a program on the cluster.
-pub(super) type ClusterClient<'a> = RetryingClient<'a, ClusterSpawn>;
+pub(crate) type ClusterClient<'a> = RetryingClient<'a, ClusterSpawn>;
 
 /// A program's file system.
-pub(super) struct RetryingClient<'a, S> {
+pub(crate) struct RetryingClient<'a, S> {
     /// The client under test.
-    pub(super) system: FileSystem<S>,
+    pub(crate) system: FileSystem<S>,
     /// Which program.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// Its faults excuse failures; without one each operation is tried once.
-    pub(super) harness: Option<&'a Harness>,
+    pub(crate) harness: Option<&'a Harness>,
 }
 
 impl<S: Spawn> RetryingClient<'_, S> {
     /// The power has gone: the outcome of what is under way is unknown.
-    pub(super) fn is_power_off(&self) -> bool {
+    pub(crate) fn is_power_off(&self) -> bool {
         self.harness.is_some_and(Harness::is_power_off)
     }
 
     /// Logs the next operation, to debug a repeated run.
-    pub(super) fn log(&self, what: impl FnOnce() -> String) {
+    pub(crate) fn log(&self, what: impl FnOnce() -> String) {
         if let Some(harness) = self.harness
             && tracing::enabled!(tracing::Level::DEBUG)
         {
@@ -56,7 +56,7 @@ impl<S: Spawn> RetryingClient<'_, S> {
     }
 
     /// See [`ask`](Self::ask). Panics if the operation is refused.
-    pub(super) async fn must<T, F>(&self, operation: impl Fn() -> F) -> WorkResult<T>
+    pub(crate) async fn must<T, F>(&self, operation: impl Fn() -> F) -> WorkResult<T>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -65,7 +65,7 @@ impl<S: Spawn> RetryingClient<'_, S> {
 
     /// Does one operation of the client until there is an answer. The client itself asks busy nodes
     /// again; it returns lasting failures and losses to its caller.
-    pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, OperationFailure>
+    pub(crate) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, OperationFailure>
     where
         F: Future<Output = Result<T, Error>>,
     {

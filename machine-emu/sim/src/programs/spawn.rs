@@ -18,11 +18,11 @@ const DROPPED_IN: u64 = 16;
 
 /// The cluster, seen from an application node.
 #[derive(Clone)]
-pub(super) struct ClusterSpawn {
+pub(crate) struct ClusterSpawn {
     /// The application node.
-    pub(super) context: Context,
+    pub(crate) context: Context,
     /// A planted bug.
-    pub(super) planted: Option<Planted>,
+    pub(crate) planted: Option<Planted>,
 }
 
 impl ClusterSpawn {
@@ -88,7 +88,7 @@ impl Spawn for ClusterSpawn {
 
 /// The reference, which answers at once.
 #[derive(Clone)]
-pub(super) struct ModelSpawn(pub(super) Rc<Model>);
+pub(crate) struct ModelSpawn(pub(crate) Rc<Model>);
 
 impl Spawn for ModelSpawn {
     fn spawn<C: Call>(

@@ -116,7 +116,8 @@ impl Commits {
             return Ok(());
         };
         tracing::warn!(ino, "writes to a file were lost before they were committed");
-        self.base.inodes.clear_dirty(ino);
+        // The loss itself is to be recorded: its numbers are not there, whatever comes later.
+        self.base.inodes.with_dirty(ino, |_| ())?;
         self.verifiers.change(ino);
         self.reclaim.discard_and_release(unnamed).await
     }
@@ -137,7 +138,7 @@ impl Commits {
                 return Err(Error::LostWrites {});
             }
             // In one moment: a later seal is of the next commit.
-            Ok((active.begin_commit(blocks), active.sealed_state))
+            Ok((active.begin_commit(blocks), active.sealed_state.clone()))
         })?;
         self.reclaim.discard_and_release(dropped).await?;
         let (changes, committed) = self.base.inodes.with(ino, |active| {
@@ -149,7 +150,9 @@ impl Commits {
             let changes: Vec<(u64, Uncommitted)> =
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
             let is_covered = extent == CommitExtent::Sealed;
-            Ok((changes, if is_covered { sealed.mark } else { active.inode.committed }))
+            let committed =
+                if is_covered { sealed.mark.clone() } else { active.inode.committed.clone() };
+            Ok((changes, committed))
         })?;
         let outcome = self.record_changes(ino, (sealed, committed), changes, from_reserve).await;
         if let Err(error) = &outcome {
@@ -204,7 +207,7 @@ impl Commits {
                 let mut stored = active.inode.clone();
                 stored.attributes.size = sealed.size;
                 stored.attributes.used_bytes = sealed.used_bytes;
-                stored.committed = committed;
+                stored.committed = committed.clone();
                 let mut batch = batch_of(ino, last, from_reserve);
                 batch.put(keys::inode(ino), to_bytes(&stored));
                 let appends = active.appends_up_to(sealed.mark.sequence);
@@ -226,7 +229,7 @@ impl Commits {
             }
             active.is_past_end = false;
             active.appends.retain(|(number, _)| *number > sealed.mark.sequence);
-            active.inode.committed = stored.committed;
+            active.inode.committed = stored.committed.clone();
             active.stored = stored;
             active.is_being_committed = false;
             if active.dirty_since.is_none() {

@@ -48,7 +48,7 @@ impl Installer {
     /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is
     /// for most writes.
     pub(crate) fn try_install_now(&self, request: &Install) -> Option<WriteResult> {
-        let &Install { ino, ref updates, size_min, time, drop_setid, mark, append } = request;
+        let &Install { ino, ref updates, size_min, time, drop_setid, ref mark, append } = request;
         let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
         let installed = self.base.inodes.with(ino, |active| {
             active.used.set(true);
@@ -56,7 +56,7 @@ impl Installer {
         });
         installed.ok()??;
         self.base.share.note_use();
-        self.update_attributes(ino, (size_min, time, drop_setid), (mark, append)).ok()
+        self.update_attributes(ino, (size_min, time, drop_setid), (mark.clone(), append)).ok()
     }
 
     /// The size and times of a file to which something was written, and the number of the change.
@@ -66,6 +66,7 @@ impl Installer {
         (size_min, time, drop_setid): (u64, Time, bool),
         (mark, append): (CommitMark, Option<AppendRecord>),
     ) -> Result<WriteResult, Error> {
+        let sequence = mark.sequence;
         let (before, attributes, committed) = self.base.inodes.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
             let before = WccAttr::of(attributes);
@@ -79,7 +80,7 @@ impl Installer {
             active.note_installed(mark, append);
             (before, attributes, active.durable_sequence)
         })?;
-        let (write_verifier, sequence) = (self.verifiers.get(ino), mark.sequence);
+        let write_verifier = self.verifiers.get(ino);
         let before = Some(before);
         Ok(WriteResult { attributes, write_verifier, before, sequence, committed })
     }

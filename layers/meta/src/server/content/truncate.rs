@@ -101,8 +101,9 @@ impl Truncation {
                     batch.take_from_reserve();
                 }
                 let mut stored = active.stored.clone();
-                if boundary.is_some() {
-                    stored.committed = mark;
+                if boundary.is_some() || active.uncommitted() == 0 {
+                    // The store has all that was installed before.
+                    stored.committed = mark.clone();
                 }
                 stored.attributes.size = size;
                 stored.attributes.mtime = time;
@@ -129,13 +130,13 @@ impl Truncation {
         }
         self.base.inodes.note_remembered(1);
         self.base.inodes.with(ino, |active| {
-            active.inode.committed = stored.committed;
+            active.inode.committed = stored.committed.clone();
             active.stored = stored;
-            active.note_installed(mark, None);
             active.sealed_state.size = size;
-            if boundary.is_some() {
-                active.sealed_state.mark = mark;
+            if active.stored.committed == mark {
+                active.sealed_state.mark = mark.clone();
             }
+            active.note_installed(mark, None);
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;
             active.inode.attributes.ctime = time;
