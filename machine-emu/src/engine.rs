@@ -131,6 +131,26 @@ impl EngineStore {
         self.records.borrow().end_of(key)
     }
 
+    /// All of it as it is now, as a snapshot of a real engine.
+    pub fn snapshot(&self) -> Records {
+        self.records.borrow().clone()
+    }
+
+    /// Brings an earlier snapshot back; leases begin anew at `now`, by the clock of the engine.
+    pub fn restore(&self, snapshot: &Records, now: Duration) {
+        let mut records = snapshot.clone();
+        records.extend_all(now);
+        self.records.replace(records);
+    }
+
+    /// Revokes the lease of a record, if it has one.
+    pub fn end_lease_of(&self, key: &str) {
+        let lease = self.records.borrow().lease_of(key);
+        if let Some(lease) = lease {
+            self.records.borrow_mut().revoke(lease);
+        }
+    }
+
     /// A record as it is now, for those who judge.
     pub fn record(&self, key: &str) -> Option<Record> {
         self.records.borrow().get(key)

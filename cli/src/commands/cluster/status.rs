@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ::cluster::membership::{Assignment, NodeMap, ProcessId};
+use ::cluster::membership::{Assignment, GoneRecord, NodeMap, ProcessId};
 use client::Time;
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
@@ -41,7 +41,8 @@ struct ProcessRow {
     number: u32,
     /// `up`, `leaving`, `down` or `removed`.
     state: &'static str,
-    /// Since when it is down, in UTC; `-` if it runs, or never did.
+    /// Since when it is down, in UTC; `unknown` if no process noted that, `-` if it runs, or never
+    /// did.
     since: String,
     addresses: Vec<String>,
     /// How its connections are protected, `tls` or `none`, and by which providers of libfabric they
@@ -142,7 +143,6 @@ fn row(status: &ClusterStatus, id: ProcessId) -> ProcessRow {
         _ => None,
     };
     let node_numbers: Vec<u32> = map.assignments().filter(has).filter_map(fs).collect();
-    let since = gone.get(&id).filter(|_| !is_up).map(|gone| date_of(gone.since_ns));
     ProcessRow {
         number: id.0,
         state: match known {
@@ -151,7 +151,12 @@ fn row(status: &ClusterStatus, id: ProcessId) -> ProcessRow {
             Some(_) if is_up => "up",
             _ => "down",
         },
-        since: since.unwrap_or_else(|| "-".to_owned()),
+        since: if is_up {
+            "-".to_owned()
+        } else {
+            let last = known.map_or(0, |known| known.incarnation);
+            down_since(last, gone.get(&id), security.contains_key(&id))
+        },
         addresses: known.map(|known| known.addresses.clone()).unwrap_or_default(),
         links: security.get(&id).map_or("-", String::as_str).to_owned(),
         nodes: node_numbers.len(),
@@ -161,6 +166,36 @@ fn row(status: &ClusterStatus, id: ProcessId) -> ProcessRow {
     }
 }
 
+/// Since when a process is down whose incarnation `last` the map names as living, or 0. The end
+/// that is noted is that of the last incarnation only if the map does not name a later one: then
+/// no process has noted its end yet, or could.
+fn down_since(last: u64, noted: Option<&GoneRecord>, has_run: bool) -> String {
+    match noted.filter(|gone| last == 0 || gone.incarnation == last) {
+        Some(gone) => date_of(gone.since_ns),
+        None if last != 0 || has_run => "unknown".to_owned(),
+        None => "-".to_owned(),
+    }
+}
+
 fn date_of(since_ns: u64) -> String {
     date(Time { seconds: (since_ns / 1_000_000_000).cast_signed(), nanos: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_down_since_the_end_of_its_last_incarnation_or_that_is_unknown() {
+        let end_of = |incarnation| GoneRecord::new(incarnation, Duration::from_hours(24), false);
+        let since =
+            |last, gone: Option<u64>, has_run| down_since(last, gone.map(end_of).as_ref(), has_run);
+        assert!(since(0, Some(22), true).starts_with("1970-01-02"));
+        assert!(since(22, Some(22), true).starts_with("1970-01-02"));
+        assert_eq!(since(22, Some(21), true), "unknown", "of an earlier incarnation");
+        assert_eq!(since(0, None, true), "unknown", "its end was not noted");
+        assert_eq!(since(0, None, false), "-", "it never ran");
+    }
 }

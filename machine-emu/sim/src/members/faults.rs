@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cluster::membership::CLOCK_ERROR_MAX_PPM;
 use machine_emu::{NetworkFaults, NetworkTiming};
 use runtime::NodeId;
 use runtime::seed::Rng;
@@ -12,8 +13,12 @@ use crate::nemesis;
 use crate::random::pick;
 use crate::schedule::{Fault, ScheduledFault};
 
-/// Drift of clocks against the world's, at most: two of them differ by 4 %; keepers tolerate 8 %.
+/// Drift of clocks against the world's, at most: two of them differ by 4 %. Keepers tolerate more.
 const DRIFT_PPM_MAX: u64 = 20_000;
+const _: () = assert!(DRIFT_PPM_MAX < CLOCK_ERROR_MAX_PPM, "keepers tolerate no more");
+/// How late answers are that are in time still.
+const LATE_MIN_US: u64 = 250_000;
+const LATE_MAX_US: u64 = 390_000;
 /// Duration of a round of faults, at most.
 const ROUND_MAX_US: u64 = 30_000_000;
 /// How long a process is down or frozen, at most: longer than its lease.
@@ -59,9 +64,15 @@ impl<'a> MembersFaults<'a> {
             if at_us >= end_us {
                 break;
             }
-            let drawn = draw(rng, &self.nodes());
-            faults.extend(drawn.into_iter().map(|fault| (at_us, fault)));
+            let drawn = if rng.chance(1, 12) {
+                draw_late_answers(rng, &self.nodes())
+            } else {
+                draw(rng, &self.nodes()).into_iter().map(|fault| (0, fault)).collect()
+            };
+            faults.extend(drawn.into_iter().map(|(after_us, fault)| (at_us + after_us, fault)));
         }
+        faults.sort_by_key(|(at_us, _)| *at_us);
+        let end_us = faults.last().map_or(end_us, |(last_us, _)| end_us.max(*last_us));
         faults.push((end_us, Fault::End {}));
         faults
     }
@@ -93,6 +104,11 @@ impl<'a> MembersFaults<'a> {
                 }
             }
             Fault::Restart { node, for_us, .. } => self.restart(node, for_us),
+            Fault::Evict { node } => {
+                if let Some(process) = of(node) {
+                    self.cluster.oracle.evict(process.id());
+                }
+            }
             // A schedule may hold faults of other workloads.
             _ => drop(nemesis::inject_into_nodes(world, fault)),
         }
@@ -151,6 +167,22 @@ fn draw_network(rng: &mut Rng) -> Fault {
         jitter_ns: 1_000 << rng.below(12),
         loses_any: false,
     }
+}
+
+/// The answers of the engine are late for a process, but in time. Then its record goes, and it
+/// hears nothing more: it must not count from the last answer. Each with its time after the first.
+fn draw_late_answers(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Fault)> {
+    let node = pick(rng, nodes);
+    let latency_ns = 1_000 * (LATE_MIN_US + rng.below(LATE_MAX_US - LATE_MIN_US));
+    let late = Fault::SlowLink { from: ENGINE, to: node, latency_ns, picoseconds_per_byte: 100 };
+    let at_us = 1_000_000 + rng.below(2_000_000);
+    // The record goes between a reading and its answer, or about then.
+    let cut_us = at_us + rng.below(LATE_MIN_US);
+    vec![
+        (0, late),
+        (at_us, Fault::Evict { node }),
+        (cut_us, Fault::CutLink { from: node, to: ENGINE }),
+    ]
 }
 
 fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Fault> {

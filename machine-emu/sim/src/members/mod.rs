@@ -18,23 +18,26 @@
 mod faults;
 mod oracle;
 mod process;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use cluster::membership::{
-    Assignment, CommandError, Founder, NodeMap, ProcessId, found, leave, node_map,
+    Assignment, CommandError, Founder, LOOK_EVERY, NodeMap, ProcessId, found, leave, node_map,
 };
 use machine_emu::{EngineStore, SimulatedEngine, World, WorldShape};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId};
 
 use crate::nemesis::{FaultSource, ScheduleRecord};
+use crate::random::pick;
 use crate::report::{RUN_TIME_MAX, RunReport};
 use crate::schedule::{RunPart, Schedule};
 use faults::MembersFaults;
 use oracle::{ENGINE, ServiceOracle};
-use process::KeeperProcess;
+use process::{KeeperProcess, WRONG_ONE_OF};
 
 /// Where the operator is, whom no fault meets.
 const OPERATOR: NodeId = NodeId::application(0);
@@ -87,7 +90,8 @@ pub(super) fn run(seed: u64, source: &FaultSource, record: &ScheduleRecord) -> R
     }
     let oracle = Rc::new(ServiceOracle::new(world.clone(), store.clone()));
     let ids = (1..=plan.processes).map(ProcessId);
-    let begin = |id| Rc::new(KeeperProcess::new(id, world.clone(), oracle.clone()));
+    let wrong_one_of = pick(&mut rng, &WRONG_ONE_OF);
+    let begin = |id| Rc::new(KeeperProcess::new(id, world.clone(), oracle.clone(), wrong_one_of));
     let processes = ids.map(begin).collect();
     let cluster = MembersCluster { world: world.clone(), store, oracle, processes };
     let done = world.run_within(RUN_TIME_MAX, cluster.go(plan, &mut rng, source, record));
@@ -248,6 +252,9 @@ impl MembersCluster {
         victim.start();
         self.assert_all_served("a restart").await;
         self.assert_balanced().await;
+        // Operators would take the noted end for one of the incarnation that runs.
+        self.sleep(2 * LOOK_EVERY).await;
+        assert!(!self.oracle.has_noted_end(victim.id()), "{} runs", victim.id());
     }
 
     /// In quiet times a process leaves: no node is silent for longer than a move takes.

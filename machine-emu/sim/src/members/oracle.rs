@@ -41,6 +41,8 @@ pub(super) struct ServiceOracle {
     leased: RefCell<BTreeMap<ProcessId, Duration>>,
     /// All maps that any process saw.
     maps: RefCell<BTreeMap<Epoch, NodeMap>>,
+    /// The life of each process in the last map that it saw itself: by that it holds its nodes.
+    own_lives: RefCell<BTreeMap<ProcessId, u64>>,
     answers: Cell<u64>,
 }
 
@@ -55,6 +57,7 @@ impl ServiceOracle {
             heard: RefCell::default(),
             leased: RefCell::default(),
             maps: RefCell::default(),
+            own_lives: RefCell::default(),
             answers: Cell::new(0),
         }
     }
@@ -85,13 +88,26 @@ impl ServiceOracle {
         MemberRecord::from_record(&record.value).ok().map(|member| member.incarnation)
     }
 
+    /// Does the engine still hold when `process` has ended last?
+    pub(super) fn has_noted_end(&self, process: ProcessId) -> bool {
+        self.store.record(&format!("cluster/gone/{:010}", process.0)).is_some()
+    }
+
+    /// The record of `process` goes, as if another process had found it dead.
+    pub(super) fn evict(&self, process: ProcessId) {
+        self.store.end_lease_of(&member_key(process));
+    }
+
     /// Whether the record of `process` is that of its life in the last map before `epoch`. One that
-    /// tries to return has a record of a life that no map knows yet, by which it holds nothing.
+    /// tries to return has a record of a life that no map knows yet, or none that it has seen
+    /// itself: by that it holds nothing.
     fn lives_as_before(&self, process: ProcessId, epoch: Epoch) -> bool {
         let maps = self.maps.borrow();
         let known = maps.range(..epoch).next_back().and_then(|(_, map)| map.process(process));
         let said = self.said(process);
-        said.is_some() && known.is_none_or(|known| said == Some(known.incarnation))
+        said.is_some()
+            && said == self.own_lives.borrow().get(&process).copied()
+            && known.is_none_or(|known| said == Some(known.incarnation))
     }
 
     /// `process` does something.
@@ -170,8 +186,10 @@ impl ServiceOracle {
         self.assigned.borrow_mut().remove(&(node, incarnation));
     }
 
-    /// A process saw this map; `before` is the epoch of the one it saw last.
-    pub(super) fn saw(&self, map: &NodeMap, before: Epoch) {
+    /// `process` saw this map; `before` is the epoch of the one it saw last.
+    pub(super) fn saw(&self, process: ProcessId, map: &NodeMap, before: Epoch) {
+        let life = map.process(process).map_or(0, |known| known.incarnation);
+        self.own_lives.borrow_mut().insert(process, life);
         assert!(map.epoch > before, "after the map of {before:?} comes one of {:?}", map.epoch);
         let mut maps = self.maps.borrow_mut();
         let known = maps.entry(map.epoch).or_insert_with(|| map.clone());

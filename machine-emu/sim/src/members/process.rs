@@ -21,8 +21,8 @@ const PAUSE_MAX_US: u64 = 30_000;
 const WATCH_PAUSE_US: u64 = 100_000;
 /// A process that does nothing for longer is found silent.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// One look of this number finds a process silent that is not.
-const WRONG_ONE_OF: u64 = 200;
+/// One look of this number finds a process dead that is not; in some runs, of the second number.
+pub(super) const WRONG_ONE_OF: [u64; 2] = [200, 5];
 
 pub(super) struct KeeperProcess {
     id: ProcessId,
@@ -31,6 +31,8 @@ pub(super) struct KeeperProcess {
     keeper: RefCell<Option<Keeper>>,
     /// The life that its record named when it last started.
     before: Cell<Option<u64>>,
+    /// One of [`WRONG_ONE_OF`].
+    wrong_one_of: u64,
 }
 
 /// What one incarnation does.
@@ -45,11 +47,18 @@ struct ProcessDuties {
     nodes: RefCell<BTreeMap<NodeId, Epoch>>,
     map_epoch: Cell<Epoch>,
     incarnation: Cell<ProcessIncarnation>,
+    wrong_one_of: u64,
 }
 
 impl KeeperProcess {
-    pub(super) fn new(id: ProcessId, world: World, oracle: Rc<ServiceOracle>) -> Self {
-        Self { id, world, oracle, keeper: RefCell::default(), before: Cell::new(None) }
+    pub(super) fn new(
+        id: ProcessId,
+        world: World,
+        oracle: Rc<ServiceOracle>,
+        wrong_one_of: u64,
+    ) -> Self {
+        let (keeper, before) = (RefCell::default(), Cell::new(None));
+        Self { id, world, oracle, keeper, before, wrong_one_of }
     }
 
     pub(super) fn id(&self) -> ProcessId {
@@ -94,6 +103,7 @@ impl KeeperProcess {
             nodes: RefCell::default(),
             map_epoch: Cell::new(Epoch(0)),
             incarnation: Cell::new(self.oracle.incarnation(self.id)),
+            wrong_one_of: self.wrong_one_of,
         });
         let engine = Rc::new(SimulatedEngine::new(context.clone(), ENGINE));
         let addresses = [format!("host{}:7000", self.id.0)];
@@ -131,7 +141,7 @@ impl ProcessDuties {
     fn tell(self: &Rc<Self>, event: KeeperEvent) {
         match event {
             KeeperEvent::Map(map) => {
-                self.oracle.saw(&map, self.map_epoch.replace(map.epoch));
+                self.oracle.saw(self.id, &map, self.map_epoch.replace(map.epoch));
             }
             KeeperEvent::Serve { node, epoch } => {
                 self.oracle.begins(self.incarnation.get(), node, epoch);
@@ -163,12 +173,18 @@ impl ProcessDuties {
             let Some(map) = keeper.map() else { continue };
             let peers = map.processes.iter().filter(|peer| peer.is_living() && peer.id != self.id);
             for peer in peers {
+                let is_wrong = self.context.random().is_multiple_of(self.wrong_one_of);
                 let evidence = if !self.oracle.is_alive(peer.id) {
                     Evidence::Refused
-                } else if self.oracle.silent_for(peer.id) > SILENCE_MAX
-                    || self.context.random().is_multiple_of(WRONG_ONE_OF)
-                {
+                } else if self.oracle.silent_for(peer.id) > SILENCE_MAX {
                     Evidence::Silent
+                } else if is_wrong {
+                    // As behind a firewall that rejects connections.
+                    if self.context.random().is_multiple_of(2) {
+                        Evidence::Refused
+                    } else {
+                        Evidence::Silent
+                    }
                 } else {
                     continue;
                 };

@@ -146,6 +146,8 @@ faults! {
     Clog "clog" { node: NodeId }
     /// They go on.
     Unclog "unclog" { node: NodeId }
+    /// The lease of a process is revoked, as if others had found it dead.
+    Evict "evict" { node: NodeId }
     /// The wall clock of a node jumps.
     ClockJump "clock-jump" { node: NodeId, seconds: i64 }
     /// The monotonic clock of a node, and its timers, run so much too fast from now on.

@@ -13,21 +13,21 @@ pub const CHANGES_KEPT_MAX: usize = 4096;
 /// Leases at one time, at most.
 const LEASES_MAX: usize = 4096;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lease {
     length: Duration,
     over_at: Duration,
     keys: BTreeSet<String>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StoredRecord {
     record: Record,
     lease: Option<LeaseId>,
 }
 
 /// Records, leases, and what has changed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Records {
     version: Version,
     held: BTreeMap<String, StoredRecord>,
@@ -202,6 +202,11 @@ impl Records {
     /// Is this record bound to a lease?
     pub fn is_leased(&self, key: &str) -> bool {
         self.held.get(key).is_some_and(|held| held.lease.is_some())
+    }
+
+    /// The lease of this record.
+    pub fn lease_of(&self, key: &str) -> Option<LeaseId> {
+        self.held.get(key)?.lease
     }
 
     /// When the lease of this record will be over.

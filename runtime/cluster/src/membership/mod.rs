@@ -27,8 +27,8 @@ mod plan;
 pub use command::{CommandError, found, leave, node_map, presence, replace};
 pub use gone::{GoneRecord, SuspectRecord};
 pub use keeper::{
-    ANSWER_WINDOW, CALL_TIME_MAX, Duties, Evidence, GATHER, Keeper, KeeperEvent, LEASE, LOOK_EVERY,
-    PROPOSE_STEP, REFUTE_TIME, RENEW_EVERY, TAKE_OVER_PAUSE,
+    ANSWER_WINDOW, CALL_TIME_MAX, CLOCK_ERROR_MAX_PPM, Duties, Evidence, GATHER, Keeper,
+    KeeperEvent, LEASE, LOOK_EVERY, PROPOSE_STEP, REFUTE_TIME, RENEW_EVERY, TAKE_OVER_PAUSE,
 };
 pub use map::{
     ADDRESSES_MAX, Assignment, MemberRecord, NodeMap, PROCESSES_MAX, Process, ProcessId,

@@ -79,13 +79,13 @@ impl Keeper {
         let key = member_key(self.id);
         let Some(view) = self.view().await? else { return Ok(None) };
         if let Some(before) = view.members.iter().find(|member| member.id == self.id) {
-            if is_first || self.state.past.borrow().contains(&before.incarnation) {
+            if is_first || self.state.past.borrow().contains(before.incarnation) {
                 self.within(CALL_TIME_MAX, self.engine.revoke(before.lease)).await?;
             }
             return Ok(None);
         }
         let known = view.map.process(self.id).map_or(0, |known| known.incarnation);
-        let is_past = self.state.past.borrow().contains(&known);
+        let is_past = self.state.past.borrow().contains(known);
         if known != 0 && !is_past && !self.is_silent(&view, self.id) {
             return Ok(None);
         }
@@ -132,6 +132,9 @@ impl Keeper {
         loop {
             self.context.sleep(pause).await;
             let Some(life) = self.state.life.get() else { return };
+            if self.state.age.take_overtaken() {
+                return;
+            }
             pause = RETRY_PAUSE;
             match self.renew(life).await {
                 Ok(Renewal::Confirmed(sent)) => {
@@ -167,11 +170,15 @@ impl Keeper {
     /// reads are linearizable.
     async fn renew(&self, life: MembershipLease) -> Result<Renewal, CoordinationError> {
         let key = member_key(self.id);
-        let sent = self.context.now();
+        let (sent, before) = (self.context.now(), self.state.age.before(self.map().as_deref()));
         let renewed = self.within(CALL_TIME_MAX, self.engine.keep_alive(life.lease));
-        let read = self.within(CALL_TIME_MAX, self.engine.get(&key));
+        // The listing of one key tells how new the store is, too.
+        let read = self.within(CALL_TIME_MAX, self.engine.list(&key));
         let (renewed, read) = join(renewed, read).await;
-        let member = read?.and_then(|found| MemberRecord::from_record(&found.value).ok());
+        let read = read?;
+        self.note_age(self.state.age.check_version(before, read.version))?;
+        let found = read.records.into_iter().find(|(at, _)| *at == key);
+        let member = found.and_then(|(_, found)| MemberRecord::from_record(&found.value).ok());
         if member.is_none_or(|member| member.incarnation != life.incarnation) {
             return Ok(Renewal::Gone);
         }
@@ -206,7 +213,7 @@ impl Keeper {
         // An engine without a map is no proof of anything.
         let view = self.view().await?.ok_or(CoordinationError::Busy)?;
         let known = view.map.process(self.id).map_or(0, |known| known.incarnation);
-        let is_ours = known == life.incarnation || self.state.tried.borrow().contains(&known);
+        let is_ours = known == life.incarnation || self.state.tried.borrow().contains(known);
         let is_kept = |node: &NodeId| {
             view.map.assignment(*node).is_some_and(|assignment| assignment.owner() == self.id)
         };
@@ -263,7 +270,7 @@ impl Keeper {
                 (self.state.past.borrow_mut(), self.state.tried.borrow_mut());
             past.insert(life.incarnation);
             past.append(&mut tried);
-            past.remove(&back.incarnation);
+            past.remove(back.incarnation);
         }
         self.adopt(map);
         self.state.paused.set(false);
@@ -304,6 +311,26 @@ impl Keeper {
         }
     }
 
+    /// A reading was checked. While the records are an older copy nothing is answered.
+    pub(super) fn note_age(
+        &self,
+        checked: Result<(), CoordinationError>,
+    ) -> Result<(), CoordinationError> {
+        if self.state.age.is_older() && !self.state.told_older.replace(true) {
+            self.pause_answers();
+            tracing::error!(
+                process = self.id.0,
+                epoch = self.map().map_or(0, |map| map.epoch.0),
+                "etcd holds an older copy of the records than this process has seen: nothing is \
+                 answered; bring the newer copy back, or stop all processes and run `mdfs cluster \
+                 recover`; leave the disks as they are"
+            );
+        } else if checked.is_ok() {
+            self.state.told_older.set(false);
+        }
+        checked
+    }
+
     /// The incarnation is over: nothing of it goes on.
     fn fence(&self) {
         let Some(life) = self.drop_lease() else { return };
@@ -329,9 +356,14 @@ impl Keeper {
 
     /// All records, at one instant. `None` if there is no map.
     async fn view(&self) -> Result<Option<super::observe::ClusterView>, CoordinationError> {
+        let before = self.state.age.before(self.map().as_deref());
         let listing = self.within(CALL_TIME_MAX, self.engine.list(PREFIX)).await?;
         let view = super::observe::view_in(&listing);
         if let Some(view) = &view {
+            let known = self.map();
+            let age = &self.state.age;
+            let checked = age.check_view(before, listing.version, view, known.as_deref());
+            self.note_age(checked)?;
             self.note_missing(view);
         }
         Ok(view)

@@ -5,6 +5,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `lease.rs` | the lease: taking it, keeping it, returning after it could not be kept |
+//! | `age.rs` | finding out that the engine has an older copy of its records |
 //! | `evict.rs` | ending the lease of a process that is found dead |
 //! | `observe.rs` | seeing members and map, proposing the next map |
 //! | `duties.rs` | from the map to what the process serves |
@@ -25,7 +26,8 @@
 //!
 //! No reading finds the record that began after the record was gone, so a process answers no longer
 //! than [`ANSWER_WINDOW`] after that. The others wait half a second more, so clocks may each be
-//! wrong by 8 %; crystals are by 0.01 %. The check is at each answer ([`Keeper::may_answer`]): a
+//! wrong by [`CLOCK_ERROR_MAX_PPM`], 8 % (the bound is 1/11, 9.09 %); crystals are by 0.01 %. The
+//! check is at each answer ([`Keeper::may_answer`]): a
 //! process that was frozen must not trust its timers. If clocks are worse, the epochs at the disk
 //! nodes stop writes.
 //!
@@ -36,23 +38,27 @@
 //! | its record | it goes on |
 //! | no record, and the map as it was | it publishes its next incarnation, then replaces the map by one that knows it; success proves that no other process came between; it goes on |
 //! | no map | it tries again |
+//! | older records than it has seen | it answers and changes nothing, keeps all, says what to do |
 //! | another map | what it served is dropped ([`KeeperEvent::Fenced`]); it joins anew |
 //!
 //! # Take-over within five seconds
 //!
 //! A process that is killed is missed at once, as its host refuses connections; one that is silent
-//! after a second, and may refute that for [`REFUTE_TIME`]. Then 3 s pass, and the first of the
-//! living swaps the map, the second [`PROPOSE_STEP`] later: 3.5 s, or 5 s.
+//! after a second. Both may be wrong, as a firewall refuses connections too: for [`REFUTE_TIME`]
+//! the process may refute it, if it hears of it through etcd. Then 3 s pass, and the first of the
+//! living swaps the map, the second [`PROPOSE_STEP`] later: 4 s, or 5 s.
 
+mod age;
 mod duties;
 mod evict;
 mod lease;
 mod observe;
 
+use age::RecordAge;
 pub use evict::Evidence;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -71,7 +77,16 @@ pub const LEASE: Duration = Duration::from_secs(10);
 pub const ANSWER_WINDOW: Duration = Duration::from_millis(2_500);
 /// How long after they first missed its record others take over from a process.
 pub const TAKE_OVER_PAUSE: Duration = Duration::from_secs(3);
-/// A process that is said to be silent has this time to refute it.
+/// How wrong the clock of a process may run, in parts per million: a slow one answers for longer,
+/// and a fast one waits for less.
+pub const CLOCK_ERROR_MAX_PPM: u64 = 80_000;
+const _: () = {
+    let (slow, fast) = (1_000_000 - CLOCK_ERROR_MAX_PPM, 1_000_000 + CLOCK_ERROR_MAX_PPM);
+    let answers = ANSWER_WINDOW.as_millis() as u64 * 1_000_000 / slow;
+    let waits = TAKE_OVER_PAUSE.as_millis() as u64 * 1_000_000 / fast;
+    assert!(answers < waits, "others could take over from a process that still answers");
+};
+/// A process that is said to be dead has this time to refute it.
 pub const REFUTE_TIME: Duration = Duration::from_millis(500);
 /// How often the lease is renewed: four renewals may be lost before the process is silent.
 pub const RENEW_EVERY: Duration = Duration::from_millis(500);
@@ -87,6 +102,9 @@ const PROPOSE_STEPS_MAX: usize = 5;
 pub const GATHER: Duration = Duration::from_millis(500);
 /// The interval at which all records are read, whether or not the watch reports changes.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Incarnations of its own that a process remembers as over, at most: each attempt to join whose
+/// outcome is unknown makes one.
+const PAST_MAX: usize = 1024;
 /// The pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -169,6 +187,36 @@ impl std::fmt::Debug for Keeper {
     }
 }
 
+/// The last incarnations of this process of which nothing goes on. One that is forgotten is waited
+/// for like that of another process.
+#[derive(Debug, Default)]
+struct PastIncarnations(VecDeque<u64>);
+
+impl PastIncarnations {
+    fn insert(&mut self, incarnation: u64) {
+        if self.contains(incarnation) {
+            return;
+        }
+        if self.0.len() >= PAST_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(incarnation);
+    }
+
+    fn remove(&mut self, incarnation: u64) {
+        self.0.retain(|known| *known != incarnation);
+    }
+
+    fn contains(&self, incarnation: u64) -> bool {
+        self.0.contains(&incarnation)
+    }
+
+    /// Moves all of `tried` here.
+    fn append(&mut self, tried: &mut Self) {
+        std::mem::take(tried).0.into_iter().for_each(|incarnation| self.insert(incarnation));
+    }
+}
+
 #[derive(Default)]
 struct KeeperState {
     life: Cell<Option<MembershipLease>>,
@@ -181,14 +229,20 @@ struct KeeperState {
     /// Rings when a node was stopped.
     stopped: Bell,
     ending: Cell<bool>,
+    /// How new the records of the engine are.
+    age: RecordAge,
+    /// They are an older copy, which was said.
+    told_older: Cell<bool>,
     /// The lease cannot be renewed, which was said.
     paused: Cell<bool>,
+    /// Processes against which this one has a suspicion that is not decided yet.
+    suspected: RefCell<BTreeSet<ProcessId>>,
     /// Incarnations of this process of which nothing goes on.
-    past: RefCell<BTreeSet<u64>>,
+    past: RefCell<PastIncarnations>,
     /// The incarnation by which the process returns, while that goes on.
     returning: Cell<Option<MembershipLease>>,
     /// All by which it has tried to, since its record was gone: the map may name any of them.
-    tried: RefCell<BTreeSet<u64>>,
+    tried: RefCell<PastIncarnations>,
     /// Processes that live by the map and whose record is missing: the incarnation, and since when.
     missing: RefCell<BTreeMap<ProcessId, (u64, Duration)>>,
 }
@@ -285,5 +339,26 @@ impl Keeper {
                 Either::Right(_) => Err(CoordinationError::Unknown("no answer in time".to_owned())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_incarnations_are_remembered_however_many_attempts_fail() {
+        let mut past = PastIncarnations::default();
+        let last = 3 * PAST_MAX as u64;
+        (1..=last).for_each(|incarnation| past.insert(incarnation));
+        past.insert(last);
+        assert_eq!(past.0.len(), PAST_MAX);
+        assert!(past.contains(last) && !past.contains(1));
+        let mut tried = PastIncarnations::default();
+        tried.insert(last + 1);
+        past.append(&mut tried);
+        past.remove(last);
+        assert!(past.contains(last + 1) && !past.contains(last) && tried.0.is_empty());
+        assert!(past.0.len() < PAST_MAX);
     }
 }

@@ -98,11 +98,16 @@ impl Keeper {
     /// Reads all, does what it asks for; up to which version that was all, and when to look again.
     async fn look(&self) -> Result<(Version, Duration), CoordinationError> {
         // One reading at one instant: who saw members and map apart could take the living for dead.
+        let before = self.state.age.before(self.map().as_deref());
         let listing = self.within(CALL_TIME_MAX, self.engine.list(PREFIX)).await?;
         let Some(view) = view_in(&listing) else { return Ok((listing.version, LOOK_EVERY)) };
+        let known = self.map();
+        let checked = self.state.age.check_view(before, listing.version, &view, known.as_deref());
+        self.note_age(checked)?;
         self.note_missing(&view);
         self.adopt(view.map.clone());
         self.refute(&listing).await;
+        forget_past_end(self, &view, &listing).await;
         let wait = self.propose(&view).await;
         Ok((listing.version, wait))
     }
@@ -228,6 +233,20 @@ impl Keeper {
         let steps = before_us.min(PROPOSE_STEPS_MAX) as u32;
         let turn = (since + steps * PROPOSE_STEP).max(life_begun + GATHER);
         turn.saturating_sub(now)
+    }
+}
+
+/// This process runs, and the map says so: what is noted of the end of its last incarnation is
+/// removed, so that operators do not take it for the end of this one.
+async fn forget_past_end(keeper: &Keeper, view: &ClusterView, listing: &Listing) {
+    let key = gone_key(keeper.id);
+    let Some((_, record)) = listing.records.iter().find(|(at, _)| *at == key) else { return };
+    let known = view.map.process(keeper.id).map_or(0, |known| known.incarnation);
+    let is_known = keeper.valid_lease().is_some_and(|life| life.incarnation == known);
+    let noted = GoneRecord::from_record(&record.value).map(|gone| gone.incarnation);
+    if is_known && noted.is_ok_and(|noted| noted != known) {
+        let expect = Expect::Unchanged { since: record.version };
+        let _ = keeper.within(CALL_TIME_MAX, keeper.engine.remove(&key, expect)).await;
     }
 }
 
