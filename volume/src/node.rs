@@ -174,7 +174,8 @@ pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<()
 }
 
 /// After phase 1, once in the life of a volume, at each file-system node: writes its first
-/// metadata. Without the cache: little is written, once.
+/// metadata. Without the cache: little is written, once. A node that has some is refused
+/// ([`Formatted`](meta::store::StoreError::Formatted)).
 pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let formatted = MetaServer::format(&context, &stripes).await;

@@ -229,17 +229,24 @@ runtime::handlers! { MetaServer;
 
 impl MetaServer {
     /// Makes the metadata of the node of `context` on an empty volume; the root directory, if it
-    /// belongs there.
+    /// belongs there. A node that has its metadata already is refused
+    /// ([`StoreError::Formatted`]); one whose format was interrupted gets the rest.
     pub async fn format(context: &Context, stripes: &Rc<dyn Stripes>) -> Result<(), StoreError> {
         let node = index(context);
-        Store::format(context.clone(), stripes, node).await?;
-        let store = Store::mount(context.clone(), stripes.clone(), node).await?;
-        if let Some(root) = root_inode(context) {
-            let mut batch = Batch::new();
-            batch.put(crate::keys::inode(root.attributes.ino), runtime::wire::to_bytes(&root));
-            batch.put(crate::keys::inode_count(), runtime::wire::to_bytes(&1_u64));
-            store.commit(batch)?;
+        let formatted = Store::format(context.clone(), stripes, node).await;
+        let Some(root) = root_inode(context) else { return formatted };
+        let key = crate::keys::inode(root.attributes.ino);
+        match formatted {
+            Ok(()) => {}
+            Err(StoreError::Formatted)
+                if !crate::store::has_at_rest(context, stripes, node, &key).await? => {}
+            refused => return refused,
         }
+        let store = Store::mount(context.clone(), stripes.clone(), node).await?;
+        let mut batch = Batch::new();
+        batch.put(key, runtime::wire::to_bytes(&root));
+        batch.put(crate::keys::inode_count(), runtime::wire::to_bytes(&1_u64));
+        store.commit(batch)?;
         store.checkpoint().await
     }
 

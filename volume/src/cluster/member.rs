@@ -12,6 +12,7 @@ use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
+use meta::store::StoreError;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
@@ -569,7 +570,13 @@ impl NodeStart {
             handed.resume_cache(&cache);
         }
         if self.get(&key).await.is_none() {
-            node::format_node(context.clone(), geometry).await?;
+            match node::format_node(context.clone(), geometry).await {
+                // The record was lost, or is of an older copy of etcd: the disks know better.
+                Err(VolumeError::Metadata { error: StoreError::Formatted, .. }) => {
+                    tracing::warn!(node = %context.node(), "has its metadata, though etcd does not know");
+                }
+                formatted => formatted?,
+            }
             self.put(&key, vec![1]).await;
         }
         let meta = node::serve_metadata(context.clone(), geometry, self.memory.clone()).await?;

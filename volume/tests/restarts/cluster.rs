@@ -84,6 +84,12 @@ impl Cluster {
         self.restart_all().await
     }
 
+    /// Writes the first metadata of a node, though it may have some.
+    pub(crate) async fn format_again(&self, node: NodeId) -> Result<(), VolumeError> {
+        let geometry = self.geometry;
+        self.on(node, move |context| node::format_node(context, geometry)).await
+    }
+
     /// Runs `work` as a task of `node`, so that it ends with the node.
     async fn on<F: Future<Output = Result<(), VolumeError>> + 'static>(
         &self,

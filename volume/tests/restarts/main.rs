@@ -79,6 +79,30 @@ fn a_commit_after_a_file_system_node_has_restarted_claims_nothing() {
     }
 }
 
+/// What says that it was formatted may be lost, or of an older time, as in a copy of etcd.
+#[test]
+fn a_node_with_metadata_is_not_formatted_again() {
+    let cluster = Cluster::new(21);
+    let world = cluster.world.clone();
+    world.run(async {
+        let mut files = Vec::new();
+        for node in (0..FS_NODES).map(NodeId::fs) {
+            let file = cluster.create(node).await;
+            cluster.write(file, 0, &numbers(1)).await;
+            cluster.commit(file).await;
+            files.push(file);
+        }
+        for node in (0..FS_NODES).map(NodeId::fs) {
+            let refused = cluster.format_again(node).await.unwrap_err();
+            assert!(refused.to_string().contains("not formatted again"), "{refused}");
+        }
+        cluster.power_cut().await;
+        for file in files {
+            assert_eq!(cluster.read(file, 0, BLOCKS).await, numbers(1));
+        }
+    });
+}
+
 #[test]
 fn a_lost_block_is_read_as_last_committed_before_anybody_commits() {
     let cluster = Cluster::new(20);

@@ -11,6 +11,10 @@ pub enum StoreError {
     /// No disk holds a root of this node: the volume was never formatted, or its disks are wrong.
     #[error("no root record of this node was found: is the volume formatted?")]
     NoRoot,
+    /// There is a root of this node, which names all that it has: it is not formatted again.
+    /// Nothing was changed; mount it.
+    #[error("the node has metadata on the disks already; it is mounted, not formatted again")]
+    Formatted,
     /// The disks belong to another volume.
     #[error("the root records found belong to another volume")]
     ForeignVolume,

@@ -107,6 +107,7 @@ pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stri
 pub use self::open::ALONE_BYTES;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;
+pub(crate) use open::has_at_rest;
 
 use self::overlay::{Changes, Merged};
 use self::page::TreePage;

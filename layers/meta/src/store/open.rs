@@ -46,11 +46,34 @@ pub(super) struct RecoveredState {
     pub(super) log_copies: LogCopies,
 }
 
+/// Does the store of `node` have `key`? Read from the disks, whether it is open or not; nothing
+/// is changed.
+pub(crate) async fn has_at_rest(
+    ctx: &Context,
+    stripes: &Rc<dyn Stripes>,
+    node: u32,
+    key: &[u8],
+) -> StoreResult<bool> {
+    let pages = pages(ctx, stripes.clone(), node, alone());
+    let (root, _) = root::newest(&pages.device, pages.owner).await?;
+    let past = recover(&pages, root).await?;
+    match past.overlay.get(key) {
+        Some(changed) => Ok(changed.is_some()),
+        None => Ok(pages.find(root.tree, key).await?.is_some()),
+    }
+}
+
 impl Store {
     /// Writes the first root of `node`: an empty tree, an empty log, and the allocation groups that
-    /// it owns at birth. What the node had before on this volume is lost.
+    /// it owns at birth. A node that has a root on this volume is refused: it would lose all.
     pub async fn format(ctx: Context, stripes: &Rc<dyn Stripes>, node: u32) -> StoreResult<()> {
         let pages = pages(&ctx, stripes.clone(), node, alone());
+        match root::newest(&pages.device, pages.owner).await {
+            Ok(_) => return Err(StoreError::Formatted),
+            // Roots of another volume are those of an earlier use of the disks.
+            Err(StoreError::NoRoot | StoreError::ForeignVolume) => {}
+            Err(error) => return Err(error),
+        }
         let geometry = pages.device.geometry;
         let layout = GroupLayout::of(&geometry);
         let mut space = BlockAllocator::new(layout);
