@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, try_join_all};
 
-use runtime::NodeId;
+use runtime::{Epoch, NodeId};
 
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{Error, Extent, Placed, Unsynced};
@@ -51,6 +51,18 @@ pub trait Stripes {
     /// Replaces bytes of a stripe; returns the boot ID of the server that has them. Durable after a
     /// [`sync`](Self::sync) of the stripe with this boot ID.
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId>;
+
+    /// As [`write`](Self::write), asked once, and only in this epoch: for one who writes to blocks
+    /// that another node has reserved, and may give to others when it has moved.
+    fn write_once(
+        &self,
+        stripe: u64,
+        offset: u32,
+        data: Vec<Bytes>,
+        _epoch: Epoch,
+    ) -> Answer<BootId> {
+        self.write(stripe, offset, data)
+    }
 
     /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each,
     /// or all of them, one after the other, in one piece.

@@ -8,7 +8,8 @@ use blockio::{Answer, BootId, Geometry, Stripes};
 use bytes::Bytes;
 use futures::future::{LocalBoxFuture, ready};
 use futures::{FutureExt as _, StreamExt as _, stream};
-use runtime::{Call, Context, NodeId};
+use runtime::protocol::Undelivered;
+use runtime::{Call, Context, Epoch, NodeId};
 
 use crate::hash;
 use crate::pauses::Backoff;
@@ -126,6 +127,24 @@ impl Stripes for CacheClient {
 
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         self.ask_owner(stripe, Write { stripe, offset, data })
+    }
+
+    fn write_once(
+        &self,
+        stripe: u64,
+        offset: u32,
+        data: Vec<Bytes>,
+        epoch: Epoch,
+    ) -> Answer<BootId> {
+        let (context, owner) = (self.context.clone(), hash::owner(&self.geometry, stripe));
+        async move {
+            if context.epoch() != epoch {
+                return Err(Undelivered::Fenced.into());
+            }
+            // In this epoch: nothing is awaited in between.
+            context.spawn(owner, Write { stripe, offset, data }).await
+        }
+        .boxed_local()
     }
 
     fn read_list(&self, stripe: u64, extents: Vec<Extent>, expect: Vec<u32>) -> Answer<Vec<Bytes>> {

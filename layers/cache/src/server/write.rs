@@ -6,6 +6,7 @@ use super::Server;
 use super::pace::WriteThrottle;
 use super::room::RetryBudget;
 use blockio::BootId;
+use runtime::protocol::Undelivered;
 
 use crate::line::{Line, OutOfMemory};
 use crate::protocol::{Error, Forget, Write, WriteZeros};
@@ -68,6 +69,7 @@ impl Server {
         stripe: u64,
         change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
     ) -> Result<BootId, Error> {
+        let epoch = self.context.epoch();
         if self.is_fragmented(stripe) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
@@ -77,7 +79,14 @@ impl Server {
             self.pause().await;
         }
         let mut patience = RetryBudget::new();
-        while !self.try_change(stripe, &change) {
+        loop {
+            if self.context.epoch() != epoch {
+                // The caller may be another by now, and have given the blocks to others.
+                return Err(Undelivered::Fenced.into());
+            }
+            if self.try_change(stripe, &change) {
+                break;
+            }
             self.make_room(&mut patience).await?;
         }
         self.note_written(stripe);

@@ -155,8 +155,11 @@ impl Server<Delivery> for BlockSender {
                     Reply::SendBlocks(Ok(self.send(request).await.unwrap_or(false)))
                 }
                 Request::StoreDeposit(request) if !caller.is_client() => {
-                    let stored = self.store(request).await;
-                    Reply::StoreDeposit(Ok(stored.unwrap_or_default()))
+                    let stored = match self.store(request, caller.epoch).await {
+                        Err(Error::Undelivered { why }) if why.is_lost() => Err(why),
+                        stored => Ok(stored.unwrap_or_default()),
+                    };
+                    Reply::StoreDeposit(stored)
                 }
                 _ => Undelivered::Refused.into(),
             }

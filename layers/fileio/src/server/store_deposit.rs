@@ -4,7 +4,8 @@ use blockio::BootId;
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::delivery::{BlocksToStore, PlacedBytes, SEND_PARTS_MAX, StoreDeposit, TakeDeposit};
-use runtime::{NodeId, NodeKind};
+use runtime::protocol::Undelivered;
+use runtime::{Epoch, NodeId, NodeKind};
 
 use super::direct::BlockSender;
 use crate::pieces::ByteRope;
@@ -15,7 +16,14 @@ const BLOCK: usize = blockio::BLOCK_SIZE;
 impl BlockSender {
     /// Answers [`StoreDeposit`]. Nothing is stored before all of it is known to be here and to be
     /// what the map will say: a client cannot make a damaged file of another's blocks.
-    pub(super) async fn store(&self, request: StoreDeposit) -> Result<Vec<BootId>, Error> {
+    ///
+    /// It is done in the epoch of the asker or not at all: a later one may have given the blocks to
+    /// others. [`Undelivered::Lost`] if something may still be written.
+    pub(super) async fn store(
+        &self,
+        request: StoreDeposit,
+        epoch: Epoch,
+    ) -> Result<Vec<BootId>, Error> {
         let StoreDeposit { port, client, transfer, parts } = request;
         let port = NodeId(port);
         if parts.len() > SEND_PARTS_MAX || !matches!(port.kind(), NodeKind::Application(_)) {
@@ -24,14 +32,22 @@ impl BlockSender {
         let left = self.0.context().spawn(port, TakeDeposit { client, transfer }).await?;
         let found = parts.iter().map(|part| find(&left, part)).collect::<Option<Vec<_>>>();
         let found = found.ok_or(Error::Invalid {})?;
-        let writes = parts
-            .iter()
-            .zip(found)
-            .map(|(part, bytes)| self.0.stripes.write(part.stripe, part.offset, bytes.into_vec()));
+        let writes = parts.iter().zip(found).map(|(part, bytes)| {
+            let data = bytes.into_vec();
+            self.0.stripes.write_once(part.stripe, part.offset, data, epoch)
+        });
         // All of them are awaited: after a failure no write may still be on its way.
         let stored = join_all(writes).await;
+        if stored.iter().any(|stored| stored.as_ref().is_err_and(may_still_be_done)) {
+            return Err(Undelivered::Lost.into());
+        }
         Ok(stored.into_iter().collect::<Result<_, _>>()?)
     }
+}
+
+/// Can a write that has failed so still be done?
+fn may_still_be_done(error: &blockio::protocol::Error) -> bool {
+    matches!(error, blockio::protocol::Error::Undelivered { why } if !why.not_applied())
 }
 
 /// The bytes of `part` among those that were `left`, if they are what the asker expects.

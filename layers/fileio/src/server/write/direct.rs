@@ -139,6 +139,14 @@ impl FileWriter {
     ) -> Result<Option<WriteResult>, Error> {
         let pieces = pieces_of(&request).filter(|_| request.source.ports.len() <= PORTS_MAX);
         let pieces = pieces.ok_or(Error::Invalid {})?;
+        let is_here = |piece: &WritePiece| match piece.source {
+            PieceSource::Left(process, _) => self.is_process(process),
+            PieceSource::Here(_) => true,
+        };
+        if !pieces.iter().all(is_here) {
+            // By an old map.
+            return Ok(None);
+        }
         let WriteDirect { ref who, file, offset, .. } = request;
         let length = pieces.last().map_or(0, |piece| piece.range.end);
         let _writing = self.content.files.shared(file.ino).await;
@@ -346,6 +354,13 @@ impl FileWriter {
         let is_there = |node: &NodeId| context.process_of(*node) == Some(process);
         let cache = self.content.stripes.node_of(stripe).filter(is_there);
         cache.or_else(|| (0..context.fs_nodes()).map(NodeId::fs).find(is_there))
+    }
+
+    /// Has the process a file-system node?
+    fn is_process(&self, process: u32) -> bool {
+        let context = self.content.context();
+        let of = |node: u32| context.process_of(NodeId::fs(node));
+        (0..context.fs_nodes()).any(|node| of(node) == Some(process))
     }
 
     /// The chunks as they are to be installed, once all of `written` is stored.
