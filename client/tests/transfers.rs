@@ -52,6 +52,9 @@ impl Server<FileIo> for Watcher {
             if let Reply::Write(Ok(verified)) | Reply::Commit(Ok(verified)) = &mut reply {
                 verified.write_verifier += self.seen.losses.load(SeqCst);
             }
+            if let Reply::ReplayWrite(answer) = &mut reply {
+                *answer = Err(FileIoError::LostWrites {});
+            }
             reply
         }
         .boxed_local()

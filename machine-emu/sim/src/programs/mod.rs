@@ -88,6 +88,8 @@ impl<'a> ClientWorkload<'a> {
             Credentials::root(),
             mark,
         );
+        // Programs end with the power: nothing of them comes again.
+        let system = system.retaining(0);
         RetryingClient { system, number, harness: Some(self.harness) }
     }
 
