@@ -263,7 +263,7 @@ impl UnsyncedWrites {
         let mut state = lock(&known.state);
         // None has this one: what was lost comes first.
         let verifier = if state.has_lost() { 0 } else { state.write_verifier };
-        (self.bytes_max > 0 && !state.kept.is_empty()).then_some(verifier)
+        (self.is_keeping() && !state.kept.is_empty()).then_some(verifier)
     }
 
     /// As whom the file was written last, of what is kept.
@@ -356,7 +356,7 @@ impl UnsyncedWrites {
         (file, change): (Handle, UnsyncedChange),
         &WriteResult { write_verifier, sequence, committed, .. }: &WriteResult,
     ) {
-        let is_counted = self.bytes_max > 0;
+        let is_counted = self.is_keeping();
         let change =
             if is_counted { change } else { UnsyncedChange::Nothing { who: change.who().clone() } };
         let table = &mut *lock(&self.table);
@@ -509,10 +509,10 @@ impl UnsyncedWrites {
         file: Handle,
         bytes: usize,
     ) -> Result<(), Error> {
-        let node = ino_node(file.ino, machine.fs_nodes());
-        if self.bytes_max == 0 {
+        if !self.is_keeping() {
             return Ok(());
         }
+        let node = ino_node(file.ino, machine.fs_nodes());
         for _ in 0..ROOM_ROUNDS_MAX {
             let kept = self.bytes();
             if kept == 0 || kept + bytes <= self.bytes_max {
@@ -625,7 +625,7 @@ async fn commit_old<S: Spawn>(machine: S, unsynced: Weak<UnsyncedWrites>) {
 async fn commit_old_of<S: Spawn>(machine: S, unsynced: Weak<UnsyncedWrites>, node: NodeId) {
     let Some(unsynced) = unsynced.upgrade() else { return };
     loop {
-        let is_half_full = unsynced.bytes_max > 0 && unsynced.bytes() > unsynced.bytes_max / 2;
+        let is_half_full = unsynced.is_keeping() && unsynced.bytes() > unsynced.bytes_max / 2;
         let ticks = if is_half_full { 0 } else { KEEP_TICKS };
         let Some(file) = unsynced.oldest(ticks, node, machine.fs_nodes()) else { break };
         if let Err(error) = unsynced.commit_or_drop(&machine, file).await {

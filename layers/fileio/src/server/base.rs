@@ -11,7 +11,7 @@ use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
 use super::changed_ranges::RangeChange;
-use super::replays::{FileMarks, ReplayTable};
+use super::replays::ReplayTable;
 use super::rights::OpenRights;
 use crate::protocol::{Attributes, Credentials, Error, Handle, Time};
 use crate::rules;
@@ -83,22 +83,16 @@ impl MetadataAccess {
         Time::from_unix(self.context.unix_time())
     }
 
-    /// What is known of the order of changes of a file of this node, which is brought into memory.
-    pub(super) async fn marks(&self, file: Handle) -> Result<FileMarks, Error> {
+    /// The changes that are in a file of this node, which is brought into memory.
+    pub(super) async fn installed(&self, file: Handle) -> Result<CommitMark, Error> {
+        let Handle { ino, generation } = file;
+        let known = || self.information.look(ino, generation, |it| Some(it.installed().clone()));
         self.attributes(file).await?;
-        if let Some(marks) = self.marks_now(file) {
-            return Ok(marks);
+        if let Some(installed) = known() {
+            return Ok(installed);
         }
         self.inode(file).await?;
-        self.marks_now(file).ok_or_else(|| Undelivered::Busy.into())
-    }
-
-    /// The same, if it is in memory.
-    pub(super) fn marks_now(&self, file: Handle) -> Option<FileMarks> {
-        self.information.look(file.ino, file.generation, |known| {
-            let (committed, installed) = (known.committed().clone(), known.installed().clone());
-            Some(FileMarks { committed, sealed: known.sealed_sequence(), installed })
-        })
+        known().ok_or_else(|| Undelivered::Busy.into())
     }
 
     /// The number of a change of a file of this node that is installed now. `order` is that of its
@@ -108,20 +102,25 @@ impl MetadataAccess {
         file: Handle,
         order: Option<u64>,
     ) -> Result<CommitMark, Error> {
-        let marks = match self.marks_now(file) {
-            Some(marks) => marks,
-            None => Box::pin(self.marks(file)).await?,
-        };
-        Ok(self.replays.mark(file.ino, &marks, order))
+        let Handle { ino, generation } = file;
+        let mark = |installed: &CommitMark| self.replays.mark(ino, installed, order);
+        match self.information.look(ino, generation, |known| Some(mark(known.installed()))) {
+            Some(next) => Ok(next),
+            None => Ok(mark(&Box::pin(self.installed(file)).await?)),
+        }
     }
 
     /// Bytes of a file of this node were changed.
     pub(super) fn note_change(&self, file: Handle, range: Range<u64>, change: RangeChange) {
-        if self.replays.is_noting()
-            && let Some(marks) = self.marks_now(file)
-        {
-            self.replays.note(file.ino, range, change, &marks);
+        if !self.replays.is_noting() {
+            return;
         }
+        let Handle { ino, generation } = file;
+        self.information.look(ino, generation, |known| {
+            let recorded = (known.committed(), known.sealed_sequence());
+            self.replays.note(ino, range, change, recorded);
+            Some(())
+        });
     }
 
     /// The attributes of an inode of any node; without a message if it is of this node and in use.

@@ -60,8 +60,8 @@ impl FileCommits {
         if self.base.information.write_verifier(ino) != before {
             let Attributes { generation, .. } =
                 self.base.meta_here(GetInode { ino, generation: 0 }).await?.attributes;
-            let marks = self.base.marks(Handle { ino, generation }).await?;
-            self.base.replays.note_loss(ino, &marks.installed);
+            let installed = self.base.installed(Handle { ino, generation }).await?;
+            self.base.replays.note_loss(ino, &installed);
         }
         Ok(())
     }

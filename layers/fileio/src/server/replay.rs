@@ -105,10 +105,10 @@ impl Replayer {
         change: &impl AsyncFn(&Attributes, Range<u64>) -> Result<WriteResult, Error>,
     ) -> Result<WriteResult, Error> {
         let _alone = self.content.files.exclusive(file.ino).await;
-        let marks = self.base.marks(file).await?;
+        let installed = self.base.installed(file).await?;
         let before = self.base.attributes(file).await?;
         self.base.check_transfer(who, &before, access::WRITE)?;
-        let verdict = self.base.replays.judge(file.ino, numbers, range.clone(), &marks);
+        let verdict = self.base.replays.judge(file.ino, numbers, range.clone(), &installed);
         tracing::debug!(ino = file.ino, ?numbers, ?range, ?verdict, "a lost write comes again");
         let unchanged = self.writer.unchanged(before).await?;
         let parts = match verdict {
@@ -138,7 +138,7 @@ impl Replayer {
         if kind != ReplayKind::Punch && result.attributes.size < parts.end {
             // What covers its end is a hole, which does not lengthen a file.
             self.space.lengthen_locked(file, parts.end, numbers.order).await?;
-            result.sequence = self.base.marks(file).await?.installed.sequence;
+            result.sequence = self.base.installed(file).await?.sequence;
         }
         // What covers the rest may be lost before it is durable. Then this is lost, too.
         Ok(WriteResult { sequence: result.sequence.max(parts.covered_by), ..result })

@@ -62,17 +62,6 @@ struct ReplayState {
     purge_at: Duration,
 }
 
-/// What a node knows of a file.
-#[derive(Clone, Debug)]
-pub(super) struct FileMarks {
-    /// The changes that its record covers.
-    pub(super) committed: CommitMark,
-    /// The last one of the commit under way.
-    pub(super) sealed: u64,
-    /// Those that are there.
-    pub(super) installed: CommitMark,
-}
-
 /// What becomes of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReplayVerdict {
@@ -126,15 +115,14 @@ impl ReplayTable {
         Self { context, state: RefCell::new(state) }
     }
 
-    /// The number of a change that is installed now, with all that is there then. `order` if it is
-    /// a replay.
-    pub(super) fn mark(&self, ino: u64, marks: &FileMarks, order: Option<u64>) -> CommitMark {
+    /// The number of a change that is installed now, with all that is there then; `installed` is
+    /// there before. `order` if it is a replay.
+    pub(super) fn mark(&self, ino: u64, installed: &CommitMark, order: Option<u64>) -> CommitMark {
         let now = self.context.now();
         let state = &mut *self.state.borrow_mut();
         state.purge(now);
         let sequence = state.next;
         state.next += 1;
-        let installed = &marks.installed;
         if now < state.grace_end && installed.sequence < state.begin {
             // The first change since the node started.
             state.add(ino, installed.sequence, state.grace_end);
@@ -148,12 +136,18 @@ impl ReplayTable {
         !state.files.is_empty() || self.context.now() < state.grace_end
     }
 
-    /// Bytes were changed.
-    pub(super) fn note(&self, ino: u64, range: Range<u64>, change: RangeChange, marks: &FileMarks) {
+    /// Bytes were changed; `recorded` as in [`ChangedRanges::put`].
+    pub(super) fn note(
+        &self,
+        ino: u64,
+        range: Range<u64>,
+        change: RangeChange,
+        recorded: (&CommitMark, u64),
+    ) {
         let state = &mut *self.state.borrow_mut();
         let Some(file) = state.files.get_mut(&ino) else { return };
         let before = file.ranges.size();
-        file.ranges.put(range, change, (&marks.committed, marks.sealed));
+        file.ranges.put(range, change, recorded);
         state.size = (state.size + file.ranges.size()).saturating_sub(before);
         if state.size > CHANGES_MAX {
             state.forget_largest();
@@ -183,18 +177,18 @@ impl ReplayTable {
         ino: u64,
         numbers: ReplayNumbers,
         range: Range<u64>,
-        marks: &FileMarks,
+        installed: &CommitMark,
     ) -> ReplayVerdict {
         let now = self.context.now();
         let state = &mut *self.state.borrow_mut();
         state.purge(now);
         let ReplayNumbers { order, sequence } = numbers;
-        let is_of_this_life = sequence >= state.begin && sequence > marks.installed.sequence;
+        let is_of_this_life = sequence >= state.begin && sequence > installed.sequence;
         if order == 0 || order > sequence || sequence >= state.next || is_of_this_life {
             // This node gave no such numbers.
             return ReplayVerdict::Unknown;
         }
-        match marks.installed.covers(sequence) {
+        match installed.covers(sequence) {
             Some(true) => return ReplayVerdict::Present,
             Some(false) => {}
             None => return ReplayVerdict::Unknown,
@@ -205,12 +199,12 @@ impl ReplayTable {
             file.until = file.until.max(until);
             return ReplayVerdict::Apply(file.ranges.parts_before(order, range));
         }
-        if marks.installed.top_order_after(order) > order {
+        if installed.top_order_after(order) > order {
             return ReplayVerdict::Unknown;
         }
-        state.add(ino, marks.installed.sequence, until);
+        state.add(ino, installed.sequence, until);
         // Of what was changed since it was lost nothing is later, but it may be an append.
-        let by_append = marks.installed.top_order_after(sequence) > 0;
+        let by_append = installed.top_order_after(sequence) > 0;
         ReplayVerdict::Apply(ReplayParts { by_append, ..ReplayParts::all(range) })
     }
 
