@@ -84,7 +84,7 @@ async fn leave_parts<S: Spawn>(
         .map(|(process, range)| DepositedRange {
             process,
             at: range.start,
-            checksums: checksums(&data, &range),
+            checksums: data.slice(range.start as usize, range.end as usize).block_checksums(),
         })
         .collect();
     deposited.sort_unstable_by_key(|range| range.at);
@@ -145,11 +145,6 @@ async fn leave<S: Spawn>(
         Either::Left((answer, _)) => answer.unwrap_or(false),
         Either::Right(((), _)) => false,
     }
-}
-
-fn checksums(data: &ByteRope, range: &Range<u64>) -> Vec<u32> {
-    let blocks = (range.start..range.end).step_by(BLOCK_SIZE);
-    blocks.map(|at| data.checksum(at as usize, at as usize + BLOCK_SIZE)).collect()
 }
 
 /// What was left nowhere.
@@ -217,7 +212,7 @@ mod tests {
         assert_eq!(parts.iter().map(|part| part.at).collect::<Vec<_>>(), [BLOCK, 5000]);
         let left: Vec<u8> = parts.iter().flat_map(|part| part.data.to_vec()).collect();
         assert_eq!(left, bytes[BLOCK_SIZE..3 * BLOCK_SIZE]);
-        let checksums = checksums(&rope, &range);
+        let checksums = rope.slice(BLOCK_SIZE, 3 * BLOCK_SIZE).block_checksums();
         assert_eq!(checksums, left.chunks(BLOCK_SIZE).map(crc32c).collect::<Vec<_>>());
         let deposited = [DepositedRange { process: 1, at: BLOCK, checksums }];
         let rest = [&bytes[..BLOCK_SIZE], &bytes[3 * BLOCK_SIZE..]].concat();

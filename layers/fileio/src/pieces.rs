@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use runtime::hash::{Crc32c, crc32c};
 
+use crate::protocol::BLOCK_SIZE;
+
 /// Bytes in several pieces.
 #[derive(Clone, Debug, Default)]
 pub struct ByteRope {
@@ -60,6 +62,12 @@ impl ByteRope {
         checksum.update(first);
         touched.for_each(|part| checksum.update(part));
         checksum.finish()
+    }
+
+    /// The CRC-32C of each whole block of it.
+    pub fn block_checksums(&self) -> Vec<u32> {
+        let blocks = 0..self.length / BLOCK_SIZE;
+        blocks.map(|block| self.checksum(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)).collect()
     }
 
     /// All of it in one piece of its own.

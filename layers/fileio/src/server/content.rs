@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk, Map, Release, Run};
 use runtime::Context;
 use runtime::delivery::DeliveredRange;
-use runtime::sync::KeyedLock;
+use runtime::sync::{KeyGuard, KeyedLock};
 
 use super::base::MetadataAccess;
 use super::direct::ReadDelivery;
@@ -73,6 +73,21 @@ impl ContentAccess {
             None => Ok(RangeData { data: self.take_all(parts).await?, delivered: Vec::new() }),
             Some(delivery) => delivery.send(self, parts.collect()).await,
         }
+    }
+
+    /// Locks chunks to write them: in ascending order, so that two writers never wait for each
+    /// other.
+    pub(super) async fn lock_chunks(
+        &self,
+        ino: u64,
+        indices: impl IntoIterator<Item = u64>,
+    ) -> Vec<KeyGuard<(u64, u64)>> {
+        let indices = indices.into_iter();
+        let mut held = Vec::with_capacity(indices.size_hint().0);
+        for index in indices {
+            held.push(self.chunks.exclusive((ino, index)).await);
+        }
+        held
     }
 
     /// The node that calls for the content.

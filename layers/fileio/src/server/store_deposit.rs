@@ -67,10 +67,7 @@ fn find(left: &[PlacedBytes], part: &BlocksToStore) -> Option<ByteRope> {
     }
     let bytes = ByteRope::new(pieces);
     let is_whole = bytes.length() == length && length > 0;
-    let mut sums = part.expect.iter().enumerate();
-    let is_expected =
-        is_whole && sums.all(|(i, sum)| bytes.checksum(i * BLOCK, (i + 1) * BLOCK) == *sum);
-    is_expected.then_some(bytes)
+    (is_whole && bytes.block_checksums() == part.expect).then_some(bytes)
 }
 
 #[cfg(test)]

@@ -178,12 +178,8 @@ impl FileWriter {
         let chunk_size = u64::from(self.content.geometry.stripe_size);
         let handle = Handle { ino: file.ino, generation: file.generation };
 
-        // In ascending order, so that two writers never wait for each other.
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
-        let mut held = Vec::with_capacity((chunks.end - chunks.start) as usize);
-        for index in chunks.clone() {
-            held.push(self.content.chunks.exclusive((file.ino, index)).await);
-        }
+        let held = self.content.lock_chunks(file.ino, chunks.clone()).await;
         let before = self.content.map(handle, chunks.clone()).await?;
         let mut parts = chunks.zip(before).map(|(index, old)| {
             let start = index * chunk_size;
@@ -534,21 +530,31 @@ impl FileWriter {
         let mut by_stripe: StripeWrites = Vec::with_capacity(1);
         for span in &draft.spans {
             let blocks = span.blocks();
-            for run in &draft.chunk.runs {
-                let start = usize::from(run.at);
-                let (lo, hi) = (blocks.start.max(start), blocks.end.min(run.end() as usize));
-                if lo >= hi {
-                    continue;
-                }
-                let (stripe, offset) = self.content.geometry.block(run.start + (lo - start) as u64);
+            for (stripe, offset, Range { start: lo, end: hi }) in self.placed(&draft.chunk, blocks)
+            {
                 let part = span.whole.slice((lo - span.first) * BLOCK, (hi - span.first) * BLOCK);
-                match by_stripe.iter_mut().find(|(known, _)| *known == stripe) {
-                    Some((_, parts)) => parts.push((offset, part)),
-                    None => by_stripe.push((stripe, vec![(offset, part)])),
-                }
+                add_part(&mut by_stripe, stripe, (offset, part));
             }
         }
         by_stripe
+    }
+
+    /// Where these blocks of a chunk are: stripe, offset there, and which of them, in a row.
+    fn placed(
+        &self,
+        chunk: &Chunk,
+        blocks: Range<usize>,
+    ) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
+        chunk.runs.iter().filter_map(move |run| {
+            let start = usize::from(run.at);
+            let part = blocks.start.max(start)..blocks.end.min(run.end() as usize);
+            if part.is_empty() {
+                return None;
+            }
+            let block = run.start + (part.start - start) as u64;
+            let (stripe, offset) = self.content.geometry.block(block);
+            Some((stripe, offset, part))
+        })
     }
 
     /// Puts parts into the cache, by one request for each stripe. Returns what has to be synced.
@@ -583,6 +589,14 @@ impl FileWriter {
             }
         }
         self.content.stripes.write_list(stripe, placed)
+    }
+}
+
+/// Adds one more part of a stripe.
+fn add_part(by_stripe: &mut StripeWrites, stripe: u64, part: (u32, ByteRope)) {
+    match by_stripe.iter_mut().find(|(known, _)| *known == stripe) {
+        Some((_, parts)) => parts.push(part),
+        None => by_stripe.push((stripe, vec![part])),
     }
 }
 

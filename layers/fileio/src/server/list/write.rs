@@ -100,11 +100,8 @@ impl ListWriter {
         groups: &[ChunkParts],
     ) -> Result<WriteResult, Error> {
         let file = request.file;
-        // In ascending order, so that two writers never wait for each other.
-        let mut held = Vec::with_capacity(groups.len());
-        for group in groups {
-            held.push(self.content.chunks.exclusive((file.ino, group.index)).await);
-        }
+        let indices = groups.iter().map(|group| group.index);
+        let _held = self.content.lock_chunks(file.ino, indices).await;
         let chunks = self.content.maps(file, groups).await?;
         let mut chunks = chunks.into_iter();
         let lots = groups.chunks(TOGETHER_MAX).map(|lot| {

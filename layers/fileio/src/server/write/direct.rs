@@ -15,7 +15,7 @@ use runtime::ids::NodeId;
 use super::{
     Allocate, Attributes, BLOCK, BlockSlot, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate,
     ChunkWrite, Error, FileWriter, Near, Run, StripeWrites, TRANSFER_MAX, Unsynced, WritePurpose,
-    WriteResult, access, handle_of, rules,
+    WriteResult, access, add_part, handle_of, rules,
 };
 use crate::protocol::{BLOCK_SIZE, WriteDirect};
 
@@ -99,10 +99,7 @@ impl WritePiece {
     fn checksums(&self) -> Vec<u32> {
         match &self.source {
             PieceSource::Left(_, sums) => sums.clone(),
-            PieceSource::Here(bytes) => {
-                let blocks = 0..bytes.length() / BLOCK;
-                blocks.map(|i| bytes.checksum(i * BLOCK, (i + 1) * BLOCK)).collect()
-            }
+            PieceSource::Here(bytes) => bytes.block_checksums(),
         }
     }
 }
@@ -140,7 +137,7 @@ impl FileWriter {
         let pieces = pieces_of(&request).filter(|_| request.source.ports.len() <= PORTS_MAX);
         let pieces = pieces.ok_or(Error::Invalid {})?;
         let is_here = |piece: &WritePiece| match piece.source {
-            PieceSource::Left(process, _) => self.is_process(process),
+            PieceSource::Left(process, _) => self.first_node_of(process).is_some(),
             PieceSource::Here(_) => true,
         };
         if !pieces.iter().all(is_here) {
@@ -175,11 +172,7 @@ impl FileWriter {
         let (handle, offset, end) = (handle_of(file), request.offset, request.offset + length);
         let chunk_size = u64::from(self.content.geometry.stripe_size);
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
-        // In ascending order, so that two writers never wait for each other.
-        let mut held = Vec::with_capacity((chunks.end - chunks.start) as usize);
-        for index in chunks.clone() {
-            held.push(self.content.chunks.exclusive((handle.ino, index)).await);
-        }
+        let _held = self.content.lock_chunks(handle.ino, chunks.clone()).await;
         let olds = self.content.map(handle, chunks.clone()).await?;
         let Some(plans) = plan_chunks(pieces, offset, chunk_size, chunks.clone()) else {
             return Ok(None);
@@ -294,21 +287,12 @@ impl FileWriter {
     /// Notes where `piece` goes, of which the first block is `first` of the chunk.
     fn place(&self, draft: &mut FreshChunk, piece: &WritePiece, first: usize) {
         let blocks = first..first + ((piece.range.end - piece.range.start) as usize) / BLOCK;
-        for run in &draft.chunk.runs {
-            let start = usize::from(run.at);
-            let (lo, hi) = (blocks.start.max(start), blocks.end.min(run.end() as usize));
-            if lo >= hi {
-                continue;
-            }
-            let (stripe, offset) = self.content.geometry.block(run.start + (lo - start) as u64);
+        for (stripe, offset, Range { start: lo, end: hi }) in self.placed(&draft.chunk, blocks) {
             let from = (lo - first) * BLOCK;
             match &piece.source {
                 PieceSource::Here(bytes) => {
                     let part = (offset, bytes.slice(from, (hi - first) * BLOCK));
-                    match draft.here.iter_mut().find(|(known, _)| *known == stripe) {
-                        Some((_, parts)) => parts.push(part),
-                        None => draft.here.push((stripe, vec![part])),
-                    }
+                    add_part(&mut draft.here, stripe, part);
                 }
                 PieceSource::Left(process, sums) => {
                     let expect = sums[lo - first..hi - first].to_vec();
@@ -350,17 +334,17 @@ impl FileWriter {
 
     /// A file-system node of a process: that of `stripe`, if it is there.
     fn node_at(&self, process: u32, stripe: u64) -> Option<NodeId> {
-        let context = self.content.context();
-        let is_there = |node: &NodeId| context.process_of(*node) == Some(process);
-        let cache = self.content.stripes.node_of(stripe).filter(is_there);
-        cache.or_else(|| (0..context.fs_nodes()).map(NodeId::fs).find(is_there))
+        let process_of = |node: NodeId| self.content.context().process_of(node);
+        let cache = self.content.stripes.node_of(stripe);
+        let cache = cache.filter(|node| process_of(*node) == Some(process));
+        cache.or_else(|| self.first_node_of(process))
     }
 
-    /// Has the process a file-system node?
-    fn is_process(&self, process: u32) -> bool {
+    /// A file-system node of a process, if it has one.
+    fn first_node_of(&self, process: u32) -> Option<NodeId> {
         let context = self.content.context();
-        let of = |node: u32| context.process_of(NodeId::fs(node));
-        (0..context.fs_nodes()).any(|node| of(node) == Some(process))
+        let mut nodes = (0..context.fs_nodes()).map(NodeId::fs);
+        nodes.find(|node| context.process_of(*node) == Some(process))
     }
 
     /// The chunks as they are to be installed, once all of `written` is stored.
