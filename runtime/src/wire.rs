@@ -81,12 +81,27 @@ impl Encoder {
 pub struct Decoder<'a> {
     head: &'a [u8],
     bulk: Bytes,
+    /// A handle with generation 0 was read.
+    has_wildcard: bool,
 }
 
 impl<'a> Decoder<'a> {
     /// A reader of `head` whose payloads are slices of `bulk`.
     pub fn new(head: &'a [u8], bulk: Bytes) -> Self {
-        Self { head, bulk }
+        Self { head, bulk, has_wildcard: false }
+    }
+
+    /// The next handle: an inode number and a generation.
+    pub fn handle(&mut self) -> Result<(u64, u64), Malformed> {
+        let (ino, generation) = (u64::take(self)?, u64::take(self)?);
+        self.has_wildcard |= generation == 0;
+        Ok((ino, generation))
+    }
+
+    /// Was there a handle with generation 0? It means any file of its number, which servers may ask
+    /// for, and clients may not.
+    pub fn has_wildcard(&self) -> bool {
+        self.has_wildcard
     }
 
     /// The next `count` bytes of the head.
@@ -326,8 +341,45 @@ fn put_length(length: usize, out: &mut Encoder) {
 /// let bytes = runtime::wire::to_bytes(&Run { start: 1, count: 2 });
 /// assert_eq!(bytes, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
 /// ```
+///
+/// With `handle` before `pub` the record begins with the fields `ino` and `generation`, which are a
+/// handle.
 #[macro_export]
 macro_rules! record {
+    (
+        $(#[$attribute:meta])*
+        handle pub struct $name:ident {
+            $(#[$ino_attribute:meta])* ino: u64,
+            $(#[$generation_attribute:meta])* generation: u64
+            $(, $(#[$field_attribute:meta])* $field:ident: $ty:ty)* $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $(#[$ino_attribute])* pub ino: u64,
+            $(#[$generation_attribute])* pub generation: u64,
+            $($(#[$field_attribute])* pub $field: $ty),*
+        }
+
+        impl $crate::wire::Wire for $name {
+            fn put(&self, out: &mut $crate::wire::Encoder) {
+                $crate::wire::Wire::put(&self.ino, out);
+                $crate::wire::Wire::put(&self.generation, out);
+                $($crate::wire::Wire::put(&self.$field, out);)*
+            }
+            fn take(
+                input: &mut $crate::wire::Decoder,
+            ) -> Result<Self, $crate::wire::Malformed> {
+                let (ino, generation) = input.handle()?;
+                Ok(Self { ino, generation, $($field: $crate::wire::Wire::take(input)?),* })
+            }
+            fn sample(rng: &mut $crate::seed::Rng) -> Self {
+                let (ino, generation) = (rng.bits(), rng.bits());
+                Self { ino, generation, $($field: $crate::wire::Wire::sample(rng)),* }
+            }
+        }
+    };
     (
         $(#[$attribute:meta])*
         pub struct $name:ident {

@@ -55,10 +55,10 @@ pub const LINKS_MAX: u32 = 65_000;
 runtime::record! {
     /// A file, for as long as it exists: the inode number and its incarnation.
     #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub struct Handle {
+    handle pub struct Handle {
         /// The inode; `ino mod nodes` is its node.
         ino: u64,
-        /// Which file of that number.
+        /// Which file of that number; never 0.
         generation: u64,
     }
 }

@@ -194,7 +194,7 @@ runtime::choice! {
 runtime::record! {
     /// What is known of a file besides its content and its names.
     #[derive(Copy)]
-    pub struct Attributes {
+    handle pub struct Attributes {
         /// The inode number.
         ino: u64,
         /// Which file of that number.

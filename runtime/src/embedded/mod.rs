@@ -17,6 +17,7 @@ mod peer;
 mod shared;
 mod spin;
 mod thread;
+mod unpredictable;
 
 use std::future::Future;
 use std::io;

@@ -17,6 +17,7 @@ use super::inbox::Inbox;
 use super::net;
 use super::shared::{MachineShared, bind, spawn};
 use super::spin::SpinState;
+use super::unpredictable::UnpredictableNumbers;
 use crate::Table;
 use crate::buffer::Pool;
 use crate::context::Context;
@@ -29,7 +30,6 @@ use crate::mail::Envelope;
 use crate::net::{Address, Listener};
 use crate::protocol::Undelivered;
 use crate::remote_nodes::{Outbound, RemoteNodes};
-use crate::seed::{Rng, fresh_seed};
 use crate::shared_server::SharedServers;
 
 /// How often a node that waits for idleness looks again.
@@ -43,7 +43,7 @@ struct MachineThread {
     shared: Arc<MachineShared>,
     start: Instant,
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
-    rng: RefCell<Rng>,
+    random: RefCell<UnpredictableNumbers>,
     spin: Rc<SpinState>,
     /// Which of the machine's threads it is.
     number: usize,
@@ -97,7 +97,7 @@ pub(super) fn enter(shared: Arc<MachineShared>, number: usize) {
         shared,
         start: Instant::now(),
         hosts: RefCell::default(),
-        rng: RefCell::new(Rng::new(fresh_seed())),
+        random: RefCell::new(UnpredictableNumbers::new()),
         spin: Rc::default(),
         number,
         early: RefCell::default(),
@@ -257,7 +257,7 @@ impl Machine for MachineThread {
     }
 
     fn random(&self, _: NodeId) -> u64 {
-        self.rng.borrow_mut().bits()
+        self.random.borrow_mut().next()
     }
 
     fn task(&self, node: NodeId, task: LocalBoxFuture<'static, ()>) {

@@ -22,7 +22,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::identity::Credentials;
 use runtime::net::Address;
 use runtime::{Caller, ClientHandle, Epoch, NodeId, Server, Undelivered, VolumeId};
-use table::{Forbidden, Identity, Own, Request, WhoAmI};
+use table::{FileHandle, Forbidden, Identity, Move, Own, Request, WhoAmI};
 use transport::identity::TokenVerifier;
 use transport::identity::token::{self, SigningKey};
 use transport::tls::{ALL_IDS, ClientKeys, HostCertificate, KeyFolder, write_secret};
@@ -34,6 +34,17 @@ mod table {
     use runtime::Undelivered as Error;
     use runtime::identity::Credentials;
 
+    runtime::record! {
+        /// A handle.
+        #[derive(Copy)]
+        handle pub struct FileHandle {
+            /// The number.
+            ino: u64,
+            /// Which file of it.
+            generation: u64,
+        }
+    }
+
     runtime::protocol! {
         /// Says as whom a request is judged.
         Identity id 7 version 1;
@@ -44,6 +55,9 @@ mod table {
         2 Control Own { client: u64 } -> (), by caller, retry idempotent, from any, after recovery;
         /// For servers.
         3 Control Forbidden {} -> (), by caller, retry idempotent, from servers, after recovery;
+        /// Names two files; the answer names them too.
+        4 Control Move { from: FileHandle, to: FileHandle } -> Vec<FileHandle>,
+            by caller, retry idempotent, from any, after recovery;
     }
 }
 
@@ -60,6 +74,7 @@ impl Server<Identity> for Mirror {
                 Request::WhoAmI(WhoAmI { who }) => table::Reply::WhoAmI(Ok(who)),
                 Request::Own(_) => table::Reply::Own(Ok(())),
                 Request::Forbidden(_) => table::Reply::Forbidden(Ok(())),
+                Request::Move(Move { from, to }) => table::Reply::Move(Ok(vec![from, to])),
             }
         }
         .boxed_local()
@@ -315,6 +330,19 @@ fn a_client_uses_no_number_of_another_one() {
     assert_eq!(own(&alice, number_of(&alice)), Ok(()));
     assert_eq!(own(&mallory, number_of(&alice)), Err(Undelivered::Refused));
     assert_eq!(own(&mallory, number_of(&mallory)), Ok(()));
+}
+
+#[test]
+fn no_client_names_any_file_of_a_number() {
+    let site = Site::new();
+    let trusted = HostCertificate { squash_root: false, ..HostCertificate::new("n1") };
+    let client = site.connect(site.host(&trusted), 1).unwrap();
+    let file = |ino, generation| FileHandle { ino, generation };
+    let named = |from, to| block_on(client.spawn(NodeId::fs(0), Move { from, to }));
+    assert_eq!(named(file(1, 1), file(2, 9)), Ok(vec![file(1, 1), file(2, 9)]));
+    for (from, to) in [(file(1, 0), file(2, 9)), (file(1, 1), file(2, 0))] {
+        assert_eq!(named(from, to), Err(Undelivered::Refused));
+    }
 }
 
 /// Where the other user of the test below finds the socket.

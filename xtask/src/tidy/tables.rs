@@ -145,9 +145,10 @@ impl<'a> TableReader<'a> {
         Some(())
     }
 
-    /// `pub struct Name { fields }`.
+    /// `pub struct Name { fields }`, which begins with a handle if `handle` is before it.
     fn record(&mut self, tables: &mut Tables) -> Option<()> {
         self.attributes()?;
+        self.skip("handle");
         self.expect("pub")?;
         self.expect("struct")?;
         let meaning = self.documentation();
@@ -275,7 +276,7 @@ runtime::protocol! {
 runtime::record! {
     /// Two.
     #[derive(Copy, Default)]
-    pub struct Pair { a: u64, b: Bytes, }
+    handle pub struct Pair { a: u64, b: Bytes, }
 }
 runtime::choice! {
     #[derive(Copy, thiserror::Error)]

@@ -257,11 +257,14 @@ pub(super) fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undel
         return Err(Undelivered::ProtocolMismatch);
     }
     let mut input = Decoder::new(&frame.head, frame.bulk.clone());
-    let request = P::Request::take(&mut input).and_then(|request| {
-        input.finish()?;
-        Ok(request)
-    });
-    request.map_err(|_| Undelivered::ProtocolMismatch)
+    let request = P::Request::take(&mut input);
+    let has_wildcard = input.has_wildcard();
+    match (request, input.finish()) {
+        // It would save the client from having to know the file.
+        (Ok(_), Ok(())) if has_wildcard => Err(Undelivered::Refused),
+        (Ok(request), Ok(())) => Ok(request),
+        _ => Err(Undelivered::ProtocolMismatch),
+    }
 }
 
 /// What a request counts until it is answered.
