@@ -64,6 +64,11 @@ pub const REGRESSIONS: &[RegressionCase] = &[
         500_393,
         "a process waited for the lease of a record that it had published and not read back",
     ),
+    regression(
+        Workload::Members,
+        3_101_476_482,
+        "the workload took nodes that an earlier map had given away for ones not settled",
+    ),
     RegressionCase {
         workload: Workload::Members,
         seed: 1_471_323_409,

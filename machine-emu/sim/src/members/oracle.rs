@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cluster::membership::{MemberRecord, NodeMap, ProcessId};
+use cluster::membership::{Assignment, MemberRecord, NodeMap, ProcessId};
 use machine_emu::{EngineStore, World};
 use runtime::{Epoch, NodeId};
 
@@ -102,12 +102,11 @@ impl ServiceOracle {
     /// tries to return has a record of a life that no map knows yet, or none that it has seen
     /// itself: by that it holds nothing.
     fn lives_as_before(&self, process: ProcessId, epoch: Epoch) -> bool {
-        let maps = self.maps.borrow();
-        let known = maps.range(..epoch).next_back().and_then(|(_, map)| map.process(process));
+        let known = self.map_before(epoch, |map| map.process(process).map(|it| it.incarnation));
         let said = self.said(process);
         said.is_some()
             && said == self.own_lives.borrow().get(&process).copied()
-            && known.is_none_or(|known| said == Some(known.incarnation))
+            && known.flatten().is_none_or(|known| said == Some(known))
     }
 
     /// `process` does something.
@@ -167,18 +166,30 @@ impl ServiceOracle {
                 "{incarnation:?} is assigned {node} in {epoch:?}, and {by:?} has in {latest:?}"
             );
         }
-        let mut assigned = self.assigned.borrow_mut();
-        let others = assigned
-            .iter()
-            .filter(|(other, by)| *other == node && by.process != incarnation.process);
-        for (_, by) in others {
-            assert!(
-                self.is_leased(by.process) != Some(true)
-                    || !self.lives_as_before(by.process, epoch),
-                "{incarnation:?} begins to serve {node}, and {by:?} has not settled it"
-            );
+        // What an earlier map gave to others was checked as that map was seen.
+        let owner = self.map_before(epoch, |map| map.assignment(node).map(Assignment::owner));
+        if let Some(process) = owner.flatten().filter(|owner| *owner != incarnation.process) {
+            self.assert_let_go(process, node, epoch);
         }
+        let mut assigned = self.assigned.borrow_mut();
         assigned.insert((node, incarnation));
+    }
+
+    /// Of the last map before `epoch`, if any process saw one.
+    fn map_before<T>(&self, epoch: Epoch, of: impl FnOnce(&NodeMap) -> T) -> Option<T> {
+        self.maps.borrow().range(..epoch).next_back().map(|(_, map)| of(map))
+    }
+
+    /// `process` had `node`, and the map of `epoch` gives it to others: it has settled the node, or
+    /// is over.
+    fn assert_let_go(&self, process: ProcessId, node: NodeId, epoch: Epoch) {
+        let assigned = self.assigned.borrow();
+        let holder = assigned.iter().find(|(it, by)| *it == node && by.process == process);
+        let Some((_, holder)) = holder else { return };
+        assert!(
+            self.is_leased(process) != Some(true) || !self.lives_as_before(process, epoch),
+            "{epoch:?} gives {node} to others, and {holder:?} has not settled it"
+        );
     }
 
     /// What the process assigned of `node` is settled.
@@ -188,6 +199,15 @@ impl ServiceOracle {
 
     /// `process` saw this map; `before` is the epoch of the one it saw last.
     pub(super) fn saw(&self, process: ProcessId, map: &NodeMap, before: Epoch) {
+        if !self.maps.borrow().contains_key(&map.epoch) {
+            for (node, assignment) in map.assignments() {
+                let owner = self.map_before(map.epoch, |map| map.assignment(node));
+                let owner = owner.flatten().map(Assignment::owner);
+                if let Some(process) = owner.filter(|owner| *owner != assignment.owner()) {
+                    self.assert_let_go(process, node, map.epoch);
+                }
+            }
+        }
         let life = map.process(process).map_or(0, |known| known.incarnation);
         self.own_lives.borrow_mut().insert(process, life);
         assert!(map.epoch > before, "after the map of {before:?} comes one of {:?}", map.epoch);
