@@ -292,7 +292,8 @@ fn serve(arguments: &[String]) {
     if let Some(provider) = Provider::of_name(provider) {
         // All measure with the table of the first run.
         let costs = Some(costs_folder());
-        let options = FabricOptions { providers: vec![provider], source: None, costs };
+        let options =
+            FabricOptions { providers: vec![provider], source: None, costs, is_told: true };
         guard = guard.with_fabrics(Fabrics::new(options));
     }
     let guard = Arc::new(guard);

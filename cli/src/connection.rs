@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser, ValueParser};
 use client::address::{SCHEME, VolumeAddress};
+use client::fabric::FabricWish;
 use client::volume::ConnectOptions;
 use client::wide::WideMode;
 
@@ -25,6 +26,11 @@ pub struct ConnectionArguments {
     /// thesis (one transfer at a time). Without it: what `MDFS_WIDE` says, else off.
     #[arg(long, value_name = "MODE", value_parser = wide_mode(), help_heading = "Connection")]
     pub(crate) wide: Option<WideMode>,
+    /// Send and get large data over libfabric, if the servers of other hosts offer it too: off;
+    /// auto (any network that this host has); or providers between commas, the preferred one first,
+    /// as in `verbs;ofi_rxm,tcp;ofi_rxm`. Without it: what `MDFS_FABRIC` says, else off.
+    #[arg(long, value_name = "PROVIDERS", help_heading = "Connection")]
+    pub(crate) fabric: Option<FabricWish>,
 }
 
 /// For the argument parser: a mode over links with delay.
@@ -72,6 +78,7 @@ impl ConnectionArguments {
         let mut options = ConnectOptions::of_this_process()?;
         options.token = self.token.clone().or(options.token);
         options.wide = self.wide.unwrap_or(options.wide);
+        options.fabric = self.fabric.clone().unwrap_or(options.fabric);
         if let Some(Timeout(timeout)) = self.timeout {
             options.timeout = timeout;
         }

@@ -46,6 +46,7 @@ mod deposits;
 pub mod direct;
 pub mod directory;
 pub mod error;
+pub mod fabric;
 pub mod file;
 pub mod file_system;
 pub mod kind;

@@ -12,12 +12,13 @@ use runtime::ClientHandle;
 use volume::{RunOptions, RunningVolume, VolumeError};
 
 use transport::tls::{ClientKeyError, ClientKeys};
-use transport::{ClientOptions, ClientSecurity, ServerAddress};
+use transport::{ClientFabric, ClientOptions, ClientSecurity, ServerAddress};
 pub use transport::{Outage, Outages, TIMEOUT};
 
 use crate::Credentials;
 use crate::address::{BadVolumeAddress, VolumeAddress};
 use crate::blocking::{Volume, random_session};
+use crate::fabric::FabricWish;
 use crate::wide::WideMode;
 
 /// The socket at which a server answers, in the volume's directory.
@@ -33,6 +34,10 @@ pub const INSECURE_VARIABLE: &str = "MDFS_INSECURE";
 /// The environment variable with the mode over links with delay: `off`, `auto`, `on` or `thesis`.
 /// Another value is as none.
 pub const WIDE_VARIABLE: &str = "MDFS_WIDE";
+
+/// The environment variable with what the client wants of libfabric: `off`, `auto`, or providers
+/// between commas. Another value is as none.
+pub const FABRIC_VARIABLE: &str = "MDFS_FABRIC";
 
 /// A volume could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -126,21 +131,25 @@ pub struct ConnectOptions {
     /// How it reads over links with delay to servers of other hosts. Through the socket of a server
     /// of this host, [`WideMode::Auto`] is [`WideMode::Off`].
     pub wide: WideMode,
+    /// What it wants of libfabric, for servers of other hosts.
+    pub fabric: FabricWish,
     /// Where the client shows which server it waits for. Give each client that is opened one of its
     /// own.
     pub outages: Outages,
 }
 
 impl ConnectOptions {
-    /// As the user of this process, with the token and the mode over links with delay that the
-    /// environment names ([`TOKEN_VARIABLE`], [`WIDE_VARIABLE`]) and a timeout of [`TIMEOUT`].
+    /// As the user of this process, with what the environment names ([`TOKEN_VARIABLE`],
+    /// [`WIDE_VARIABLE`], [`FABRIC_VARIABLE`]) and a timeout of [`TIMEOUT`].
     pub fn of_this_process() -> io::Result<Self> {
         let who = crate::process::credentials()?;
         let token = env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let wide = env::var(WIDE_VARIABLE).ok().and_then(|name| WideMode::from_name(&name));
         let wide = wide.unwrap_or_default();
+        let fabric = env::var(FABRIC_VARIABLE).ok().and_then(|text| text.parse().ok());
+        let fabric = fabric.unwrap_or_default();
         let outages = Outages::default();
-        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT), wide, outages })
+        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT), wide, fabric, outages })
     }
 
     /// The token file for a volume, if there is one.
@@ -230,6 +239,9 @@ pub fn reach(address: &VolumeAddress, options: &ConnectOptions) -> Result<Client
             (ServerAddress::Tcp(servers.clone()), client_options(volume.clone(), security, options))
         }
     };
+    let (providers, is_told) = options.fabric.providers();
+    let fabric = ClientFabric::of(&servers, providers, is_told);
+    let client_options = ClientOptions { fabric, ..client_options };
     transport::connect(&servers, client_options, random_session()).map_err(|error| {
         match (error.kind(), address) {
             // Never served, or left behind by a server that crashed.
@@ -253,7 +265,8 @@ fn client_options(
     let program = Path::new(&program).file_name().unwrap_or_default();
     let program = format!("{} {}", program.to_string_lossy(), crate::process::id());
     let outages = options.outages.clone();
-    ClientOptions { volume, program, security, timeout: options.timeout, outages }
+    let timeout = options.timeout;
+    ClientOptions { volume, program, security, timeout, outages, ..ClientOptions::default() }
 }
 
 /// A token, else the certificate of this host. Without either nothing is protected and no server
@@ -316,8 +329,9 @@ mod tests {
         let who = Credentials::root();
         let wide = WideMode::Auto;
         let (token_file, outages) = (Some(token.clone()), Outages::default());
+        let (keys, timeout, fabric) = (None, None, FabricWish::Off);
         let options =
-            ConnectOptions { who, token: token_file, keys: None, timeout: None, wide, outages };
+            ConnectOptions { who, token: token_file, keys, timeout, wide, fabric, outages };
         assert_eq!(options.token_file("scratch"), Some(token));
     }
 }

@@ -56,6 +56,11 @@ impl Encoder {
         }
     }
 
+    /// Bytes of the head.
+    pub fn head_length(&self) -> usize {
+        self.head.len()
+    }
+
     /// Bytes in all payloads.
     pub fn bulk_length(&self) -> usize {
         self.bulk_length

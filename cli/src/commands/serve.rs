@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use clap::builder::{StringValueParser, TypedValueParser};
 use client::volume::{OpenCause, OpenError};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
@@ -15,6 +16,7 @@ use nfs_gateway::{Config, Exports, Gateway, Settings};
 use runtime::Undelivered;
 use runtime::embedded::connections_within_limit;
 use runtime::net::Address;
+use transport::fabric::{FabricOptions, Fabrics, Provider, unknown_provider};
 use transport::tls::volume_keys;
 use transport::{Guard, Security};
 use volume::{RunOptions, RunningVolume};
@@ -56,6 +58,11 @@ pub(crate) struct Serve {
     /// a network of the cluster's own.
     #[arg(long, requires = "listen")]
     insecure: bool,
+    /// Let programs of other hosts send and get large data over libfabric: its providers between
+    /// commas, as in `verbs;ofi_rxm,tcp;ofi_rxm`. Those of TCP use the address of --listen.
+    #[arg(long, value_name = "PROVIDERS", value_delimiter = ',', value_parser = provider(),
+          requires = "listen")]
+    fabric: Vec<Provider>,
     /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
@@ -106,10 +113,13 @@ impl Serve {
             cause: OpenCause::Stack(error),
         })?;
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
-        let listening = self.listen(&running)?;
+        let guard = self.guard()?;
+        let listening = self.listen(&running, guard.as_ref())?;
+        let counted = guard.clone();
         let watch = self.metrics.map(|address| {
             let title = format!("MDFS volume {}", volume.display());
-            StatusServer { address, title, counts: Box::new(String::new) }
+            let counts = move || counted.as_ref().map_or_else(String::new, |guard| guard.counts());
+            StatusServer { address, title, counts: Box::new(counts) }
         });
         let served = VolumeServer::start(&running, self.nfs, watch, settings.as_ref());
         let (gateway, watched) = served.map_err(|error| failed("serve", error))?;
@@ -122,11 +132,16 @@ impl Serve {
         if let Some(served) = gateway {
             served.stop().map_err(|error| failed("stop", error))?;
         }
-        running.stop().map_err(|error| failed("stop", error.into()))
+        let stopped = running.stop().map_err(|error| failed("stop", error.into()));
+        // What libfabric leaves behind when its process just ends is there for others to see.
+        if let Some(guard) = guard {
+            guard.retire(|_, _| true);
+        }
+        stopped
     }
 
-    /// Lets programs of other hosts ask, if that is wanted.
-    fn listen(&self, running: &RunningVolume) -> Result<Option<Address>, CommandFailure> {
+    /// How programs of other hosts connect, if that is wanted.
+    fn guard(&self) -> Result<Option<Arc<Guard>>, CommandFailure> {
         let Some(address) = self.listen else { return Ok(None) };
         let security = if self.insecure {
             tracing::warn!(
@@ -136,7 +151,30 @@ impl Serve {
         } else {
             Security::Tls(Box::new(volume_keys(&self.volume)?))
         };
-        let guard = Arc::new(Guard::new(security));
+        let mut guard = Guard::new(security);
+        if !self.fabric.is_empty() {
+            if address.ip().is_unspecified() && self.fabric.iter().any(|it| it.uses_addresses()) {
+                let why = "--fabric with a provider over TCP needs the address of one interface \
+                           with --listen";
+                return Err(CommandFailure::Wrong(why.to_owned()));
+            }
+            guard = guard.with_fabrics(Fabrics::new(FabricOptions {
+                providers: self.fabric.clone(),
+                source: Some(address.ip()),
+                costs: Some(self.volume.clone()),
+                is_told: true,
+            }));
+        }
+        Ok(Some(Arc::new(guard)))
+    }
+
+    /// Lets programs of other hosts ask, if that is wanted.
+    fn listen(
+        &self,
+        running: &RunningVolume,
+        guard: Option<&Arc<Guard>>,
+    ) -> Result<Option<Address>, CommandFailure> {
+        let Some((address, guard)) = self.listen.zip(guard.cloned()) else { return Ok(None) };
         let listening = running.answer_clients(&address.to_string(), self.name.as_deref(), guard);
         listening.map(Some).map_err(|error| CommandFailure::Serve {
             operation: "serve",
@@ -191,6 +229,12 @@ impl Serve {
         session.print(format!("ready: {}{watched}{nfs}{clients}\n", self.volume.display()))?;
         session.flush()
     }
+}
+
+/// For the argument parser: a provider of libfabric.
+fn provider() -> impl TypedValueParser<Value = Provider> {
+    let name = |name: String| Provider::of_name(&name).ok_or_else(|| unknown_provider(&name));
+    StringValueParser::new().try_map(name)
 }
 
 /// How often the table is looked at.

@@ -330,6 +330,14 @@ pub(super) fn frame_with(header: FrameHeader, content: &impl Wire) -> Vec<Bytes>
     pack(header, message)
 }
 
+/// A reply of these bytes, for tests.
+#[cfg(test)]
+pub(super) fn bulk_reply(bytes: Bytes) -> (FrameHeader, Encoder) {
+    let mut body = Encoder::new();
+    body.payload(bytes);
+    (FrameHeader { kind: kind::REPLY, ..FrameHeader::default() }, body)
+}
+
 /// Completes `header` for `message` and returns the pieces to send.
 pub(super) fn pack(mut header: FrameHeader, message: Encoder) -> Vec<Bytes> {
     let (head, mut parts) = message.finish();

@@ -52,8 +52,8 @@ pub use ingress::{Authentication, ClientBudget, ClientPort, serve};
 pub use links::Router;
 pub use peer_watch::{PeerLoss, watch_peer};
 pub use remote::{
-    ClientEnvironment, ClientOptions, ClientSecurity, ClientState, LinkHandle, OUTAGE_MIN, Outage,
-    Outages, ServerAddress, TIMEOUT, VolumeLinks, WAITING_MAX, connect,
+    ClientEnvironment, ClientFabric, ClientOptions, ClientSecurity, ClientState, LinkHandle,
+    OUTAGE_MIN, Outage, Outages, ServerAddress, TIMEOUT, VolumeLinks, WAITING_MAX, connect,
 };
 pub use routes::{ProcessAddress, Routes};
 pub use server::{LocalProcess, serve_processes};

@@ -9,7 +9,10 @@ use bytes::Bytes;
 use runtime::context::Context;
 use runtime::net::StreamWriter;
 use runtime::sync::Event;
+use runtime::wire::Encoder;
 
+use crate::fast_path::ClientServing;
+use crate::frame::{FrameHeader, pack};
 use crate::ingress::BudgetShare;
 use crate::time_limit::within;
 
@@ -30,6 +33,8 @@ pub(crate) struct ReplyQueue {
     broken: Cell<bool>,
     changed: Event,
     sent: Event,
+    /// The way for large replies beside this one, if the other side is a client.
+    pub(crate) fast: ClientServing,
 }
 
 impl ReplyQueue {
@@ -47,9 +52,23 @@ impl ReplyQueue {
         self.changed.tell();
     }
 
+    /// Sends a reply that is not sent again, by the faster way if there is room there. What it
+    /// counts in a budget is given back then: that way has a limit of its own.
+    pub(crate) fn push_once(
+        &self,
+        header: FrameHeader,
+        body: Encoder,
+        share: Option<Rc<BudgetShare>>,
+    ) {
+        if let Err((header, body)) = self.fast.send(header, body) {
+            self.push_with(pack(header, body), share);
+        }
+    }
+
     /// What waits is still sent, and then the connection ends.
     pub(crate) fn close(&self) {
         self.closed.set(true);
+        self.fast.end();
         self.changed.tell();
         self.sent.tell();
     }

@@ -31,7 +31,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn fabrics(providers: &[Provider]) -> Arc<Fabrics> {
     let providers = providers.to_vec();
-    Fabrics::new(FabricOptions { providers, source: None, costs: None })
+    Fabrics::new(FabricOptions { providers, source: None, costs: None, is_told: true })
 }
 
 /// Guards of one cluster, protected or not, with these providers.

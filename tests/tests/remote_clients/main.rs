@@ -10,6 +10,7 @@
 mod cluster;
 mod delivery;
 mod deposits;
+mod fabric;
 mod programs;
 mod restarts;
 mod rounds;
@@ -39,6 +40,8 @@ struct RemoteSite {
     site: Site,
     hosts: Hosts,
     server: Option<Child>,
+    /// More arguments of the server.
+    more: Vec<String>,
 }
 
 impl RemoteSite {
@@ -49,8 +52,14 @@ impl RemoteSite {
 
     /// The server has one host, its clients `clients` others.
     fn start_with_clients(clients: usize) -> Self {
-        let site = Site::formatted(1024, 16);
-        let mut remote = Self { site, hosts: Hosts::make(1 + clients).unwrap(), server: None };
+        Self::start_with(clients, |_| Vec::new())
+    }
+
+    /// The same with more arguments of the server, which has this address.
+    fn start_with(clients: usize, more: impl FnOnce(&str) -> Vec<String>) -> Self {
+        let (site, hosts) = (Site::formatted(1024, 16), Hosts::make(1 + clients).unwrap());
+        let more = more(&hosts.host(0).address.to_string());
+        let mut remote = Self { site, hosts, server: None, more };
         remote.serve();
         let token = ["token", "create", "VOL", "--user", "0", "--groups", "0", "--out", TOKEN];
         remote.site.ok(&token);
@@ -76,6 +85,7 @@ impl RemoteSite {
         let at_server = ClientHost { host, ..self.client() };
         // Beside the sockets of this host: the server is killed, not the words before it.
         let mut command = at_server.command(&["serve", "VOL", "--listen", &listen]);
+        command.args(&self.more);
         let log = OpenOptions::new().create(true).append(true).open(self.site.path("server.log"));
         command.stdout(Stdio::piped()).stderr(log.unwrap());
         let mut server = command.spawn().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cluster::coordination::Tls;
 use cluster::membership::{Founder, ProcessId};
 use serde::Deserialize;
-use transport::fabric::{FabricOptions, Provider};
+use transport::fabric::{FabricOptions, Provider, unknown_provider};
 use transport::tls::KeyFolder;
 use volume::cluster::{ClusterShape, Engine, LEASE};
 
@@ -229,11 +229,8 @@ impl MachineFile {
         }
         let provider = |name: &String| {
             Provider::of_name(name).ok_or_else(|| {
-                CommandFailure::Wrong(format!(
-                    "[links] names the provider \"{name}\" of libfabric, which is none of {}; \
-                     correct the machine file",
-                    Provider::ALL.map(Provider::name).join(", ")
-                ))
+                let why = unknown_provider(name);
+                CommandFailure::Wrong(format!("[links] {why}; correct the machine file"))
             })
         };
         let process = self.process(number)?;
@@ -242,6 +239,7 @@ impl MachineFile {
             providers: self.links.fabric.iter().map(provider).collect::<Result<_, _>>()?,
             source: source.map(|source| source.ip()),
             costs: Some(process.directory.clone()),
+            is_told: true,
         }))
     }
 

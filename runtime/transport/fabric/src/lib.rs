@@ -19,6 +19,7 @@ mod sys;
 pub mod transport;
 
 pub use error::FabricError;
+pub use sys::exit::ExitGate;
 
 /// Unguessable bytes.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], FabricError> {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::fabric::transport::{KEY_SIZE, SealKey, TICKET_SIZE};
+use ::fabric::transport::{KEY_SIZE, SealKey};
 use bytes::Bytes;
 
-use super::pair::PairCommand;
+use super::pair::{PairCommand, Ticket};
 use super::paths::{Over, RequestPath};
 use super::shared::{Incarnation, Peer};
 use super::{Fabrics, Provider};
@@ -14,9 +14,9 @@ use crate::frame::{FabricAnswer, FabricOffer, FrameHeader, kind, pack};
 use runtime::wire::{Encoder, Wire as _, from_bytes};
 
 /// After a failure of libfabric, the link does without it this long.
-const REST: Duration = Duration::from_secs(5);
+pub(super) const REST: Duration = Duration::from_secs(5);
 /// An offer without an answer, or an endpoint that does not connect, has failed after this time.
-const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
+pub(super) const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How far a link has come.
 #[derive(Debug)]
@@ -37,8 +37,37 @@ pub(in super::super) struct Asking {
     state: OfferState,
 }
 
+/// What makes an offer of `providers`; of none, it ends what was granted before.
+pub(super) fn offer_frame(fabrics: &Fabrics, providers: &[Provider]) -> Vec<Bytes> {
+    let mut head = Encoder::new();
+    FabricOffer {
+        host: fabrics.host.clone(),
+        instance: fabrics.shared.instance,
+        providers: providers.iter().map(|one| one.name().to_owned()).collect(),
+    }
+    .put(&mut head);
+    pack(FrameHeader { kind: kind::OFFER, call_id: kind::NO_CALL, ..FrameHeader::default() }, head)
+}
+
+/// Provider, ticket and key of a grant; `None` if it is none of ours, or brings no key though it
+/// should.
+pub(super) fn read_grant(
+    fabrics: &Fabrics,
+    grant: &FabricAnswer,
+    seals: bool,
+) -> Option<(Provider, Ticket, SealKey)> {
+    let provider = Provider::of_name(&grant.provider)?;
+    let ticket = Ticket::try_from(&grant.ticket[..]).ok()?;
+    let key: SealKey = match grant.key.len() {
+        0 if !seals => None,
+        KEY_SIZE => Some(grant.key[..].try_into().ok()?),
+        _ => return None,
+    };
+    fabrics.providers().contains(&provider).then_some((provider, ticket, key))
+}
+
 #[allow(clippy::disallowed_methods, reason = "the machine itself looks at the clock")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
@@ -84,18 +113,7 @@ impl Asking {
             _ => return Vec::new(),
         }
         self.state = OfferState::Offered(now);
-        let providers = self.fabrics.providers().iter().map(|one| one.name().to_owned()).collect();
-        let mut head = Encoder::new();
-        FabricOffer {
-            host: self.fabrics.host.clone(),
-            instance: self.fabrics.shared.instance,
-            providers,
-        }
-        .put(&mut head);
-        pack(
-            FrameHeader { kind: kind::OFFER, call_id: kind::NO_CALL, ..FrameHeader::default() },
-            head,
-        )
+        offer_frame(&self.fabrics, self.fabrics.providers())
     }
 
     fn rest(&mut self) {
@@ -130,20 +148,12 @@ impl Asking {
     }
 
     fn open(&self, grant: FabricAnswer) -> Option<Arc<RequestPath>> {
-        let provider = Provider::of_name(&grant.provider)?;
-        let ticket = <[u8; TICKET_SIZE]>::try_from(&grant.ticket[..]).ok()?;
-        let key: SealKey = match grant.key.len() {
-            0 if !self.seals => None,
-            KEY_SIZE => Some(grant.key[..].try_into().ok()?),
-            _ => return None,
-        };
-        if !self.fabrics.providers().contains(&provider) {
-            return None;
-        }
+        let (provider, ticket, key) = read_grant(&self.fabrics, &grant, self.seals)?;
         let peer = Peer { incarnation: self.incarnation, instance: grant.instance, provider };
         let pair = self.fabrics.pair(peer)?;
         let way = Arc::new(RequestPath::new(pair.clone(), ticket));
-        pair.tell(PairCommand::Connect { address: grant.address, key, way: way.clone() });
+        let path = way.clone();
+        pair.tell(PairCommand::Connect { address: grant.address, ticket, key, path });
         Some(way)
     }
 

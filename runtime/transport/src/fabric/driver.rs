@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use ::fabric::FabricError;
-use ::fabric::transport::{BulkPart, ConnectionId, FabricEvent, Loss, Transport};
+use ::fabric::transport::{BulkPart, ConnectionId, FabricEvent, Loss, Transport, held_bytes};
+use ::fabric::{ExitGate, FabricError};
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
 use super::pair::{FabricPair, PairCommand, PairCounters, Ticket, thread};
-use super::paths::{RequestPath, ServedLink};
-use super::shared::{FabricShared, Peer};
-use crate::frame::{FabricAnswer, kind, unpack};
+use super::paths::FabricPath;
+use super::shared::{FabricShared, PairUse, Peer};
+use crate::frame::{FabricAnswer, unpack};
 use runtime::sync::lock;
 
 /// After its last work the thread polls this long before it sleeps (ADR 42).
@@ -37,12 +37,13 @@ fn now() -> Instant {
 }
 
 /// Who uses a connection.
-enum LinkRole {
-    Asks(Arc<RequestPath>),
-    Serves(
-        Arc<ServedLink>,
-        #[expect(dead_code, reason = "its end is what it tells")] oneshot::Sender<()>,
-    ),
+struct LinkUser {
+    path: Arc<dyn FabricPath>,
+    connection: Option<ConnectionId>,
+    /// Bytes that it has given to be sent.
+    given: u64,
+    /// Its end is what it tells.
+    _lasts: Option<oneshot::Sender<()>>,
 }
 
 /// Why a pair ends.
@@ -59,35 +60,52 @@ pub(super) struct PairDriver<'a> {
     shared: &'a FabricShared,
     transport: Transport,
     waitable: Option<OwnedFd>,
-    parties: BTreeMap<Ticket, (LinkRole, Option<ConnectionId>)>,
+    users: BTreeMap<Ticket, LinkUser>,
     tickets: BTreeMap<ConnectionId, Ticket>,
     worked: Instant,
+    has_been_used: bool,
+    gate: Arc<ExitGate>,
 }
 
 impl PairDriver<'_> {
     /// Starts the thread of a pair, which opens the endpoint.
-    pub(super) fn start(shared: Arc<FabricShared>, peer: Peer) -> io::Result<Arc<FabricPair>> {
-        let pair = Arc::new(FabricPair::new(peer)?);
+    pub(super) fn start(
+        shared: Arc<FabricShared>,
+        peer: Peer,
+        used: PairUse,
+    ) -> io::Result<Arc<FabricPair>> {
+        let (pair, running) = FabricPair::new(peer, used)?;
+        let pair = Arc::new(pair);
         let own = pair.clone();
-        thread("mdfs-fabric", move || PairDriver::run(&own, &shared))?;
+        thread("mdfs-fabric", move || {
+            PairDriver::run(&own, &shared);
+            drop(running);
+        })?;
         Ok(pair)
     }
 
     fn run(pair: &Arc<FabricPair>, shared: &FabricShared) {
         let provider = pair.provider();
-        let end = match Transport::open(shared.setup(provider)) {
+        let gate = Arc::new(ExitGate::default());
+        let inside = gate.enter();
+        let end = match Transport::open(shared.setup(provider, pair.used)) {
             Ok(transport) => {
                 let mut driver = PairDriver {
                     pair: pair.clone(),
                     shared,
                     waitable: transport.link().waitable(),
                     transport,
-                    parties: BTreeMap::new(),
+                    users: BTreeMap::new(),
                     tickets: BTreeMap::new(),
                     worked: now(),
+                    has_been_used: false,
+                    gate: gate.clone(),
                 };
+                drop(inside);
                 let end = driver.work();
+                let _inside = gate.enter();
                 driver.end();
+                drop(driver);
                 end
             }
             Err(error) => PairEnd::Failed(error.to_string()),
@@ -105,7 +123,9 @@ impl PairDriver<'_> {
 
     fn work(&mut self) -> PairEnd {
         let mut polls = 0;
+        let gate = self.gate.clone();
         loop {
+            let inside = gate.enter();
             let commands = self.pair.take();
             let mut has_worked = !commands.is_empty();
             for command in commands {
@@ -123,10 +143,22 @@ impl PairDriver<'_> {
                 }
             }
             polls += 1;
+            if self.pair.used.is_client() {
+                self.note_sent();
+                if self.users.is_empty() && self.has_been_used {
+                    return PairEnd::Unused;
+                }
+            }
             if has_worked {
                 self.worked = now();
-            } else if let Some(end) = self.rest() {
-                return end;
+            } else {
+                let may_sleep = self.may_sleep();
+                drop(inside);
+                match may_sleep {
+                    Ok(true) => self.sleep(),
+                    Ok(false) => {}
+                    Err(end) => return end,
+                }
             }
             if polls % POLLS_PER_ACCOUNT == 0 {
                 self.give_account();
@@ -134,21 +166,26 @@ impl PairDriver<'_> {
         }
     }
 
-    /// Nothing was to be done: looks again, or sleeps.
-    fn rest(&mut self) -> Option<PairEnd> {
+    /// Nothing was to be done: look again at once, or sleep?
+    fn may_sleep(&mut self) -> Result<bool, PairEnd> {
         let idle = now().duration_since(self.worked);
         if idle < AWAKE {
             // Other threads come first.
             std::thread::yield_now();
-            return None;
+            return Ok(false);
         }
-        if self.parties.is_empty() && idle > UNUSED_MAX {
-            return Some(PairEnd::Unused);
+        if self.users.is_empty() && idle > UNUSED_MAX {
+            return Err(PairEnd::Unused);
         }
-        if !self.transport.may_rest() {
-            return None;
+        let may_rest = self.transport.may_rest();
+        if may_rest {
+            self.give_account();
         }
-        self.give_account();
+        Ok(may_rest)
+    }
+
+    fn sleep(&mut self) {
+        let idle = now().duration_since(self.worked);
         let longest = match self.waitable {
             Some(_) => SLEEP_MAX,
             None => (idle / 4).clamp(NAP_MIN, NAP_MAX),
@@ -168,23 +205,23 @@ impl PairDriver<'_> {
         pair.asleep.store(false, SeqCst);
         // Empty if the bell was not rung.
         let _ = rustix::io::read(&pair.bell, &mut [0; 8]);
-        None
     }
 
     fn obey(&mut self, command: PairCommand) -> Result<(), PairEnd> {
         let failed = |error: FabricError| PairEnd::Failed(error.to_string());
         match command {
-            PairCommand::Connect { address, key, way } => {
+            PairCommand::Connect { address, ticket, key, path } => {
                 self.transport.policy = self.shared.policy(self.pair.provider());
-                let connection =
-                    self.transport.connect(&address, way.ticket, key).map_err(failed)?;
-                self.tickets.insert(connection, way.ticket);
-                self.parties.insert(way.ticket, (LinkRole::Asks(way), Some(connection)));
+                let connected = self.transport.connect(&address, ticket, key);
+                let connection = connected.inspect_err(|_| path.lost()).map_err(failed)?;
+                self.tickets.insert(connection, ticket);
+                self.add_user(ticket, path, Some(connection), None);
             }
-            PairCommand::Admit { ticket, key, served, tell, lasts } => {
+            PairCommand::Admit { ticket, key, path, tell, lasts } => {
                 self.transport.policy = self.shared.policy(self.pair.provider());
-                self.transport.admit(ticket, key).map_err(failed)?;
-                self.parties.insert(ticket, (LinkRole::Serves(served, lasts), None));
+                let admitted = self.transport.admit(ticket, key);
+                admitted.inspect_err(|_| path.lost()).map_err(failed)?;
+                self.add_user(ticket, path, None, Some(lasts));
                 let grant = FabricAnswer {
                     provider: self.pair.provider().name().to_owned(),
                     instance: self.shared.instance,
@@ -196,6 +233,11 @@ impl PairDriver<'_> {
                 let _ = tell.send(grant);
             }
             PairCommand::Send { connection, head, bulk } => {
+                let length = head.len() + bulk.iter().map(Bytes::len).sum::<usize>();
+                let ticket = self.tickets.get(&connection);
+                if let Some(user) = ticket.and_then(|ticket| self.users.get_mut(ticket)) {
+                    user.given += length as u64;
+                }
                 let bulk = bulk.into_iter().map(BulkPart::Bytes).collect();
                 match self.transport.send(connection, head, bulk) {
                     // A connection that is over has lost its calls.
@@ -205,7 +247,8 @@ impl PairDriver<'_> {
             }
             PairCommand::Leave { ticket } => {
                 self.transport.revoke(&ticket);
-                if let Some((_, Some(connection))) = self.parties.remove(&ticket) {
+                let user = self.users.remove(&ticket);
+                if let Some(connection) = user.and_then(|user| user.connection) {
                     self.tickets.remove(&connection);
                     self.transport.forsake(connection).map_err(failed)?;
                 }
@@ -222,13 +265,10 @@ impl PairDriver<'_> {
         match event {
             FabricEvent::Opened { connection, ticket } => {
                 tracing::debug!(process = self.pair.process(), ?connection, "opened");
-                let Some((party, its)) = self.parties.get_mut(&ticket) else { return Ok(()) };
-                *its = Some(connection);
+                let Some(user) = self.users.get_mut(&ticket) else { return Ok(()) };
+                user.connection = Some(connection);
                 self.tickets.insert(connection, ticket);
-                match party {
-                    LinkRole::Asks(way) => way.opened(connection),
-                    LinkRole::Serves(served, _) => served.opened(connection),
-                }
+                user.path.opened(connection);
             }
             FabricEvent::Received { connection, head, bulk } => {
                 if !self.deliver(connection, head, bulk) {
@@ -239,9 +279,8 @@ impl PairDriver<'_> {
                 let (process, counters) = (self.pair.process(), self.transport.counters());
                 tracing::debug!(process, ?connection, ?loss, ?counters, "closed");
                 let ticket = self.tickets.remove(&connection);
-                let party = ticket.and_then(|ticket| self.parties.remove(&ticket));
-                if let Some((LinkRole::Asks(way), _)) = party {
-                    drop(way.lose());
+                if let Some(user) = ticket.and_then(|ticket| self.users.remove(&ticket)) {
+                    user.path.lost();
                 }
                 // It is unknown what any other failure leaves in the endpoint (ADR 34).
                 if !matches!(loss, Loss::Left | Loss::Worn | Loss::Forsaken) {
@@ -254,16 +293,29 @@ impl PairDriver<'_> {
 
     /// Hands out a message; false if it is none.
     fn deliver(&self, connection: ConnectionId, head: Bytes, bulk: Bytes) -> bool {
-        let party = self.tickets.get(&connection).and_then(|ticket| self.parties.get(ticket));
-        let Some((party, _)) = party else { return true };
-        let Some(frame) = unpack(head, bulk) else { return false };
-        match party {
-            LinkRole::Serves(served, _) => served.take(frame),
-            LinkRole::Asks(way) if frame.header.kind == kind::REPLY => {
-                way.take(frame);
-                true
+        let user = self.tickets.get(&connection).and_then(|ticket| self.users.get(ticket));
+        let Some(user) = user else { return true };
+        unpack(head, bulk).is_some_and(|frame| user.path.clone().take(frame))
+    }
+
+    fn add_user(
+        &mut self,
+        ticket: Ticket,
+        path: Arc<dyn FabricPath>,
+        connection: Option<ConnectionId>,
+        lasts: Option<oneshot::Sender<()>>,
+    ) {
+        self.has_been_used = true;
+        self.users.insert(ticket, LinkUser { path, connection, given: 0, _lasts: lasts });
+    }
+
+    /// Tells the users how much of what they have given has left.
+    fn note_sent(&self) {
+        for user in self.users.values() {
+            if let Some(connection) = user.connection {
+                let held = held_bytes(&self.transport, connection) as u64;
+                user.path.note_sent(user.given.saturating_sub(held));
             }
-            LinkRole::Asks(_) => false,
         }
     }
 
@@ -277,10 +329,8 @@ impl PairDriver<'_> {
         // First no command can be added; then those that were are lost.
         let left = lock(&self.pair.commands).take();
         left.into_iter().flatten().for_each(PairCommand::be_void);
-        for (party, _) in std::mem::take(&mut self.parties).into_values() {
-            if let LinkRole::Asks(way) = party {
-                drop(way.lose());
-            }
+        for user in std::mem::take(&mut self.users).into_values() {
+            user.path.lost();
         }
         self.tickets.clear();
         self.give_account();

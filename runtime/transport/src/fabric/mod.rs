@@ -9,6 +9,9 @@
 //! becomes of a peer, or of libfabric amid a call to it, delays no other peer, and what libfabric
 //! cannot give back is gone with the endpoint.
 //!
+//! The link of a client has an endpoint and a thread of its own at either side, which end with it:
+//! so all that libfabric has for a client is freed, however the client ends.
+//!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs`, `shared.rs` | what a process has: its pairs; providers, costs, totals |
@@ -16,11 +19,14 @@
 //! | `paths.rs` | the requests of one link over libfabric, at either side |
 //! | `asking.rs` | the side that offers, and sends requests |
 //! | `serving.rs` | the side that grants, and answers |
+//! | `frame_path.rs`, `frame_asking.rs` | the same for the frames of a client's link |
 //! | `counts.rs` | metrics |
 
 mod asking;
 mod counts;
 mod driver;
+mod frame_asking;
+mod frame_path;
 mod pair;
 mod paths;
 mod serving;
@@ -30,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::fabric::ExitGate;
 use ::fabric::link::Fabric;
 use ::fabric::policy::{Calibration, Policy, calibrate_alone};
 
@@ -37,16 +44,31 @@ pub use ::fabric::link::Provider;
 
 pub(super) use self::asking::Asking;
 use self::driver::PairDriver;
-use self::pair::{FabricPair, thread};
-pub(super) use self::serving::Granted;
+pub(super) use self::frame_asking::{AskedGrant, FrameAsking};
+pub(super) use self::frame_path::{FRAMES_BYTES_MAX, FramePath, frame_length};
+use self::pair::FabricPair;
+pub(super) use self::pair::thread;
+pub(super) use self::serving::{Granted, GrantedFrames};
 pub use self::shared::FabricOptions;
-use self::shared::{FabricShared, Peer, link_options};
+use self::shared::{FabricShared, PairUse, Peer, link_options};
+use crate::frame::NO_PROCESS;
 use runtime::sync::lock;
 
 /// Pairs of a process, at most: each has a thread. Other processes are asked over links alone.
 const PAIRS_MAX: usize = 64;
+/// Endpoints for clients of a process, at most: each has a thread. Other clients are answered over
+/// links alone.
+const CLIENTS_MAX: usize = 32;
+/// The part of them that one user or host may have.
+const CLIENTS_SHARE: usize = 2;
 /// Time limit for closing the regions of a peer whose life is over.
 const RETIRE_MAX: Duration = Duration::from_secs(1);
+
+/// What is wrong with a name that no provider has.
+pub fn unknown_provider(name: &str) -> String {
+    let all = Provider::ALL.map(Provider::name).join(", ");
+    format!("names the provider \"{name}\" of libfabric, which is none of {all}")
+}
 
 /// What a process has of libfabric.
 #[derive(Debug)]
@@ -55,6 +77,8 @@ pub struct Fabrics {
     /// Names this host, as far as memory is shared on it.
     host: String,
     pairs: Mutex<BTreeMap<Peer, Arc<FabricPair>>>,
+    /// Those for links of clients, at either side, with the user or host of the client.
+    clients: Mutex<Vec<(Option<u64>, Arc<FabricPair>)>>,
     /// Processes for which a fall-back was logged.
     logged: Mutex<BTreeSet<u32>>,
 }
@@ -63,24 +87,31 @@ impl Fabrics {
     /// Those of `options.providers` that this host has. One that it has not is warned of: links do
     /// without.
     pub fn new(options: FabricOptions) -> Arc<Self> {
+        let gate = ExitGate::default();
+        let inside = gate.enter();
         let mut options = options;
         let source = options.source;
+        let is_told = options.is_told;
         options.providers.retain(|provider| match Fabric::open(&link_options(*provider, source)) {
             Ok(_) => true,
-            Err(error) => {
+            Err(error) if is_told => {
                 tracing::warn!(provider = provider.name(), %error, "links do without");
                 false
             }
+            Err(_) => false,
         });
+        drop(inside);
         let fabrics = Arc::new(Self {
             shared: Arc::new(FabricShared {
                 options,
                 instance: ::fabric::random_bytes().map_or(0, u64::from_ne_bytes),
                 policies: Mutex::default(),
                 totals: Mutex::default(),
+                client_bytes: Arc::default(),
             }),
             host: host_name(),
             pairs: Mutex::default(),
+            clients: Mutex::default(),
             logged: Mutex::default(),
         });
         measure(fabrics.shared.clone());
@@ -102,15 +133,48 @@ impl Fabrics {
         if pairs.len() >= PAIRS_MAX {
             return None;
         }
-        let pair = PairDriver::start(self.shared.clone(), peer)
-            .inspect_err(|error| tracing::warn!(%error, "no thread for libfabric"))
-            .ok()?;
+        let pair = self.start(peer, PairUse::Processes)?;
         pairs.insert(peer, pair.clone());
         Some(pair)
     }
 
-    /// These lives are over. Their regions are closed when this returns, so that a process that
-    /// only stood still writes into no memory of this process.
+    /// A pair for one link of a client of `account`; `None` if there are too many. One whose thread
+    /// libfabric holds for ever counts for ever.
+    fn client_pair(
+        self: &Arc<Self>,
+        provider: Provider,
+        account: Option<u64>,
+        used: PairUse,
+    ) -> Option<Arc<FabricPair>> {
+        let mut clients = lock(&self.clients);
+        clients.retain(|(_, pair)| !pair.has_ended());
+        let own = clients.iter().filter(|(its, _)| its.is_some() && *its == account).count();
+        if clients.len() >= CLIENTS_MAX || own >= CLIENTS_MAX / CLIENTS_SHARE {
+            lock(&self.shared.totals).of(provider).crowded += 1;
+            return None;
+        }
+        let peer = Peer { incarnation: (NO_PROCESS, 0), instance: 0, provider };
+        let pair = self.start(peer, used)?;
+        clients.push((account, pair.clone()));
+        Some(pair)
+    }
+
+    fn start(&self, peer: Peer, used: PairUse) -> Option<Arc<FabricPair>> {
+        PairDriver::start(self.shared.clone(), peer, used)
+            .inspect_err(|error| tracing::warn!(%error, "no thread for libfabric"))
+            .ok()
+    }
+
+    /// Ends all that goes over libfabric, and waits for it, though not for ever.
+    pub fn close(&self) {
+        self.retire(|_, _| true);
+        for (_, pair) in std::mem::take(&mut *lock(&self.clients)) {
+            pair.wait_for_end(RETIRE_MAX);
+        }
+    }
+
+    /// These lives are over; (`u32::MAX`, 0) is that of all clients. Their regions are closed when
+    /// this returns, so that a process that only stood still writes into no memory of this process.
     pub fn retire(&self, is_over: impl Fn(u32, u64) -> bool) {
         let retired: Vec<Arc<FabricPair>> = {
             let mut pairs = lock(&self.pairs);
@@ -119,7 +183,11 @@ impl Fabrics {
                 .into_iter()
                 .partition(|(peer, _)| is_over(peer.incarnation.0, peer.incarnation.1));
             *pairs = rest;
-            BTreeMap::into_values(over).collect()
+            let mut retired: Vec<_> = BTreeMap::into_values(over).collect();
+            if is_over(NO_PROCESS, 0) {
+                retired.extend(lock(&self.clients).iter().map(|(_, pair)| pair.clone()));
+            }
+            retired
         };
         let waiting: Vec<_> = retired.iter().map(|pair| (pair, pair.retire())).collect();
         for (pair, ended) in waiting {

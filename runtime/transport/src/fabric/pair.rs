@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::time::Duration;
 
 use ::fabric::link::Provider;
 use ::fabric::transport::{ConnectionId, FabricCounters, SealKey, TICKET_SIZE};
@@ -12,8 +13,8 @@ use bytes::Bytes;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-use super::paths::{RequestPath, ServedLink};
-use super::shared::Peer;
+use super::paths::FabricPath;
+use super::shared::{PairUse, Peer};
 use crate::frame::FabricAnswer;
 use runtime::sync::lock;
 
@@ -22,12 +23,12 @@ pub(super) type Ticket = [u8; TICKET_SIZE];
 /// A command to the thread. Bounded: the calls of each link and its requests without reply are.
 pub(super) enum PairCommand {
     /// A link was granted this.
-    Connect { address: Vec<u8>, key: SealKey, way: Arc<RequestPath> },
+    Connect { address: Vec<u8>, ticket: Ticket, key: SealKey, path: Arc<dyn FabricPath> },
     /// A link has granted this; the rest of it is told. `lasts` is dropped when it is over.
     Admit {
         ticket: Ticket,
         key: SealKey,
-        served: Arc<ServedLink>,
+        path: Arc<dyn FabricPath>,
         tell: oneshot::Sender<FabricAnswer>,
         lasts: oneshot::Sender<()>,
     },
@@ -42,11 +43,14 @@ pub(super) enum PairCommand {
 /// The handle of the thread.
 pub(super) struct FabricPair {
     peer: Peer,
+    pub(super) used: PairUse,
     /// `None` when it has ended.
     pub(super) commands: Mutex<Option<VecDeque<PairCommand>>>,
     pub(super) asleep: AtomicBool,
     pub(super) bell: OwnedFd,
     pub(super) account: Mutex<PairCounters>,
+    /// Closed when the thread has ended.
+    ended: Mutex<std_mpsc::Receiver<()>>,
 }
 
 /// What a pair has done, and what it has.
@@ -65,20 +69,36 @@ impl std::fmt::Debug for FabricPair {
 
 /// A thread beside the machine.
 #[allow(clippy::disallowed_methods, reason = "the machine itself makes the threads")]
-pub(super) fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(in super::super) fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // It ends by itself, and is not joined.
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
 impl FabricPair {
-    pub(super) fn new(peer: Peer) -> io::Result<Self> {
-        Ok(Self {
+    /// The handle, and what the thread drops at its end.
+    pub(super) fn new(peer: Peer, used: PairUse) -> io::Result<(Self, std_mpsc::Sender<()>)> {
+        let (running, ended) = std_mpsc::channel();
+        let pair = Self {
             peer,
+            used,
             commands: Mutex::new(Some(VecDeque::new())),
             asleep: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             account: Mutex::default(),
-        })
+            ended: Mutex::new(ended),
+        };
+        Ok((pair, running))
+    }
+
+    /// Has the thread ended, and closed its endpoint?
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.ended).try_recv() == Err(std_mpsc::TryRecvError::Disconnected)
+    }
+
+    /// Waits until the thread has ended and its endpoint is closed; false if that takes longer than
+    /// `longest`.
+    pub(super) fn wait_for_end(&self, longest: Duration) -> bool {
+        lock(&self.ended).recv_timeout(longest) != Err(std_mpsc::RecvTimeoutError::Timeout)
     }
 
     pub(super) fn process(&self) -> u32 {
@@ -130,8 +150,8 @@ impl FabricPair {
 
 impl PairCommand {
     pub(super) fn be_void(self) {
-        if let Self::Connect { way, .. } = self {
-            drop(way.lose());
+        if let Self::Connect { path, .. } | Self::Admit { path, .. } = self {
+            path.lost();
         }
     }
 }

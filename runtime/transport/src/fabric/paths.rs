@@ -1,4 +1,4 @@
-//! The requests of one link over libfabric, at either side.
+//! The requests of one link between processes over libfabric, at either side.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -19,6 +19,19 @@ use runtime::sync::lock;
 
 /// Calls without an answer. Dropping one tells its asker that the answer is lost.
 pub(in super::super) type Over = BTreeMap<u64, Box<dyn Message>>;
+
+/// What uses a connection.
+pub(super) trait FabricPath: Send + Sync {
+    /// Messages can be sent.
+    fn opened(&self, connection: ConnectionId);
+    /// A message has come; false if that breaks the rules.
+    #[must_use]
+    fn take(self: Arc<Self>, frame: LinkFrame) -> bool;
+    /// Nothing more comes.
+    fn lost(&self);
+    /// How many of all bytes that it was given to send have left.
+    fn note_sent(&self, _bytes: u64) {}
+}
 
 /// Requests of one link over libfabric.
 pub(in super::super) struct RequestPath {
@@ -73,23 +86,8 @@ impl RequestPath {
         None
     }
 
-    /// The endpoint lets requests through.
-    pub(super) fn opened(&self, connection: ConnectionId) {
-        // It is opened once.
-        let _ = self.connection.set(connection);
-    }
-
-    /// A reply has come.
-    pub(super) fn take(&self, frame: LinkFrame) {
-        let id = frame.header.call_id;
-        let call = lock(&self.calls).as_mut().and_then(|open| open.remove(&id));
-        if let Some(call) = call {
-            call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
-        }
-    }
-
     /// Nothing more comes: gives the calls without an answer.
-    pub(super) fn lose(&self) -> Over {
+    fn lose(&self) -> Over {
         lock(&self.calls).take().unwrap_or_default()
     }
 
@@ -97,6 +95,30 @@ impl RequestPath {
     pub(super) fn end(&self) -> Over {
         self.pair.tell(PairCommand::Leave { ticket: self.ticket });
         self.lose()
+    }
+}
+
+impl FabricPath for RequestPath {
+    fn opened(&self, connection: ConnectionId) {
+        // It is opened once.
+        let _ = self.connection.set(connection);
+    }
+
+    /// A reply has come.
+    fn take(self: Arc<Self>, frame: LinkFrame) -> bool {
+        if frame.header.kind != kind::REPLY {
+            return false;
+        }
+        let id = frame.header.call_id;
+        let call = lock(&self.calls).as_mut().and_then(|open| open.remove(&id));
+        if let Some(call) = call {
+            call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
+        }
+        true
+    }
+
+    fn lost(&self) {
+        drop(self.lose());
     }
 }
 
@@ -115,15 +137,23 @@ impl ServedLink {
         Self { pair, ingress, connection: OnceLock::new(), running: AtomicUsize::new(0) }
     }
 
+    fn reply(&self, asked: FrameHeader, bytes: Encoder) {
+        self.running.fetch_sub(1, Relaxed);
+        let Some(connection) = self.connection.get().copied() else { return };
+        let (head, bulk) = pack_apart(asked.of_reply(), bytes);
+        self.pair.tell(PairCommand::Send { connection, head, bulk });
+    }
+}
+
+impl FabricPath for ServedLink {
     /// The process has come by its ticket.
-    pub(super) fn opened(&self, connection: ConnectionId) {
+    fn opened(&self, connection: ConnectionId) {
         // It is opened once.
         let _ = self.connection.set(connection);
     }
 
-    /// A request has come; false if that breaks the rules.
-    #[must_use]
-    pub(super) fn take(self: &Arc<Self>, frame: LinkFrame) -> bool {
+    /// A request has come.
+    fn take(self: Arc<Self>, frame: LinkFrame) -> bool {
         let LinkFrame { header, head, bulk } = frame;
         if header.kind != kind::REQUEST || self.running.fetch_add(1, Relaxed) >= CALLS_MAX {
             return false;
@@ -148,10 +178,6 @@ impl ServedLink {
         true
     }
 
-    fn reply(&self, asked: FrameHeader, bytes: Encoder) {
-        self.running.fetch_sub(1, Relaxed);
-        let Some(connection) = self.connection.get().copied() else { return };
-        let (head, bulk) = pack_apart(asked.of_reply(), bytes);
-        self.pair.tell(PairCommand::Send { connection, head, bulk });
-    }
+    /// Its requests go on; their replies are not sent.
+    fn lost(&self) {}
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
 use runtime::sync::lock;
 use std::time::Duration;
@@ -18,6 +19,11 @@ pub(super) const CALLS_MAX: usize = 1000;
 /// A peer is lost for libfabric after this silence. Its link reports much sooner that it is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
 
+/// Bytes of head and bulk of a frame of a client over libfabric, at most.
+pub(super) const CLIENT_FRAME_MAX: usize = 8 << 20;
+/// Operations of the endpoint for a client that may be open at once, receives included.
+const CLIENT_OPERATIONS: usize = 1024;
+
 /// A process in one of its lives: its number, and what was drawn when it joined.
 pub(in super::super) type Incarnation = (u32, u64);
 
@@ -30,6 +36,23 @@ pub(super) struct Peer {
     pub(super) provider: Provider,
 }
 
+/// Whom a pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PairUse {
+    /// All links between two processes.
+    Processes,
+    /// One link of a client, at its side; the pair ends with the link.
+    ByClient,
+    /// The same at the side of the server.
+    OfClient,
+}
+
+impl PairUse {
+    pub(super) fn is_client(self) -> bool {
+        self != Self::Processes
+    }
+}
+
 /// How a process reaches others by libfabric.
 #[derive(Clone, Debug)]
 pub struct FabricOptions {
@@ -39,6 +62,8 @@ pub struct FabricOptions {
     pub source: Option<IpAddr>,
     /// A folder in which measured costs are kept, if they are to be measured.
     pub costs: Option<PathBuf>,
+    /// Whether it is told that this host, or another one, has none of them.
+    pub is_told: bool,
 }
 
 /// What the threads of the pairs share.
@@ -49,6 +74,8 @@ pub(super) struct FabricShared {
     pub(super) instance: u64,
     pub(super) policies: Mutex<BTreeMap<Provider, Policy>>,
     pub(super) totals: Mutex<ProviderTotals>,
+    /// Bytes of the frames of all clients that wait here.
+    pub(super) client_bytes: Arc<AtomicUsize>,
 }
 
 /// What pairs that have ended have left.
@@ -60,6 +87,8 @@ pub(super) struct ProviderTotals(pub(super) BTreeMap<Provider, ProviderTotal>);
 pub(super) struct ProviderTotal {
     pub(super) counters: FabricCounters,
     pub(super) fallbacks: u64,
+    /// Clients for which there was no room.
+    pub(super) crowded: u64,
 }
 
 impl ProviderTotals {
@@ -74,12 +103,20 @@ impl FabricShared {
     }
 
     /// How an endpoint is opened.
-    pub(super) fn setup(&self, provider: Provider) -> TransportOptions {
-        let link = link_options(provider, self.options.source);
-        TransportOptions {
-            silence: SILENCE_MAX,
-            ..TransportOptions::new(link, self.policy(provider))
+    pub(super) fn setup(&self, provider: Provider, used: PairUse) -> TransportOptions {
+        let mut link = link_options(provider, self.options.source);
+        if used.is_client() {
+            link.operations = CLIENT_OPERATIONS;
         }
+        let all = TransportOptions::new(link, self.policy(provider));
+        let all = TransportOptions { silence: SILENCE_MAX, ..all };
+        if !used.is_client() {
+            return all;
+        }
+        // Half of what comes in may stay in use where it is, and the longest still finds room.
+        let (inbound, longest) = (4 * CLIENT_FRAME_MAX, CLIENT_FRAME_MAX);
+        let is_server = used == PairUse::OfClient;
+        TransportOptions { inbound, longest, is_server, ..all }
     }
 
     /// A pair has ended: what it has counted stays.

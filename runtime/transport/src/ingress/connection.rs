@@ -1,6 +1,7 @@
 //! The requests of one link of a client.
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,12 @@ use runtime::protocol::{Protocol, RequestInfo, Retry, Undelivered};
 use runtime::sync::Event;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
+use super::authentication::Admission;
 use super::budget::{Account, BudgetShare, ClientBudget};
 use super::session::{Arrival, LinkEnd, SessionState};
 use super::{Admitted, ClientIngress};
-use crate::frame::{FrameReader, LinkFrame, frame_of, kind, pack};
+use crate::fast_path::FrameOrigin;
+use crate::frame::{FrameHeader, FrameReader, LinkFrame, frame_of, frame_with, kind};
 use crate::replies::ReplyQueue;
 use crate::time_limit::within;
 
@@ -119,13 +122,13 @@ impl LinkRoom<'_> {
                 }
                 ticket = Some(self.budget.queue(self.account, bytes));
             }
-            let pause = std::pin::pin!(self.context.sleep(ROOM_PAUSE));
+            let pause = pin!(self.context.sleep(ROOM_PAUSE));
             if let Some(ticket) = &mut ticket {
                 if let Either::Left((share, _)) = select(ticket, pause).await {
                     return Some(share);
                 }
             } else {
-                let (ended, sent) = (std::pin::pin!(ended), std::pin::pin!(sent));
+                let (ended, sent) = (pin!(ended), pin!(sent));
                 select(select(ended, sent), pause).await;
             }
             let now = self.context.now();
@@ -138,76 +141,145 @@ impl LinkRoom<'_> {
     }
 }
 
+/// The requests of one link, by whichever way they come.
+struct LinkRequests<'a> {
+    ingress: &'a ClientIngress,
+    context: &'a Context,
+    identity: ClientIdentity,
+    admission: Admission,
+    session: Rc<SessionState>,
+    link: u64,
+    outstanding: Rc<Outstanding>,
+    replies: Rc<ReplyQueue>,
+    /// Requests for nodes that are elsewhere are refused.
+    has_routes: bool,
+}
+
 /// Answers the requests of one link until it ends.
 pub(super) async fn answer<P: Protocol>(
     ingress: &ClientIngress,
     context: &Context,
     client: Admitted,
 ) -> Result<(), LinkEnd> {
-    let Admitted { admission, number, session, link, mut frames, writer, welcome } = client;
-    let identity = ClientIdentity { principal: admission.principal.clone(), number };
+    let Admitted { admission, number, session, link, frames, writer, welcome } = client;
     let replies = Rc::new(ReplyQueue::default());
     replies.push(frame_of(kind::WELCOME, &welcome));
     session.attach(link, replies.clone());
     context.task(replies.clone().send(context.clone(), writer));
-    let outstanding = Rc::new(Outstanding::default());
-    let (budget, account) = (&ingress.port.budget, admission.account());
-    let (counted, waiting, known) = (outstanding.clone(), replies.clone(), session.clone());
-    let room = LinkRoom {
+    let requests = LinkRequests {
+        ingress,
         context,
-        budget,
-        account,
-        session: &known,
+        identity: ClientIdentity { principal: admission.principal.clone(), number },
+        admission,
+        session,
         link,
-        outstanding: &counted,
-        replies: &waiting,
+        outstanding: Rc::default(),
+        replies,
+        has_routes: !welcome.map.processes.is_empty(),
     };
-    let has_routes = !welcome.map.processes.is_empty();
-    let outcome = loop {
-        let (next, mut share) = room.next_frame(&mut frames).await;
-        if !session.is_latest(link) {
+    let (by_link, by_fast) = (requests.take_all::<P>(frames), requests.take_fast::<P>());
+    let outcome = match select(pin!(by_link), pin!(by_fast)).await {
+        Either::Left((outcome, _)) | Either::Right((outcome, _)) => outcome,
+    };
+    requests.replies.close();
+    outcome
+}
+
+impl LinkRequests<'_> {
+    fn room(&self) -> LinkRoom<'_> {
+        LinkRoom {
+            context: self.context,
+            budget: &self.ingress.port.budget,
+            account: self.admission.account(),
+            session: &self.session,
+            link: self.link,
+            outstanding: &self.outstanding,
+            replies: &self.replies,
+        }
+    }
+
+    /// May the client still ask, by this link?
+    fn check(&self) -> Result<(), LinkEnd> {
+        if !self.session.is_latest(self.link) {
             // What comes by an old link may be a copy of what has been done and forgotten.
-            break Err(LinkEnd::Replaced);
+            return Err(LinkEnd::Replaced);
         }
-        if !ingress.port.authentication.still_holds(context, &admission) {
-            break Err(LinkEnd::NoLongerAdmitted);
+        if !self.ingress.port.authentication.still_holds(self.context, &self.admission) {
+            return Err(LinkEnd::NoLongerAdmitted);
         }
-        let frame = match next {
-            Ok(Some(frame)) => frame,
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error.into()),
-        };
-        match frame.header.kind {
-            kind::REQUEST => {}
-            kind::PING => {
-                session.acknowledge(frame.header.epoch);
-                replies.push(pong(ingress, context, &frame.head));
-                continue;
+        Ok(())
+    }
+
+    /// Takes what comes by the link itself, until it ends.
+    async fn take_all<P: Protocol>(&self, mut frames: FrameReader) -> Result<(), LinkEnd> {
+        let room = self.room();
+        loop {
+            let (next, share) = room.next_frame(&mut frames).await;
+            self.check()?;
+            let Some(frame) = next? else { return Ok(()) };
+            match frame.header.kind {
+                kind::REQUEST => self.take::<P>(frame, share, None).await?,
+                kind::PING => {
+                    self.session.acknowledge(frame.header.epoch);
+                    self.replies.push(pong(self.ingress, self.context, &frame.head));
+                }
+                kind::OFFER => self.take_offer(&frame.head),
+                kind::GOODBYE => {
+                    self.ingress.forget(self.identity.number, &self.session);
+                    return Ok(());
+                }
+                _ => {}
             }
-            kind::GOODBYE => {
-                ingress.forget(identity.number, &session);
-                break Ok(());
-            }
-            _ => continue,
         }
+    }
+
+    /// Takes what comes by the faster way, for as long as the link lasts.
+    async fn take_fast<P: Protocol>(&self) -> Result<(), LinkEnd> {
+        loop {
+            let (frame, origin) = self.replies.fast.next().await;
+            self.check()?;
+            if frame.header.kind == kind::REQUEST {
+                self.take::<P>(frame, None, Some(origin)).await?;
+            }
+        }
+    }
+
+    fn take_offer(&self, head: &[u8]) {
+        let offer = (self.admission.account(), head);
+        let replies = self.replies.clone();
+        self.replies.fast.take_offer(self.context, &self.ingress.port.guard, offer, move |grant| {
+            let kind = kind::GRANT;
+            let header = FrameHeader { kind, call_id: kind::NO_CALL, ..FrameHeader::default() };
+            replies.push(frame_with(header, &grant));
+        });
+    }
+
+    /// Takes a request; `share` is what it counts already, and `origin` the faster way by which it
+    /// has come.
+    async fn take<P: Protocol>(
+        &self,
+        frame: LinkFrame,
+        mut share: Option<BudgetShare>,
+        origin: Option<FrameOrigin>,
+    ) -> Result<(), LinkEnd> {
+        let (session, context) = (&self.session, self.context);
         session.acknowledge(frame.header.epoch);
         if frame.header.protocol == Delivery::ID {
             drop(share);
-            match ingress.receive_deposit(&session, (&identity, account), &frame) {
-                Ok(()) => continue,
-                Err(error) => break Err(error),
-            }
+            let who = (&self.identity, self.admission.account());
+            return self.ingress.receive_deposit(session, who, &frame);
         }
         let number = frame.header.call_id;
         let header = frame.header.of_reply();
         let to = NodeId(frame.header.to);
         let request = decode::<P>(&frame).and_then(|mut request| {
-            request.admit(&identity)?;
+            request.admit(&self.identity)?;
             // A client with an old map is not sent on: it could not tell what was lost behind.
-            let is_elsewhere = has_routes && !context.is_here(to);
+            let is_elsewhere = self.has_routes && !context.is_here(to);
             if is_elsewhere { Err(Undelivered::Unreachable) } else { Ok(request) }
         });
         let bytes = request.as_ref().map_or(0, |request| bytes_of(request, &frame));
+        let room = self.room();
         // Before the call is known: a copy of it may come by the next link meanwhile.
         match &mut share {
             // To wait again with what it has would make others wait for it.
@@ -215,37 +287,39 @@ pub(super) async fn answer<P: Protocol>(
             None => share = room.wait(bytes).await,
         }
         if room.is_over() {
-            break Err(LinkEnd::Replaced);
+            return Err(LinkEnd::Replaced);
         }
-        match session.arrive(number) {
-            Ok(Arrival::New) => {}
-            Ok(Arrival::Duplicate) => continue,
-            Ok(Arrival::Done(reply, share)) => {
-                replies.push_with(reply, share);
-                continue;
+        // So may one by this link, once the faster way is over: that one is done.
+        if origin.is_some_and(|origin| origin.is_over()) {
+            return Ok(());
+        }
+        match session.arrive(number)? {
+            Arrival::New => {}
+            Arrival::Duplicate => return Ok(()),
+            Arrival::Done(reply, share) => {
+                self.replies.push_with(reply, share);
+                return Ok(());
             }
-            Err(error) => break Err(error),
         }
         let request = match request {
             Ok(request) => request,
             Err(why) => {
-                session.answer(number, pack(header, undelivered_bytes(why)), false, share);
-                continue;
+                session.answer(number, (header, undelivered_bytes(why)), false, share);
+                return Ok(());
             }
         };
-        outstanding.add(bytes);
+        self.outstanding.add(bytes);
         let keep = request.retry() != Retry::Idempotent;
         let (running, session, outstanding) =
-            (context.request::<P>(to, request), session.clone(), outstanding.clone());
+            (context.request::<P>(to, request), session.clone(), self.outstanding.clone());
         context.task(async move {
             let mut out = Encoder::new();
             running.await.put(&mut out);
-            session.answer(number, pack(header, out), keep, share);
+            session.answer(number, (header, out), keep, share);
             outstanding.end(bytes);
         });
-    };
-    replies.close();
-    outcome
+        Ok(())
+    }
 }
 
 pub(super) fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undelivered> {

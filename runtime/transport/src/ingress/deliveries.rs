@@ -8,9 +8,10 @@ use runtime::context::Context;
 use runtime::delivery::{Deliver, Delivery, Reply, Request};
 use runtime::host::Server;
 use runtime::protocol::{Caller, Undelivered};
+use runtime::wire::{Encoder, Wire as _};
 
 use super::ClientIngress;
-use crate::frame::{DeliveredBytes, FrameHeader, frame_with, kind};
+use crate::frame::{DeliveredBytes, FrameHeader, kind};
 
 /// While more than this waits on the link of a client it is sent nothing besides replies.
 const WAITING_BYTES_MAX: usize = 16 << 20;
@@ -53,7 +54,9 @@ impl ClientIngress {
             let bytes = DeliveredBytes { execution: destination.execution, parts };
             let kind = kind::DELIVERY;
             let call_id = destination.transfer;
-            frame_with(FrameHeader { kind, call_id, ..FrameHeader::default() }, &bytes)
+            let mut body = Encoder::new();
+            bytes.put(&mut body);
+            (FrameHeader { kind, call_id, ..FrameHeader::default() }, body)
         };
         let is_sent = session.deliver(frame, WAITING_BYTES_MAX);
         if is_sent {

@@ -10,7 +10,7 @@ use super::ClientIngress;
 use super::budget::Account;
 use super::connection::decode;
 use super::session::{Arrival, LinkEnd, SessionState};
-use crate::frame::{LinkFrame, pack};
+use crate::frame::LinkFrame;
 
 /// What a part takes besides its bytes, about.
 const PART_BYTES: usize = 128;
@@ -51,7 +51,7 @@ impl ClientIngress {
             Ok(_) => undelivered_bytes(Undelivered::Refused),
             Err(why) => undelivered_bytes(why),
         };
-        session.answer(number, pack(frame.header.of_reply(), reply), false, None);
+        session.answer(number, (frame.header.of_reply(), reply), false, None);
         Ok(())
     }
 

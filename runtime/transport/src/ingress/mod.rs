@@ -407,7 +407,7 @@ mod tests {
             let session = Rc::new(SessionState::default());
             session.take_over(1).unwrap();
             assert!(matches!(session.arrive(1), Ok(session::Arrival::New)));
-            session.answer(1, vec![vec![0; reply].into()], true, None);
+            session.answer(1, crate::frame::bulk_reply(vec![0; reply].into()), true, None);
             session.leave(1, Duration::from_secs(at));
             session
         };

@@ -12,9 +12,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use runtime::wire::Encoder;
 
 use super::budget::BudgetShare;
 use super::deposit_table::DepositTable;
+use crate::frame::{FRAME_HEADER_SIZE, FrameHeader, pack};
 use crate::replies::{ReplyQueue, length_of};
 
 /// Calls of one session that run or whose outcome is kept, at most.
@@ -160,12 +162,17 @@ impl SessionState {
 
     /// Sends a frame that answers no call, unless there is no link or more than `bytes_max` bytes
     /// wait on it already.
-    pub(super) fn deliver(&self, frame: impl FnOnce() -> Vec<Bytes>, bytes_max: usize) -> bool {
+    pub(super) fn deliver(
+        &self,
+        frame: impl FnOnce() -> (FrameHeader, Encoder),
+        bytes_max: usize,
+    ) -> bool {
         let replies = self.replies.borrow();
         let Some(replies) = replies.as_ref().filter(|replies| replies.bytes() <= bytes_max) else {
             return false;
         };
-        replies.push(frame());
+        let (header, body) = frame();
+        replies.push_once(header, body, None);
         !replies.is_broken()
     }
 
@@ -174,25 +181,32 @@ impl SessionState {
     pub(super) fn answer(
         &self,
         number: u64,
-        reply: Vec<Bytes>,
+        (header, body): (FrameHeader, Encoder),
         keep: bool,
         share: Option<BudgetShare>,
     ) {
+        let length = FRAME_HEADER_SIZE + body.head_length() + body.bulk_length();
         let share = share.map(|mut share| {
-            share.set(length_of(&reply) + OUTCOME_BYTES);
+            share.set(length + OUTCOME_BYTES);
             Rc::new(share)
         });
         self.running.set(self.running.get() - 1);
         let mut calls = self.calls.borrow_mut();
+        let replies = self.replies.borrow();
         if keep && number >= self.acknowledged.get() {
-            self.kept_bytes.set(self.kept_bytes.get() + length_of(&reply) + OUTCOME_BYTES);
+            let reply = pack(header, body);
+            self.kept_bytes.set(self.kept_bytes.get() + length + OUTCOME_BYTES);
             calls.insert(number, CallState::Done(reply.clone(), share.clone()));
-        } else {
-            calls.remove(&number);
+            drop(calls);
+            if let Some(replies) = &*replies {
+                replies.push_with(reply, share);
+            }
+            return;
         }
+        calls.remove(&number);
         drop(calls);
-        if let Some(replies) = &*self.replies.borrow() {
-            replies.push_with(reply, share);
+        if let Some(replies) = &*replies {
+            replies.push_once(header, body, share);
         }
     }
 
@@ -210,9 +224,10 @@ impl SessionState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::bulk_reply;
 
-    fn reply(text: &'static str) -> Vec<Bytes> {
-        vec![Bytes::from_static(text.as_bytes())]
+    fn reply(text: &'static str) -> (FrameHeader, Encoder) {
+        bulk_reply(Bytes::from_static(text.as_bytes()))
     }
 
     #[test]
@@ -222,7 +237,7 @@ mod tests {
         assert!(matches!(session.arrive(5), Ok(Arrival::Duplicate)));
         session.answer(5, reply("done"), true, None);
         let Ok(Arrival::Done(again, _)) = session.arrive(5) else { panic!("it was answered") };
-        assert_eq!(again, reply("done"));
+        assert_eq!(again.last().unwrap(), "done");
         session.acknowledge(6);
         assert!(session.calls.borrow().is_empty() && session.kept_bytes() == 0);
         assert!(matches!(session.arrive(5), Ok(Arrival::Duplicate)), "an old copy comes late");
@@ -260,7 +275,7 @@ mod tests {
         let second = Rc::new(ReplyQueue::default());
         session.attach(3, second.clone());
         session.answer(1, reply("done"), true, None);
-        assert_eq!((first.bytes(), second.bytes()), (0, 4));
+        assert_eq!((first.bytes(), second.bytes()), (0, FRAME_HEADER_SIZE + 4));
         session.leave(1, Duration::ZERO);
         assert!(session.is_latest(3) && session.absent_since().is_none());
         session.leave(3, Duration::from_secs(1));

@@ -19,8 +19,10 @@
 //! | `contact.rs` | how a connection is made and greeted |
 //! | `link_handle.rs` | the same for code on that thread |
 //! | `outage.rs` | what a client waits for, for people |
+//! | `client_fabric.rs` | libfabric, loaded when it is worth it |
 //! | `environment.rs` | what all this needs of its host |
 
+mod client_fabric;
 mod contact;
 mod environment;
 mod link_handle;
@@ -48,6 +50,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
+pub use self::client_fabric::ClientFabric;
 pub use self::environment::ClientEnvironment;
 use self::environment::TokioEnvironment;
 pub use self::link_handle::LinkHandle;
@@ -107,6 +110,8 @@ pub struct ClientOptions {
     pub timeout: Option<Duration>,
     /// Where the client shows what it waits for: its own, of no other client.
     pub outages: Outages,
+    /// What it has of libfabric, for servers that have it too.
+    pub fabric: ClientFabric,
 }
 
 impl Default for ClientOptions {
@@ -117,6 +122,7 @@ impl Default for ClientOptions {
             security: ClientSecurity::default(),
             timeout: Some(TIMEOUT),
             outages: Outages::default(),
+            fabric: ClientFabric::default(),
         }
     }
 }

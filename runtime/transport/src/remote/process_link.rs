@@ -19,6 +19,7 @@ use runtime::wire::{Decoder, Wire, from_bytes};
 
 use super::contact::Contact;
 use super::volume_links::VolumeLinks;
+use crate::fast_path::ClientAsking;
 use crate::frame::{
     ClientProcess, DeliveredBytes, FrameHeader, FrameReader, LinkFrame, frame_of, frame_with,
     garbled, kind, pack, request,
@@ -81,9 +82,11 @@ impl OutgoingCall {
         self.envelope.message.refuse(why);
     }
 
-    fn frame(&self, number: u64, acknowledged: u64) -> Vec<Bytes> {
+    /// Its frame; none if it goes the faster way.
+    fn frame(&self, number: u64, acknowledged: u64, fast: &ClientAsking) -> Vec<Bytes> {
         let (header, body) = request(&self.envelope, number);
-        pack(FrameHeader { epoch: acknowledged, ..header }, body)
+        let sent = fast.send(FrameHeader { epoch: acknowledged, ..header }, body);
+        sent.map_or_else(|(header, body)| pack(header, body), |()| Vec::new())
     }
 }
 
@@ -108,6 +111,12 @@ pub(super) struct ProcessLink {
     /// The instance of the process that has let the client in; 0 if none has.
     instance: Cell<u64>,
     is_up: Cell<bool>,
+    /// The way for large frames that the present connection has beside itself.
+    fast: RefCell<Rc<ClientAsking>>,
+    /// The application node at which the client is let in.
+    port: Cell<NodeId>,
+    /// The link, as those know it who wait for bytes of it; none while what was sent may be lost.
+    delivers: Cell<Option<u64>>,
     /// Since when no call was answered while some were open.
     quiet_since: Cell<Duration>,
     /// For how long it had been quiet when a newer map was last looked for.
@@ -150,6 +159,9 @@ impl ProcessLink {
             answered: Cell::new(0),
             instance: Cell::new(0),
             is_up: Cell::new(false),
+            fast: RefCell::default(),
+            port: Cell::new(NodeId(0)),
+            delivers: Cell::new(None),
             quiet_since: Cell::default(),
             looked: Cell::default(),
             is_down: Cell::new(false),
@@ -335,16 +347,17 @@ impl ProcessLink {
             self.is_down.set(false);
             self.silent_since.set(self.volume.environment.now());
             self.heard.replace(contact.frames.heard());
-            let transfers = &self.volume.state.transfers;
-            let welcome = &contact.welcome;
-            let link = transfers.link_up(welcome.process, NodeId(welcome.port));
+            self.port.set(NodeId(contact.welcome.port));
+            let process = contact.welcome.process;
+            self.begin_deliveries(process);
             self.is_wanted.set(false);
+            self.fast.replace(Rc::new(ClientAsking::new(&self.volume.options, process)));
             let ended = self.talk(contact).await;
-            transfers.link_down(link);
+            self.fast.take();
+            self.end_deliveries();
             self.is_up.set(false);
             tracing::debug!(process = self.process, "a link has ended: {ended:?}");
-            let open = self.open.borrow().keys().copied().collect();
-            self.again.replace(open);
+            self.send_all_again();
             if self.answered.get() > 0 {
                 pause = RECONNECT_PAUSE;
             } else {
@@ -352,6 +365,25 @@ impl ProcessLink {
                 self.volume.environment.sleep(pause).await;
                 pause = RECONNECT_PAUSE_MAX.min(2 * pause);
             }
+        }
+    }
+
+    /// Calls that are open are sent again, under their numbers.
+    fn send_all_again(&self) {
+        let open = self.open.borrow().keys().copied().collect();
+        self.again.replace(open);
+    }
+
+    /// Bytes that come on the link are waited for from now on.
+    fn begin_deliveries(&self, process: u32) {
+        let link = self.volume.state.transfers.link_up(process, self.port.get());
+        self.delivers.set(Some(link));
+    }
+
+    /// What was on its way may be lost.
+    fn end_deliveries(&self) {
+        if let Some(link) = self.delivers.take() {
+            self.volume.state.transfers.link_down(link);
         }
     }
 
@@ -402,7 +434,8 @@ impl ProcessLink {
 
     /// Sends calls and takes answers until the connection breaks.
     async fn talk(&self, contact: Contact) -> io::Result<()> {
-        let Contact { mut frames, mut writer, .. } = contact;
+        let Contact { mut frames, mut writer, welcome } = contact;
+        let (fast, process) = (self.fast.borrow().clone(), welcome.process);
         let heard = frames.heard();
         let watch = async {
             loop {
@@ -413,32 +446,45 @@ impl ProcessLink {
                 }
             }
         };
-        let receive = self.receive(&mut frames).boxed_local();
-        let send = self.send(&mut writer).boxed_local();
-        let ends = [receive, send, watch.boxed_local()];
+        let receive = self.receive(&mut frames, &fast, process).boxed_local();
+        let send = self.send(&mut writer, &fast).boxed_local();
+        let receive_fast = self.receive_fast(&fast).boxed_local();
+        let ends = [receive, receive_fast, send, watch.boxed_local()];
         futures::future::select_all(ends).await.0
     }
 
-    async fn receive(&self, frames: &mut FrameReader) -> io::Result<()> {
+    /// Takes what comes by the faster way.
+    async fn receive_fast(&self, fast: &ClientAsking) -> io::Result<()> {
+        loop {
+            match fast.next().await {
+                Some(frame) => self.take_frame(&frame)?,
+                // It is over: that is told first.
+                None => self.changed.tell(),
+            }
+        }
+    }
+
+    async fn receive(
+        &self,
+        frames: &mut FrameReader,
+        fast: &ClientAsking,
+        process: u32,
+    ) -> io::Result<()> {
         while let Some(frame) = frames.next().await? {
+            fast.note_moved(frame.head.len() + frame.bulk.len());
             match frame.header.kind {
-                kind::REPLY => self.answered(&frame),
+                kind::GRANT => {
+                    if fast.take_grant(&frame.head) && self.delivers.get().is_none() {
+                        self.begin_deliveries(process);
+                    }
+                    self.changed.tell();
+                }
                 kind::PONG if !frame.head.is_empty() => {
                     if let Ok(map) = from_bytes(&frame.head) {
                         self.volume.take_map(map);
                     }
                 }
-                kind::DELIVERY => {
-                    self.has_delivered.set(true);
-                    self.answered.set(self.answered.get() + 1);
-                    let mut content = Decoder::new(&frame.head, frame.bulk.clone());
-                    let bytes = DeliveredBytes::take(&mut content).map_err(garbled)?;
-                    content.finish().map_err(garbled)?;
-                    let DeliveredBytes { execution, parts } = bytes;
-                    let transfer = frame.header.call_id;
-                    self.volume.state.transfers.receive(transfer, execution, parts);
-                }
-                _ => {}
+                _ => self.take_frame(&frame)?,
             }
             if self.is_abandoned.get() {
                 break;
@@ -447,8 +493,28 @@ impl ProcessLink {
         Ok(())
     }
 
+    /// Takes an answer, or bytes for a transfer.
+    fn take_frame(&self, frame: &LinkFrame) -> io::Result<()> {
+        match frame.header.kind {
+            kind::REPLY => self.answered(frame),
+            kind::DELIVERY => {
+                self.has_delivered.set(true);
+                self.answered.set(self.answered.get() + 1);
+                let mut content = Decoder::new(&frame.head, frame.bulk.clone());
+                let bytes = DeliveredBytes::take(&mut content).map_err(garbled)?;
+                content.finish().map_err(garbled)?;
+                let DeliveredBytes { execution, parts } = bytes;
+                let transfer = frame.header.call_id;
+                self.volume.state.transfers.receive(transfer, execution, parts);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// A call was answered. One that was not done is sent again later.
     fn answered(&self, frame: &LinkFrame) {
+        self.fast.borrow().answered(frame.header.call_id);
         let Some(call) = self.open.borrow_mut().remove(&frame.header.call_id) else { return };
         self.quiet_since.set(self.volume.environment.now());
         self.answered.set(self.answered.get() + 1);
@@ -466,12 +532,22 @@ impl ProcessLink {
         }
     }
 
-    async fn send(&self, writer: &mut Box<dyn StreamWriter>) -> io::Result<()> {
+    async fn send(
+        &self,
+        writer: &mut Box<dyn StreamWriter>,
+        fast: &ClientAsking,
+    ) -> io::Result<()> {
         let environment = &self.volume.environment;
         let (mut pinged, mut used) = (environment.now(), environment.now());
         loop {
             let changed = self.changed.next();
-            let mut parts = self.next_calls();
+            if fast.is_lost() {
+                // Of calls that went there, or whose answers would have come there, none is lost.
+                self.end_deliveries();
+                self.send_all_again();
+            }
+            let mut parts = fast.offer();
+            parts.extend(self.next_calls(fast));
             let now = environment.now();
             if !self.is_idle() || self.has_delivered.take() {
                 used = now;
@@ -486,6 +562,7 @@ impl ProcessLink {
                 parts.extend(self.ping_frame());
             }
             if !parts.is_empty() {
+                fast.note_moved(parts.iter().map(Bytes::len).sum());
                 writer.write(parts).await?;
             }
             if self.is_abandoned.get() {
@@ -504,13 +581,13 @@ impl ProcessLink {
     }
 
     /// The frames of the calls to be sent now.
-    fn next_calls(&self) -> Vec<Bytes> {
+    fn next_calls(&self, fast: &ClientAsking) -> Vec<Bytes> {
         let mut parts = Vec::new();
         let mut open = self.open.borrow_mut();
         let mut first = open.keys().next().copied();
         for number in self.again.take() {
             if let Some(call) = open.get(&number) {
-                parts.extend(call.frame(number, first.unwrap_or(number)));
+                parts.extend(call.frame(number, first.unwrap_or(number), fast));
             }
         }
         let mut waiting = self.waiting.borrow_mut();
@@ -523,7 +600,7 @@ impl ProcessLink {
             && let Some(call) = waiting.pop_front()
         {
             let number = self.volume.next_call();
-            parts.extend(call.frame(number, *first.get_or_insert(number)));
+            parts.extend(call.frame(number, *first.get_or_insert(number), fast));
             self.sent.borrow_mut().push_back(number);
             open.insert(number, call);
         }

@@ -44,7 +44,7 @@ const LAST_CALLS_PAUSE: Duration = Duration::from_millis(1);
 /// The links of one client.
 pub struct VolumeLinks {
     pub(super) environment: Rc<dyn ClientEnvironment>,
-    options: ClientOptions,
+    pub(super) options: ClientOptions,
     /// The addresses that were given.
     seeds: Vec<Address>,
     session: u128,
@@ -434,5 +434,6 @@ impl VolumeLinks {
             link.say_goodbye().await;
         }
         self.is_closed.set(true);
+        self.options.fabric.close();
     }
 }

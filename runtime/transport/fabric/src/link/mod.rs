@@ -9,6 +9,7 @@
 //! - All of it stays on the thread that opened it (`FI_THREAD_DOMAIN`); buffers may travel.
 
 mod endpoint;
+mod in_use;
 mod memory;
 mod objects;
 mod operations;
@@ -16,6 +17,7 @@ mod options;
 mod regions;
 
 pub use endpoint::{Completion, Fabric, OperationKind, PeerAddress};
+pub use in_use::FabricUse;
 pub use memory::{Arena, FabricBuffer, PAGE};
 pub use operations::{BufferSegment, RemoteSegment};
 pub use options::{EndpointOptions, Limits, Provider};

@@ -5,6 +5,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
 
+use super::in_use;
 use super::options::{EndpointOptions, Limits, Provider};
 use crate::FabricError;
 use crate::sys::{self, Library, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric};
@@ -180,6 +181,7 @@ impl Objects {
             let open = (*(*domain).ops).endpoint.ok_or_else(no_operation)?;
             let made = &raw mut objects.endpoint;
             check("fi_endpoint", open(domain, info, made, null_mut()))?;
+            in_use::endpoint_opened();
             objects.enable()?;
         }
         Ok(objects)
@@ -244,6 +246,7 @@ impl Objects {
             // SAFETY: open, and forgotten at once.
             unsafe { close(&raw mut (*self.endpoint).fid) };
             self.endpoint = null_mut();
+            in_use::endpoint_closed();
         }
     }
 }

@@ -36,6 +36,11 @@ impl Provider {
         }
     }
 
+    /// Is an endpoint of it bound to an address of its host?
+    pub fn uses_addresses(self) -> bool {
+        matches!(self, Self::Tcp | Self::Net)
+    }
+
     /// The provider of that name in libfabric.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|provider| provider.name() == name)
@@ -56,7 +61,7 @@ pub struct EndpointOptions {
 impl EndpointOptions {
     /// What fits one process with some hundred peers.
     pub fn new(provider: Provider) -> Self {
-        let source = matches!(provider, Provider::Tcp | Provider::Net).then(|| "127.0.0.1".into());
+        let source = provider.uses_addresses().then(|| "127.0.0.1".into());
         Self { provider, source, operations: 8192 }
     }
 }

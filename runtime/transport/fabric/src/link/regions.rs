@@ -13,6 +13,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::in_use;
 use super::memory::{FabricBuffer, Hold, Mapping};
 use super::objects::{Objects, check, close, failed, no_operation};
 use super::operations::RemoteSegment;
@@ -185,6 +186,7 @@ impl RegionCache {
             self.registered -= region.memory.length();
             // SAFETY: open, and forgotten at once; its memory is let go after it.
             unsafe { close(&raw mut (*region.handle).fid) };
+            in_use::region_closed(region.memory.length());
         }
     }
 
@@ -206,6 +208,7 @@ impl RegionCache {
             return Err(FabricError::Busy { what: "registered memory" });
         }
         let region = register(objects, limits, memory, access)?;
+        in_use::region_opened(memory.length());
         let handle = region.handle;
         self.registrations += 1;
         self.registered += memory.length();

@@ -15,6 +15,7 @@
 )]
 #[rustfmt::skip]
 mod bindings;
+pub(crate) mod exit;
 pub(crate) mod signals;
 
 use std::ffi::{CStr, c_char, c_int, c_void};

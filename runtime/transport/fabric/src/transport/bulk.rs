@@ -15,8 +15,8 @@ use super::frame_io::{BulkSource, SendOutcome};
 use super::seal::{SealUse, TAG_SIZE};
 use super::transfers::{IncomingBulk, OutgoingBulk};
 use super::types::{
-    BulkPart, ConnectionId, ControlFrame, FabricEvent, Loss, MESSAGE_MAX, QueuedMessage,
-    RendezvousRequest, TransferRef,
+    BulkPart, ConnectionId, ControlFrame, FabricEvent, Loss, QueuedMessage, RendezvousRequest,
+    TransferRef,
 };
 use crate::FabricError;
 use crate::link::{FabricBuffer, RemoteSegment};
@@ -131,7 +131,7 @@ impl Transport {
     ) -> Result<(), FabricError> {
         let promised: Option<u64> =
             ask.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.length));
-        let most = MESSAGE_MAX + TAG_SIZE;
+        let most = self.io.setup.longest + TAG_SIZE;
         if promised != Some(ask.total() as u64) || ask.total() > most || ask.total() == 0 {
             return self.violate(number, "segments that do not fit their message");
         }

@@ -64,6 +64,20 @@ pub struct Transport {
     owners: u64,
 }
 
+/// Bytes of messages that were given to a connection and that still lie here.
+pub fn held_bytes(transport: &Transport, connection: ConnectionId) -> usize {
+    let number = connection.0;
+    let waiting = transport.peers.slots.get(number).map_or(0, |open| {
+        let waiting = open.waiting.iter();
+        let length = |one: &QueuedMessage| {
+            one.head.len() + one.bulk.iter().map(|part| part.bytes().len()).sum::<usize>()
+        };
+        waiting.map(length).sum::<usize>()
+    });
+    let moving = transport.transfers.outgoing.values().filter(|out| out.connection == number);
+    waiting + moving.map(|out| out.total).sum::<usize>()
+}
+
 impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let connections = self.peers.slots.len();
@@ -148,8 +162,9 @@ impl Transport {
         bulk: Vec<BulkPart>,
     ) -> Result<(), FabricError> {
         let length = head.len() + bulk.iter().map(|part| part.bytes().len()).sum::<usize>();
-        if length > MESSAGE_MAX {
-            return Err(FabricError::TooLong { what: "a message", length, limit: MESSAGE_MAX });
+        let limit = self.io.setup.longest;
+        if length > limit {
+            return Err(FabricError::TooLong { what: "a message", length, limit });
         }
         let Some(open) = self.peers.slots.get_mut(connection.0) else {
             return Err(FabricError::NotConnected { connection: connection.0 as u32 });

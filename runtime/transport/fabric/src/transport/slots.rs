@@ -57,6 +57,11 @@ impl<T> Slots<T> {
         (0..self.places.len() as u32).filter_map(|index| self.at(index)).collect()
     }
 
+    /// All that is in it.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|(_, value)| value.as_ref())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -45,6 +45,9 @@ pub struct TransportOptions {
     /// Bytes of bulk on their way in, per connection. What is handed out while half of them are in
     /// use is copied, so that a receiver that keeps it delays no other.
     pub inbound: usize,
+    /// Bytes of head and bulk of one message, at most; of a half of `inbound` or less there is
+    /// always room for one.
+    pub longest: usize,
     /// Whether bulk outside of frames has a checksum of its own.
     pub check_bulk: bool,
     /// This process serves others: under heavy load they move the data.
@@ -66,6 +69,7 @@ impl TransportOptions {
             slots: 4,
             slot: 64 << 10,
             inbound: 64 << 20,
+            longest: MESSAGE_MAX,
             check_bulk: true,
             is_server: false,
             silence: Duration::from_secs(2),
