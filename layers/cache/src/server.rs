@@ -63,6 +63,9 @@ pub struct Server {
     boot_ids: BootIds,
     /// Held while a line's missing bytes are read: readers of the same line share one read.
     filling: KeyedLock<u64>,
+    /// Held while a change of a line waits: changes of a stripe are done in the order in which they
+    /// came. One whose reply was lost is sent again, and must not be done last of all.
+    changing: KeyedLock<u64>,
     /// Held while a line is written back, so that an older state never overtakes a newer one.
     writing_back: KeyedLock<u64>,
     /// The periodic write-back is under way.
@@ -112,6 +115,7 @@ impl Server {
             below,
             lines: RefCell::new(Lines::new(stripe_size, lines_max)),
             filling: KeyedLock::default(),
+            changing: KeyedLock::default(),
             writing_back: KeyedLock::default(),
             ticking: Cell::default(),
             draining: Cell::default(),

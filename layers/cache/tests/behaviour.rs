@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use blockio::{BLOCK_SIZE, Stripes as _};
 use bytes::Bytes;
-use cache::protocol::{Error, Forget, Read, Unsynced};
+use cache::protocol::{Error, Forget, Read, Unsynced, Write};
 use cache::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
 use futures::future::{join, join_all};
 use runtime::hash::crc32c;
@@ -358,6 +358,29 @@ fn a_cache_full_of_unwritable_bytes_is_busy_and_recovers() {
         assert_eq!(disk.content(0)[..9], *b"zerostill");
         assert_eq!(disk.content(3)[..5], *b"three");
         assert_eq!(disk.content(6)[..3], *b"six");
+    });
+}
+
+#[test]
+fn a_write_that_waits_for_room_is_not_done_after_a_later_one_of_its_stripe() {
+    let world = World::new(&Setup { pool_bytes: SIZE as usize, ..Setup::default() });
+    let (pool, context) = (world.pool(0), world.context());
+    world.run(async move {
+        let held = pool.take(SIZE as usize).unwrap();
+        let write = |data| {
+            let call = Write { stripe: 0, offset: 0, data };
+            context.spawn(NodeId::fs(0), call)
+        };
+        let (early, late) = (write(data(b"early")), async {
+            // The first one rests between two attempts.
+            context.sleep(Duration::from_millis(200)).await;
+            drop(held);
+            write(data(b"late!")).await
+        });
+        let (early, late) = join(early, late).await;
+        (early.unwrap(), late.unwrap());
+        let read = Read { stripe: 0, offset: 0, length: 5, expect: Vec::new() };
+        assert_eq!(&context.spawn(NodeId::fs(0), read).await.unwrap()[..], b"late!");
     });
 }
 

@@ -21,12 +21,14 @@ pub mod echo {
             by caller, retry never, from any, after recovery;
         /// Answers after a while.
         2 Control Wait { micros: u64 } -> (), by caller, retry never, from any, after recovery;
+        /// How many texts have come so far.
+        3 Control CountSaid {} -> u32, by caller, retry never, from any, after recovery;
     }
 }
 
 pub struct EchoServer {
     pub context: Context,
-    pub heard: Cell<u32>,
+    pub said: Cell<u32>,
 }
 impl Server<echo::Echo> for EchoServer {
     fn handle(
@@ -35,9 +37,10 @@ impl Server<echo::Echo> for EchoServer {
         request: echo::Request,
     ) -> LocalBoxFuture<'static, echo::Reply> {
         async move {
-            self.heard.set(self.heard.get() + 1);
             match request {
+                echo::Request::CountSaid(_) => echo::Reply::CountSaid(Ok(self.said.get())),
                 echo::Request::Say(echo::Say { text, hops: 0 }) => {
+                    self.said.set(self.said.get() + 1);
                     echo::Reply::Say(Ok((text, self.context.node().0)))
                 }
                 echo::Request::Say(echo::Say { text, hops }) => {
@@ -57,6 +60,6 @@ impl Server<echo::Echo> for EchoServer {
 
 /// Lets the node of `context` send texts back.
 pub async fn serve(context: Context) {
-    let server = EchoServer { context: context.clone(), heard: Cell::new(0) };
+    let server = EchoServer { context: context.clone(), said: Cell::new(0) };
     context.serve::<echo::Echo>(Rc::new(server));
 }

@@ -151,6 +151,8 @@ runtime::record! {
         wanted: u32,
         /// Its life: another one, at the same address, is not asked.
         wanted_incarnation: u64,
+        /// Which of its links this is: of two connections of one link the later one counts.
+        link: u64,
     }
 }
 

@@ -50,7 +50,7 @@ pub use frame::{
 pub use guard::{Guard, PeerIdentity, Refusal, Security};
 pub use ingress::{Authentication, ClientBudget, ClientPort, serve};
 pub use links::Router;
-pub use peer_watch::{PeerLoss, watch_peer};
+pub use peer_watch::{PeerLoss, WATCH_LINK, watch_peer};
 pub use remote::{
     ClientEnvironment, ClientFabric, ClientOptions, ClientSecurity, ClientState, LinkHandle,
     OUTAGE_MIN, Outage, Outages, ServerAddress, TIMEOUT, VolumeLinks, WAITING_MAX, connect,

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -32,13 +34,17 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// The routes of a process that are in force, shared by its threads.
 #[derive(Debug, Default)]
-pub struct Router(RwLock<Arc<Routes>>);
+pub struct Router {
+    routes: RwLock<Arc<Routes>>,
+    /// Links of this process so far: each has a number of its own.
+    links: AtomicU64,
+}
 
 impl Router {
     /// Puts `routes` in force. The links follow with
     /// [`Embedded::begin_epoch`](runtime::embedded::Embedded::begin_epoch).
     pub fn set(&self, routes: Routes) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
+        *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }
 
     /// The routes, for clients.
@@ -46,8 +52,13 @@ impl Router {
         self.routes().client_map(fs_nodes, disk_nodes)
     }
 
+    /// A number that no other link of this process has.
+    pub fn next_link(&self) -> u64 {
+        self.links.fetch_add(1, Relaxed)
+    }
+
     pub(crate) fn routes(&self) -> Arc<Routes> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -95,6 +106,7 @@ impl Links {
             incarnation: me.incarnation,
             wanted: process.number,
             wanted_incarnation: process.incarnation,
+            link: self.router.next_link(),
         };
         let link = Rc::new(Link::open(process.clone(), hello, routes.guard().clone()));
         open.insert(process.number, link.clone());

@@ -17,6 +17,9 @@ const PING_EVERY: Duration = Duration::from_millis(250);
 /// The pause before a connection that was not made is tried again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(100);
 
+/// The link of the connection by which a process watches another.
+pub const WATCH_LINK: u64 = u64::MAX;
+
 /// How a process was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerLoss {

@@ -1,6 +1,7 @@
 //! The serving side: other processes ask the nodes of this one.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
+use futures::future::{AbortHandle, AbortRegistration, Abortable};
 
 use super::fast_path::Serving;
 use super::frame::{
@@ -76,11 +78,18 @@ pub async fn serve_processes<P: Protocol>(
     }
 }
 
+/// A process, its incarnation, and which of its links.
+type LinkKey = (u32, u64, u64);
+
 /// Those who have come and not introduced themselves, and the number of those who have.
 #[derive(Default)]
 struct AcceptGate {
     pending: PendingConnections,
     links: Cell<usize>,
+    /// Connections of processes so far.
+    connections: Cell<u64>,
+    /// The latest connection of each link: which, and its end.
+    open: RefCell<BTreeMap<LinkKey, (u64, AbortHandle)>>,
     /// Lets clients in, if they may come.
     ingress: Option<Rc<ClientIngress>>,
 }
@@ -116,16 +125,48 @@ impl AcceptGate {
             };
             me.guard.note_let_in();
             gate.links.set(gate.links.get() + 1);
+            let link = (hello.process, hello.incarnation, hello.link);
+            let latest = gate.latest(link);
             let fast_path = Serving::new(me.guard.clone(), hello);
-            let ended = connection(served, frames, writer, fast_path).await;
+            let connection = connection(served, frames, writer, fast_path);
+            let ended = Abortable::new(connection, latest.registration).await;
             gate.links.set(gate.links.get() - 1);
-            if let Err(error) = ended {
+            gate.forget(link, latest.number);
+            if let Ok(Err(error)) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
                 if let Some(why) = Refusal::of(&error) {
                     me.guard.refuse(&peer, why, &error);
                 }
             }
         });
+    }
+}
+
+/// The connection that counts of its link.
+struct LatestConnection {
+    number: u64,
+    registration: AbortRegistration,
+}
+
+impl AcceptGate {
+    /// A connection of `link` has come. What an older one of it has brought and was not begun is
+    /// dropped: its asker was told that it is lost, may ask again by this one, and must not have
+    /// done last what it asked first.
+    fn latest(&self, link: LinkKey) -> LatestConnection {
+        let number = self.connections.replace(self.connections.get() + 1);
+        let (abort, registration) = AbortHandle::new_pair();
+        if let Some((_, older)) = self.open.borrow_mut().insert(link, (number, abort)) {
+            older.abort();
+        }
+        LatestConnection { number, registration }
+    }
+
+    /// A connection of `link` has ended.
+    fn forget(&self, link: LinkKey, number: u64) {
+        let mut open = self.open.borrow_mut();
+        if open.get(&link).is_some_and(|(latest, _)| *latest == number) {
+            open.remove(&link);
+        }
     }
 }
 
@@ -183,6 +224,7 @@ async fn connection(
     mut fast_path: Serving,
 ) -> io::Result<()> {
     let replies = Rc::new(ReplyQueue::default());
+    let _closing = CloseReplies(replies.clone());
     let greeting = ServerHello {
         fs_nodes: context.fs_nodes(),
         disk_nodes: context.disk_nodes(),
@@ -192,12 +234,12 @@ async fn connection(
     context.task(replies.clone().send(context.clone(), writer));
 
     let running = Rc::new(Limit::new(OUTSTANDING_MAX, 1));
-    let outcome = loop {
+    loop {
         let next = within(&context, SILENCE_MAX, frames.next()).await.flatten();
         let frame = match next {
             Ok(Some(frame)) => frame,
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(error),
         };
         if frame.header.kind == kind::PING {
             replies.push(frame_of(kind::PONG, &()));
@@ -218,16 +260,23 @@ async fn connection(
             continue;
         }
         if running.acquire().await.map(std::mem::forget).is_none() {
-            break Err(io::ErrorKind::OutOfMemory.into());
+            return Err(io::ErrorKind::OutOfMemory.into());
         }
         let (asked, running, replies) = (context.clone(), running.clone(), replies.clone());
         context.task(async move {
             replies.push(answer(&asked, frame).await);
             running.put_back();
         });
-    };
-    replies.close();
-    outcome
+    }
+}
+
+/// However a connection ends, its replies are closed.
+struct CloseReplies(Rc<ReplyQueue>);
+
+impl Drop for CloseReplies {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 async fn answer(context: &Context, LinkFrame { header, head, bulk }: LinkFrame) -> Vec<Bytes> {

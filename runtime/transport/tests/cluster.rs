@@ -194,6 +194,50 @@ fn a_process_that_falls_silent_is_given_up_and_asked_again_later() {
 }
 
 #[test]
+fn what_a_link_has_left_behind_is_not_done_when_its_next_connection_asks() {
+    let [first, second, _third] = three();
+    let holds = Arc::new(AtomicBool::new(false));
+    let held = holding_proxy(second.process.address.clone(), &holds);
+    let free = holding_proxy(second.process.address.clone(), &Arc::default());
+    // The first connection goes through the one, all others through the other.
+    let address = proxy_per_connection([held, free]);
+    let behind = Arc::new(ProcessAddress { address, ..ProcessAddress::clone(&second.process) });
+    first.meet(1, &[&first.process, &behind]);
+    assert_eq!(first.say_until(1, Result::ok), 1);
+    let said = || block_on(second.machine.client_handle().spawn(NodeId::fs(1), echo::CountSaid {}));
+    let before = said().unwrap();
+
+    holds.store(true, Relaxed);
+    assert_eq!(first.say(1, 0), Err(Undelivered::Lost));
+    assert_eq!(first.say_until(1, Result::ok), 1);
+    let after = said().unwrap();
+    assert!(after > before);
+    // The request that was lost arrives after all.
+    holds.store(false, Relaxed);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(said().unwrap(), after);
+}
+
+/// Hands the first connection to the first of `to`, and all later ones to the last.
+fn proxy_per_connection(to: [String; 2]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let connections = listener.incoming().map_while(Result::ok);
+        for (index, client) in connections.enumerate() {
+            let Ok(server) = TcpStream::connect(&to[index.min(1)]) else { return };
+            let (client_too, server_too) =
+                (client.try_clone().unwrap(), server.try_clone().unwrap());
+            for (mut from, mut into) in [(client, server), (server_too, client_too)] {
+                // The server's side stays open when the client's has ended.
+                std::thread::spawn(move || std::io::copy(&mut from, &mut into).map(|_| into));
+            }
+        }
+    });
+    address
+}
+
+#[test]
 fn garbage_at_the_port_does_no_harm() {
     let members = three();
     for bytes in [&[0_u8; 200][..], &[0xFF; 200], b"GET / HTTP/1.1\r\n\r\n", b"MDFS\x01\x00\x04"] {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cluster::membership::{Evidence, Keeper, NodeMap, Process, ProcessId};
 use futures::future::{AbortHandle, Abortable};
 use runtime::{Context, VolumeId};
-use transport::{Guard, PeerHello, PeerLoss, watch_peer};
+use transport::{Guard, PeerHello, PeerLoss, WATCH_LINK, watch_peer};
 
 /// The pause before a process that was found dead, and is in the map still, is watched again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(500);
@@ -80,6 +80,7 @@ impl PeerWatches {
             incarnation: mine,
             wanted: id.0,
             wanted_incarnation: incarnation,
+            link: WATCH_LINK,
         };
         async move {
             loop {

@@ -78,6 +78,11 @@ impl Lines {
         self.by_stripe.get(&stripe).map(|entry| &entry.line)
     }
 
+    /// See [`Line::is_fragmented`].
+    pub(super) fn is_fragmented(&self, stripe: u64) -> bool {
+        self.get(stripe).is_some_and(Line::is_fragmented)
+    }
+
     /// The lines in the order in which they would go.
     fn iter(&self) -> impl Iterator<Item = (u64, &Line)> {
         self.order.keys().filter_map(|stripe| Some((stripe, self.get(stripe)?)))

@@ -78,7 +78,7 @@ impl Server {
     ) -> Option<Result<BootId, Error>> {
         let WriteList { stripe, parts } = request;
         self.check_parts(request).ok()?;
-        if self.is_fragmented(*stripe) || self.is_paced(*stripe) {
+        if self.must_wait(*stripe) {
             return None;
         }
         let (pool, now) = (self.context.pool(), self.context.now());

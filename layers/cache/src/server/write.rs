@@ -19,7 +19,7 @@ impl Server {
         if self.range(stripe, offset, length).ok()?.is_empty() {
             return None;
         }
-        if self.is_fragmented(stripe) || self.is_paced(stripe) {
+        if self.must_wait(stripe) {
             return None;
         }
         let (pool, now) = (self.context.pool(), self.context.now());
@@ -70,7 +70,8 @@ impl Server {
         change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
     ) -> Result<BootId, Error> {
         let epoch = self.context.epoch();
-        if self.is_fragmented(stripe) {
+        let _turn = self.changing.exclusive(stripe).await;
+        if self.lines.borrow().is_fragmented(stripe) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
             self.boot_ids.note_dropped(stripe);
@@ -94,8 +95,15 @@ impl Server {
         Ok(self.boot_ids.own(stripe))
     }
 
+    /// A change of `stripe` cannot be done at once.
+    pub(super) fn must_wait(&self, stripe: u64) -> bool {
+        !self.changing.is_open(&stripe)
+            || self.lines.borrow().is_fragmented(stripe)
+            || self.is_paced(stripe)
+    }
+
     /// A write of `stripe` makes one more line dirty, and there are many.
-    pub(super) fn is_paced(&self, stripe: u64) -> bool {
+    fn is_paced(&self, stripe: u64) -> bool {
         let lines = self.lines.borrow();
         lines.dirty_count() > WriteThrottle::share(lines.count_max())
             && !lines.get(stripe).is_some_and(Line::is_dirty)
@@ -111,10 +119,6 @@ impl Server {
         if !pause.is_zero() {
             self.context.sleep(pause).await;
         }
-    }
-
-    pub(super) fn is_fragmented(&self, stripe: u64) -> bool {
-        self.lines.borrow().get(stripe).is_some_and(Line::is_fragmented)
     }
 
     pub(super) fn try_change(
