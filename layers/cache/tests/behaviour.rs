@@ -378,7 +378,7 @@ fn a_write_that_waits_for_room_is_not_done_after_a_later_one_of_its_stripe() {
             write(data(b"late!")).await
         });
         let (early, late) = join(early, late).await;
-        (early.unwrap(), late.unwrap());
+        early.and(late).unwrap();
         let read = Read { stripe: 0, offset: 0, length: 5, expect: Vec::new() };
         assert_eq!(&context.spawn(NodeId::fs(0), read).await.unwrap()[..], b"late!");
     });

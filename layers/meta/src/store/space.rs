@@ -399,6 +399,8 @@ fn set_member(set: &mut BTreeSet<u64>, number: u64, member: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use runtime::VolumeId;
     use runtime::seed::{Rng, with_seed};
 
@@ -538,6 +540,29 @@ mod tests {
         let near = Near::On { process: 0, skip: 0 };
         let other = space.allocate(16, 0, near, &of_process(0)).unwrap();
         assert_eq!(space.layout.stripe_of(other[0].start), 4);
+    }
+
+    #[test]
+    fn the_search_for_stripes_of_one_process_is_bounded_and_goes_on_where_it_stopped() {
+        let mut space = space_of(61_440);
+        let groups = space.groups.len();
+        let last = *space.groups.last_key_value().unwrap().0;
+        let only = space.layout.stripes_of(last).start;
+        let looked_at = Cell::new(0);
+        let near = Near::On { process: 0, skip: 0 };
+        let mut searches = 0;
+        while space
+            .near(near, PER_STRIPE, 0, &|stripe| {
+                looked_at.set(looked_at.get() + 1);
+                stripe == only
+            })
+            .is_none_or(|run| space.layout.stripe_of(run.start) != only)
+        {
+            searches += 1;
+            assert!(looked_at.take() <= GROUPS_SEARCHED_MAX as u64 * 256);
+            assert!(searches <= groups, "what there is must be found in the end");
+        }
+        assert!(searches > 1);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use blockio::geometry::Near;
 use super::{BlockAllocator, GroupBlocks};
 use crate::store::groups::Run;
 
-/// Partly used groups that a request for a few blocks looks through before it breaks a whole
-/// stripe: bounds the time of an allocation on a fragmented disk.
+/// Groups that a request looks through for a place that it wishes for, before it takes another:
+/// partly used ones for a few blocks, ones with whole stripes for those of one process. Bounds the time of an allocation on a fragmented disk.
 pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
 
 /// The search for whole stripes starts over once this many of those behind it are free again, and
@@ -59,10 +59,13 @@ impl BlockAllocator {
         self.begin_anew_if_much_is_free();
         let begin = self.stripe_begin;
         let cursor = self.process_cursors.get(&process).copied().unwrap_or(begin);
-        let found = self.whole_from(cursor, caches)?;
-        self.note_taken(found, cursor);
-        self.process_cursors.insert(process, found + 1);
-        Some(found)
+        // A process may have used all that it caches, of many that are free.
+        let found = self.whole_from(cursor, GROUPS_SEARCHED_MAX, caches);
+        if let Ok(found) = found {
+            self.note_taken(found, cursor);
+        }
+        self.process_cursors.insert(process, found.map_or_else(|end| end, |found| found + 1));
+        found.ok()
     }
 
     /// The next piece of an allocation of which `left` blocks are missing.
@@ -81,7 +84,7 @@ impl BlockAllocator {
     pub(super) fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
         self.begin_anew_if_much_is_free();
         let cursor = self.stripe_cursor;
-        let found = self.whole_from(cursor, accept)?;
+        let found = self.whole_from(cursor, usize::MAX, accept).ok()?;
         self.note_taken(found, cursor);
         self.stripe_cursor = found + 1;
         Some(found)
@@ -100,19 +103,31 @@ impl BlockAllocator {
         self.stripes_taken += 1;
     }
 
-    /// The first wholly free stripe from `cursor` on, round the groups.
-    fn whole_from(&self, cursor: u64, accept: impl Fn(u64) -> bool) -> Option<u64> {
+    /// The first wholly free stripe from `cursor` on, round the groups, of which it looks through
+    /// `groups_max`. The error is where to go on.
+    fn whole_from(
+        &self,
+        cursor: u64,
+        groups_max: usize,
+        accept: impl Fn(u64) -> bool,
+    ) -> Result<u64, u64> {
         let first = self.layout.group_of_stripe(cursor);
         let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
         let around = self.with_whole.range(..=first).map(|&group| (group, 0));
-        ahead.chain(around).find_map(|(number, from)| {
-            let group = self.groups.get(&number)?;
+        let mut end = cursor;
+        for (number, from) in ahead.chain(around).take(groups_max) {
+            let Some(group) = self.groups.get(&number) else { continue };
             let stripes = self.layout.stripes_of(number);
-            (stripes.start.max(from)..stripes.end).find(|&stripe| {
+            let found = (stripes.start.max(from)..stripes.end).find(|&stripe| {
                 let local = group.local(self.layout.stripe_run(stripe).blocks());
                 accept(stripe) && group.busy.ones_in(local) == 0
-            })
-        })
+            });
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            end = stripes.end;
+        }
+        Err(end)
     }
 
     /// The beginning of a whole stripe, if one may be broken.
