@@ -119,7 +119,7 @@ struct FreshChunk {
 
 /// What the parts of one chunk come to.
 enum ChunkPlan {
-    /// Whole blocks.
+    /// Whole blocks, some of which were left.
     Fresh(Vec<WritePiece>),
     /// Bytes that came with the request, from this byte of the chunk on.
     Usual(usize, ByteRope),
@@ -411,11 +411,8 @@ fn plan_chunks(
             let ends = [piece.range.start, piece.range.end];
             ends.iter().all(|at| (offset + at).is_multiple_of(block))
         };
-        if cut.iter().all(is_whole) {
-            return Some(ChunkPlan::Fresh(cut));
-        }
         if cut.iter().any(WritePiece::is_left) {
-            return None;
+            return cut.iter().all(is_whole).then_some(ChunkPlan::Fresh(cut));
         }
         let from = cut.first().map_or(0, |piece| offset + piece.range.start - start);
         let bytes: Vec<Bytes> = cut.into_iter().flat_map(WritePiece::into_bytes).collect();
@@ -504,6 +501,14 @@ mod tests {
         };
         assert_eq!((first.length(), last.length()), (4 * BLOCK - 1, 4 * BLOCK - 1));
         assert_eq!(left[0].checksums(), [0, 1, 2, 3]);
+        // Whole blocks that came with the request.
+        let plans = plan(&request(0, 2 * BLOCK, &[(2, 2 * B, 6)]), 0..2).unwrap();
+        assert!(matches!(&plans[..], [ChunkPlan::Fresh(_), ChunkPlan::Fresh(_)]));
+        let plans = plan(&request(0, 4 * BLOCK, &[(2, chunk, 4)]), 0..2).unwrap();
+        let [ChunkPlan::Usual(0, first), ChunkPlan::Fresh(_)] = &plans[..] else {
+            panic!("bytes that came may be written where they were");
+        };
+        assert_eq!(first.length(), 4 * BLOCK);
         // Beside a part of a block.
         assert!(plan(&request(1, 4095, &[(2, B - 1, 3)]), 0..1).is_none());
         // Several sources in one chunk, and one for several chunks.
