@@ -6,7 +6,8 @@ use super::{BlockAllocator, GroupBlocks};
 use crate::store::groups::Run;
 
 /// Groups that a request looks through for a place that it wishes for, before it takes another:
-/// partly used ones for a few blocks, ones with whole stripes for those of one process. Bounds the time of an allocation on a fragmented disk.
+/// partly used ones for a few blocks, ones with whole stripes for those of one process. Bounds the
+/// time of an allocation on a fragmented disk.
 pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
 
 /// The search for whole stripes starts over once this many of those behind it are free again, and
