@@ -10,6 +10,7 @@ use client::address::{SCHEME, VolumeAddress};
 use client::fabric::FabricWish;
 use client::volume::ConnectOptions;
 use client::wide::WideMode;
+use runtime::identity::SubtreePath;
 
 /// The options of a command that uses a volume.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -37,6 +38,17 @@ pub struct ConnectionArguments {
 fn wide_mode() -> impl TypedValueParser<Value = WideMode> {
     let names = WideMode::NAMES.map(|(name, _)| name);
     PossibleValuesParser::new(names).map(|name| WideMode::from_name(&name).unwrap_or_default())
+}
+
+/// For the argument parser: the path of a directory in the volume, to which clients are limited.
+pub(crate) fn subtree_path() -> impl TypedValueParser<Value = SubtreePath> {
+    OsStringValueParser::new().try_map(|path| {
+        let path = path.as_encoded_bytes();
+        SubtreePath::new(path.strip_suffix(b"/").unwrap_or(path)).ok_or(
+            "write a path from the root of the volume, as in /projects/wind, without `.` and `..`, \
+             of at most 512 bytes",
+        )
+    })
 }
 
 /// How long to wait; for ever if `None`.

@@ -81,6 +81,7 @@ pub use fileio::regions::{Region, Regions, RegionsError};
 pub use fileio::{hash, protocol};
 pub use lock::{Lock, LockAttempt};
 pub use options::OpenOptions;
+pub use session::root_of;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;
 pub use xattrs::FileXattrs;

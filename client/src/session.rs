@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fileio::protocol::{CallId, FileIo, SetAttributes};
+use fileio::protocol::{CallId, FileIo, Handle, ROOT, SetAttributes};
 use runtime::client_handle::CallNumbers;
 use runtime::{Call, Spawn};
 
@@ -23,6 +23,11 @@ pub(crate) struct ClientSession<S> {
     wide: Arc<WideSession>,
 }
 
+/// The root directory of the volume, or of the subtree to which the client is limited.
+pub fn root_of<S: Spawn>(machine: &S) -> Handle {
+    machine.root().map_or(ROOT, |(ino, generation)| Handle { ino, generation })
+}
+
 impl<S: Spawn> ClientSession<S> {
     pub(crate) fn new(machine: S, who: Credentials, calls: Arc<CallNumbers>) -> Self {
         let leases = Arc::new(Leases::new(calls));
@@ -33,6 +38,11 @@ impl<S: Spawn> ClientSession<S> {
 
     pub(crate) fn machine(&self) -> &S {
         &self.machine
+    }
+
+    /// The directory at which paths begin.
+    pub(crate) fn root(&self) -> Handle {
+        root_of(&self.machine)
     }
 
     /// Sends `call` to the node that owns it, again if need be: a program cannot be expected to

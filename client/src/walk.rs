@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fileio::protocol::{
     Attributes, Error as FileIoError, GetAttributes, Handle, Kind, Lookup, Name, Open, OpenedFile,
-    Parent, ROOT, ReadLink,
+    Parent, ReadLink,
 };
 use runtime::Spawn;
 
@@ -111,7 +111,7 @@ impl<S: Spawn> ClientSession<S> {
         let Some((above, last)) = split_last(path) else { return Ok(None) };
         let name = Name::new(last.to_vec())?;
         if parts_of(above).next().is_none() {
-            return Ok(Some((ROOT, name)));
+            return Ok(Some((self.root(), name)));
         }
         let above = self.find(above, FinalSymlink::Follow).await?;
         match above.kind {
@@ -126,7 +126,7 @@ impl<S: Spawn> ClientSession<S> {
             return Err(Cause::EmptyPath);
         }
         let mut path_walk = PathWalk::new(path);
-        let mut here = ROOT;
+        let mut here = self.root();
         while let Some(part) = path_walk.parts.pop_front() {
             let at_end = path_walk.parts.is_empty();
             let found = match &part[..] {
@@ -165,7 +165,7 @@ impl<S: Spawn> ClientSession<S> {
                     let target = self.ask(ReadLink { file: handle_of(&found) }).await?;
                     path_walk.follow(&target)?;
                     if target.starts_with(b"/") {
-                        here = ROOT;
+                        here = self.root();
                     }
                 }
                 _ => return Err(FileIoError::NotDirectory {}.into()),

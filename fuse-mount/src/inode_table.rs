@@ -13,6 +13,8 @@ use runtime::Table;
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
     tables: Mutex<InodeTables>,
+    /// The directory that the kernel has as the root; that of the volume unless it is set.
+    root: OnceLock<Handle>,
     /// Sends notifications to the kernel.
     notifier: OnceLock<Notifier>,
 }
@@ -54,11 +56,22 @@ impl InodeTable {
 
     /// The file with the number `ino`, if the kernel may know it.
     pub(crate) fn handle(&self, ino: u64) -> Option<Handle> {
-        if ino == ROOT.ino {
-            return Some(ROOT);
+        let root = self.root();
+        if ino == ROOT.ino || ino == root.ino {
+            return Some(root);
         }
         let generation = self.tables().inodes.get(&ino)?.generation;
         Some(Handle { ino, generation })
+    }
+
+    /// The directory that is mounted.
+    pub(crate) fn root(&self) -> Handle {
+        self.root.get().copied().unwrap_or(ROOT)
+    }
+
+    /// Mounts `root`; once per mount.
+    pub(crate) fn set_root(&self, root: Handle) {
+        let _ = self.root.set(root);
     }
 
     /// Counts a reply that names the file.
@@ -171,6 +184,9 @@ mod tests {
         let inodes = InodeTable::default();
         assert_eq!(inodes.handle(ROOT.ino), Some(ROOT));
         assert_eq!(inodes.handle(9), None);
+        let root = Handle { ino: 7, generation: 8 };
+        inodes.set_root(root);
+        assert_eq!([ROOT.ino, 7].map(|ino| inodes.handle(ino)), [Some(root); 2]);
         inodes.add_lookup(&file(9, 4));
         inodes.add_lookup(&file(9, 4));
         inodes.add_lookup(&file(9, 5));

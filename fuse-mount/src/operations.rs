@@ -39,6 +39,7 @@ impl<S: Spawn> MountOperations<S> {
     /// Operations that send requests from `machine`; `unsynced` has the writes of the mount, and
     /// its open files.
     pub(crate) fn new(machine: S, unsynced: Arc<UnsyncedWrites>, inodes: Arc<InodeTable>) -> Self {
+        inodes.set_root(client::root_of(&machine));
         let callers = CallerWatch::default();
         let leases = unsynced.leases().clone();
         Self { volume: VolumeClient { machine, leases, unsynced }, inodes, callers }

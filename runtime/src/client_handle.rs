@@ -140,6 +140,10 @@ impl Spawn for ClientHandle {
         self.ingress.transfers()
     }
 
+    fn root(&self) -> Option<(u64, u64)> {
+        self.ingress.root()
+    }
+
     fn now(&self) -> Option<Duration> {
         self.ingress.now()
     }

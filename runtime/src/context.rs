@@ -61,6 +61,11 @@ pub trait Spawn: Clone + 'static {
     fn transfers(&self) -> Option<Arc<Transfers>> {
         None
     }
+    /// The directory at which this client begins, if it is limited to a subtree: the inode number
+    /// and the generation by which it may name it.
+    fn root(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// The time since an arbitrary start, if it is known here; never goes back.
     fn now(&self) -> Option<Duration> {
         None

@@ -77,6 +77,46 @@ impl Principal {
     }
 }
 
+/// Bytes of the path of a subtree, at most.
+const SUBTREE_BYTES_MAX: usize = 512;
+/// Bytes of a name in it, at most.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The directory to which a client is limited, as an absolute path in the volume: of at least one
+/// name, without `.` and `..`, in one spelling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubtreePath(Vec<u8>);
+
+impl SubtreePath {
+    /// `path`, if it is one.
+    pub fn new(path: &[u8]) -> Option<Self> {
+        let names = path.strip_prefix(b"/")?.split(|&byte| byte == b'/');
+        let is_name = |name: &[u8]| {
+            !matches!(name, b"" | b"." | b"..")
+                && name.len() <= NAME_BYTES_MAX
+                && !name.contains(&0)
+        };
+        let is_one = path.len() <= SUBTREE_BYTES_MAX && names.into_iter().all(is_name);
+        is_one.then(|| Self(path.to_vec()))
+    }
+
+    /// The path.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The names on the way to the directory, from the root.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|&byte| byte == b'/').skip(1)
+    }
+}
+
+impl std::fmt::Display for SubtreePath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.escape_ascii().fmt(f)
+    }
+}
+
 /// The client is not allowed to send this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server does not let this client do that")]
@@ -102,11 +142,13 @@ impl Principal {
         if who.groups.len() > GROUPS_MAX { Err(AccessRefused) } else { Ok(()) }
     }
 
-    /// The number by which the nodes know a client of this principal that has drawn `nonce`.
+    /// The number by which the nodes know a client of this principal that has drawn `nonce` and is
+    /// limited to `subtree`, if it is limited.
     ///
     /// The same at every process, for as long as the client lives. It cannot be chosen: another
-    /// principal that wanted it would have to find a nonce for it, among 2^64.
-    pub fn client_number(&self, nonce: u128) -> u64 {
+    /// principal that wanted it, or the same within other limits, would have to find a nonce for
+    /// it, among 2^64.
+    pub fn client_number(&self, nonce: u128, subtree: Option<&SubtreePath>) -> u64 {
         let mut hash = blake3::Hasher::new_derive_key("mdfs client number");
         match self {
             Self::Anyone => hash.update(b"anyone"),
@@ -114,6 +156,9 @@ impl Principal {
             Self::Host { name, .. } => hash.update(b"host").update(name.as_bytes()),
         };
         hash.update(&[0]).update(&nonce.to_le_bytes());
+        if let Some(SubtreePath(path)) = subtree {
+            hash.update(path);
+        }
         let digest: [u8; 32] = hash.finalize().into();
         u64::from_le_bytes(digest[..8].try_into().expect("a digest is longer"))
     }
@@ -187,9 +232,27 @@ mod tests {
     #[test]
     fn numbers_of_clients_differ_by_principal_and_nonce() {
         let (one, other) = (Principal::User(user(1, 1, &[])), Principal::User(user(2, 1, &[])));
-        assert_eq!(one.client_number(9), Principal::User(user(1, 5, &[6])).client_number(9));
-        assert_ne!(one.client_number(9), other.client_number(9));
-        assert_ne!(one.client_number(9), one.client_number(10));
-        assert_ne!(one.client_number(9), Principal::Anyone.client_number(9));
+        let again = Principal::User(user(1, 5, &[6]));
+        assert_eq!(one.client_number(9, None), again.client_number(9, None));
+        assert_ne!(one.client_number(9, None), other.client_number(9, None));
+        assert_ne!(one.client_number(9, None), one.client_number(10, None));
+        assert_ne!(one.client_number(9, None), Principal::Anyone.client_number(9, None));
+        let limited = |path| one.client_number(9, SubtreePath::new(path).as_ref());
+        assert_ne!(limited(b"/a"), one.client_number(9, None));
+        assert_ne!(limited(b"/a"), limited(b"/b"));
+    }
+
+    #[test]
+    fn a_subtree_is_an_absolute_path_in_one_spelling() {
+        for good in ["/a", "/a/b c", "/..a/...", "/\u{e9}"] {
+            let path = SubtreePath::new(good.as_bytes()).unwrap();
+            let names: Vec<&[u8]> = path.names().collect();
+            assert_eq!(names.join(&b'/'), &good.as_bytes()[1..]);
+        }
+        let (long, many) = (format!("/{}", "a".repeat(256)), "/ab".repeat(171));
+        for bad in ["", "/", "a", "a/b", "/a/", "//a", "/a//b", "/.", "/a/..", "/a\0", &long, &many]
+        {
+            assert_eq!(SubtreePath::new(bad.as_bytes()), None, "{bad:?}");
+        }
     }
 }

@@ -47,6 +47,7 @@ pub mod metrics;
 pub mod net;
 pub mod protocol;
 pub mod remote_nodes;
+pub mod seal;
 pub mod seed;
 pub mod shared_server;
 pub mod sync;

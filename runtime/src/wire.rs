@@ -4,8 +4,11 @@
 //! A message is a *head* (small fields, copied) and a *bulk* (payloads, never copied: the encoder
 //! keeps references to them, the decoder hands out slices of what was received).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
+use crate::seal::HandleSeal;
 use crate::seed::Rng;
 
 /// The longest payload one message may carry, in bytes.
@@ -35,12 +38,26 @@ pub struct Encoder {
     head: Vec<u8>,
     bulk: Vec<Bytes>,
     bulk_length: usize,
+    /// Seals handles, for a client of a subtree.
+    seal: Option<Arc<HandleSeal>>,
 }
 
 impl Encoder {
     /// An empty message.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty message to a client; of one of a subtree the handles are sealed.
+    pub fn to_client(seal: Option<Arc<HandleSeal>>) -> Self {
+        Self { seal, ..Self::default() }
+    }
+
+    /// Appends a handle: an inode number and a generation.
+    pub fn handle(&mut self, ino: u64, generation: u64) {
+        let generation = self.seal.as_ref().map_or(generation, |seal| seal.seal(ino, generation));
+        ino.put(self);
+        generation.put(self);
     }
 
     /// Appends raw bytes to the head.
@@ -88,19 +105,37 @@ pub struct Decoder<'a> {
     bulk: Bytes,
     /// A handle with generation 0 was read.
     has_wildcard: bool,
+    /// Opens sealed handles, of a client of a subtree.
+    seal: Option<&'a HandleSeal>,
+    /// The handles that were opened by it.
+    opened: Vec<(u64, u64)>,
 }
 
 impl<'a> Decoder<'a> {
     /// A reader of `head` whose payloads are slices of `bulk`.
     pub fn new(head: &'a [u8], bulk: Bytes) -> Self {
-        Self { head, bulk, has_wildcard: false }
+        Self { head, bulk, has_wildcard: false, seal: None, opened: Vec::new() }
+    }
+
+    /// The same for a message of a client; of one of a subtree the handles are opened.
+    pub fn of_client(head: &'a [u8], bulk: Bytes, seal: Option<&'a HandleSeal>) -> Self {
+        Self { seal, ..Self::new(head, bulk) }
     }
 
     /// The next handle: an inode number and a generation.
     pub fn handle(&mut self) -> Result<(u64, u64), Malformed> {
-        let (ino, generation) = (u64::take(self)?, u64::take(self)?);
+        let (ino, mut generation) = (u64::take(self)?, u64::take(self)?);
+        if let Some(seal) = self.seal {
+            generation = seal.open(ino, generation);
+            self.opened.push((ino, generation));
+        }
         self.has_wildcard |= generation == 0;
         Ok((ino, generation))
+    }
+
+    /// Takes the handles so far that were opened by a seal: to be checked before they are used.
+    pub fn take_opened(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.opened)
     }
 
     /// Was there a handle with generation 0? It means any file of its number, which servers may ask
@@ -348,7 +383,7 @@ fn put_length(length: usize, out: &mut Encoder) {
 /// ```
 ///
 /// With `handle` before `pub` the record begins with the fields `ino` and `generation`, which are a
-/// handle.
+/// handle: clients of a subtree get it sealed (ADR 88).
 #[macro_export]
 macro_rules! record {
     (
@@ -369,8 +404,7 @@ macro_rules! record {
 
         impl $crate::wire::Wire for $name {
             fn put(&self, out: &mut $crate::wire::Encoder) {
-                $crate::wire::Wire::put(&self.ino, out);
-                $crate::wire::Wire::put(&self.generation, out);
+                out.handle(self.ino, self.generation);
                 $($crate::wire::Wire::put(&self.$field, out);)*
             }
             fn take(

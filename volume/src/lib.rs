@@ -14,6 +14,7 @@ mod hand_over;
 pub mod node;
 mod options;
 mod running_volume;
+mod subtrees;
 mod superblocks;
 #[cfg(feature = "cluster")]
 mod token_keys;
@@ -27,6 +28,7 @@ pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
 pub use self::options::{CACHE_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
 pub use self::running_volume::RunningVolume;
+pub use self::subtrees::VolumeSubtrees;
 #[cfg(feature = "cluster")]
 pub use self::token_keys::refresh_token_keys;
 pub use self::volume::{format, open};

@@ -11,6 +11,8 @@ use runtime::embedded::Embedded;
 use runtime::net::Address;
 use runtime::protocol::Undelivered;
 use runtime::{ClientHandle, Context, Epoch, NodeId};
+#[cfg(feature = "cluster")]
+use transport::Subtrees;
 use transport::{ClientBudget, ClientPort};
 
 use crate::boot;
@@ -92,7 +94,9 @@ impl RunningVolume {
             let address = listener.address();
             let authentication = crate::token_keys::authentication(&context);
             let local = ClientPort::local(volume, name, process, 0);
-            let port = ClientPort { authentication, guard, budget, ..local };
+            let subtrees: Option<Box<dyn Subtrees<FileIo>>> =
+                Some(Box::new(crate::VolumeSubtrees::of_this_host()));
+            let port = ClientPort { authentication, guard, budget, subtrees, ..local };
             context.task(transport::serve::<FileIo>(context.clone(), listener, port));
             Ok::<_, std::io::Error>(address)
         });

@@ -3,7 +3,7 @@
 //! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O reserves for
 //! that. A cookie stays valid while entries come and go, so an open directory has no state.
 
-use client::protocol::{Attributes, DirectoryEntry, Error, Kind, Parent, ROOT, ReadDirectory};
+use client::protocol::{Attributes, DirectoryEntry, Error, Kind, Parent, ReadDirectory};
 use runtime::Spawn;
 
 use super::MountOperations;
@@ -101,7 +101,7 @@ impl<S: Spawn> MountOperations<S> {
         if after < DOT && !add(&dot(&file, b".", DOT)) {
             return Ok(false);
         }
-        let parent = if directory == ROOT {
+        let parent = if directory == self.inodes.root() {
             file
         } else {
             let who = (*open.opener).clone();
@@ -137,7 +137,7 @@ fn resume_cookies(entries: &[DirectoryEntry], before: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use client::protocol::Name;
+    use client::protocol::{Name, ROOT};
 
     use super::*;
 

@@ -21,6 +21,9 @@ pub struct KeyFamily(pub &'static str);
 /// The keys that sign the tokens of users (ADR 77).
 pub const TOKEN_KEYS: KeyFamily = KeyFamily("trusted.mdfs.token-key.");
 
+/// The keys that seal the handles of clients of a subtree (ADR 88).
+pub const SUBTREE_KEYS: KeyFamily = KeyFamily("trusted.mdfs.subtree-key.");
+
 /// One key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RootKey {

@@ -48,7 +48,8 @@ pub(super) mod kind {
     pub(in super::super) const GRANT: u8 = 8;
     /// A client introduces itself: the head is a [`ClientHello`](super::ClientHello).
     pub(in super::super) const CLIENT_HELLO: u8 = 9;
-    /// Lets it in: the head is a [`Welcome`](super::Welcome).
+    /// Lets it in: the head is a [`Welcome`](super::Welcome), for a client that is limited to a
+    /// subtree a [`SubtreeWelcome`](super::SubtreeWelcome).
     pub(in super::super) const WELCOME: u8 = 10;
     /// The client is not let in: the head is a [`ClientRefusal`](super::ClientRefusal).
     pub(in super::super) const REFUSAL: u8 = 11;
@@ -196,6 +197,18 @@ runtime::record! {
         port: u32,
         /// Which process answers for which node.
         map: ClientMap,
+    }
+}
+
+runtime::record! {
+    /// What a client is told that is limited to a subtree.
+    pub struct SubtreeWelcome {
+        /// As for any client.
+        welcome: Welcome,
+        /// The inode of the directory at which it begins.
+        ino: u64,
+        /// Its generation, sealed.
+        generation: u64,
     }
 }
 

@@ -48,7 +48,9 @@ pub use frame::{
     FabricOffer, FrameHeader, PeerHello, ServerHello,
 };
 pub use guard::{Guard, PeerIdentity, Refusal, Security};
-pub use ingress::{Authentication, ClientBudget, ClientPort, serve};
+pub use ingress::{
+    Authentication, ClientBudget, ClientPort, Subtree, SubtreeRefused, Subtrees, serve,
+};
 pub use links::Router;
 pub use peer_watch::{PeerLoss, WATCH_LINK, watch_peer};
 pub use remote::{

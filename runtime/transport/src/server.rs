@@ -61,15 +61,18 @@ pub async fn serve_processes<P: Protocol>(
     context: Context,
     mut listener: Box<dyn Listener>,
     me: Arc<LocalProcess>,
-    port: Option<ClientPort>,
+    port: Option<ClientPort<P>>,
 ) {
     let gate = Rc::new(AcceptGate {
         ingress: port.map(|port| ClientIngress::new(&context, port)),
-        ..AcceptGate::default()
+        pending: PendingConnections::default(),
+        links: Cell::default(),
+        connections: Cell::default(),
+        open: RefCell::default(),
     });
     loop {
         match listener.accept().await {
-            Ok(stream) => gate.clone().come::<P>(&context, stream, &me),
+            Ok(stream) => gate.clone().come(&context, stream, &me),
             Err(error) => {
                 me.guard.refuse("this host", Refusal::TooManyConnections, &error);
                 context.sleep(ACCEPT_PAUSE).await;
@@ -82,8 +85,7 @@ pub async fn serve_processes<P: Protocol>(
 type LinkKey = (u32, u64, u64);
 
 /// Those who have come and not introduced themselves, and the number of those who have.
-#[derive(Default)]
-struct AcceptGate {
+struct AcceptGate<P> {
     pending: PendingConnections,
     links: Cell<usize>,
     /// Connections of processes so far.
@@ -91,17 +93,12 @@ struct AcceptGate {
     /// The latest connection of each link: which, and its end.
     open: RefCell<BTreeMap<LinkKey, (u64, AbortHandle)>>,
     /// Lets clients in, if they may come.
-    ingress: Option<Rc<ClientIngress>>,
+    ingress: Option<Rc<ClientIngress<P>>>,
 }
 
-impl AcceptGate {
+impl<P: Protocol> AcceptGate<P> {
     /// Deals with one connection, in a task of its own.
-    fn come<P: Protocol>(
-        self: Rc<Self>,
-        context: &Context,
-        stream: ByteStream,
-        me: &Arc<LocalProcess>,
-    ) {
+    fn come(self: Rc<Self>, context: &Context, stream: ByteStream, me: &Arc<LocalProcess>) {
         let (served, me, gate) = (context.clone(), me.clone(), self);
         context.task(async move {
             let peer = stream.peer.clone();
@@ -112,7 +109,7 @@ impl AcceptGate {
                 Ok(IntroducedPeer::Client(frames, writer, hello, proven)) => {
                     if let Some(ingress) = &gate.ingress {
                         let link = (frames, writer);
-                        ingress.converse::<P>(&served, link, hello, (proven, peer)).await;
+                        ingress.converse(&served, link, hello, (proven, peer)).await;
                     }
                     return;
                 }
@@ -148,7 +145,7 @@ struct LatestConnection {
     registration: AbortRegistration,
 }
 
-impl AcceptGate {
+impl<P> AcceptGate<P> {
     /// A connection of `link` has come. What an older one of it has brought and was not begun is
     /// dropped: its asker was told that it is lost, may ask again by this one, and must not have
     /// done last what it asked first.

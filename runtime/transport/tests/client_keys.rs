@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use futures::future::join;
-use runtime::identity::Credentials;
+use runtime::identity::{Credentials, SubtreePath};
 use runtime::net::ByteStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -140,6 +140,7 @@ fn a_host_shows_its_limits_and_a_process_its_number() {
         uids: id_range("1000-1999").unwrap(),
         gids: id_range("5").unwrap(),
         squash_root: false,
+        subtree: SubtreePath::new("/a b/\u{e9}".as_bytes()),
         ..HostCertificate::new("n1.example.org")
     };
     for host in [HostCertificate::new("n2"), limited] {

@@ -66,7 +66,7 @@ impl Server<Sum> for Adder {
     }
 }
 
-fn port() -> ClientPort {
+fn port() -> ClientPort<Sum> {
     ClientPort::local(VolumeId(1), "sums".into(), 0, 0)
 }
 

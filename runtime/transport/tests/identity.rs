@@ -19,7 +19,7 @@ use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::LocalBoxFuture;
 use runtime::embedded::{Config, DiskAccess, Embedded};
-use runtime::identity::Credentials;
+use runtime::identity::{Credentials, SubtreePath};
 use runtime::net::Address;
 use runtime::{Caller, ClientHandle, Epoch, NodeId, Server, Undelivered, VolumeId};
 use table::{FileHandle, Forbidden, Identity, Move, Own, Request, WhoAmI};
@@ -330,6 +330,22 @@ fn a_client_uses_no_number_of_another_one() {
     assert_eq!(own(&alice, number_of(&alice)), Ok(()));
     assert_eq!(own(&mallory, number_of(&alice)), Err(Undelivered::Refused));
     assert_eq!(own(&mallory, number_of(&mallory)), Ok(()));
+}
+
+#[test]
+fn limited_clients_come_in_only_where_limits_are_known() {
+    let site = Site::new();
+    let subtree = SubtreePath::new(b"/in");
+    assert!(subtree.is_some());
+    let (who, hour) = (Credentials::root(), Duration::from_hours(1));
+    let token = signing_key(1).token_within(subtree.as_ref(), &who, now(), hour, 0);
+    let text = token::to_text(&token) + &site.keys.authority_certificate().unwrap();
+    let file = site.file("limited", &text);
+    let token = ClientSecurity::Tls(Arc::new(ClientKeys::from_token_file(&file).unwrap()));
+    let host = site.host(&HostCertificate { subtree, ..HostCertificate::new("n1") });
+    for security in [token, host] {
+        is_refused(site.connect(security, 1), &["limited to a directory"]);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod fabric;
 mod programs;
 mod restarts;
 mod rounds;
+mod subtree;
 mod unsynced;
 mod users;
 mod waiting;

@@ -667,7 +667,7 @@ fn client_port(
     context: &Context,
     me: &LocalProcess,
     (name, router, budget): (String, Arc<Router>, Arc<ClientBudget>),
-) -> ClientPort {
+) -> ClientPort<FileIo> {
     ClientPort {
         volume: me.volume,
         name,
@@ -676,5 +676,6 @@ fn client_port(
         authentication: crate::token_keys::authentication(context),
         guard: me.guard.clone(),
         budget,
+        subtrees: Some(Box::new(crate::VolumeSubtrees::of_this_host())),
     }
 }

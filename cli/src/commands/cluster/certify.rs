@@ -3,11 +3,13 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use runtime::identity::SubtreePath;
 use transport::tls::{
     ALL_IDS, CERTIFICATE_DAYS, HostCertificate, KeyFolder, id_range, write_secret,
 };
 
 use super::file::MachineFile;
+use crate::connection::subtree_path;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 
@@ -25,6 +27,7 @@ use crate::session::CommandSession;
   mdfs cluster certify cluster.toml              for processes that were added to the file
   mdfs cluster certify cluster.toml 2 --renew    then copy process-2.pem to its host and restart it
   mdfs cluster certify cluster.toml --client node7 --uids 1000-1999 --gids 100
+  mdfs cluster certify cluster.toml --client node8 --subtree /projects/wind
   mdfs cluster certify scratch --client node7    for a volume of `mdfs serve --listen`")]
 pub(super) struct Certify {
     /// The machine file; with --client also the directory of a volume that one process serves.
@@ -48,6 +51,9 @@ pub(super) struct Certify {
     /// Root of the host is root of the volume; else it is the overflow user.
     #[arg(long, requires = "client")]
     no_root_squash: bool,
+    /// The directory that the host sees as the root; nothing outside of it can be reached.
+    #[arg(long, value_name = "PATH", requires = "client", value_parser = subtree_path())]
+    subtree: Option<SubtreePath>,
     /// How long the certificates hold.
     #[arg(long, value_name = "DAYS", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
@@ -91,6 +97,7 @@ impl Certify {
             uids: self.uids.clone().unwrap_or(ALL_IDS),
             gids: self.gids.clone().unwrap_or(ALL_IDS),
             squash_root: !self.no_root_squash,
+            subtree: self.subtree.clone(),
         };
         if self.no_root_squash && !host.uids.contains(&0) {
             return Err(CommandFailure::Usage(
@@ -101,7 +108,10 @@ impl Certify {
         let path = format!("client-{name}.pem");
         let written = write_secret(Path::new(&path), &text);
         written.map_err(|error| CommandFailure::Wrong(error.to_string()))?;
-        session.print(format!("{path}: for host {name} only, valid for {} days\n", self.days))
+        let limit = self.subtree.as_ref().map(|path| format!(", below {path} only"));
+        let limit = limit.unwrap_or_default();
+        session
+            .print(format!("{path}: for host {name} only, valid for {} days{limit}\n", self.days))
     }
 }
 

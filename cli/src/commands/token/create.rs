@@ -6,12 +6,13 @@ use std::time::Duration;
 use client::VolumeAddress;
 use client::root_keys::{RootKeys, TOKEN_KEYS};
 use futures::executor::block_on;
+use runtime::identity::SubtreePath;
 use transport::identity::token::{self, SigningKey, VALIDITY_MAX};
 use transport::tls::{KeyFolder, write_secret};
 
 use super::new_key;
 use super::users::holder;
-use crate::connection::{ConnectionArguments, volume_address};
+use crate::connection::{ConnectionArguments, subtree_path, volume_address};
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::signals::secret;
@@ -26,6 +27,7 @@ use crate::time::{date_of, since_1970};
 #[command(after_help = "Examples:
   mdfs token create scratch --user alice --out alice.token
   mdfs token create scratch --user 1001 --groups 100,27 --expires 7d --out alice.token
+  mdfs token create scratch --user alice --subtree /projects/wind --out alice.token
   mdfs token create /srv/mdfs/1 --keys keys --user alice        for a volume of a cluster")]
 pub(super) struct CreateToken {
     #[command(flatten)]
@@ -43,6 +45,9 @@ pub(super) struct CreateToken {
     /// How long the token is valid, as in 30m, 12h or 7d.
     #[arg(long, value_name = "TIME", default_value = "12h", value_parser = validity)]
     expires: Duration,
+    /// The directory that its holder sees as the root; nothing outside of it can be reached.
+    #[arg(long, value_name = "PATH", value_parser = subtree_path())]
+    subtree: Option<SubtreePath>,
     /// Where to write it; to standard output if this is not given.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -74,11 +79,14 @@ impl CreateToken {
         })?;
         let nonce = u64::from_le_bytes(*nonce.first_chunk().expect("a secret is longer"));
         let now = since_1970();
-        let text = token::to_text(&newest.token(&who, now, self.expires, nonce)) + &authority;
+        let subtree = self.subtree.as_ref();
+        let token = newest.token_within(subtree, &who, now, self.expires, nonce);
+        let text = token::to_text(&token) + &authority;
         let Some(path) = &self.out else { return session.print(text) };
         write_secret(path, &text).map_err(|error| failed(error.to_string()))?;
+        let limit = subtree.map_or_else(String::new, |path| format!(", below {path} only"));
         session.print(format!(
-            "{}: user {} until {} UTC\n",
+            "{}: user {} until {} UTC{limit}\n",
             path.display(),
             who.uid,
             date_of(now + self.expires)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
-use runtime::identity::{Credentials, GROUPS_MAX, Principal};
+use runtime::identity::{Credentials, GROUPS_MAX, Principal, SubtreePath};
 use runtime::wire::{from_bytes, to_bytes};
 
 /// Bytes of a public key, and of the seed of a private one.
@@ -45,8 +45,7 @@ runtime::record! {
         not_before: u64,
         /// Not valid from this time on, in seconds since 1970.
         expires: u64,
-        /// The directory to which it is limited; empty if it is not. Reserved: servers of this
-        /// version refuse a token with a limit, which they cannot enforce.
+        /// The directory to which it is limited, a [`SubtreePath`]; empty if it is not.
         subtree: Vec<u8>,
         /// Distinguishes tokens that are otherwise equal.
         nonce: u64,
@@ -76,8 +75,10 @@ pub enum TokenRefused {
     /// Its time is over.
     #[error("it is no longer valid; make another one with `mdfs token create`")]
     Expired,
-    /// It is limited to a directory.
-    #[error("it is limited to a directory, which the server does not know; upgrade the server")]
+    /// Its limit is no path of a directory.
+    #[error(
+        "it is limited to a directory that has no proper path; make one with `mdfs token create`"
+    )]
     Subtree,
     /// Its key may have been made since the server has read the keys.
     #[error("the server does not know its key yet; try again")]
@@ -163,13 +164,25 @@ impl SigningKey {
         validity: Duration,
         nonce: u64,
     ) -> Vec<u8> {
+        self.token_within(None, holder, now, validity, nonce)
+    }
+
+    /// The same, limited to a directory if `subtree` is given.
+    pub fn token_within(
+        &self,
+        subtree: Option<&SubtreePath>,
+        holder: &Credentials,
+        now: Duration,
+        validity: Duration,
+        nonce: u64,
+    ) -> Vec<u8> {
         self.sign(&TokenClaims {
             key: self.number,
             issuer: self.public().issuer(),
             who: holder.clone(),
             not_before: now.saturating_sub(BACKDATED).as_secs(),
             expires: (now + validity.min(VALIDITY_MAX)).as_secs(),
-            subtree: Vec::new(),
+            subtree: subtree.map_or_else(Vec::new, |path| path.as_bytes().to_vec()),
             nonce,
         })
     }
@@ -224,15 +237,21 @@ impl TokenClaims {
         }
         let public = UnparsedPublicKey::new(&ED25519, key.public);
         public.verify(&signed(body), signature).map_err(|_| TokenRefused::Forged)?;
-        if !claims.subtree.is_empty() {
-            return Err(TokenRefused::Subtree);
-        }
+        claims.subtree()?;
         claims.holds_at(unix).map(|()| claims)
     }
 
     /// Who its holder is.
     pub fn principal(&self) -> Principal {
         Principal::User(self.who.clone())
+    }
+
+    /// The directory to which it is limited.
+    pub fn subtree(&self) -> Result<Option<SubtreePath>, TokenRefused> {
+        if self.subtree.is_empty() {
+            return Ok(None);
+        }
+        SubtreePath::new(&self.subtree).map(Some).ok_or(TokenRefused::Subtree)
     }
 
     /// Is it valid at this time (since 1970)?
@@ -318,6 +337,17 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_limited_token_is_read() {
+        let path = SubtreePath::new(format!("/{}/{}", "a".repeat(255), "b".repeat(255)).as_bytes());
+        let groups = (0..GROUPS_MAX as u32).collect();
+        let holder = Credentials { groups, ..holder() };
+        let token = key(1).token_within(path.as_ref(), &holder, NOW, HOUR, 5);
+        let claims = verify(&from_text(&to_text(&token)).unwrap(), NOW).unwrap();
+        assert!(path.is_some());
+        assert_eq!((claims.subtree(), claims.who), (Ok(path), holder));
+    }
+
+    #[test]
     fn foreign_and_retired_tokens_are_refused() {
         let retired = key(0).token(&holder(), NOW, HOUR, 5);
         assert_eq!(verify(&retired, NOW), Err(TokenRefused::RetiredKey));
@@ -329,7 +359,7 @@ mod tests {
         let named = TokenClaims::read(&key(1).token(&holder(), NOW, HOUR, 5)).unwrap();
         assert_eq!(verify(&other.sign(&named), NOW), Err(TokenRefused::Forged));
         let limited = TokenClaims {
-            subtree: b"/home".to_vec(),
+            subtree: b"home".to_vec(),
             ..verify(&key(1).token(&holder(), NOW, HOUR, 5), NOW).unwrap()
         };
         assert_eq!(verify(&key(1).sign(&limited), NOW), Err(TokenRefused::Subtree));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use runtime::context::Context;
-use runtime::identity::Principal;
+use runtime::identity::{Principal, SubtreePath};
 
 use crate::frame::{ClientHello, ClientRefusal};
 use crate::guard::PeerIdentity;
@@ -27,6 +27,8 @@ pub struct Authentication {
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) principal: Principal,
+    /// The directory to which it is limited.
+    pub(super) subtree: Option<SubtreePath>,
     /// What its token says, if it has shown one.
     #[cfg(feature = "tls")]
     claims: Option<TokenClaims>,
@@ -36,6 +38,7 @@ impl Admission {
     fn of(principal: Principal) -> Self {
         Self {
             principal,
+            subtree: None,
             #[cfg(feature = "tls")]
             claims: None,
         }
@@ -47,7 +50,7 @@ impl Admission {
     pub(super) fn account(&self) -> Option<u64> {
         match &self.principal {
             Principal::Anyone => None,
-            limited => Some(limited.client_number(0)),
+            limited => Some(limited.client_number(0, None)),
         }
     }
 }
@@ -79,10 +82,14 @@ impl Authentication {
                     is_final: !why.is_transient(),
                     why: why.to_string(),
                 })?;
-                Ok(Admission { principal: claims.principal(), claims: Some(claims) })
+                let subtree = claims.subtree().map_err(|why| refused(&why))?;
+                Ok(Admission { principal: claims.principal(), subtree, claims: Some(claims) })
             }
             #[cfg(feature = "tls")]
-            PeerIdentity::Host(host) => Ok(Admission::of(host.clone().principal())),
+            PeerIdentity::Host(host) => {
+                let subtree = host.subtree.clone();
+                Ok(Admission { subtree, ..Admission::of(host.clone().principal()) })
+            }
             #[cfg(feature = "tls")]
             PeerIdentity::Anonymous => Err(refused(
                 "a client of another host must show a token (`mdfs token create`) or the \

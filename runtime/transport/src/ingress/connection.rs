@@ -14,15 +14,18 @@ use runtime::host::undelivered_bytes;
 use runtime::identity::ClientIdentity;
 use runtime::ids::NodeId;
 use runtime::protocol::{Protocol, RequestInfo, Retry, Undelivered};
+use runtime::seal::HandleSeal;
 use runtime::sync::Event;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 use super::authentication::Admission;
 use super::budget::{Account, BudgetShare, ClientBudget};
 use super::session::{Arrival, LinkEnd, SessionState};
-use super::{Admitted, ClientIngress};
+use super::{Admitted, ClientIngress, Subtree};
 use crate::fast_path::FrameOrigin;
-use crate::frame::{FrameHeader, FrameReader, LinkFrame, frame_of, frame_with, kind};
+use crate::frame::{
+    FrameHeader, FrameReader, LinkFrame, SubtreeWelcome, Welcome, frame_of, frame_with, kind,
+};
 use crate::replies::ReplyQueue;
 use crate::time_limit::within;
 
@@ -142,11 +145,12 @@ impl LinkRoom<'_> {
 }
 
 /// The requests of one link, by whichever way they come.
-struct LinkRequests<'a> {
-    ingress: &'a ClientIngress,
+struct LinkRequests<'a, P> {
+    ingress: &'a ClientIngress<P>,
     context: &'a Context,
     identity: ClientIdentity,
     admission: Admission,
+    subtree: Option<Rc<dyn Subtree<P>>>,
     session: Rc<SessionState>,
     link: u64,
     outstanding: Rc<Outstanding>,
@@ -157,13 +161,14 @@ struct LinkRequests<'a> {
 
 /// Answers the requests of one link until it ends.
 pub(super) async fn answer<P: Protocol>(
-    ingress: &ClientIngress,
+    ingress: &ClientIngress<P>,
     context: &Context,
-    client: Admitted,
+    client: Admitted<P>,
 ) -> Result<(), LinkEnd> {
-    let Admitted { admission, number, session, link, frames, writer, welcome } = client;
+    let Admitted { admission, subtree, number, session, link, frames, writer, welcome } = client;
     let replies = Rc::new(ReplyQueue::default());
-    replies.push(frame_of(kind::WELCOME, &welcome));
+    let has_routes = !welcome.map.processes.is_empty();
+    replies.push(welcome_frame(welcome, subtree.as_deref()));
     session.attach(link, replies.clone());
     context.task(replies.clone().send(context.clone(), writer));
     let requests = LinkRequests {
@@ -171,13 +176,14 @@ pub(super) async fn answer<P: Protocol>(
         context,
         identity: ClientIdentity { principal: admission.principal.clone(), number },
         admission,
+        subtree,
         session,
         link,
         outstanding: Rc::default(),
         replies,
-        has_routes: !welcome.map.processes.is_empty(),
+        has_routes,
     };
-    let (by_link, by_fast) = (requests.take_all::<P>(frames), requests.take_fast::<P>());
+    let (by_link, by_fast) = (requests.take_all(frames), requests.take_fast());
     let outcome = match select(pin!(by_link), pin!(by_fast)).await {
         Either::Left((outcome, _)) | Either::Right((outcome, _)) => outcome,
     };
@@ -185,7 +191,7 @@ pub(super) async fn answer<P: Protocol>(
     outcome
 }
 
-impl LinkRequests<'_> {
+impl<P: Protocol> LinkRequests<'_, P> {
     fn room(&self) -> LinkRoom<'_> {
         LinkRoom {
             context: self.context,
@@ -211,14 +217,14 @@ impl LinkRequests<'_> {
     }
 
     /// Takes what comes by the link itself, until it ends.
-    async fn take_all<P: Protocol>(&self, mut frames: FrameReader) -> Result<(), LinkEnd> {
+    async fn take_all(&self, mut frames: FrameReader) -> Result<(), LinkEnd> {
         let room = self.room();
         loop {
             let (next, share) = room.next_frame(&mut frames).await;
             self.check()?;
             let Some(frame) = next? else { return Ok(()) };
             match frame.header.kind {
-                kind::REQUEST => self.take::<P>(frame, share, None).await?,
+                kind::REQUEST => self.take(frame, share, None).await?,
                 kind::PING => {
                     self.session.acknowledge(frame.header.epoch);
                     self.replies.push(pong(self.ingress, self.context, &frame.head));
@@ -234,12 +240,12 @@ impl LinkRequests<'_> {
     }
 
     /// Takes what comes by the faster way, for as long as the link lasts.
-    async fn take_fast<P: Protocol>(&self) -> Result<(), LinkEnd> {
+    async fn take_fast(&self) -> Result<(), LinkEnd> {
         loop {
             let (frame, origin) = self.replies.fast.next().await;
             self.check()?;
             if frame.header.kind == kind::REQUEST {
-                self.take::<P>(frame, None, Some(origin)).await?;
+                self.take(frame, None, Some(origin)).await?;
             }
         }
     }
@@ -256,7 +262,7 @@ impl LinkRequests<'_> {
 
     /// Takes a request; `share` is what it counts already, and `origin` the faster way by which it
     /// has come.
-    async fn take<P: Protocol>(
+    async fn take(
         &self,
         frame: LinkFrame,
         mut share: Option<BudgetShare>,
@@ -272,13 +278,14 @@ impl LinkRequests<'_> {
         let number = frame.header.call_id;
         let header = frame.header.of_reply();
         let to = NodeId(frame.header.to);
-        let request = decode::<P>(&frame).and_then(|mut request| {
-            request.admit(&self.identity)?;
+        let seal = self.subtree.as_ref().map(|subtree| &**subtree.seal());
+        let decoded = decode::<P>(&frame, seal).and_then(|mut decoded| {
+            decoded.request.admit(&self.identity)?;
             // A client with an old map is not sent on: it could not tell what was lost behind.
             let is_elsewhere = self.has_routes && !context.is_here(to);
-            if is_elsewhere { Err(Undelivered::Unreachable) } else { Ok(request) }
+            if is_elsewhere { Err(Undelivered::Unreachable) } else { Ok(decoded) }
         });
-        let bytes = request.as_ref().map_or(0, |request| bytes_of(request, &frame));
+        let bytes = decoded.as_ref().map_or(0, |decoded| bytes_of(&decoded.request, &frame));
         let room = self.room();
         // Before the call is known: a copy of it may come by the next link meanwhile.
         match &mut share {
@@ -301,8 +308,8 @@ impl LinkRequests<'_> {
                 return Ok(());
             }
         }
-        let request = match request {
-            Ok(request) => request,
+        let DecodedRequest { request, handles } = match decoded {
+            Ok(decoded) => decoded,
             Err(why) => {
                 session.answer(number, (header, undelivered_bytes(why)), false, share);
                 return Ok(());
@@ -310,10 +317,14 @@ impl LinkRequests<'_> {
         };
         self.outstanding.add(bytes);
         let keep = request.retry() != Retry::Idempotent;
-        let (running, session, outstanding) =
-            (context.request::<P>(to, request), session.clone(), self.outstanding.clone());
+        let seal = self.subtree.as_ref().map(|subtree| subtree.seal().clone());
+        let running = match &self.subtree {
+            None => Either::Left(context.request::<P>(to, request)),
+            Some(subtree) => Either::Right(subtree.clone().answer(context, handles, to, request)),
+        };
+        let (session, outstanding) = (session.clone(), self.outstanding.clone());
         context.task(async move {
-            let mut out = Encoder::new();
+            let mut out = Encoder::to_client(seal);
             running.await.put(&mut out);
             session.answer(number, (header, out), keep, share);
             outstanding.end(bytes);
@@ -322,7 +333,25 @@ impl LinkRequests<'_> {
     }
 }
 
-pub(super) fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undelivered> {
+/// Lets the client in; one of a subtree hears where it begins.
+fn welcome_frame<P: Protocol>(welcome: Welcome, subtree: Option<&dyn Subtree<P>>) -> Vec<Bytes> {
+    let Some(subtree) = subtree else { return frame_of(kind::WELCOME, &welcome) };
+    let (ino, generation) = subtree.root();
+    let generation = subtree.seal().seal(ino, generation);
+    frame_of(kind::WELCOME, &SubtreeWelcome { welcome, ino, generation })
+}
+
+/// A request of a client, and the handles in it that a seal has opened.
+pub(super) struct DecodedRequest<R> {
+    pub(super) request: R,
+    handles: Vec<(u64, u64)>,
+}
+
+/// Reads a request; `seal` opens the handles in it, if there is one.
+pub(super) fn decode<P: Protocol>(
+    frame: &LinkFrame,
+    seal: Option<&HandleSeal>,
+) -> Result<DecodedRequest<P::Request>, Undelivered> {
     let header = &frame.header;
     if header.protocol != P::ID {
         return Err(Undelivered::Refused);
@@ -330,13 +359,13 @@ pub(super) fn decode<P: Protocol>(frame: &LinkFrame) -> Result<P::Request, Undel
     if header.protocol_version != P::VERSION {
         return Err(Undelivered::ProtocolMismatch);
     }
-    let mut input = Decoder::new(&frame.head, frame.bulk.clone());
+    let mut input = Decoder::of_client(&frame.head, frame.bulk.clone(), seal);
     let request = P::Request::take(&mut input);
-    let has_wildcard = input.has_wildcard();
+    let (has_wildcard, handles) = (input.has_wildcard(), input.take_opened());
     match (request, input.finish()) {
         // It would save the client from having to know the file.
         (Ok(_), Ok(())) if has_wildcard => Err(Undelivered::Refused),
-        (Ok(request), Ok(())) => Ok(request),
+        (Ok(request), Ok(())) => Ok(DecodedRequest { request, handles }),
         _ => Err(Undelivered::ProtocolMismatch),
     }
 }
@@ -351,7 +380,7 @@ fn capped(bytes: u64) -> usize {
 }
 
 /// The answer to a PING: with the map, if that of the client is older.
-fn pong(ingress: &ClientIngress, context: &Context, head: &[u8]) -> Vec<Bytes> {
+fn pong<P>(ingress: &ClientIngress<P>, context: &Context, head: &[u8]) -> Vec<Bytes> {
     let known = from_bytes::<u64>(head).unwrap_or(u64::MAX);
     if known >= context.epoch().0 {
         return frame_of(kind::PONG, &());

@@ -7,7 +7,7 @@ use futures::future::{LocalBoxFuture, ready};
 use runtime::context::Context;
 use runtime::delivery::{Deliver, Delivery, Reply, Request};
 use runtime::host::Server;
-use runtime::protocol::{Caller, Undelivered};
+use runtime::protocol::{Caller, Protocol, Undelivered};
 use runtime::wire::{Encoder, Wire as _};
 
 use super::ClientIngress;
@@ -17,14 +17,14 @@ use crate::frame::{DeliveredBytes, FrameHeader, kind};
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// Makes the ingress answer [`Deliver`] and `TakeDeposit` at the node of `context`.
-pub(super) fn serve(context: &Context, ingress: &Rc<ClientIngress>) {
+pub(super) fn serve<P: Protocol>(context: &Context, ingress: &Rc<ClientIngress<P>>) {
     context.serve::<Delivery>(Rc::new(DeliveryServer(Rc::downgrade(ingress))));
 }
 
 /// It ends with the ingress.
-struct DeliveryServer(Weak<ClientIngress>);
+struct DeliveryServer<P>(Weak<ClientIngress<P>>);
 
-impl Server<Delivery> for DeliveryServer {
+impl<P: Protocol> Server<Delivery> for DeliveryServer<P> {
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         let reply = match (self.0.upgrade(), request) {
             (Some(ingress), Request::Deliver(request)) if !caller.is_client() => {
@@ -39,7 +39,7 @@ impl Server<Delivery> for DeliveryServer {
     }
 }
 
-impl ClientIngress {
+impl<P: Protocol> ClientIngress<P> {
     /// Sends bytes to a client; false if it has no link with room for them.
     fn deliver(&self, request: Deliver) -> bool {
         let Deliver { destination, parts } = request;

@@ -3,7 +3,7 @@
 use runtime::delivery::{Delivery, PlacedBytes, Reply, Request, TakeDeposit};
 use runtime::host::undelivered_bytes;
 use runtime::identity::ClientIdentity;
-use runtime::protocol::{RequestInfo as _, Undelivered};
+use runtime::protocol::{Protocol, RequestInfo as _, Undelivered};
 use runtime::wire::{Encoder, Wire as _};
 
 use super::ClientIngress;
@@ -15,7 +15,7 @@ use crate::frame::LinkFrame;
 /// What a part takes besides its bytes, about.
 const PART_BYTES: usize = 128;
 
-impl ClientIngress {
+impl<P: Protocol> ClientIngress<P> {
     /// A request of the table of deliveries has come from a client: it may be a [`Deposit`] only.
     /// It never waits: what finds no room is refused, and goes with the request itself. What is
     /// kept is counted by itself, and not with the requests of the link.
@@ -31,9 +31,10 @@ impl ClientIngress {
             // Those that were done are not kept.
             Arrival::Duplicate | Arrival::Done(..) => return Ok(()),
         }
-        let request = decode::<Delivery>(frame).and_then(|mut request| {
-            request.admit(identity)?;
-            Ok(request)
+        // It has no handles.
+        let request = decode::<Delivery>(frame, None).and_then(|mut decoded| {
+            decoded.request.admit(identity)?;
+            Ok(decoded.request)
         });
         let reply = match request {
             Ok(Request::Deposit(deposit)) => {

@@ -9,6 +9,7 @@
 //! | `mod.rs` | who is let in, and how many |
 //! | `authentication.rs` | whom a client speaks for |
 //! | `budget.rs` | the memory that all clients may take |
+//! | `subtree.rs` | clients that are limited to a subtree |
 //! | `session.rs` | the open calls of a client, and the outcomes that it may not have received |
 //! | `connection.rs` | the requests of one link |
 //! | `deliveries.rs` | bytes that other processes have this one send to its clients |
@@ -22,6 +23,7 @@ mod deliveries;
 mod deposit_table;
 mod deposits;
 mod session;
+mod subtree;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -44,6 +46,7 @@ use self::budget::Account;
 pub(crate) use self::budget::BudgetShare;
 pub use self::budget::ClientBudget;
 use self::session::SessionState;
+pub use self::subtree::{Subtree, SubtreeRefused, Subtrees};
 use crate::frame::{
     ClientHello, ClientMap, ClientRefusal, FrameReader, Welcome, frame_of, garbled, kind,
 };
@@ -68,7 +71,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 const ABSENT_MAX: Duration = Duration::from_mins(10);
 
 /// What a listener tells its clients, and how it knows them.
-pub struct ClientPort {
+pub struct ClientPort<P> {
     /// The volume.
     pub volume: VolumeId,
     /// The name by which clients ask for it.
@@ -83,15 +86,17 @@ pub struct ClientPort {
     pub guard: Arc<Guard>,
     /// What clients may take, of this listener and others that have the same.
     pub budget: Arc<ClientBudget>,
+    /// Lets clients in that are limited to a subtree; without it none comes in.
+    pub subtrees: Option<Box<dyn Subtrees<P>>>,
 }
 
-impl std::fmt::Debug for ClientPort {
+impl<P> std::fmt::Debug for ClientPort<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientPort").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl ClientPort {
+impl<P> ClientPort<P> {
     /// For clients of this host; `owner` is the user of this process.
     pub fn local(volume: VolumeId, name: String, process: u32, owner: u32) -> Self {
         Self {
@@ -102,6 +107,7 @@ impl ClientPort {
             authentication: Authentication { owner, ..Authentication::default() },
             guard: Arc::default(),
             budget: Arc::default(),
+            subtrees: None,
         }
     }
 }
@@ -110,7 +116,7 @@ impl ClientPort {
 pub async fn serve<P: Protocol>(
     context: Context,
     mut listener: Box<dyn Listener>,
-    port: ClientPort,
+    port: ClientPort<P>,
 ) {
     let ingress = ClientIngress::new(&context, port);
     let is_local = matches!(listener.address(), Address::Unix(_));
@@ -118,7 +124,7 @@ pub async fn serve<P: Protocol>(
         match listener.accept().await {
             Ok(stream) => {
                 let (ingress, served) = (ingress.clone(), context.clone());
-                context.task(async move { ingress.receive::<P>(&served, stream, is_local).await });
+                context.task(async move { ingress.receive(&served, stream, is_local).await });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection of a client; trying again");
@@ -129,8 +135,8 @@ pub async fn serve<P: Protocol>(
 }
 
 /// The clients of one listener.
-pub(crate) struct ClientIngress {
-    port: ClientPort,
+pub(crate) struct ClientIngress<P> {
+    port: ClientPort<P>,
     /// Drawn at the start.
     instance: u64,
     links: RefCell<OpenLinks>,
@@ -148,8 +154,10 @@ pub(crate) type LinkHalves = (FrameReader, Box<dyn StreamWriter>);
 type AdmittedSession = (Rc<SessionState>, (Admission, u64), bool);
 
 /// A client that was let in.
-struct Admitted {
+struct Admitted<P> {
     admission: Admission,
+    /// To which it is limited.
+    subtree: Option<Rc<dyn Subtree<P>>>,
     number: u64,
     session: Rc<SessionState>,
     link: u64,
@@ -158,8 +166,8 @@ struct Admitted {
     welcome: Welcome,
 }
 
-impl ClientIngress {
-    pub(crate) fn new(context: &Context, port: ClientPort) -> Rc<Self> {
+impl<P: Protocol> ClientIngress<P> {
+    pub(crate) fn new(context: &Context, port: ClientPort<P>) -> Rc<Self> {
         let ingress = Rc::new(Self {
             port,
             instance: context.random(),
@@ -173,13 +181,13 @@ impl ClientIngress {
     }
 
     /// Deals with a connection of a client from its first byte to its end.
-    async fn receive<P: Protocol>(&self, context: &Context, stream: ByteStream, is_local: bool) {
+    async fn receive(&self, context: &Context, stream: ByteStream, is_local: bool) {
         let name = stream.peer.clone();
         let coming = self.hello(stream, is_local).boxed_local();
         let coming = self.pending.wait_for(within(context, HELLO_TIME_MAX, coming)).await;
         match coming.map(io::Result::flatten) {
             Some(Ok((link, hello, peer))) => {
-                self.converse::<P>(context, link, hello, (peer, name)).await;
+                self.converse(context, link, hello, (peer, name)).await;
             }
             Some(Err(error)) => tracing::debug!(peer = name, %error, "a connection of no client"),
             None => {
@@ -211,14 +219,18 @@ impl ClientIngress {
     }
 
     /// Lets in a client that has said `hello`, or refuses it, and answers it until the link ends.
-    pub(crate) async fn converse<P: Protocol>(
+    pub(crate) async fn converse(
         &self,
         context: &Context,
         (frames, mut writer): LinkHalves,
         hello: ClientHello,
         (peer, name): (PeerIdentity, String),
     ) {
-        let (session, (admission, number), resumed) = match self.admit(context, &hello, &peer) {
+        let authenticated = self.authenticate(context, &hello, &peer).await;
+        let admitted = authenticated.and_then(|(admission, subtree)| {
+            Ok((self.admit(context, &hello, admission)?, subtree))
+        });
+        let ((session, (admission, number), resumed), subtree) = match admitted {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 let why = io::Error::other(format!("{}: {}", hello.program, refusal.why));
@@ -243,6 +255,7 @@ impl ClientIngress {
         self.links.borrow_mut().add(account);
         let admitted = Admitted {
             admission,
+            subtree,
             number,
             session: session.clone(),
             link: hello.link,
@@ -250,11 +263,40 @@ impl ClientIngress {
             writer,
             welcome,
         };
-        let ended = connection::answer::<P>(self, context, admitted).await;
+        let ended = connection::answer(self, context, admitted).await;
         self.links.borrow_mut().remove(account);
         session.leave(hello.link, context.now());
         if let Err(error) = ended {
             tracing::debug!(peer = name, %error, "the link of a client has ended");
+        }
+    }
+
+    /// For whom a client speaks, and the subtree to which it is limited, if it is limited.
+    async fn authenticate(
+        &self,
+        context: &Context,
+        hello: &ClientHello,
+        peer: &PeerIdentity,
+    ) -> Result<(Admission, Option<Rc<dyn Subtree<P>>>), ClientRefusal> {
+        if !hello.volume.is_empty() && hello.volume != self.port.name {
+            let (wanted, name) = (&hello.volume, &self.port.name);
+            let why = format!("there is no volume '{wanted}' here; this one is called '{name}'");
+            return Err(ClientRefusal { is_final: true, why });
+        }
+        let admission = self.port.authentication.admit(context, hello, peer)?;
+        let Some(path) = &admission.subtree else { return Ok((admission, None)) };
+        let subtrees = self.port.subtrees.as_ref().ok_or_else(|| ClientRefusal {
+            is_final: true,
+            why: "clients that are limited to a directory are not let in here".to_owned(),
+        })?;
+        let entering = subtrees.enter(context, path.clone());
+        match within(context, HELLO_TIME_MAX, entering).await {
+            Ok(Ok(subtree)) => Ok((admission, Some(subtree))),
+            Ok(Err(SubtreeRefused { is_final, why })) => Err(ClientRefusal { is_final, why }),
+            Err(_) => {
+                let why = format!("the directory {path} cannot be looked up now; try again");
+                Err(ClientRefusal { is_final: false, why })
+            }
         }
     }
 
@@ -263,17 +305,12 @@ impl ClientIngress {
         &self,
         context: &Context,
         hello: &ClientHello,
-        peer: &PeerIdentity,
+        admission: Admission,
     ) -> Result<AdmittedSession, ClientRefusal> {
         let refused = |is_final| move |why| ClientRefusal { is_final, why };
-        if !hello.volume.is_empty() && hello.volume != self.port.name {
-            let (wanted, name) = (&hello.volume, &self.port.name);
-            let why = format!("there is no volume '{wanted}' here; this one is called '{name}'");
-            return Err(refused(true)(why));
-        }
-        let admission = self.port.authentication.admit(context, hello, peer)?;
         self.links.borrow().has_room_for(admission.account()).map_err(refused(false))?;
-        let number = admission.principal.client_number(hello.session);
+        let subtree = admission.subtree.as_ref();
+        let number = admission.principal.client_number(hello.session, subtree);
         self.forget_absent(context.now());
         let mut sessions = self.sessions.borrow_mut();
         let known = sessions.0.get(&(number, hello.session)).map(|(_, session)| session.clone());

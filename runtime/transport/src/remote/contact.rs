@@ -8,10 +8,12 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, select};
 use runtime::net::{Address, ByteStream, StreamWriter};
-use runtime::wire::from_bytes;
+use runtime::wire::{Malformed, from_bytes};
 
 use super::{ClientEnvironment, ClientOptions, ClientSecurity};
-use crate::frame::{ClientHello, ClientRefusal, FrameReader, Welcome, garbled, kind};
+use crate::frame::{
+    ClientHello, ClientRefusal, FrameReader, SubtreeWelcome, Welcome, garbled, kind,
+};
 
 /// Time limit for a connection to be made, protected and greeted.
 const CONTACT_TIME_MAX: Duration = Duration::from_secs(3);
@@ -21,6 +23,8 @@ pub(super) struct Contact {
     pub(super) frames: FrameReader,
     pub(super) writer: Box<dyn StreamWriter>,
     pub(super) welcome: Welcome,
+    /// Where the client begins, if it is limited to a subtree.
+    pub(super) root: Option<(u64, u64)>,
 }
 
 /// Connects to `address` as link `link` of `session`; `process` must be there, if it is given. The
@@ -61,13 +65,13 @@ async fn greet(
     let first = frames.next().await?.ok_or(io::ErrorKind::ConnectionReset)?;
     match first.header.kind {
         kind::WELCOME => {
-            let welcome: Welcome = from_bytes(&first.head).map_err(garbled)?;
+            let (welcome, root) = read_welcome(&first.head).map_err(garbled)?;
             let is_other = |number: Option<u32>| number.is_some_and(|it| it != welcome.process);
             if is_other(process) || is_other(proven) {
                 let text = "another process answers there than the node map says";
                 return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
             }
-            Ok(Contact { frames, writer, welcome })
+            Ok(Contact { frames, writer, welcome, root })
         }
         kind::REFUSAL => {
             let refusal: ClientRefusal = from_bytes(&first.head).map_err(garbled)?;
@@ -81,6 +85,14 @@ async fn greet(
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+/// A welcome, and where a client of a subtree begins.
+fn read_welcome(head: &[u8]) -> Result<(Welcome, Option<(u64, u64)>), Malformed> {
+    if let Ok(SubtreeWelcome { welcome, ino, generation }) = from_bytes(head) {
+        return Ok((welcome, Some((ino, generation))));
+    }
+    Ok((from_bytes(head)?, None))
 }
 
 impl ClientSecurity {

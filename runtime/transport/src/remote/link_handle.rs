@@ -74,6 +74,10 @@ impl Spawn for LinkHandle {
         Some(self.links.state.transfers.clone())
     }
 
+    fn root(&self) -> Option<(u64, u64)> {
+        self.links.state.root.get().copied()
+    }
+
     fn now(&self) -> Option<Duration> {
         Some(self.links.environment.now())
     }

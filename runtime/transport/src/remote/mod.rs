@@ -33,7 +33,7 @@ mod volume_links;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, mpsc as std_mpsc};
+use std::sync::{Arc, OnceLock, mpsc as std_mpsc};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -137,6 +137,8 @@ pub struct ClientState {
     /// How many times a process has answered that knew nothing of the client's earlier calls there.
     pub(crate) restarts: AtomicU64,
     pub(crate) transfers: Arc<Transfers>,
+    /// Where it begins, if it is limited to a subtree.
+    pub(crate) root: OnceLock<(u64, u64)>,
 }
 
 /// Connects to a volume. `session` names this client and no other: draw it at random, and anew
@@ -262,6 +264,10 @@ impl Ingress for RemoteIngress {
 
     fn transfers(&self) -> Option<Arc<Transfers>> {
         Some(self.state.transfers.clone())
+    }
+
+    fn root(&self) -> Option<(u64, u64)> {
+        self.state.root.get().copied()
     }
 
     #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]

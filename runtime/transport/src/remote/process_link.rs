@@ -434,7 +434,7 @@ impl ProcessLink {
 
     /// Sends calls and takes answers until the connection breaks.
     async fn talk(&self, contact: Contact) -> io::Result<()> {
-        let Contact { mut frames, mut writer, welcome } = contact;
+        let Contact { mut frames, mut writer, welcome, .. } = contact;
         let (fast, process) = (self.fast.borrow().clone(), welcome.process);
         let heard = frames.heard();
         let watch = async {

@@ -109,6 +109,10 @@ impl VolumeLinks {
         let answers_for_all = welcome.map.processes.is_empty();
         let state = &links.state;
         state.client.store(client, Relaxed);
+        if let Some(root) = first.root {
+            // The first one counts: later links may lead to another directory of the same name.
+            state.root.get_or_init(|| root);
+        }
         state.fs_nodes.store(welcome.map.fs_nodes, Relaxed);
         state.epoch.store(welcome.map.epoch, Relaxed);
         state.transfers.set_client(client);

@@ -7,7 +7,7 @@ use tokio_rustls::rustls::pki_types::{DnsName, ServerName};
 use webpki::EndEntityCert;
 
 use super::Certificate;
-use runtime::identity::Principal;
+use runtime::identity::{Principal, SubtreePath};
 
 /// Users or groups without a limit.
 pub const ALL_IDS: RangeInclusive<u32> = 0..=u32::MAX;
@@ -44,17 +44,25 @@ pub struct HostCertificate {
     pub gids: RangeInclusive<u32>,
     /// Its root counts as the overflow user.
     pub squash_root: bool,
+    /// The directory to which it is limited.
+    pub subtree: Option<SubtreePath>,
 }
 
 impl HostCertificate {
     /// A host that may speak for all users but root.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), uids: ALL_IDS, gids: ALL_IDS, squash_root: true }
+        Self {
+            name: name.to_owned(),
+            uids: ALL_IDS,
+            gids: ALL_IDS,
+            squash_root: true,
+            subtree: None,
+        }
     }
 
     /// For whom the host may speak.
     pub fn principal(self) -> Principal {
-        let Self { name, uids, gids, squash_root } = self;
+        let Self { name, uids, gids, squash_root, subtree: _ } = self;
         Principal::Host { name, uids, gids, squash_root }
     }
 
@@ -72,10 +80,13 @@ impl HostCertificate {
 
     /// The limits as they stand in the certificate.
     pub(super) fn uri(&self) -> String {
-        let Self { name, uids, gids, squash_root } = self;
+        let Self { name, uids, gids, squash_root, subtree } = self;
         let squash = if *squash_root { "root" } else { "none" };
+        let subtree = subtree.as_ref().map_or_else(String::new, |path| {
+            format!("&subtree={}", percent_encoded(path.as_bytes()))
+        });
         format!(
-            "{LIMITS_PREFIX}{name}?uids={}-{}&gids={}-{}&squash={squash}",
+            "{LIMITS_PREFIX}{name}?uids={}-{}&gids={}-{}&squash={squash}{subtree}",
             uids.start(),
             uids.end(),
             gids.start(),
@@ -92,11 +103,42 @@ impl HostCertificate {
             uids: id_range(next("uids")?)?,
             gids: id_range(next("gids")?)?,
             squash_root: next("squash")? == "root",
+            subtree: next("subtree").and_then(percent_decoded).and_then(|it| SubtreePath::new(&it)),
             name: name.to_owned(),
         };
         // Also refuses what the fields have lost.
         (host.uri() == uri).then_some(host)
     }
+}
+
+/// Bytes in a URI (RFC 3986 section 2.1).
+fn percent_encoded(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let hexadecimal = |digit: u8| char::from(b"0123456789ABCDEF"[usize::from(digit)]);
+            text.extend(['%', hexadecimal(byte >> 4), hexadecimal(byte & 15)]);
+        }
+    }
+    text
+}
+
+fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first != b'%' {
+            bytes.push(first);
+            continue;
+        }
+        let (digits, after) = rest.split_first_chunk::<2>()?;
+        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+        rest = after;
+    }
+    Some(bytes)
 }
 
 /// Reads a range of user or group numbers: `1000-1999`, or one number.
@@ -161,15 +203,31 @@ mod tests {
             uids: 1000..=1999,
             gids: 5..=5,
             squash_root: false,
+            subtree: None,
         };
         let uri = "mdfs://client/n1.example?uids=1000-1999&gids=5-5&squash=none";
         assert_eq!(host.uri(), uri);
-        assert_eq!(HostCertificate::from_uri(uri), Some(host));
+        assert_eq!(HostCertificate::from_uri(uri), Some(host.clone()));
+        let subtree = SubtreePath::new("/a b/%&?#/\u{e9}".as_bytes());
+        assert!(subtree.is_some());
+        let limited = HostCertificate { subtree, ..host };
+        let limits = format!("{uri}&subtree=/a%20b/%25%26%3F%23/%C3%A9");
+        assert_eq!(limited.uri(), limits);
+        assert_eq!(HostCertificate::from_uri(&limits), Some(limited));
         for bad in [
             "mdfs://client/n1?uids=1000-999&gids=5-5&squash=none",
             "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=no",
             "mdfs://client/n1?uids=1000-1999&gids=5-5",
             "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&more=1",
+            // A limit that is not understood is no missing limit.
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=/",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=a",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=/a/../b",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=/%61",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=/a%2",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=/%c3%a9",
+            "mdfs://client/n1?uids=1000-1999&gids=5-5&squash=none&subtree=/a&subtree=/b",
             "mdfs://client/n1?uids=01000-1999&gids=5-5&squash=none",
             "mdfs://client/n1?uids=0-4294967296&gids=5-5&squash=none",
             "mdfs://client/n1?uids=+1-2&gids=5-5&squash=none",
