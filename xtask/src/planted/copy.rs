@@ -72,7 +72,7 @@ pub(super) fn build(
 
 /// The layers' own tests on the emulated machine, part of what the test command simulates, and
 /// those of what the simulator cannot see.
-const LAYERS: &str = "--test restarts --test crash --test store --test promises --test memory --test shared_attrs \
+const LAYERS: &str = "--test restarts --test crash --test store --test promises --test memory --test shared_attrs --test subtrees \
     --package volume --package meta --package cache --package blockio";
 
 /// Builds the layers' tests in the copy that was written; the programs.

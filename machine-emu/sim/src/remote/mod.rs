@@ -18,8 +18,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use client::protocol::{
-    Change, Credentials, Error, Handle, MakeNode, Name, NewNode, ROOT, Read, ReadDirect,
-    SetAttributes, Trim,
+    Change, Credentials, Error, GetAttributes, Handle, MakeNode, Name, NewNode, ROOT, Read,
+    ReadDirect, SetAttributes, Trim,
 };
 use client::{FileSystem, OpenOptions};
 use fileio::client::ask;
@@ -327,7 +327,7 @@ impl RemoteClient<'_> {
     async fn forge(&self, rng: &mut Rng) -> WorkResult {
         let (machine, file) = (self.system.machine(), self.workload.secret.get());
         let root = Credentials::root();
-        match rng.below(5) {
+        match rng.below(6) {
             0 => {
                 let read = Read { who: root, file, offset: 0, length: 8 };
                 let answer = self.workload.until_power_cut(ask(machine, read)).await?;
@@ -352,6 +352,13 @@ impl RemoteClient<'_> {
                 let answer = self.workload.until_power_cut(ask(machine, read)).await?;
                 let refused = Err(Error::Undelivered { why: Undelivered::Refused });
                 assert_eq!(answer.map(drop), refused, "it has another client sent something");
+            }
+            4 => {
+                let file = Handle { generation: 0, ..self.workload.log.get() };
+                let answer =
+                    self.workload.until_power_cut(ask(machine, GetAttributes { file })).await?;
+                let refused = Err(Error::Undelivered { why: Undelivered::Refused });
+                assert_eq!(answer.map(drop), refused, "it names a file by number alone");
             }
             _ => {
                 let call = CallId { client: rng.bits(), number: FORGED_CALLS };
