@@ -5,6 +5,8 @@
 //! `tls` is what the links do: records of TLS 1.3 under AES-128-GCM. The others leave the bytes
 //! readable and add a code of authentication that the other side computes again: AES-128-GMAC,
 //! HMAC-SHA-256, and keyed BLAKE3 as this workspace builds it. `nothing` is the carrying alone.
+//!
+//! `list_packed` and `list_by_segment` are the sender's side of a list over libfabric (ADR 89).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -141,4 +143,44 @@ fn hmac_sha256(bencher: Bencher<'_, '_>, size: usize) {
 #[divan::bench(args = SIZES)]
 fn blake3_keyed(bencher: Bencher<'_, '_>, size: usize) {
     carry(bencher, size, plain(), |bytes| cut(blake3::keyed_hash(&[7; 32], bytes).as_bytes()));
+}
+
+/// Bytes of a list.
+const LIST: usize = 4 << 20;
+/// Bytes of each of its segments.
+const SEGMENTS: [usize; 4] = [1 << 10, 4 << 10, 32 << 10, 256 << 10];
+const TAG: usize = 16;
+
+/// Brings the segments into a buffer and seals them there, each `piece` with its tag. They lie in
+/// memory that is shared, so they cannot be sealed where they are.
+fn seal_list(bencher: Bencher<'_, '_>, segment: usize, piece: usize) {
+    let key = UnboundKey::new(&AES_128_GCM, &[7; 16]).expect("a key has 16 bytes");
+    let key = LessSafeKey::new(key);
+    let memory = vec![5; 2 * LIST];
+    let mut sealed = vec![0; LIST + LIST / piece * TAG];
+    bencher.counter(BytesCount::new(LIST)).bench_local(move || {
+        let mut segments = memory.chunks_exact(2 * segment).map(|both| &both[..segment]);
+        for (number, out) in (0u64..).zip(sealed.chunks_exact_mut(piece + TAG)) {
+            let (content, tag) = out.split_at_mut(piece);
+            for part in content.chunks_exact_mut(segment) {
+                part.copy_from_slice(segments.next().expect("the list is as long"));
+            }
+            let mut nonce = [3; 12];
+            nonce[..8].copy_from_slice(&number.to_le_bytes());
+            let nonce = Nonce::assume_unique_for_key(nonce);
+            let made = key.seal_in_place_separate_tag(nonce, Aad::empty(), content);
+            tag.copy_from_slice(made.expect("it is short").as_ref());
+        }
+        black_box(sealed[0])
+    });
+}
+
+#[divan::bench(args = SEGMENTS)]
+fn list_packed(bencher: Bencher<'_, '_>, segment: usize) {
+    seal_list(bencher, segment, LIST);
+}
+
+#[divan::bench(args = SEGMENTS)]
+fn list_by_segment(bencher: Bencher<'_, '_>, segment: usize) {
+    seal_list(bencher, segment, segment);
 }

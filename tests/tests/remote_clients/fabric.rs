@@ -1,21 +1,29 @@
 //! Clients of another host whose large data go over libfabric (`tcp;ofi_rxm`) beside the TLS
 //! connection. What the server counts says how they went, and that nothing of them is left.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tests::client_host::ClientHost;
-use tests::http;
+use client::blocking::BlockingFile;
+use client::options::OpenOptions;
+use client::volume::ConnectOptions;
+use client::{Regions, VolumeAddress};
+use tests::client_host::{ClientHost, TOKEN};
+use tests::cluster::{Cluster, Shape};
 use tests::mounted::may_mount;
+use tests::{Content, http};
 
-use super::RemoteSite;
+use super::{AWAY, RemoteSite};
 
 const PROVIDER: &str = "tcp;ofi_rxm";
 /// Bytes of the file that is copied.
 const LENGTH: u64 = 192 << 20;
+/// The same in a cluster.
+const CLUSTER_LENGTH: u64 = 24 << 20;
 /// Bytes that go over libfabric of these, at least: it is loaded while the first ones go over TCP.
 const FAST_MIN: u64 = 16 << 20;
 /// A client that is killed leaves nothing after this time.
@@ -173,4 +181,66 @@ fn a_mount_of_another_host_reads_and_writes_over_libfabric() {
     assert!(site.bytes("in") > FAST_MIN && site.bytes("out") > FAST_MIN);
     mounted.unmount();
     site.until_nothing_is_left();
+}
+
+fn read_all(file: &BlockingFile) -> Vec<u8> {
+    let mut all = vec![0; CLUSTER_LENGTH as usize];
+    assert_eq!(file.read_at(0, &mut all).unwrap(), all.len());
+    all
+}
+
+#[test]
+fn a_client_has_a_way_over_libfabric_to_each_process_of_a_cluster_and_to_one_that_comes_back() {
+    let mut cluster = Cluster::started(Shape { fabric: &[PROVIDER], ..Shape::default() });
+    let address = VolumeAddress::parse(OsStr::new(&cluster.client_address())).unwrap();
+    let mut options = ConnectOptions::of_this_process().unwrap();
+    options.token = Some(cluster.path(TOKEN));
+    options.fabric = PROVIDER.parse().unwrap();
+    let volume = client::volume::connect(&address, &options).unwrap();
+    let content = Content { seed: 5, length: CLUSTER_LENGTH }.bytes();
+    let use_it = |name: &str| {
+        let new = OpenOptions::new().read(true).write(true).create(true).truncate(true);
+        let file = volume.open(name, new).unwrap();
+        file.write_at(0, content.clone()).unwrap();
+        // A list in the midst of it.
+        let list = Regions::strided(1000, 100_000, 20, 300_000).unwrap();
+        let mut part = vec![0; 20 * 100_000];
+        file.read_list(&list, &mut part).unwrap();
+        part.reverse();
+        file.write_list(&list, part.clone()).unwrap();
+        file.sync().unwrap();
+        let mut read = vec![0; part.len()];
+        file.read_list(&list, &mut read).unwrap();
+        assert!(read == part, "{name}");
+        part.reverse();
+        file.write_list(&list, part).unwrap();
+        assert!(read_all(&file) == content, "{name}");
+    };
+    let until_all_have_it = |cluster: &Cluster| {
+        let clients = |number| cluster.count(number, "mdfs_fabric_clients{");
+        let begin = Instant::now();
+        while cluster.numbers().any(|number| clients(number) == 0) {
+            assert!(begin.elapsed() < 3 * SOON);
+            use_it("tried");
+        }
+    };
+    until_all_have_it(&cluster);
+    use_it("first");
+    cluster.kill(2);
+    // Its disks are away with it: who needs them waits.
+    thread::scope(|scope| {
+        let using = scope.spawn(|| use_it("while one is away"));
+        thread::sleep(AWAY);
+        cluster.start_member(2);
+        cluster.wait_until_ready(2);
+        using.join().unwrap();
+    });
+    until_all_have_it(&cluster);
+    use_it("last");
+    let first = volume.open("first", OpenOptions::new().read(true)).unwrap();
+    assert!(read_all(&first) == content);
+    drop((first, volume));
+    cluster.stop();
+    let told = cluster.check();
+    assert!(told.contains("sound"), "{told}");
 }

@@ -146,3 +146,37 @@ impl Drop for FrameAsking {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ::fabric::transport::{KEY_SIZE, TICKET_SIZE};
+
+    use super::super::{FabricOptions, Provider};
+    use super::*;
+
+    #[test]
+    fn a_grant_over_tls_without_a_whole_key_is_no_grant() {
+        let providers = vec![Provider::Tcp];
+        let options = FabricOptions { providers, source: None, costs: None, is_told: true };
+        let fabrics = Fabrics::new(options);
+        let grant = |provider: &str, ticket, key: usize| FabricAnswer {
+            provider: provider.to_owned(),
+            ticket: vec![1; ticket],
+            key: vec![2; key],
+            ..FabricAnswer::default()
+        };
+        let name = Provider::Tcp.name();
+        let is_taken = |grant: &FabricAnswer, seals| read_grant(&fabrics, grant, seals).is_some();
+        assert!(is_taken(&grant(name, TICKET_SIZE, KEY_SIZE), true));
+        assert!(is_taken(&grant(name, TICKET_SIZE, 0), false), "nothing is sealed there");
+        for (provider, ticket, key) in [
+            (name, TICKET_SIZE, 0),
+            (name, TICKET_SIZE, KEY_SIZE - 1),
+            (name, TICKET_SIZE - 1, KEY_SIZE),
+            ("shm", TICKET_SIZE, KEY_SIZE),
+            ("other", TICKET_SIZE, KEY_SIZE),
+        ] {
+            assert!(!is_taken(&grant(provider, ticket, key), true), "{provider} {ticket} {key}");
+        }
+    }
+}

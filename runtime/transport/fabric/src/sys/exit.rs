@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "registers a function with the C library")]
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use std::time::Duration;
 const WAIT_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// The process ends: a thread that polls again and again goes in no more.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 static GATES: Mutex<Vec<Weak<Mutex<()>>>> = Mutex::new(Vec::new());
 
 /// The gate of one thread: it is inside of libfabric only behind it.
@@ -38,13 +41,18 @@ impl Default for ExitGate {
 impl ExitGate {
     /// Goes in, for as long as what is returned lives. From the end of the process on it does not
     /// return.
+    #[allow(clippy::disallowed_methods, reason = "the process ends")]
     pub fn enter(&self) -> MutexGuard<'_, ()> {
+        while IS_ENDING.load(Relaxed) {
+            std::thread::park();
+        }
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the process ends")]
 extern "C" fn close_gates() {
+    IS_ENDING.store(true, Relaxed);
     // Held by a thread that adds one: it may go on.
     let Ok(gates) = GATES.try_lock() else { return };
     for gate in gates.iter().filter_map(Weak::upgrade) {
