@@ -52,7 +52,10 @@ impl ExitGate {
 
 #[allow(clippy::disallowed_methods, reason = "the process ends")]
 extern "C" fn close_gates() {
-    IS_ENDING.store(true, Relaxed);
+    // It is registered for each gate.
+    if IS_ENDING.swap(true, Relaxed) {
+        return;
+    }
     // Held by a thread that adds one: it may go on.
     let Ok(gates) = GATES.try_lock() else { return };
     for gate in gates.iter().filter_map(Weak::upgrade) {
