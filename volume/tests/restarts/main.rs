@@ -7,6 +7,7 @@ mod crash_points;
 mod grace;
 mod groups;
 mod lost_writes;
+mod pauses;
 mod ranks;
 mod readahead;
 mod remote_locks;

@@ -159,3 +159,9 @@ impl MetadataAccess {
 pub(super) fn is_in_doubt(error: Error) -> bool {
     matches!(error, Error::Undelivered { why: Undelivered::Lost })
 }
+
+/// The answer to what may be done once more, whatever came of it: if a reply on the way to another
+/// node was lost, who asked this node asks it again.
+pub(super) fn or_again<T>(answer: Result<T, Error>) -> Result<T, Error> {
+    answer.map_err(|error| if error.is_lost() { Undelivered::Busy.into() } else { error })
+}

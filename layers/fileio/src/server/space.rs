@@ -10,7 +10,7 @@ use meta::protocol::{
     FOUND_MAX, FindChunks, InodeChange, Install, Near, NewBlock, Run, Seal, Truncate, Unsynced,
 };
 
-use super::base::MetadataAccess;
+use super::base::{MetadataAccess, or_again};
 use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits, retry_after_rollback};
 use super::content::{ContentAccess, zeros};
@@ -321,7 +321,7 @@ impl FileSpace {
             ControlFlow::<()>::Continue(())
         });
         counted.await?;
-        if missing_bytes > 0 && missing_bytes > self.get_space().await?.free_bytes {
+        if missing_bytes > 0 && missing_bytes > or_again(self.get_space().await)?.free_bytes {
             return Err(Error::NoSpace {});
         }
         if keep_size {
