@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fileio::client::send_to_with_retries;
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
     Error as FileIoError, Existing, Flush, GetSpace, Handle, Link, MakeNode, Name, NewNode,
@@ -23,9 +24,6 @@ use crate::{Attributes, Change, Credentials, Kind, Space};
 
 /// Nodes that flush concurrently, at most.
 const FLUSHES_CONCURRENCY_MAX: usize = 64;
-
-/// Attempts to flush a node that is busy.
-const FLUSH_ATTEMPTS_MAX: u32 = 50;
 
 /// Permission bits of a new directory, unless said otherwise.
 pub const DIRECTORY_MODE: u32 = 0o755;
@@ -416,12 +414,13 @@ impl<S: Spawn> FileSystem<S> {
         let unsynced = self.session.unsynced();
         let synced = unsynced.sync_all(self.session.machine()).await;
         synced.map_err(|error| Error::of("sync", b"/")(Cause::from(error)))?;
-        let nodes = stream::iter((0..self.session.machine().fs_nodes()).map(NodeId::fs));
+        let machine = self.session.machine();
+        let nodes = stream::iter((0..machine.fs_nodes()).map(NodeId::fs));
         let flushed = nodes
-            .map(|node| flush(self.session.machine(), node))
+            .map(|node| send_to_with_retries(machine, node, Flush {}))
             .buffer_unordered(FLUSHES_CONCURRENCY_MAX);
-        let results: Vec<Result<(), Cause>> = flushed.collect().await;
-        results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
+        let results: Vec<Result<(), FileIoError>> = flushed.collect().await;
+        results.into_iter().collect::<Result<(), FileIoError>>().map_err(Error::of("sync", b"/"))
     }
 
     /// Makes all names of a directory durable as they are, also those that are gone, with what they
@@ -439,16 +438,4 @@ impl<S: Spawn> FileSystem<S> {
     pub(crate) async fn wait_for_closes(&self) {
         self.session.leases().wait_for_closes(self.session.machine()).await;
     }
-}
-
-/// Makes everything of one node durable.
-async fn flush<S: Spawn>(machine: &S, node: NodeId) -> Result<(), Cause> {
-    const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
-    for _ in 1..FLUSH_ATTEMPTS_MAX {
-        match machine.spawn(node, Flush {}).await {
-            Err(error) if error.is_busy() => machine.sleep(PAUSE).await,
-            answer => return Ok(answer?),
-        }
-    }
-    Ok(machine.spawn(node, Flush {}).await?)
 }

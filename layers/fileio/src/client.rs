@@ -37,14 +37,33 @@ where
 {
     match ask(from, call.clone()).await {
         Err(Error::Undelivered { why }) if why.is_transient() => {
-            Box::pin(retry_rounds(from, call, why)).await
+            Box::pin(retry_rounds(from, None, call, why)).await
+        }
+        answer => answer,
+    }
+}
+
+/// The same for a call that goes to the node that the caller chooses.
+pub async fn send_to_with_retries<S, C>(from: &S, to: NodeId, call: C) -> Result<C::Reply, Error>
+where
+    S: Spawn,
+    C: Call<Protocol = FileIo> + Clone,
+{
+    match ask_at(from, Some(to), call.clone()).await {
+        Err(Error::Undelivered { why }) if why.is_transient() => {
+            Box::pin(retry_rounds(from, Some(to), call, why)).await
         }
         answer => answer,
     }
 }
 
 /// The rounds after the first, which came to `why`.
-async fn retry_rounds<S, C>(from: &S, call: C, mut why: Undelivered) -> Result<C::Reply, Error>
+async fn retry_rounds<S, C>(
+    from: &S,
+    to: Option<NodeId>,
+    call: C,
+    mut why: Undelivered,
+) -> Result<C::Reply, Error>
 where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
@@ -62,7 +81,7 @@ where
             from.sleep(pause).await;
             pause = LOST_PAUSE_MAX.min(2 * pause);
         }
-        why = match ask(from, call.clone()).await {
+        why = match ask_at(from, to, call.clone()).await {
             Err(Error::Undelivered { why }) if why.is_transient() => why,
             answer => return answer,
         };
@@ -79,11 +98,20 @@ where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
+    ask_at(from, None, call).await
+}
+
+/// Asks `to`, or the node that owns `call`.
+async fn ask_at<S, C>(from: &S, to: Option<NodeId>, call: C) -> Result<C::Reply, Error>
+where
+    S: Spawn,
+    C: Call<Protocol = FileIo> + Clone,
+{
     let request: Request = call.clone().into();
     if let Some(reply) = from.try_shared::<FileIo>(&request) {
         return C::answer(reply);
     }
-    let to = hash::owner(call.route(), from.fs_nodes());
+    let to = to.unwrap_or_else(|| hash::owner(call.route(), from.fs_nodes()));
     let is_done_once = C::RETRY == Retry::ByCallId;
     match from.spawn(to, call.clone()).await {
         Err(error) if error.not_applied() || (error.is_lost() && is_done_once) => {

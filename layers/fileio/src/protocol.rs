@@ -391,7 +391,7 @@ runtime::protocol! {
     16 Control GetSpace {} -> Space, by caller, retry idempotent, from any, after recovery;
 
     /// Make everything of this node durable and write a checkpoint: before a clean stop.
-    17 Bulk Flush {} -> (), by caller, retry never, from any, after recovery;
+    17 Bulk Flush {} -> (), by caller, retry idempotent, from any, after recovery;
 
     /// Between nodes: the file was removed. Free its blocks once no reader is left.
     18 Control Trim { ino: u64 } -> (),
