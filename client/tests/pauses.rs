@@ -1,13 +1,18 @@
 //! The restart of a server is a pause: calls whose answers were lost with it are repeated.
 //! Method: a server between client and model that loses answers.
 
-#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test waits, and panics where it fails"
+)]
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use client::blocking::Volume;
-use client::{Credentials, OpenOptions};
+use client::{ByteRange, Credentials, LockKind, OpenOptions};
 use fileio::model::{Model, machine};
 use fileio::protocol::{FileIo, Reply, Request};
 use futures::FutureExt as _;
@@ -71,4 +76,32 @@ fn a_sync_of_all_waits_for_nodes_that_restart() {
     losses.flushes.store(9, SeqCst);
     volume.sync().unwrap();
     assert_eq!(losses.flushes.load(SeqCst), 0);
+}
+
+#[test]
+fn a_lock_whose_answer_is_lost_is_asked_for_again() {
+    let (volume, losses) = lossy();
+    let file = volume.open("/f", BOTH).unwrap();
+    losses.locks.store(3, SeqCst);
+    let lock = file.try_lock(ByteRange::ALL, LockKind::Exclusive {}).unwrap().unwrap();
+    assert_eq!(losses.locks.load(SeqCst), 0);
+    let other = volume.open("/f", BOTH).unwrap();
+    assert!(other.try_lock(ByteRange::ALL, LockKind::Shared {}).unwrap().is_none());
+    // It counts once.
+    drop(lock);
+    assert!(other.lock(ByteRange::ALL, LockKind::Shared {}).unwrap().is_held());
+}
+
+#[test]
+fn a_lock_waits_for_an_earlier_unlock_as_long_as_that_takes() {
+    let (volume, losses) = lossy();
+    let file = volume.open("/f", BOTH).unwrap();
+    let lock = file.try_lock(ByteRange::ALL, LockKind::Exclusive {}).unwrap().unwrap();
+    // The unlock is sent again each second.
+    losses.unlocks.store(4, SeqCst);
+    drop(lock);
+    std::thread::sleep(Duration::from_millis(20));
+    let lock = file.try_lock(ByteRange::ALL, LockKind::Exclusive {}).unwrap();
+    assert_eq!(losses.unlocks.load(SeqCst), 0);
+    assert!(lock.unwrap().is_held());
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fileio::client::ask;
+use fileio::client::{RETRY_ROUNDS_MAX, ask};
 use fileio::hash::ino_node;
 use fileio::protocol::{
     ByteRange, Error as FileIoError, FileLock, Handle, LEASE, Lock, LockKind, LockOwner,
@@ -13,13 +13,14 @@ use runtime::protocol::Undelivered;
 use runtime::{NodeId, Spawn};
 
 use super::{LeaseState, Leases};
-use crate::lock::LockAttempt;
+use crate::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, LockAttempt};
 
 /// Attempts of a lock while its lease changes.
 const LEASE_TRIES_MAX: u32 = 8;
-/// How often, and how many times, a waiter checks for a pending unlock.
-const UNLOCK_PAUSE: Duration = Duration::from_millis(1);
-const UNLOCK_LOOKS_MAX: u32 = 1_000;
+/// The longest pause between two looks of who waits for a pending unlock.
+const UNLOCK_PAUSE_MAX: Duration = Duration::from_millis(64);
+/// How many times it looks: in all about as long as a call is sent again.
+const UNLOCK_LOOKS_MAX: u32 = 250;
 /// The pause before an unlock that did not get through is sent again.
 const UNLOCK_RETRY: Duration = Duration::from_secs(1);
 
@@ -97,15 +98,30 @@ impl Leases {
         reclaim: bool,
     ) -> Result<LockAttempt, FileIoError> {
         let (owner, node) = (self.owner(id), ino_node(file.ino, machine.fs_nodes()));
-        // A late unlock would take what is locked now.
-        if !self.unlocks_are_over(machine, file).await {
-            return Err(Undelivered::Busy.into());
-        }
-        for _ in 0..LEASE_TRIES_MAX {
+        let (mut tries, mut losses, mut pause) = (0, 0, LOCK_PAUSE);
+        while tries < LEASE_TRIES_MAX {
+            // A late unlock would take what is locked now.
+            if !self.unlocks_are_over(machine, file).await {
+                break;
+            }
             let lease = self.open().leases.get(&node).copied().ok_or(FileIoError::Stale {})?;
             let watch = self.watch_unless_watched(machine, node);
             let call = Lock { file, owner, range, kind, lease, reclaim };
-            match ask(machine, call).await? {
+            let answer = match ask(machine, call).await {
+                // Who has the lock already gets it once more.
+                Err(error)
+                    if error.is_lost()
+                        && (losses < RETRY_ROUNDS_MAX || machine.waits_for_ever()) =>
+                {
+                    losses += 1;
+                    machine.sleep(pause).await;
+                    pause = (2 * pause).min(LOCK_PAUSE_MAX);
+                    continue;
+                }
+                answer => answer?,
+            };
+            tries += 1;
+            match answer {
                 LockResult::Conflict { lock } => return Ok(LockAttempt::Conflict(lock)),
                 LockResult::Grace {} => return Ok(LockAttempt::Later),
                 LockResult::Late {} => return Ok(LockAttempt::Late),
@@ -124,13 +140,17 @@ impl Leases {
         Err(Undelivered::Busy.into())
     }
 
-    /// Waits a while for unlocks of the file that are under way; false if they do not end.
+    /// Waits for unlocks of the file that are under way; false if they do not end. A client of
+    /// servers elsewhere waits as long as for any call: its unlocks end in that time.
     async fn unlocks_are_over<S: Spawn>(&self, machine: &S, file: Handle) -> bool {
-        for _ in 0..UNLOCK_LOOKS_MAX {
+        let (mut looks, mut pause) = (0, LOCK_PAUSE);
+        while looks < UNLOCK_LOOKS_MAX || machine.restarts().is_some() {
             if !self.open().unlocking.contains_key(&file) {
                 return true;
             }
-            machine.sleep(UNLOCK_PAUSE).await;
+            looks += 1;
+            machine.sleep(pause).await;
+            pause = (2 * pause).min(UNLOCK_PAUSE_MAX);
         }
         false
     }
