@@ -481,3 +481,40 @@ pub(super) enum Phases {
     /// Metadata and files too.
     All,
 }
+
+#[cfg(test)]
+mod tests {
+    use runtime::delivery::StoreDeposit;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_handed_over_stores_nothing_that_clients_have_left() {
+        let layout = ClusterLayout {
+            fs_nodes: 2,
+            disk_nodes: 1,
+            disks_per_node: 1,
+            stripe_size: 16 << 10,
+            stripes_per_node: 768,
+            cache_bytes: 1 << 20,
+        };
+        let cluster = SimulatedCluster::new(1, layout);
+        let world = cluster.world().clone();
+        world.run(async {
+            cluster.format(Phases::All).await.unwrap();
+            let (node, asker) = (NodeId::fs(0), world.context(NodeId::fs(1)));
+            let store = || {
+                let call = StoreDeposit { port: 0, client: 1, transfer: 1, parts: Vec::new() };
+                asker.spawn(node, call)
+            };
+            // Nothing was left.
+            assert_eq!(store().await, Ok(Vec::new()));
+            let servers = cluster.servers.borrow().get(&node).cloned().unwrap();
+            let handing_over = move |context: Context| async move {
+                servers.hand_over(&context).await.map(drop).map_err(VolumeError::Flush)
+            };
+            cluster.on(node, handing_over).await.unwrap();
+            assert_eq!(store().await, Err(Undelivered::Unreachable));
+        });
+    }
+}

@@ -265,6 +265,9 @@ impl FileServer {
             self.commits.commit_dirty(0).await?;
             let dirty = self.base.meta_here(GetDirty { age_ms: 0 }).await?;
             if dirty.is_empty() && context.is_drained::<FileIo>() {
+                // What it stores for other nodes goes into its cache, which is handed over next.
+                context.close::<Delivery>(|_| false);
+                context.drained::<Delivery>().await;
                 let replays = self.base.replays.hand_over();
                 return Ok(FilesHandover { replays, ..self.open_files.hand_over() });
             }
