@@ -181,15 +181,16 @@ impl Host {
         let deadline = host.deadline.clone();
         let renewed = pin!(deadline.renewed());
         let is_good = host.clone().within_life(renewed).await == Some(true);
-        if is_good { reply } else { host.unanswered(caller).into() }
+        if is_good { reply } else { Self::unanswered(caller).into() }
     }
 
-    /// Why a request that was let in has no answer. Clients may repeat any request once others have
-    /// the node; other nodes have their own ways to find out.
-    fn unanswered(&self, caller: Caller) -> Undelivered {
+    /// Why a request that was let in has no answer: the node is over here, and nothing of the
+    /// request goes on. Clients may repeat any request; other nodes have their own ways to find
+    /// out.
+    fn unanswered(caller: Caller) -> Undelivered {
         match caller.node.kind() {
-            NodeKind::Application(_) if self.deadline.has_ended() => Undelivered::Gone,
-            _ => Undelivered::Lost,
+            NodeKind::Application(_) => Undelivered::Gone,
+            NodeKind::Fs(_) | NodeKind::Disk(_) => Undelivered::Lost,
         }
     }
 
@@ -254,7 +255,7 @@ impl Host {
                 Self::hold::<P>(host.clone(), caller, reply).await
             }
             Some(reply) => reply,
-            None => host.unanswered(caller).into(),
+            None => Self::unanswered(caller).into(),
         }
     }
 

@@ -58,7 +58,7 @@ pub enum Principal {
         uids: RangeInclusive<u32>,
         /// Groups that it may name.
         gids: RangeInclusive<u32>,
-        /// Its root counts as the overflow user.
+        /// Its root counts as the overflow user, and root's group as the overflow group.
         squash_root: bool,
     },
 }
@@ -133,9 +133,14 @@ impl Principal {
                     *who = Credentials::unmapped();
                     return Ok(());
                 }
-                let mut groups = who.groups.iter().chain([&who.gid]);
-                if !uids.contains(&who.uid) || groups.any(|group| !gids.contains(group)) {
+                let is_outside = |group: &u32| !gids.contains(group);
+                let is_any_outside = is_outside(&who.gid) || who.groups.iter().any(is_outside);
+                if !uids.contains(&who.uid) || is_any_outside {
                     return Err(AccessRefused);
+                }
+                if *squash_root {
+                    who.groups.retain(|group| *group != 0);
+                    who.gid = if who.gid == 0 { OVERFLOW_ID } else { who.gid };
                 }
             }
         }
@@ -227,6 +232,10 @@ mod tests {
         assert_eq!(apply(&host(true), user(5, 5, &[9, 2000])), Err(AccessRefused));
         assert_eq!(apply(&host(true), Credentials::root()), Ok(Credentials::unmapped()));
         assert_eq!(apply(&host(false), Credentials::root()), Ok(Credentials::root()));
+        // The group of root is squashed with it.
+        let mapped = user(5, OVERFLOW_ID, &[7]);
+        assert_eq!(apply(&host(true), user(5, 0, &[0, 7])), Ok(mapped));
+        assert_eq!(apply(&host(false), user(5, 0, &[0])), Ok(user(5, 0, &[0])));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -88,6 +89,21 @@ fn a_full_node_answers_busy_and_loses_nothing() {
     let busy = answers.iter().filter(|answer| answer.is_err()).count();
     assert!(answers.iter().filter_map(|answer| answer.err()).all(|e| e == Undelivered::Busy));
     assert_eq!(busy, 100);
+}
+
+#[test]
+fn a_client_whose_node_is_stopped_may_send_any_request_again() {
+    let machine = machine(1);
+    let wait = echo::Wait { micros: 60_000_000 };
+    let mut waiting = pin!(machine.client_handle().spawn(NodeId::fs(1), wait));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    // By then it runs.
+    let resting = machine.on_node(NodeId::fs(1), |context| async move {
+        context.sleep(Duration::from_millis(50)).await;
+    });
+    block_on(resting).unwrap();
+    machine.stop_node(NodeId::fs(1));
+    assert_eq!(block_on(waiting), Err(Undelivered::Gone));
 }
 
 #[test]
