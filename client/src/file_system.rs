@@ -18,6 +18,7 @@ use crate::file::File;
 use crate::leases::{LeaseReply, OpenFileGuard};
 use crate::options::OpenOptions;
 use crate::session::ClientSession;
+use crate::unsynced::UnsyncedWrites;
 use crate::walk::{FinalSymlink, PathTarget, handle_of};
 use crate::xattrs::FileXattrs;
 use crate::{Attributes, Change, Credentials, Kind, Space};
@@ -411,16 +412,8 @@ impl<S: Spawn> FileSystem<S> {
     /// lost because a node has restarted.
     pub async fn sync(&self) -> Result<(), Error> {
         self.wait_for_closes().await;
-        let unsynced = self.session.unsynced();
-        let synced = unsynced.sync_all(self.session.machine()).await;
-        synced.map_err(|error| Error::of("sync", b"/")(Cause::from(error)))?;
-        let machine = self.session.machine();
-        let nodes = stream::iter((0..machine.fs_nodes()).map(NodeId::fs));
-        let flushed = nodes
-            .map(|node| send_to_with_retries(machine, node, Flush {}))
-            .buffer_unordered(FLUSHES_CONCURRENCY_MAX);
-        let results: Vec<Result<(), FileIoError>> = flushed.collect().await;
-        results.into_iter().collect::<Result<(), FileIoError>>().map_err(Error::of("sync", b"/"))
+        let synced = sync_all(self.session.machine(), self.session.unsynced()).await;
+        synced.map_err(Error::of("sync", b"/"))
     }
 
     /// Makes all names of a directory durable as they are, also those that are gone, with what they
@@ -438,4 +431,19 @@ impl<S: Spawn> FileSystem<S> {
     pub(crate) async fn wait_for_closes(&self) {
         self.session.leases().wait_for_closes(self.session.machine()).await;
     }
+}
+
+/// Makes all earlier changes durable, of all clients. [`FileIoError::LostWrites`] if writes of this
+/// one are lost, once.
+pub async fn sync_all<S: Spawn>(
+    machine: &S,
+    unsynced: &Arc<UnsyncedWrites>,
+) -> Result<(), FileIoError> {
+    unsynced.sync_all(machine).await?;
+    let nodes = stream::iter((0..machine.fs_nodes()).map(NodeId::fs));
+    let flushed = nodes
+        .map(|node| send_to_with_retries(machine, node, Flush {}))
+        .buffer_unordered(FLUSHES_CONCURRENCY_MAX);
+    let results: Vec<Result<(), FileIoError>> = flushed.collect().await;
+    results.into_iter().collect()
 }

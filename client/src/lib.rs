@@ -71,7 +71,7 @@ pub use directory::ReadDir;
 pub use error::{Cause, Error};
 // For clients that work by handle, not by path: every request of the applications interface.
 pub use file::File;
-pub use file_system::FileSystem;
+pub use file_system::{FileSystem, sync_all};
 pub use fileio::client::{RETRY_ROUNDS_MAX, ask, send_with_retries};
 pub use fileio::protocol::{
     Attributes, ByteRange, Change, Credentials, FileLock, Kind, LockKind, SetTime, Space, Time,

@@ -46,11 +46,14 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
 
     fn destroy(&mut self) {
         let Some(ended) = self.ended.take().map(Arc::new) else { return };
-        for worker in &self.workers {
+        for (index, worker) in self.workers.iter().enumerate() {
             // After all earlier tasks of the worker. The last worker drops the sender.
             let ended = ended.clone();
             worker.submit(move |operations| async move {
                 operations.volume.flush_closes().await;
+                if index == 0 {
+                    operations.volume.sync_all().await;
+                }
                 drop(ended);
             });
         }

@@ -84,7 +84,8 @@ pub struct FuseMount {
     point: PathBuf,
 }
 
-/// Cancelled when the volume is unmounted and the nodes have received all closes.
+/// Cancelled when the volume is unmounted, the nodes have received all closes, and what a server
+/// has of the changes is durable.
 pub type MountEnded = oneshot::Receiver<Infallible>;
 
 impl FuseMount {

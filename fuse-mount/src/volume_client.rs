@@ -124,6 +124,16 @@ impl<S: Spawn> VolumeClient<S> {
         self.leases.wait_for_closes(&self.machine).await;
     }
 
+    /// Makes everything durable, if a server has the volume: a process that has it itself does so
+    /// when it closes it. Waits for servers as long as any request.
+    pub(crate) async fn sync_all(&self) {
+        if self.machine.restarts().is_some()
+            && let Err(error) = client::sync_all(&self.machine, &self.unsynced).await
+        {
+            tracing::error!(%error, "what was changed through the mount may not be durable");
+        }
+    }
+
     /// The id of the next call.
     pub(crate) fn call(&self) -> CallId {
         self.leases.call()

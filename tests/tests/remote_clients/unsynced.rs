@@ -1,9 +1,9 @@
 //! What was written and not synced, when the only server is killed or stopped before the sync: the
 //! sync succeeds, and the bytes are there, also after one more kill.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
 use client::OpenOptions;
 use tests::Content;
@@ -65,5 +65,25 @@ fn a_sync_after_the_server_was_killed_finds_all_that_was_written() {
     }
     let log = fs::read_to_string(mounted.path("log")).unwrap();
     assert!(log.lines().eq((0..RESTARTS).map(|restart| format!("line {restart}"))), "{log}");
+    mounted.unmount();
+}
+
+#[test]
+fn what_was_changed_before_an_unmount_outlives_the_server() {
+    if !may_mount() {
+        return;
+    }
+    let mut remote = RemoteSite::start();
+    let client = remote.client();
+    let mounted = client.mount("mnt", &[]);
+    let (content, _) = parts(1);
+    fs::write(mounted.path("file"), &content).unwrap();
+    fs::set_permissions(mounted.path("file"), Permissions::from_mode(0o604)).unwrap();
+    mounted.unmount();
+    remote.kill_and_serve();
+    let mounted = client.mount("again", &[]);
+    let path = mounted.path("file");
+    assert!(fs::read(&path).unwrap() == content, "the file has other bytes");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o604);
     mounted.unmount();
 }
