@@ -10,12 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 #[cfg(feature = "fabric")]
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 
 #[cfg(feature = "fabric")]
 use super::fabric::{
-    AskedGrant, Asking, FRAMES_BYTES_MAX, FrameAsking, Granted, GrantedFrames, frame_length,
+    AskedGrant, Asking, FRAMES_BYTES_MAX, FrameAsking, FramePath, Granted, GrantedFrames,
 };
+#[cfg(feature = "fabric")]
+use super::frame::frame_length;
 use super::frame::{FabricAnswer, FrameHeader, LinkFrame, PeerHello};
 use super::guard::Guard;
 #[cfg(feature = "fabric")]
@@ -23,6 +25,7 @@ use super::remote::ClientSecurity;
 use super::remote::{ClientFabric, ClientOptions};
 use runtime::context::Context;
 use runtime::mail::Envelope;
+#[cfg(feature = "fabric")]
 use runtime::sync::Event;
 use runtime::wire::Encoder;
 
@@ -132,15 +135,37 @@ impl Serving {
             });
             if let Some((granted, telling)) = grant {
                 self.granted = Some(granted);
-                context.task(telling.for_each(move |grant| {
-                    tell(grant);
-                    std::future::ready(())
-                }));
+                tell_all(context, telling, tell);
                 return;
             }
         }
         let _ = (context, frame, &self.guard, &self.hello);
         tell(FabricAnswer::default());
+    }
+}
+
+/// What is said of a grant, as it comes.
+#[cfg(feature = "fabric")]
+fn tell_all(
+    context: &Context,
+    telling: impl Stream<Item = FabricAnswer> + 'static,
+    tell: impl Fn(FabricAnswer) + 'static,
+) {
+    context.task(telling.for_each(move |grant| {
+        tell(grant);
+        std::future::ready(())
+    }));
+}
+
+/// The way for frames, once there is one that is not over; `changed` tells when to look again.
+#[cfg(feature = "fabric")]
+async fn open_path(changed: &Event, path: impl Fn() -> Option<Arc<FramePath>>) -> Arc<FramePath> {
+    loop {
+        let changed = changed.next();
+        if let Some(path) = path() {
+            return path;
+        }
+        changed.await;
     }
 }
 
@@ -153,13 +178,14 @@ pub(crate) const FAST_BULK_MIN: usize = 16 << 10;
 pub(crate) struct ClientServing {
     #[cfg(feature = "fabric")]
     granted: RefCell<Option<GrantedFrames>>,
+    #[cfg(feature = "fabric")]
     changed: Event,
 }
 
 /// By which grant a frame has come.
 pub(crate) struct FrameOrigin {
     #[cfg(feature = "fabric")]
-    path: Arc<super::fabric::FramePath>,
+    path: Arc<FramePath>,
 }
 
 impl FrameOrigin {
@@ -195,10 +221,7 @@ impl ClientServing {
             if let Some((granted, telling)) = grant {
                 self.granted.replace(Some(granted));
                 self.changed.tell();
-                context.task(telling.for_each(move |grant| {
-                    tell(grant);
-                    std::future::ready(())
-                }));
+                tell_all(context, telling, tell);
                 return;
             }
         }
@@ -222,24 +245,19 @@ impl ClientServing {
 
     /// The next frame that comes by the faster way.
     pub(crate) async fn next(&self) -> (LinkFrame, FrameOrigin) {
+        #[cfg(feature = "fabric")]
         loop {
-            #[cfg(feature = "fabric")]
-            if let Some(path) = self.path()
-                && let Some(frame) = path.next().await
-            {
+            let path = open_path(&self.changed, || self.path()).await;
+            if let Some(frame) = path.next().await {
                 return (frame, FrameOrigin { path });
             }
-            let changed = self.changed.next();
-            #[cfg(feature = "fabric")]
-            if self.path().is_some() {
-                continue;
-            }
-            changed.await;
         }
+        #[cfg(not(feature = "fabric"))]
+        std::future::pending().await
     }
 
     #[cfg(feature = "fabric")]
-    fn path(&self) -> Option<Arc<super::fabric::FramePath>> {
+    fn path(&self) -> Option<Arc<FramePath>> {
         let granted = self.granted.borrow();
         let path = granted.as_ref().map(GrantedFrames::path);
         path.filter(|path| !path.is_over()).cloned()
@@ -267,6 +285,7 @@ pub(crate) struct ClientAsking {
     /// The calls that went there and were not answered, with what they count.
     #[cfg(feature = "fabric")]
     sent: RefCell<BTreeMap<u64, usize>>,
+    #[cfg(feature = "fabric")]
     changed: Event,
 }
 
@@ -358,22 +377,14 @@ impl ClientAsking {
 
     /// The next frame that comes by the faster way; `None` once when it is over.
     pub(crate) async fn next(&self) -> Option<LinkFrame> {
-        loop {
-            #[cfg(feature = "fabric")]
-            if let Some(path) = self.path() {
-                return path.next().await;
-            }
-            let changed = self.changed.next();
-            #[cfg(feature = "fabric")]
-            if self.path().is_some() {
-                continue;
-            }
-            changed.await;
-        }
+        #[cfg(feature = "fabric")]
+        return open_path(&self.changed, || self.path()).await.next().await;
+        #[cfg(not(feature = "fabric"))]
+        std::future::pending().await
     }
 
     #[cfg(feature = "fabric")]
-    fn path(&self) -> Option<Arc<super::fabric::FramePath>> {
+    fn path(&self) -> Option<Arc<FramePath>> {
         let asking = self.asking.borrow();
         asking.as_ref()?.path().filter(|path| !path.is_over()).cloned()
     }

@@ -345,6 +345,17 @@ pub(super) fn frame_with(header: FrameHeader, content: &impl Wire) -> Vec<Bytes>
     pack(header, message)
 }
 
+/// A frame about the link itself, which belongs to no call.
+pub(super) fn frame_beside_calls(kind: u8, content: &impl Wire) -> Vec<Bytes> {
+    let header = FrameHeader { kind, call_id: kind::NO_CALL, ..FrameHeader::default() };
+    frame_with(header, content)
+}
+
+/// Bytes of the frame of such a body.
+pub(super) fn frame_length(body: &Encoder) -> usize {
+    FRAME_HEADER_SIZE + body.head_length() + body.bulk_length()
+}
+
 /// A reply of these bytes, for tests.
 #[cfg(test)]
 pub(super) fn bulk_reply(bytes: Bytes) -> (FrameHeader, Encoder) {

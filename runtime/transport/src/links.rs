@@ -53,7 +53,7 @@ impl Router {
     }
 
     /// A number that no other link of this process has.
-    pub fn next_link(&self) -> u64 {
+    fn next_link(&self) -> u64 {
         self.links.fetch_add(1, Relaxed)
     }
 

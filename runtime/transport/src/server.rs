@@ -14,7 +14,8 @@ use futures::future::{AbortHandle, AbortRegistration, Abortable};
 
 use super::fast_path::Serving;
 use super::frame::{
-    ClientHello, FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, frame_of, kind, pack,
+    ClientHello, FrameReader, LinkFrame, PeerHello, ServerHello, frame_beside_calls, frame_of,
+    kind, pack,
 };
 use super::guard::{Guard, PeerIdentity, Refusal};
 use super::ingress::{ClientIngress, ClientPort};
@@ -28,7 +29,7 @@ use runtime::ids::{NodeId, VolumeId};
 use runtime::net::{ByteStream, Listener, StreamWriter};
 use runtime::protocol::{Protocol, Undelivered};
 use runtime::sync::Limit;
-use runtime::wire::{Encoder, Wire as _, from_bytes};
+use runtime::wire::from_bytes;
 
 /// Requests of one connection that run at a time; past it the server stops reading from it.
 const OUTSTANDING_MAX: usize = 1024;
@@ -67,7 +68,6 @@ pub async fn serve_processes<P: Protocol>(
         ingress: port.map(|port| ClientIngress::new(&context, port)),
         pending: PendingConnections::default(),
         links: Cell::default(),
-        connections: Cell::default(),
         open: RefCell::default(),
     });
     loop {
@@ -88,10 +88,8 @@ type LinkKey = (u32, u64, u64);
 struct AcceptGate<P> {
     pending: PendingConnections,
     links: Cell<usize>,
-    /// Connections of processes so far.
-    connections: Cell<u64>,
-    /// The latest connection of each link: which, and its end.
-    open: RefCell<BTreeMap<LinkKey, (u64, AbortHandle)>>,
+    /// Ends the latest connection of each link.
+    open: RefCell<BTreeMap<LinkKey, AbortHandle>>,
     /// Lets clients in, if they may come.
     ingress: Option<Rc<ClientIngress<P>>>,
 }
@@ -123,13 +121,15 @@ impl<P: Protocol> AcceptGate<P> {
             me.guard.note_let_in();
             gate.links.set(gate.links.get() + 1);
             let link = (hello.process, hello.incarnation, hello.link);
-            let latest = gate.latest(link);
+            let latest = gate.replace(link);
             let fast_path = Serving::new(me.guard.clone(), hello);
             let connection = connection(served, frames, writer, fast_path);
-            let ended = Abortable::new(connection, latest.registration).await;
+            let ended = Abortable::new(connection, latest).await;
             gate.links.set(gate.links.get() - 1);
-            gate.forget(link, latest.number);
-            if let Ok(Err(error)) = ended {
+            // One that a later one has replaced leaves that alone.
+            let Ok(ended) = ended else { return };
+            gate.open.borrow_mut().remove(&link);
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
                 if let Some(why) = Refusal::of(&error) {
                     me.guard.refuse(&peer, why, &error);
@@ -139,31 +139,16 @@ impl<P: Protocol> AcceptGate<P> {
     }
 }
 
-/// The connection that counts of its link.
-struct LatestConnection {
-    number: u64,
-    registration: AbortRegistration,
-}
-
 impl<P> AcceptGate<P> {
     /// A connection of `link` has come. What an older one of it has brought and was not begun is
     /// dropped: its asker was told that it is lost, may ask again by this one, and must not have
     /// done last what it asked first.
-    fn latest(&self, link: LinkKey) -> LatestConnection {
-        let number = self.connections.replace(self.connections.get() + 1);
-        let (abort, registration) = AbortHandle::new_pair();
-        if let Some((_, older)) = self.open.borrow_mut().insert(link, (number, abort)) {
+    fn replace(&self, link: LinkKey) -> AbortRegistration {
+        let (abort, latest) = AbortHandle::new_pair();
+        if let Some(older) = self.open.borrow_mut().insert(link, abort) {
             older.abort();
         }
-        LatestConnection { number, registration }
-    }
-
-    /// A connection of `link` has ended.
-    fn forget(&self, link: LinkKey, number: u64) {
-        let mut open = self.open.borrow_mut();
-        if open.get(&link).is_some_and(|(latest, _)| *latest == number) {
-            open.remove(&link);
-        }
+        latest
     }
 }
 
@@ -245,14 +230,7 @@ async fn connection(
         if frame.header.kind == kind::OFFER {
             let replies = replies.clone();
             fast_path.take_offer(&context, &frame, move |grant| {
-                let mut head = Encoder::new();
-                grant.put(&mut head);
-                let header = FrameHeader {
-                    kind: kind::GRANT,
-                    call_id: kind::NO_CALL,
-                    ..FrameHeader::default()
-                };
-                replies.push(pack(header, head));
+                replies.push(frame_beside_calls(kind::GRANT, &grant));
             });
             continue;
         }

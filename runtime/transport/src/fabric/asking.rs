@@ -10,8 +10,8 @@ use super::pair::{PairCommand, Ticket};
 use super::paths::{Over, RequestPath};
 use super::shared::{Incarnation, Peer};
 use super::{Fabrics, Provider};
-use crate::frame::{FabricAnswer, FabricOffer, FrameHeader, kind, pack};
-use runtime::wire::{Encoder, Wire as _, from_bytes};
+use crate::frame::{FabricAnswer, FabricOffer, frame_beside_calls, kind};
+use runtime::wire::from_bytes;
 
 /// After a failure of libfabric, the link does without it this long.
 pub(super) const REST: Duration = Duration::from_secs(5);
@@ -39,14 +39,12 @@ pub(in super::super) struct Asking {
 
 /// What makes an offer of `providers`; of none, it ends what was granted before.
 pub(super) fn offer_frame(fabrics: &Fabrics, providers: &[Provider]) -> Vec<Bytes> {
-    let mut head = Encoder::new();
-    FabricOffer {
+    let offer = FabricOffer {
         host: fabrics.host.clone(),
         instance: fabrics.shared.instance,
         providers: providers.iter().map(|one| one.name().to_owned()).collect(),
-    }
-    .put(&mut head);
-    pack(FrameHeader { kind: kind::OFFER, call_id: kind::NO_CALL, ..FrameHeader::default() }, head)
+    };
+    frame_beside_calls(kind::OFFER, &offer)
 }
 
 /// Provider, ticket and key of a grant; `None` if it is none of ours, or brings no key though it

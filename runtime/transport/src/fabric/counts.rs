@@ -65,11 +65,9 @@ impl Fabrics {
         let links: Vec<_> = links.collect();
         let help = "Links with a process that go over libfabric.";
         metric("links", MetricKind::Gauge, help, &links);
-        let clients: Vec<_> =
-            self.providers().iter().map(|one| (*one, self.clients(*one))).collect();
-        let clients = clients
-            .into_iter()
-            .map(|(provider, count)| (format!("provider=\"{}\"", provider.name()), count as u64));
+        let clients = self.providers().iter().map(|provider| {
+            (format!("provider=\"{}\"", provider.name()), self.clients(*provider) as u64)
+        });
         let clients: Vec<_> = clients.collect();
         let help = "Links of clients that have an endpoint here.";
         metric("clients", MetricKind::Gauge, help, &clients);

@@ -13,7 +13,7 @@ use runtime::wire::Encoder;
 use super::pair::{FabricPair, PairCommand, Ticket};
 use super::paths::FabricPath;
 use super::shared::{CLIENT_FRAME_MAX, PairUse};
-use crate::frame::{FRAME_HEADER_SIZE, FrameHeader, LinkFrame, pack_apart};
+use crate::frame::{FRAME_HEADER_SIZE, FrameHeader, LinkFrame, frame_length, pack_apart};
 
 /// Bytes of frames in one direction of a link of a client, at most: those that were given to be
 /// sent and have not left, and of requests those that were not answered. A server keeps no more
@@ -172,11 +172,6 @@ impl FabricPath for FramePath {
         outgoing.sent = bytes.max(before);
         self.all.fetch_sub((outgoing.sent - before) as usize, Relaxed);
     }
-}
-
-/// What a frame counts.
-pub(in super::super) fn frame_length(body: &Encoder) -> usize {
-    FRAME_HEADER_SIZE + body.head_length() + body.bulk_length()
 }
 
 fn length_of(frame: &LinkFrame) -> usize {

@@ -45,7 +45,7 @@ pub use ::fabric::link::Provider;
 pub(super) use self::asking::Asking;
 use self::driver::PairDriver;
 pub(super) use self::frame_asking::{AskedGrant, FrameAsking};
-pub(super) use self::frame_path::{FRAMES_BYTES_MAX, FramePath, frame_length};
+pub(super) use self::frame_path::{FRAMES_BYTES_MAX, FramePath};
 use self::pair::FabricPair;
 pub(super) use self::pair::thread;
 pub(super) use self::serving::{Granted, GrantedFrames};

@@ -24,7 +24,7 @@ use super::session::{Arrival, LinkEnd, SessionState};
 use super::{Admitted, ClientIngress, Subtree};
 use crate::fast_path::FrameOrigin;
 use crate::frame::{
-    FrameHeader, FrameReader, LinkFrame, SubtreeWelcome, Welcome, frame_of, frame_with, kind,
+    FrameReader, LinkFrame, SubtreeWelcome, Welcome, frame_beside_calls, frame_of, kind,
 };
 use crate::replies::ReplyQueue;
 use crate::time_limit::within;
@@ -254,9 +254,7 @@ impl<P: Protocol> LinkRequests<'_, P> {
         let offer = (self.admission.account(), head);
         let replies = self.replies.clone();
         self.replies.fast.take_offer(self.context, &self.ingress.port.guard, offer, move |grant| {
-            let kind = kind::GRANT;
-            let header = FrameHeader { kind, call_id: kind::NO_CALL, ..FrameHeader::default() };
-            replies.push(frame_with(header, &grant));
+            replies.push(frame_beside_calls(kind::GRANT, &grant));
         });
     }
 

@@ -16,7 +16,7 @@ use runtime::wire::Encoder;
 
 use super::budget::BudgetShare;
 use super::deposit_table::DepositTable;
-use crate::frame::{FRAME_HEADER_SIZE, FrameHeader, pack};
+use crate::frame::{FrameHeader, frame_length, pack};
 use crate::replies::{ReplyQueue, length_of};
 
 /// Calls of one session that run or whose outcome is kept, at most.
@@ -185,7 +185,7 @@ impl SessionState {
         keep: bool,
         share: Option<BudgetShare>,
     ) {
-        let length = FRAME_HEADER_SIZE + body.head_length() + body.bulk_length();
+        let length = frame_length(&body);
         let share = share.map(|mut share| {
             share.set(length + OUTCOME_BYTES);
             Rc::new(share)
@@ -224,7 +224,7 @@ impl SessionState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::bulk_reply;
+    use crate::frame::{FRAME_HEADER_SIZE, bulk_reply};
 
     fn reply(text: &'static str) -> (FrameHeader, Encoder) {
         bulk_reply(Bytes::from_static(text.as_bytes()))
