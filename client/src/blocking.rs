@@ -231,5 +231,5 @@ pub fn random_client() -> u64 {
 
 /// Names the session of a client with its servers.
 pub fn random_session() -> u128 {
-    u128::from(random_client()) << 64 | u128::from(random_client())
+    u128::from_ne_bytes(runtime::seed::fresh_bytes())
 }

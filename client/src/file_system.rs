@@ -6,7 +6,7 @@ use fileio::client::send_to_with_retries;
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
     Error as FileIoError, Existing, Flush, GetSpace, Handle, Link, MakeNode, Name, NewNode,
-    OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory, Rename, SyncDirectory,
+    OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory, Rename, SyncDirectory, handle_of,
 };
 use futures::{StreamExt as _, stream};
 use runtime::client_handle::CallNumbers;
@@ -19,7 +19,7 @@ use crate::leases::{LeaseReply, OpenFileGuard};
 use crate::options::OpenOptions;
 use crate::session::ClientSession;
 use crate::unsynced::UnsyncedWrites;
-use crate::walk::{FinalSymlink, PathTarget, handle_of};
+use crate::walk::{FinalSymlink, PathTarget};
 use crate::xattrs::FileXattrs;
 use crate::{Attributes, Change, Credentials, Kind, Space};
 

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use fileio::protocol::{CallId, FileIo, Handle, ROOT, SetAttributes};
+use fileio::protocol::{CallId, FileIo, Handle, ROOT, SetAttributes, handle_of};
 use runtime::client_handle::CallNumbers;
 use runtime::{Call, Spawn};
 
 use crate::error::Cause;
 use crate::leases::Leases;
 use crate::unsynced::{RETAINED_BYTES_MAX, UnsyncedWrites};
-use crate::walk::handle_of;
 use crate::wide::{WideMode, WideSession};
 use crate::{Attributes, Change, Credentials};
 

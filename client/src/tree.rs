@@ -1,12 +1,12 @@
 //! Whole trees: made and removed.
 
-use fileio::protocol::{DirectoryEntry, Error as FileIoError, Handle, Name};
+use fileio::protocol::{DirectoryEntry, Error as FileIoError, Handle, Name, handle_of};
 use futures::{StreamExt as _, stream};
 use runtime::Spawn;
 
 use crate::error::{Cause, Error};
 use crate::file_system::FileSystem;
-use crate::walk::{FinalSymlink, handle_of};
+use crate::walk::FinalSymlink;
 use crate::{Attributes, Kind};
 
 /// Names that are removed at once, at most.

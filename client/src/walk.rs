@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fileio::protocol::{
     Attributes, Error as FileIoError, GetAttributes, Handle, Kind, Lookup, Name, Open, OpenedFile,
-    Parent, ReadLink,
+    Parent, ReadLink, handle_of,
 };
 use runtime::Spawn;
 
@@ -52,11 +52,6 @@ impl PathTarget {
         let name = self.name.ok_or(Cause::NoLastName)?;
         Ok((self.directory, name))
     }
-}
-
-/// The handle of what has these attributes.
-pub(crate) fn handle_of(attributes: &Attributes) -> Handle {
-    Handle { ino: attributes.ino, generation: attributes.generation }
 }
 
 /// The parts of a path that are still to be walked.

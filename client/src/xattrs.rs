@@ -1,11 +1,11 @@
 //! Extended attributes of the file at a path.
 
-use fileio::protocol::{GetXattr, Handle, ListXattrs, RemoveXattr, SetXattr};
+use fileio::protocol::{GetXattr, Handle, ListXattrs, RemoveXattr, SetXattr, handle_of};
 use runtime::Spawn;
 
 use crate::error::{Cause, Error};
 use crate::session::ClientSession;
-use crate::walk::{FinalSymlink, handle_of};
+use crate::walk::FinalSymlink;
 use crate::{Attributes, XattrMode, XattrName};
 
 /// The extended attributes of a file; of a symbolic link's target.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use client::leases::{LeaseReply, Leases, OpenFileGuard};
 use client::protocol::{
-    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, OpenHandle, access,
+    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, OpenHandle,
+    access, handle_of,
 };
 use client::unsynced::UnsyncedWrites;
 use runtime::{Call, Spawn};
@@ -138,8 +139,4 @@ impl<S: Spawn> VolumeClient<S> {
     pub(crate) fn call(&self) -> CallId {
         self.leases.call()
     }
-}
-
-pub(crate) fn handle_of(file: &Attributes) -> Handle {
-    Handle { ino: file.ino, generation: file.generation }
 }

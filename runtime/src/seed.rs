@@ -68,15 +68,20 @@ pub fn with_seed(body: impl FnOnce(&mut Rng)) {
     std::mem::forget(reporter);
 }
 
-/// A random seed. Drawn from the kernel: a forked child would repeat whatever is kept in memory.
-pub fn fresh_seed() -> u64 {
-    let mut seed = [0; 8];
+/// Random bytes. Drawn from the kernel: a forked child would repeat whatever is kept in memory.
+pub fn fresh_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
     let mut filled = 0;
-    while filled < seed.len() {
+    while filled < N {
         // Fails only if a signal interrupts it.
-        filled += getrandom(&mut seed[filled..], GetRandomFlags::empty()).unwrap_or(0);
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty()).unwrap_or(0);
     }
-    u64::from_ne_bytes(seed)
+    bytes
+}
+
+/// A random seed, drawn as [`fresh_bytes`] are.
+pub fn fresh_seed() -> u64 {
+    u64::from_ne_bytes(fresh_bytes())
 }
 
 struct Reporter {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use cluster::coordination::Sled;
 use runtime::VolumeId;
-use runtime::seed::fresh_seed;
+use runtime::seed::{fresh_bytes, fresh_seed};
 
 use crate::access::{ExposedFiles, FileClass, file_options, make_directory, restrict};
 
@@ -280,7 +280,7 @@ impl VolumeDirectory {
 
 /// The identity of a new volume.
 pub(crate) fn new_volume_id() -> VolumeId {
-    VolumeId(u128::from(fresh_seed()) << 64 | u128::from(fresh_seed()))
+    VolumeId(u128::from_ne_bytes(fresh_bytes()))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fileio::client::ask;
 use fileio::protocol::{
-    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, Lookup, Name,
-    Parent, ROOT, Reply, Request,
+    CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, Lookup, Name, Parent, ROOT,
+    Reply, Request, handle_of,
 };
 use fileio::root_keys::SUBTREE_KEYS;
 use futures::FutureExt as _;
@@ -43,11 +43,7 @@ impl VolumeSubtrees {
     /// With entropy of the operating system.
     #[cfg(feature = "cluster")]
     pub(crate) fn of_this_host() -> Self {
-        let mut entropy = [0; SECRET_BYTES];
-        for part in entropy.as_chunks_mut().0 {
-            *part = runtime::seed::fresh_seed().to_le_bytes();
-        }
-        Self::new(entropy)
+        Self::new(runtime::seed::fresh_bytes())
     }
 }
 
@@ -93,10 +89,6 @@ async fn enter(
     let secret: [u8; SECRET_BYTES] = secret.ok_or(Error::Damaged {})?;
     let seal = Arc::new(HandleSeal::new(&secret, (root.ino, root.generation)));
     Ok(Rc::new(LimitedClient { root, seal, known: RefCell::default() }))
-}
-
-fn handle_of(attributes: &Attributes) -> Handle {
-    Handle { ino: attributes.ino, generation: attributes.generation }
 }
 
 /// What is known of a handle.
@@ -153,10 +145,8 @@ impl Subtree<FileIo> for LimitedClient {
 /// The answer to a request that was not done because of what a check has found.
 fn refusal(request: &Request, error: Error) -> Reply {
     match error {
-        Error::Undelivered { why } if why.is_transient() && !why.not_applied() => {
-            // Only the check is lost.
-            Undelivered::Busy.into()
-        }
+        // Only the check is lost.
+        Error::Undelivered { why } if why.is_lost() => Undelivered::Busy.into(),
         Error::Undelivered { why } => why.into(),
         error => request.refused(error),
     }

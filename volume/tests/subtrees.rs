@@ -11,10 +11,9 @@ use fileio::client::ask;
 use fileio::hash;
 use fileio::model::Model;
 use fileio::protocol::{
-    Attributes, CallId, Change, Create, Credentials, Error, Existing, FileIo, GetAttributes,
-    GetXattr, Handle, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, Parent, ROOT, Read,
-    ReadDirectory, Remove, Rename, Reply, Request, SetAttributes, SetXattr, Write, XattrMode,
-    XattrName,
+    CallId, Change, Create, Credentials, Error, Existing, FileIo, GetAttributes, GetXattr, Handle,
+    Link, ListXattrs, Lookup, MakeNode, Name, NewNode, Parent, ROOT, Read, ReadDirectory, Remove,
+    Rename, Reply, Request, SetAttributes, SetXattr, Write, XattrMode, XattrName, handle_of,
 };
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
@@ -41,10 +40,6 @@ impl Server<FileIo> for AtNode {
         let reply = self.0.answer(&request);
         async move { reply }.boxed_local()
     }
-}
-
-fn handle_of(attributes: &Attributes) -> Handle {
-    Handle { ino: attributes.ino, generation: attributes.generation }
 }
 
 fn name(text: &str) -> Name {

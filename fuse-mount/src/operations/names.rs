@@ -2,14 +2,14 @@
 
 use client::protocol::{
     Attributes, Change, Create, Existing, Link, Lookup, MakeNode, Name, NewNode, OpenNew,
-    OpenedNewFile, Remove, RemoveDirectory, Rename,
+    OpenedNewFile, Remove, RemoveDirectory, Rename, handle_of,
 };
 use runtime::Spawn;
 
 use super::{AccessMask, MountOperations};
 use crate::caller::CallerProcess;
 use crate::translate::KernelResult;
-use crate::volume_client::{OpenTarget, handle_of};
+use crate::volume_client::OpenTarget;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]

@@ -35,12 +35,7 @@ where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
-    match ask(from, call.clone()).await {
-        Err(Error::Undelivered { why }) if why.is_transient() => {
-            Box::pin(retry_rounds(from, None, call, why)).await
-        }
-        answer => answer,
-    }
+    send_at(from, None, call).await
 }
 
 /// The same for a call that goes to the node that the caller chooses.
@@ -49,9 +44,17 @@ where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
-    match ask_at(from, Some(to), call.clone()).await {
+    send_at(from, Some(to), call).await
+}
+
+async fn send_at<S, C>(from: &S, to: Option<NodeId>, call: C) -> Result<C::Reply, Error>
+where
+    S: Spawn,
+    C: Call<Protocol = FileIo> + Clone,
+{
+    match ask_at(from, to, call.clone()).await {
         Err(Error::Undelivered { why }) if why.is_transient() => {
-            Box::pin(retry_rounds(from, Some(to), call, why)).await
+            Box::pin(retry_rounds(from, to, call, why)).await
         }
         answer => answer,
     }

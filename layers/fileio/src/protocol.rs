@@ -735,6 +735,11 @@ impl Error {
     }
 }
 
+/// The handle of the file with these attributes.
+pub fn handle_of(attributes: &Attributes) -> Handle {
+    Handle { ino: attributes.ino, generation: attributes.generation }
+}
+
 impl OpenHandle {
     /// Keeps the file for the client; each request is judged by the mode that the file has then.
     pub fn unjudged(call: CallId, file: Handle) -> Self {

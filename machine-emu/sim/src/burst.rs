@@ -5,14 +5,16 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use fileio::protocol::{Commit, Credentials, Error, Handle, ROOT, Read, TRANSFER_MAX, Write};
+use fileio::protocol::{
+    Commit, Credentials, Error, Handle, ROOT, Read, TRANSFER_MAX, Write, handle_of,
+};
 use futures::FutureExt as _;
 use futures::future::join;
 use runtime::seed::Rng;
 
 use super::content::BLOCK;
 use super::harness::{CallFailure, Harness, RoundEnd};
-use super::names::{handle_of, name};
+use super::names::name;
 
 /// What is known of one checkpoint of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

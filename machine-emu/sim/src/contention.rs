@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fileio::protocol::{
     Create, Created, Credentials, Error, Existing, FileIo, GetAttributes, Handle, Lookup, Name,
-    ROOT,
+    ROOT, handle_of,
 };
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
@@ -21,7 +21,7 @@ use runtime::seed::Rng;
 use super::cluster::OBSERVER;
 use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
 use super::history::{History, NameOperation};
-use super::names::{handle_of, is_durable, name};
+use super::names::{is_durable, name};
 
 /// Clients of one contest: two, plus fewer than this.
 const CLIENTS_MORE: u64 = 4;

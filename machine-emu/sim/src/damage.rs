@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use fileio::protocol::{Commit, Credentials, Error, Flush, Handle, ROOT, Write};
+use fileio::protocol::{Commit, Credentials, Error, Flush, Handle, ROOT, Write, handle_of};
 use futures::FutureExt as _;
 use machine_emu::DiskSnapshot;
 use runtime::NodeId;
@@ -21,7 +21,7 @@ use volume::VolumeError;
 use super::content::BLOCK;
 use super::disk_damage::DamageSummary;
 use super::harness::{CallFailure, Harness, RoundEnd};
-use super::names::{NameKey, handle_of, name};
+use super::names::{NameKey, name};
 use super::versions::Versions;
 
 /// Directories besides the root.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fileio::protocol::{
     Attributes, Commit, Credentials, DirectoryEntry, Error, Handle, Name, ROOT, ReadDirectory,
-    RemoveXattr, SetXattr, SyncDirectory, Write, XattrMode, XattrName,
+    RemoveXattr, SetXattr, SyncDirectory, Write, XattrMode, XattrName, handle_of,
 };
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
@@ -21,7 +21,7 @@ use runtime::seed::Rng;
 use super::cluster::OBSERVER;
 
 use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
-use super::names::{NameKey, handle_of, name};
+use super::names::{NameKey, name};
 use super::versions::Versions;
 
 const DIRECTORIES: usize = 3;

@@ -6,7 +6,7 @@ use fileio::protocol::{
     Attributes, CallId, Change, Create, Created, Credentials, Error, Existing, FileIo,
     GetAttributes, GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, ROOT,
     ReadDirectory, ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename, SetAttributes, SetXattr,
-    XattrMode, XattrName,
+    XattrMode, XattrName, handle_of,
 };
 use futures::FutureExt as _;
 use runtime::Call;
@@ -70,10 +70,6 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
 
 pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes().to_vec()).expect("a name")
-}
-
-pub(super) fn handle_of(attributes: &Attributes) -> Handle {
-    Handle { ino: attributes.ino, generation: attributes.generation }
 }
 
 /// What both sides must agree on.

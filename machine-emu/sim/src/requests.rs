@@ -2,11 +2,11 @@
 
 use fileio::protocol::{
     Attributes, Change, Create, Credentials, Existing, GetSpace, Handle, Link, Lookup, MakeNode,
-    Name, NewNode, ROOT, Remove, RemoveDirectory, Rename, Space,
+    Name, NewNode, ROOT, Remove, RemoveDirectory, Rename, Space, handle_of,
 };
 
 use super::harness::{CallFailure, Harness};
-use super::names::{handle_of, name};
+use super::names::name;
 
 impl Harness {
     /// Makes a file that must not exist.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, GetAttributes, Handle, Name, NameError};
+use fileio::protocol::{Attributes, GetAttributes, Handle, Name, NameError, handle_of};
 use nfs3_types::nfs3::nfs_fh3;
 
 use super::server::Nfs4Server;
@@ -88,11 +88,6 @@ impl CurrentFh {
         }
         Ok(())
     }
-}
-
-/// The file of `attributes`.
-pub(super) fn handle_of(attributes: &Attributes) -> Handle {
-    Handle { ino: attributes.ino, generation: attributes.generation }
 }
 
 //= rfc8881 14.5: a name of no bytes is NFS4ERR_INVAL, "." and ".." NFS4ERR_BADNAME, "/" BADCHAR

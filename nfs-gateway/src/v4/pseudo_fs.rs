@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fileio::protocol::{Attributes, Handle};
+use fileio::protocol::{Attributes, Handle, handle_of};
 
-use super::current_fh::{CurrentFh, handle_of};
+use super::current_fh::CurrentFh;
 use super::server::Nfs4Server;
 use super::status::Status;
 use crate::call_context::CallContext;

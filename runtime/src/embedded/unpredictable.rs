@@ -1,7 +1,7 @@
 //! Random numbers that cannot be predicted from earlier ones. Generations of files are such
 //! numbers: a client that knows the generation of a file can name it, wherever it is.
 
-use crate::seed::fresh_seed;
+use crate::seed::fresh_bytes;
 
 const KEY_BYTES: usize = 32;
 /// Numbers that are made at a time.
@@ -17,11 +17,7 @@ pub(super) struct UnpredictableNumbers {
 
 impl UnpredictableNumbers {
     pub(super) fn new() -> Self {
-        let mut key = [0; KEY_BYTES];
-        for part in key.as_chunks_mut().0 {
-            *part = fresh_seed().to_le_bytes();
-        }
-        Self { key, made: [0; NUMBERS], left: 0 }
+        Self { key: fresh_bytes(), made: [0; NUMBERS], left: 0 }
     }
 
     pub(super) fn next(&mut self) -> u64 {

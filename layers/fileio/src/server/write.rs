@@ -25,7 +25,7 @@ use super::content::ContentAccess;
 use super::partial_block_cache::PartialBlockCache;
 use crate::pieces::ByteRope;
 use crate::protocol::{
-    Attributes, Credentials, Error, Handle, TRANSFER_MAX, WccAttr, Write, WriteResult,
+    Attributes, Credentials, Error, Handle, TRANSFER_MAX, WccAttr, Write, WriteResult, handle_of,
 };
 use crate::rules;
 
@@ -598,9 +598,4 @@ fn add_part(by_stripe: &mut StripeWrites, stripe: u64, part: (u32, ByteRope)) {
         Some((_, parts)) => parts.push(part),
         None => by_stripe.push((stripe, vec![part])),
     }
-}
-
-/// The file with these attributes.
-fn handle_of(file: &Attributes) -> Handle {
-    Handle { ino: file.ino, generation: file.generation }
 }

@@ -1,11 +1,11 @@
 //! Comparing a volume with the model: names, lists and blocks of files.
 
-use fileio::protocol::{Credentials, Error, Handle, Lookup, Read};
+use fileio::protocol::{Credentials, Error, Handle, Lookup, Read, handle_of};
 
 use super::{DamageWorkload, PIECE, ReadRule, StampedFile, is_damage, version_of};
 use crate::content::BLOCK;
 use crate::harness::CallFailure;
-use crate::names::{NameKey, handle_of, list};
+use crate::names::{NameKey, list};
 
 impl DamageWorkload<'_> {
     /// The blocks of a file that can be read.

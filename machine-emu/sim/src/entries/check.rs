@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use fileio::protocol::{
-    Attributes, Credentials, Error, GetAttributes, GetXattr, Handle, Kind, ListXattrs, Parent, ROOT,
+    Attributes, Credentials, Error, GetAttributes, GetXattr, Handle, Kind, ListXattrs, Parent,
+    ROOT, handle_of,
 };
 use meta::hash::ino_node;
 use meta::protocol::Map;
@@ -13,7 +14,7 @@ use runtime::Undelivered;
 use super::{CHUNKS_MAX, EntriesWorkload, NamedFile, PendingRename, xattr_name, xattr_value};
 use crate::cluster::OBSERVER;
 use crate::harness::CallFailure;
-use crate::names::{NameKey, handle_of, list};
+use crate::names::{NameKey, list};
 use crate::versions::Versions;
 
 impl EntriesWorkload<'_> {

@@ -6,14 +6,14 @@ use client::leases::{LeaseReply, OpenFileGuard};
 use fileio::protocol::access::{EXECUTE, READ as MAY_READ, WRITE as MAY_WRITE};
 use fileio::protocol::{
     Attributes, ByteRange, Change, Existing, Kind, Lookup, Name, Open as OpenEntry, OpenHandle,
-    OpenNew, OpenedFile, OpenedNewFile,
+    OpenNew, OpenedFile, OpenedNewFile, handle_of,
 };
 use runtime::Context;
 
 use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
-use crate::v4::current_fh::{CurrentFh, handle_of, name};
+use crate::v4::current_fh::{CurrentFh, name};
 use crate::v4::state::{READ, ShareReservation, WRITE};
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
