@@ -20,8 +20,9 @@ use tests::{Content, http};
 use super::{AWAY, RemoteSite};
 
 const PROVIDER: &str = "tcp;ofi_rxm";
-/// Bytes of the file that is copied.
-const LENGTH: u64 = 192 << 20;
+/// Bytes of the file that is copied: that takes several times as long as a client and its server
+/// take to load libfabric and to connect, about a second.
+const LENGTH: u64 = 384 << 20;
 /// The same in a cluster.
 const CLUSTER_LENGTH: u64 = 24 << 20;
 /// Bytes that go over libfabric of these, at least: it is loaded while the first ones go over TCP.
@@ -70,6 +71,12 @@ impl FabricSite {
         self.count(&format!("mdfs_fabric_bytes_total{{{labels}}}"))
     }
 
+    /// Waits until more bytes than `least` are counted: its thread counts now and then.
+    #[track_caller]
+    fn until_moved(&self, direction: &str, least: u64) {
+        until("bytes over libfabric", || self.bytes(direction) > least);
+    }
+
     /// Waits until the server has nothing for any client any more.
     #[track_caller]
     fn until_nothing_is_left(&self) {
@@ -98,9 +105,9 @@ fn a_copy_goes_over_libfabric_both_ways_and_nothing_of_it_is_left() {
     let content = site.0.random_file("in", LENGTH);
     let at = client.at("/stored");
     site.ok(&["cp", "in", &at]);
-    assert!(site.bytes("in") > FAST_MIN, "{} bytes", site.bytes("in"));
+    site.until_moved("in", FAST_MIN);
     site.ok(&["cp", &at, "out"]);
-    assert!(site.bytes("out") > FAST_MIN, "{} bytes", site.bytes("out"));
+    site.until_moved("out", FAST_MIN);
     assert!(fs::read(site.0.site.path("out")).unwrap() == content);
     site.until_nothing_is_left();
     // A client that does not want it has none.
@@ -161,7 +168,7 @@ fn a_restart_of_the_server_is_a_pause_for_clients_over_libfabric() {
         let _ = fs::remove_file(site.0.site.path("out"));
         site.ok(&["cp", &at, "out"]);
         assert!(fs::read(site.0.site.path("out")).unwrap() == content, "round {round}");
-        assert!(site.bytes("out") > before + FAST_MIN);
+        site.until_moved("out", before + FAST_MIN);
         client.ok(&["rm", &at]);
         site.until_nothing_is_left();
     }
@@ -178,7 +185,8 @@ fn a_mount_of_another_host_reads_and_writes_over_libfabric() {
     let mounted = client.mount("mnt", &["--cache-ms", "0", "--fabric", PROVIDER]);
     fs::write(mounted.path("stored"), &content).unwrap();
     assert!(fs::read(mounted.path("stored")).unwrap() == content);
-    assert!(site.bytes("in") > FAST_MIN && site.bytes("out") > FAST_MIN);
+    site.until_moved("in", FAST_MIN);
+    site.until_moved("out", FAST_MIN);
     mounted.unmount();
     site.until_nothing_is_left();
 }

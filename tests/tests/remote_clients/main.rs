@@ -58,7 +58,7 @@ impl RemoteSite {
 
     /// The same with more arguments of the server, which has this address.
     fn start_with(clients: usize, more: impl FnOnce(&str) -> Vec<String>) -> Self {
-        let (site, hosts) = (Site::formatted(1024, 16), Hosts::make(1 + clients).unwrap());
+        let (site, hosts) = (Site::formatted(2048, 16), Hosts::make(1 + clients).unwrap());
         let more = more(&hosts.host(0).address.to_string());
         let mut remote = Self { site, hosts, server: None, more };
         remote.serve();
