@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use fileio::protocol::{Error as FileIoError, NameError};
+use fileio::protocol::{Error as FileIoError, NameError, WriteObstacle};
 use runtime::Undelivered;
 
 /// An operation that failed: what was asked, of what, and why.
@@ -71,6 +71,12 @@ impl Cause {
                 E::NotPermitted {} => "ask the owner, or root, to do it",
                 E::Invalid {} => "check the arguments and the kind of the file",
                 E::FileTooLarge {} => "spread the data over several files",
+                E::Unwritable { why: WriteObstacle::Full {}, .. } => {
+                    "make space there; the volume goes on by itself"
+                }
+                E::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => {
+                    "make it writable; the volume goes on by itself"
+                }
                 E::NoSpace {} => "remove what is no longer needed",
                 E::TooManyLinks {} => "use a symbolic link, or copy the file",
                 E::Stale {} => "open it again by its path",
@@ -110,7 +116,8 @@ impl Cause {
                 E::NotPermitted {} => libc::EPERM,
                 E::Invalid {} | E::BadCookie {} => libc::EINVAL,
                 E::FileTooLarge {} => libc::EFBIG,
-                E::NoSpace {} => libc::ENOSPC,
+                E::NoSpace {} | E::Unwritable { why: WriteObstacle::Full {}, .. } => libc::ENOSPC,
+                E::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => libc::EROFS,
                 E::TooManyLinks {} => libc::EMLINK,
                 E::Stale {} => libc::ESTALE,
                 E::NoXattr {} => libc::ENODATA,

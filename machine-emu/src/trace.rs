@@ -79,6 +79,7 @@ faults! {
     DiskReadStale "disk read stale",
     LinkSlowed "link slowed",
     ClockDrifts "clock drifts",
+    DiskHostFull "disk host full",
 }
 
 /// What a world has done so far.

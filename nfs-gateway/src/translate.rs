@@ -1,7 +1,9 @@
 //! Conversion of attributes, times, errors and names between NFS and file I/O.
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, Change, Error, Kind, Name, NameError, SetTime, Time};
+use fileio::protocol::{
+    Attributes, Change, Error, Kind, Name, NameError, SetTime, Time, WriteObstacle,
+};
 use nfs3_types::nfs3::{
     Nfs3Option, fattr3, ftype3, nfsstat3, nfstime3, sattr3, set_atime, set_mtime, specdata3,
 };
@@ -24,7 +26,10 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         // No procedure of version 3 is about extended attributes.
         Error::Invalid {} | Error::NoXattr {} | Error::TooLarge {} => nfsstat3::NFS3ERR_INVAL,
         Error::FileTooLarge {} => nfsstat3::NFS3ERR_FBIG,
-        Error::NoSpace {} => nfsstat3::NFS3ERR_NOSPC,
+        Error::NoSpace {} | Error::Unwritable { why: WriteObstacle::Full {}, .. } => {
+            nfsstat3::NFS3ERR_NOSPC
+        }
+        Error::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => nfsstat3::NFS3ERR_ROFS,
         Error::TooManyLinks {} => nfsstat3::NFS3ERR_MLINK,
         Error::Stale {} => nfsstat3::NFS3ERR_STALE,
         Error::Damaged {} => nfsstat3::NFS3ERR_IO,

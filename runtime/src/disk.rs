@@ -29,6 +29,10 @@ pub trait Disk {
     /// Makes every write that was answered before this call durable. After an error what was
     /// written since the last good sync may be lost, and asking again proves nothing.
     fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>>;
+    /// What people call it: its path.
+    fn name(&self) -> String {
+        String::new()
+    }
     /// Transfers go between our buffers and the disk, not through a page cache of the host.
     fn is_direct(&self) -> bool {
         true

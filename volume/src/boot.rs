@@ -8,7 +8,6 @@ use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::join_all;
-use meta::RootOwner;
 use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeId, Undelivered};
 
@@ -65,13 +64,9 @@ fn fs_nodes(geometry: &Geometry) -> impl Iterator<Item = NodeId> {
 }
 
 /// Writes the first metadata of each node.
-pub(super) fn format_nodes(
-    machine: &Embedded,
-    geometry: &Geometry,
-    owner: RootOwner,
-) -> Result<(), VolumeError> {
+pub(super) fn format_nodes(machine: &Embedded, geometry: &Geometry) -> Result<(), VolumeError> {
     let shape = *geometry;
-    on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape, owner))
+    on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape))
 }
 
 /// Reads the metadata of each node, before any is written.

@@ -4,23 +4,27 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use blockio::{BlockClient, DiskNodeError, Geometry, Stripes};
+use blockio::{BlockClient, DiskError, DiskNodeError, Geometry, Stripes};
 use cache::CacheClient;
 use fileio::FileServer;
 use fileio::client::SharedFileServer;
 use fileio::protocol::FileIo;
 use futures::future::try_join_all;
 use meta::memory::MemoryBudget;
-use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Rejoin};
-use meta::{MetaServer, RootOwner, SharedAttrCache};
+use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Meta, Rejoin};
+use meta::{MetaServer, SharedAttrCache};
 use runtime::disk::Disk;
 use runtime::embedded::Embedded;
-use runtime::{Context, Epoch, NodeKind};
+use runtime::{Call, Context, Epoch, NodeKind};
 
 use super::error::VolumeError;
 use super::hand_over::NodeHandover;
 pub use super::hand_over::NodeServers;
+
+/// The pause before a phase of a start is tried again, while a disk takes no writes.
+const UNWRITABLE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The memory that the nodes of one process share.
 #[derive(Clone)]
@@ -50,6 +54,58 @@ impl ProcessMemory {
 pub(super) async fn open_disk(context: &Context, path: &Path) -> Result<Rc<dyn Disk>, VolumeError> {
     let opened = context.open_disk(&path.to_string_lossy()).await;
     opened.map_err(|error| VolumeError::OpenDisk { path: path.to_owned(), error })
+}
+
+/// Writes the superblocks of all disks, given disk node by disk node. A disk that belongs to
+/// a volume is refused, and then nothing is written to any.
+pub async fn format_disks(
+    context: &Context,
+    geometry: &Geometry,
+    paths: Vec<Vec<PathBuf>>,
+) -> Result<(), VolumeError> {
+    let mut disks = Vec::new();
+    for (node, paths) in (0..).zip(paths) {
+        for (disk, path) in (0..).zip(paths) {
+            let device = open_disk(context, &path).await?;
+            if let Ok(found) = blockio::identify(&*device).await {
+                return Err(VolumeError::DiskInUse { path, volume: found.geometry.volume });
+            }
+            disks.push((node, disk, path, device));
+        }
+    }
+    let now = context.unix_time();
+    for (node, disk, path, device) in disks {
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| VolumeError::Disk { path, error })?;
+    }
+    Ok(())
+}
+
+/// The same for one disk node of a cluster, at that node. Disks that it has formatted before are
+/// left as they are.
+pub async fn make_disks(
+    context: &Context,
+    geometry: &Geometry,
+    node: u32,
+    paths: &[PathBuf],
+) -> Result<(), VolumeError> {
+    for (disk, path) in (0..).zip(paths) {
+        let device = open_disk(context, path).await?;
+        match blockio::identify(&*device).await {
+            Ok(found) if found.geometry.volume == geometry.volume => continue,
+            Ok(found) => {
+                let (path, volume) = (path.clone(), found.geometry.volume);
+                return Err(VolumeError::DiskInUse { path, volume });
+            }
+            Err(DiskError::Unformatted) => {}
+            // What it holds may be readable again tomorrow.
+            Err(error) => return Err(VolumeError::Disk { path: path.clone(), error }),
+        }
+        let now = context.unix_time();
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| VolumeError::Disk { path: path.clone(), error })?;
+    }
+    Ok(())
 }
 
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
@@ -122,16 +178,11 @@ pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<()
 }
 
 /// After phase 1, once in the life of a volume, at each file-system node: writes its first
-/// metadata; the root directory belongs to `owner`. Without the cache: little is written, once. A
-/// node that has some is refused
+/// metadata. Without the cache: little is written, once. A node that has some is refused
 /// ([`Formatted`](meta::store::StoreError::Formatted)).
-pub async fn format_node(
-    context: Context,
-    geometry: Geometry,
-    owner: RootOwner,
-) -> Result<(), VolumeError> {
+pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
-    let formatted = MetaServer::format(&context, &stripes, owner).await;
+    let formatted = MetaServer::format(&context, &stripes).await;
     formatted.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 
@@ -161,21 +212,34 @@ pub async fn serve_metadata(
 
 /// Phase 4, at each file-system node: brings about at other nodes what was promised before a crash.
 pub async fn finish_intents(context: Context) -> Result<(), VolumeError> {
-    let finished = meta::client::ask(&context, context.node(), FinishIntents {}).await;
+    let finished = ask_own(&context, FinishIntents {}).await;
     finished.map_err(|error| VolumeError::Recovery { node: context.node(), error })
 }
 
 /// Phase 5, at each file-system node: cleans up behind phase 4.
 pub async fn end_recovery(context: Context) -> Result<(), VolumeError> {
-    let ended = meta::client::ask(&context, context.node(), EndRecovery {}).await;
+    let ended = ask_own(&context, EndRecovery {}).await;
     ended.map_err(|error| VolumeError::Recovery { node: context.node(), error })
 }
 
 /// In place of phases 4 and 5, at a file-system node that comes back while others have lived on, in
 /// a new epoch that all know: keeps what it has promised, and is told what it may have forgotten.
 pub async fn rejoin(context: Context) -> Result<(), VolumeError> {
-    let joined = meta::client::ask(&context, context.node(), Rejoin {}).await;
+    let joined = ask_own(&context, Rejoin {}).await;
     joined.map_err(|error| VolumeError::Recovery { node: context.node(), error })
+}
+
+/// Asks the metadata of the node of `context`, again while a disk takes no writes.
+async fn ask_own<C>(context: &Context, call: C) -> Result<C::Reply, meta::protocol::Error>
+where
+    C: Call<Protocol = Meta> + Clone,
+{
+    loop {
+        match meta::client::ask(context, context.node(), call.clone()).await {
+            Err(error) if error.is_unwritable() => context.sleep(UNWRITABLE_PAUSE).await,
+            answer => return answer,
+        }
+    }
 }
 
 /// Phase 6, at each file-system node: serves files. No client has seen anything before.

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use blockio::{BLOCK_SIZE, Superblock};
 use runtime::Epoch;
 
-/// The folder of the disks in the directory of a volume.
-pub(crate) const DISKS: &str = "disks";
+use crate::directory::DISKS;
 
 /// A disk that was formatted.
 #[derive(Clone, Debug)]

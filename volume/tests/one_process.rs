@@ -18,8 +18,9 @@ fn options() -> FormatOptions {
         disk_nodes: 2,
         disks_per_node: 2,
         disk_bytes: 16 << 20,
+        disks: Vec::new(),
         fs_nodes: 4,
-        ..FormatOptions::default()
+        stripe_size: volume::STRIPE_SIZE,
     }
 }
 

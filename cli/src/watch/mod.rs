@@ -101,6 +101,11 @@ struct NodeFigures {
 #[derive(Debug, Serialize)]
 struct DiskFigures {
     healthy: bool,
+    /// Why the host file system below it takes no writes: full, or read-only.
+    obstacle: Option<String>,
+    /// Unix time in seconds; 0 if there is none.
+    obstacle_since: u64,
+    path: String,
     queued: u32,
     reads: u64,
     writes: u64,
@@ -135,6 +140,9 @@ fn json(volume_status: &VolumeStatus) -> HttpPage {
     let disks = volume_status.disks.iter().map(|disks| {
         let disks = disks.as_ref()?.iter().map(|disk| DiskFigures {
             healthy: disk.healthy,
+            obstacle: disk.obstacle.map(|obstacle| obstacle.to_string()),
+            obstacle_since: disk.obstacle_since,
+            path: disk.path.clone(),
             queued: disk.queued,
             reads: disk.reads,
             writes: disk.writes,

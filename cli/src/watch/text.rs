@@ -83,10 +83,16 @@ fn caches(figures: &VolumeStatus, page: &mut MetricsPage) {
 /// A column that is one number per disk.
 type Column = (&'static str, MetricKind, &'static str, fn(&DiskStatus) -> u64);
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     ("disk_healthy", MetricKind::Gauge, "0 once the disk has failed for good.", |disk| {
         disk.healthy.into()
     }),
+    (
+        "disk_writable",
+        MetricKind::Gauge,
+        "0 while the disk takes no writes: failed, or its host file system is full or read-only.",
+        |disk| (disk.healthy && disk.obstacle.is_none()).into(),
+    ),
     ("disk_queued", MetricKind::Gauge, "Requests that wait.", |disk| disk.queued.into()),
     ("disk_reads_total", MetricKind::Counter, "Reads done.", |disk| disk.reads),
     ("disk_writes_total", MetricKind::Counter, "Writes done.", |disk| disk.writes),
@@ -117,6 +123,7 @@ fn disks(figures: &VolumeStatus, page: &mut MetricsPage) {
 #[cfg(test)]
 mod tests {
     use runtime::wire::Wire as _;
+    use volume::WriteObstacle;
 
     use super::*;
 
@@ -124,10 +131,15 @@ mod tests {
     fn the_text_sums_the_caches_and_shows_each_disk() {
         let cache = CacheStatus { lines: 3, dirty_lines: 1, hits: 7, ..CacheStatus::default() };
         let disk = DiskStatus::sample(&mut runtime::seed::Rng::new(1));
-        let disk = DiskStatus { healthy: true, queued: 5, ..disk };
+        let disk = DiskStatus { healthy: true, queued: 5, obstacle: None, ..disk };
+        let full = Some(WriteObstacle::Full {});
+        let blocked = DiskStatus { obstacle: full, ..disk.clone() };
         let figures = VolumeStatus {
             caches: vec![Some(cache), None, Some(cache)],
-            disks: vec![None, Some(vec![disk.clone(), DiskStatus { healthy: false, ..disk }])],
+            disks: vec![
+                None,
+                Some(vec![disk.clone(), DiskStatus { healthy: false, ..disk }, blocked]),
+            ],
             cache_processes: vec![Some(2), None, Some(1)],
             disk_processes: vec![None, Some(2)],
         };
@@ -143,6 +155,9 @@ mod tests {
             "mdfs_cache_hits_total 14",
             "mdfs_disk_healthy{node=\"1\",disk=\"0\"} 1",
             "mdfs_disk_healthy{node=\"1\",disk=\"1\"} 0",
+            "mdfs_disk_writable{node=\"1\",disk=\"0\"} 1",
+            "mdfs_disk_writable{node=\"1\",disk=\"1\"} 0",
+            "mdfs_disk_writable{node=\"1\",disk=\"2\"} 0",
             "mdfs_disk_queued{node=\"1\",disk=\"1\"} 5",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

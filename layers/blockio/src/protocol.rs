@@ -8,7 +8,7 @@ pub const SLOT_SIZE: usize = 4096;
 
 runtime::protocol! {
     /// Block I/O: the disks of one disk node (thesis section 2.3).
-    BlockIo id 1 version 1;
+    BlockIo id 1 version 2;
 
     /// Read within one stripe. Bytes never written are undefined.
     1 Bulk Read {
@@ -122,6 +122,12 @@ runtime::record! {
         write_latency: Latency,
         /// Of those who waited for a flush.
         sync_latency: Latency,
+        /// Its path at its host.
+        path: String,
+        /// Why it takes no writes for now.
+        obstacle: Option<WriteObstacle>,
+        /// Unix time since then, in seconds; 0 if there is none.
+        obstacle_since: u64,
     }
 }
 
@@ -138,6 +144,26 @@ runtime::record! {
         p99_ns: u64,
         /// The longest.
         max_ns: u64,
+    }
+}
+
+runtime::choice! {
+    /// Why a disk takes no writes for now. They are tried again, and go on by themselves.
+    #[derive(Copy)]
+    pub enum WriteObstacle {
+        /// The host file system, or the quota in it, has no space for the file.
+        1 Full {},
+        /// The host file system is read-only.
+        2 ReadOnly {},
+    }
+}
+
+impl std::fmt::Display for WriteObstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Full {} => "full",
+            Self::ReadOnly {} => "read-only",
+        })
     }
 }
 
@@ -207,6 +233,16 @@ runtime::choice! {
             /// The life of the server now.
             boot_id: u64,
         },
+        /// The disk takes no writes for now: nothing was done. Reads go on. Ask again later.
+        #[error("the host file system below disk n{disk_node}d{disk} is {why}")]
+        8 Unwritable {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+            /// What is in the way.
+            why: WriteObstacle,
+        },
     }
 }
 
@@ -214,6 +250,11 @@ impl Error {
     /// The server was full: nothing was done, ask again later.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    }
+
+    /// The disk takes no writes for now.
+    pub fn is_unwritable(&self) -> bool {
+        matches!(self, Self::Unwritable { .. })
     }
 
     /// The same request may succeed later. All requests of this layer and of the cache may be asked

@@ -121,6 +121,9 @@ impl Disk for ReadOnly {
     fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {
         ready(Ok(())).boxed_local()
     }
+    fn name(&self) -> String {
+        self.0.name()
+    }
     fn is_direct(&self) -> bool {
         self.0.is_direct()
     }
@@ -130,8 +133,6 @@ impl Disk for ReadOnly {
 pub struct Server {
     geometry: Geometry,
     disk_node: u32,
-    /// This life: what an earlier one answered and did not flush may be gone.
-    boot_id: BootId,
     manager: Rc<Manager>,
     write_buffer_bytes: usize,
     /// Of these, held by writes.
@@ -192,8 +193,13 @@ impl Server {
         Rc::new(Self {
             geometry,
             disk_node,
-            boot_id: boot_id.unwrap_or_else(|| context.random()),
-            manager: Manager::new(context.clone(), disks, depth_per_disk, queue_length_max),
+            manager: Manager::new(
+                context.clone(),
+                (disk_node, boot_id.unwrap_or_else(|| context.random())),
+                disks,
+                depth_per_disk,
+                queue_length_max,
+            ),
             write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
             held_bytes: Cell::new(0),
         })
@@ -222,18 +228,17 @@ impl Server {
         let length: usize = data.iter().map(Bytes::len).sum();
         let (disk, at) = self.locate(stripe, offset, length as u64)?;
         if length == 0 {
-            return Ok(self.boot_id);
+            return Ok(self.manager.boot_id());
         }
         let _held = self.hold(length)?;
-        self.manager.write(disk, at, data).await?;
-        Ok(self.boot_id)
+        self.manager.write(disk, at, data).await
     }
 
     async fn sync(&self) -> Result<BootId, Error> {
         let flushes = (0..self.manager.disks()).map(|disk| self.manager.sync(disk));
         // All of them run to the end: one failed disk must not leave the others undone.
         let outcome: Result<(), Error> = join_all(flushes).await.into_iter().collect();
-        outcome.map(|()| self.boot_id)
+        outcome.map(|()| self.manager.boot_id())
     }
 
     async fn read_slot(&self, request: &ReadSlot) -> Result<Bytes, Error> {
@@ -244,8 +249,10 @@ impl Server {
     async fn write_slot(&self, request: WriteSlot) -> Result<(), Error> {
         let WriteSlot { disk, slot, data } = request;
         let (disk, at) = self.locate_slot(disk, slot, data.len())?;
-        self.manager.write(disk, at, vec![data]).await?;
-        self.manager.sync(disk).await
+        let written = self.manager.write(disk, at, vec![data]).await?;
+        self.manager.sync(disk).await?;
+        // Else another flush has failed in between, and perhaps lost it.
+        if written == self.manager.boot_id() { Ok(()) } else { Err(Undelivered::Busy.into()) }
     }
 
     fn describe(&self) -> Vec<DiskStatus> {

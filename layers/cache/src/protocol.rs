@@ -10,7 +10,7 @@ pub const PARTS_MAX: usize = 1 << 16;
 runtime::protocol! {
     /// The distributed stripe cache (thesis section 2.4): the node of a stripe is
     /// `stripe mod nodes`.
-    Cache id 2 version 1;
+    Cache id 2 version 2;
 
     /// Read within one stripe.
     1 Bulk Read {

@@ -7,6 +7,7 @@ mod lines;
 mod list;
 mod pace;
 mod read;
+mod refusals;
 mod room;
 mod write;
 mod write_back;
@@ -30,6 +31,7 @@ use boot_ids::BootIds;
 use flusher::WriteBehindQueue;
 use lines::Lines;
 use pace::WriteThrottle;
+use refusals::Refusals;
 
 pub use boot_ids::HandedBootId;
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
@@ -73,6 +75,7 @@ pub struct Server {
     /// A write-back for want of clean lines is under way.
     draining: Cell<bool>,
     write_behind: RefCell<WriteBehindQueue>,
+    refusals: Refusals,
     pace: WriteThrottle,
     counters: CacheCounters,
     /// Of reads of the disks.
@@ -120,6 +123,7 @@ impl Server {
             ticking: Cell::default(),
             draining: Cell::default(),
             write_behind: RefCell::default(),
+            refusals: Refusals::default(),
             pace: WriteThrottle::default(),
             counters: CacheCounters::default(),
             costs: RefCell::default(),

@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use blockio::protocol::WriteObstacle;
 use blockio::{BLOCK_SIZE, Stripes as _};
 use bytes::Bytes;
 use cache::protocol::{Error, Forget, Read, Unsynced, Write};
@@ -201,6 +202,35 @@ fn bytes_whose_write_back_failed_stay_dirty_and_the_disks_are_not_synced() {
 }
 
 #[test]
+fn a_full_disk_takes_no_more_writes_until_what_waits_for_it_is_written() {
+    let world = World::new(&Setup::default());
+    let (client, disk, context) = (world.client.clone(), world.disk.clone(), world.context());
+    let full = Error::Unwritable { disk_node: 0, disk: 0, why: WriteObstacle::Full {} };
+    world.run(async move {
+        // Stripes of one node.
+        client.write(2, 0, data(b"precious")).await.unwrap();
+        client.write(5, 0, data(b"given up")).await.unwrap();
+        disk.failing_percent.set(100);
+        disk.failure.set(full);
+        assert_eq!(sync(&client, vec![2]).await, Err(full));
+        assert_eq!(sync(&client, vec![5]).await, Err(full));
+        assert_eq!(client.write(8, 0, data(b"more")).await, Err(full));
+        assert_eq!(client.write_zeros(8, 0, 9).await, Err(full));
+        client.write(2, 3, data(b"c")).await.expect("what is dirty takes no more memory");
+        assert_eq!(&client.read(2, 0, 8, Vec::new()).await.unwrap()[..], b"precious");
+        assert_eq!(client.status().await.unwrap().dirty_lines, 2, "no line was lost or added");
+
+        client.forget(5, 0, SIZE).await.unwrap();
+        assert_eq!(client.write(8, 0, data(b"more")).await, Err(full));
+        disk.failing_percent.set(0);
+        context.sleep(Duration::from_secs(8)).await;
+        assert_eq!(disk.content(2)[..8], *b"precious", "written without being asked");
+        client.write(8, 0, data(b"more")).await.expect("it takes writes again");
+        sync(&client, vec![2, 8]).await.unwrap();
+    });
+}
+
+#[test]
 fn forgotten_bytes_are_not_written() {
     let world = World::new(&Setup::default());
     let client = world.client.clone();
@@ -342,19 +372,20 @@ fn new_lines_wait_for_different_old_ones_to_be_written() {
 }
 
 #[test]
-fn a_cache_full_of_unwritable_bytes_is_busy_and_recovers() {
+fn a_cache_full_of_unwritable_bytes_refuses_more_and_recovers() {
     let world = World::new(&Setup { lines_per_node: 2, ..Setup::default() });
     let (client, disk) = (world.client.clone(), world.disk.clone());
     world.run(async move {
         disk.failing_percent.set(100);
         client.write(0, 0, data(b"zero")).await.unwrap();
         client.write(3, 0, data(b"three")).await.unwrap();
-        assert_eq!(client.write(6, 0, data(b"six")).await, Err(BUSY));
+        assert_eq!(client.write(6, 0, data(b"six")).await, Err(FAILURE));
         assert_eq!(client.read(9, 0, 1, Vec::new()).await, Err(BUSY));
         client.write(0, 4, data(b"still")).await.expect("a line that is here takes bytes");
         disk.failing_percent.set(0);
+        sync(&client, vec![0, 3]).await.unwrap();
         client.write(6, 0, data(b"six")).await.unwrap();
-        sync(&client, vec![0, 3, 6]).await.unwrap();
+        sync(&client, vec![6]).await.unwrap();
         assert_eq!(disk.content(0)[..9], *b"zerostill");
         assert_eq!(disk.content(3)[..5], *b"three");
         assert_eq!(disk.content(6)[..3], *b"six");

@@ -21,7 +21,7 @@ pub use meta::attributes::{
     WccAttr, WriteResult, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
     access,
 };
-pub use meta::protocol::CallId;
+pub use meta::protocol::{CallId, WriteObstacle};
 
 pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
 pub use crate::regions::Regions;
@@ -249,7 +249,7 @@ runtime::record! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 3;
+    FileIo id 4 version 4;
 
     /// Find a name.
     1 Control Lookup {
@@ -715,6 +715,20 @@ runtime::choice! {
         /// EOPNOTSUPP: there is no such namespace of extended attributes here.
         #[error("not supported: extended attributes begin with 'user.' or 'trusted.'")]
         20 Unsupported {},
+        /// ENOSPC or EROFS: a disk takes no writes for now. Reads go on; the same request succeeds
+        /// once there is space.
+        #[error(
+            "the host file system below disk n{disk_node}d{disk} is {why}: \
+             the volume is read-only until that ends"
+        )]
+        21 Unwritable {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+            /// What is in the way.
+            why: WriteObstacle,
+        },
     }
 }
 
@@ -722,6 +736,11 @@ impl Error {
     /// Nothing was done and a later try may succeed.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    }
+
+    /// A disk takes no writes for now.
+    pub fn is_unwritable(&self) -> bool {
+        matches!(self, Self::Unwritable { .. })
     }
 
     /// It may or may not have been done.

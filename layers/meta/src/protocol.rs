@@ -21,7 +21,7 @@ pub use crate::operations::{
     AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, StoredReply,
 };
 pub use blockio::geometry::{Near, Run};
-pub use blockio::protocol::Unsynced;
+pub use blockio::protocol::{Unsynced, WriteObstacle};
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): one directory page
 /// and 1.
@@ -321,7 +321,7 @@ runtime::record! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 3;
+    Meta id 3 version 4;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
@@ -734,12 +734,31 @@ runtime::choice! {
         /// The inode has no extended attribute of this name.
         #[error("no such extended attribute")]
         10 NoXattr {},
+        /// A disk takes no writes for now: nothing was changed. Reads go on.
+        #[error("the host file system below disk n{disk_node}d{disk} is {why}")]
+        11 Unwritable {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+            /// What is in the way.
+            why: WriteObstacle,
+        },
     }
 }
 
 impl Error {
+    /// A disk takes no writes for now.
+    pub fn is_unwritable(&self) -> bool {
+        matches!(self, Self::Unwritable { .. })
+    }
+
     /// Nothing was done, the node may answer later.
     pub fn not_applied(&self) -> bool {
-        matches!(self, Self::Undelivered { why } if why.not_applied())
+        match self {
+            Self::Undelivered { why } => why.not_applied(),
+            Self::Unwritable { .. } => true,
+            _ => false,
+        }
     }
 }

@@ -222,7 +222,12 @@ impl Harness {
         for node in (0..nodes).map(NodeId::fs) {
             let settling = retry_while_lost(
                 || context.spawn(node, Flush {}),
-                |error| matches!(error, Error::Undelivered { why: Undelivered::Lost }),
+                |error| {
+                    matches!(
+                        error,
+                        Error::Undelivered { why: Undelivered::Lost } | Error::Unwritable { .. }
+                    )
+                },
             );
             let flushed = self.within_limit("a clean stop", settling).await;
             flushed.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
@@ -230,7 +235,12 @@ impl Harness {
         let concluding = retry_while_lost(
             || self.cluster.final_checkpoint(self.phases),
             |error| {
-                matches!(error, VolumeError::Flush(Error::Undelivered { why: Undelivered::Lost }))
+                matches!(
+                    error,
+                    VolumeError::Flush(
+                        Error::Undelivered { why: Undelivered::Lost } | Error::Unwritable { .. }
+                    )
+                )
             },
         );
         let checkpointed = self.within_limit("a clean stop", concluding).await;
@@ -305,6 +315,7 @@ impl Harness {
             }
             // What a node lost that has restarted is found out when it is asked for.
             Error::Damaged {} => self.nemesis.has_failed_reads() || self.restarts() > 0,
+            Error::Unwritable { .. } => self.nemesis.has_filled_hosts(),
             _ => false,
         }
     }
@@ -322,6 +333,11 @@ impl Harness {
     /// Those of them that are over.
     pub(super) fn moves_ended(&self) -> u64 {
         self.nemesis.moves_ended()
+    }
+
+    /// A host was full in this run.
+    pub(super) fn has_filled_hosts(&self) -> bool {
+        self.nemesis.has_filled_hosts()
     }
 
     /// Single nodes may restart in this run.

@@ -216,6 +216,15 @@ impl Workload {
                     | Self::OpenUnlinked
             ),
             damage: self == Self::Damage,
+            full_hosts: matches!(
+                self,
+                Self::Disks
+                    | Self::Cache
+                    | Self::Files
+                    | Self::Names
+                    | Self::Entries
+                    | Self::Contention
+            ),
             late_relapses: self == Self::Entries,
             moves: matches!(
                 self,

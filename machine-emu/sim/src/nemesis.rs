@@ -55,6 +55,8 @@ pub(super) struct AllowedFaults {
     pub(super) moves: bool,
     /// Damage to the bytes of disks.
     pub(super) damage: bool,
+    /// Hosts of disks that are full for a while.
+    pub(super) full_hosts: bool,
     /// The power may be cut once more after a mount, before any client uses the volume.
     pub(super) late_relapses: bool,
 }
@@ -117,6 +119,9 @@ pub(super) struct Nemesis {
     /// Draws what moves by plan, which only some seeds suffer.
     moving: Option<RefCell<Rng>>,
     heavy: Cell<bool>,
+    hosts_filled: Cell<u64>,
+    /// Draws when hosts are full, which only some seeds suffer.
+    filling: Option<RefCell<Rng>>,
     /// In how many processes the nodes live, if some share one.
     processes: Option<u32>,
 }
@@ -186,6 +191,7 @@ impl Nemesis {
         let mut more = Rng::new(seed ^ MORE_SALT);
         let mut processes = Rng::new(seed ^ PROCESSES_SALT);
         let mut moving = Rng::new(seed ^ MOVES_SALT);
+        let mut filling = Rng::new(seed ^ FULL_HOSTS_SALT);
         // A start that cannot read a disk ends the process.
         let tolerates_failed_starts =
             allowed_faults.restarts.is_all() || !allowed_faults.read_errors;
@@ -209,6 +215,9 @@ impl Nemesis {
             moves_ended: Cell::new(0),
             moving: (may_move && moving.chance(1, 2)).then(|| RefCell::new(moving)),
             heavy: Cell::new(false),
+            hosts_filled: Cell::new(0),
+            filling: (allowed_faults.full_hosts && filling.chance(1, 3))
+                .then(|| RefCell::new(filling)),
             processes: (allowed_faults.restarts.is_all() && processes.chance(1, 2))
                 .then(|| 1 + processes.below(3) as u32),
         }
@@ -227,6 +236,11 @@ impl Nemesis {
     /// Single nodes may restart while others live.
     pub(super) fn may_restart_nodes(&self) -> bool {
         !matches!(self.allowed_faults.restarts, RestartableNodes::None)
+    }
+
+    /// A host was full: writes were refused.
+    pub(super) fn has_filled_hosts(&self) -> bool {
+        self.hosts_filled.get() > 0
     }
 
     /// Errors mean nothing until the power is cut.
@@ -506,6 +520,10 @@ impl Nemesis {
                 let full = std::io::ErrorKind::StorageFull;
                 fail(disk, DiskOperation::Write, *after, true, full);
             }
+            Fault::HostFull { disk, for_us } => {
+                self.hosts_filled.set(self.hosts_filled.get() + 1);
+                world.disk(disk).fill_host(Duration::from_micros(*for_us));
+            }
             // The caller of the round does these.
             Fault::Restart { .. }
             | Fault::Move { .. }
@@ -523,6 +541,7 @@ const MORE_SALT: u64 = 0x00E7_7A68;
 /// The same for seeds whose nodes share processes.
 const PROCESSES_SALT: u64 = 0x0009_40CE;
 const MOVES_SALT: u64 = 0x000A_30FE;
+const FULL_HOSTS_SALT: u64 = 0x00F0_1105;
 /// Tries of a hand-over, with a pause between.
 const HAND_OVERS_MAX: u32 = 1_000;
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(20);

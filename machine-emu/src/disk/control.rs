@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::platter::{Platter, Survival};
 use super::{DiskFaults, DiskOperation, DiskState, EmulatedDisks, OrderedFailure};
@@ -78,12 +79,19 @@ impl DiskControl {
         self.with(|disk| disk.failures.push(failure));
     }
 
-    /// Takes back all orders of [`fail`](Self::fail), all faults and slowness.
+    /// During this time the host has no space for bytes of the disk that were never written.
+    pub fn fill_host(&self, duration: Duration) {
+        let until = self.disks.kernel.now_ns() + duration.as_nanos() as u64;
+        self.with(|disk| disk.host_full_until_ns = until);
+    }
+
+    /// Takes back all orders of [`fail`](Self::fail), all faults and slowness; the host has space.
     pub fn repair(&self) {
         self.with(|disk| {
             disk.failures.clear();
             disk.faults = DiskFaults::default();
             disk.slowness = 1;
+            disk.host_full_until_ns = 0;
         });
     }
 

@@ -45,6 +45,9 @@ const PICOSECONDS_PER_BYTE: u64 = 500;
 /// A random addition to each latency, at most; so that operations change places.
 const JITTER_NS: u64 = 20_000;
 
+/// On a full host one flush in this many finds out that there is no space for what was written.
+const FULL_FLUSHES: u64 = 4;
+
 /// How often operations of a disk go wrong, in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFaults {
@@ -94,6 +97,8 @@ struct DiskState {
     faults: DiskFaults,
     slowness: u64,
     failures: Vec<OrderedFailure>,
+    /// Until then the host has no more space for the disk, which is a sparse file.
+    host_full_until_ns: u64,
     /// The node and incarnation that has the disk open.
     owner: Option<(u32, u32)>,
     /// The node that opened it last: its power supply is the disk's.
@@ -295,7 +300,39 @@ impl DiskState {
         Ok(buffer.lend())
     }
 
-    fn write(&mut self, offset: u64, data: Bytes, hit: &dyn Fn(FaultKind)) -> io::Result<()> {
+    /// The host has no space. A flush may find that out for writes that were answered before.
+    fn host_full(
+        &mut self,
+        operation: DiskOperation,
+        place: Option<(u64, u64)>,
+        now_ns: u64,
+    ) -> Option<io::Error> {
+        if now_ns >= self.host_full_until_ns {
+            return None;
+        }
+        let is_hit = match place {
+            Some((offset, length)) => !self.platter.was_written(offset, length),
+            None => self.platter.cached().next().is_some() && self.rng.chance(1, FULL_FLUSHES),
+        };
+        let error = || {
+            let error = format!("the host of {} is full: a {operation:?} failed", self.path);
+            io::Error::new(io::ErrorKind::StorageFull, error)
+        };
+        is_hit.then(error)
+    }
+
+    fn write(
+        &mut self,
+        offset: u64,
+        data: Bytes,
+        now_ns: u64,
+        hit: &dyn Fn(FaultKind),
+    ) -> io::Result<()> {
+        let place = Some((offset, data.len() as u64));
+        if let Some(error) = self.host_full(DiskOperation::Write, place, now_ns) {
+            hit(FaultKind::DiskHostFull);
+            return Err(error);
+        }
         if let Some(error) = self.failure(DiskOperation::Write) {
             hit(FaultKind::DiskWriteError);
             if self.rng.chance(1, 2) {
@@ -322,7 +359,12 @@ impl DiskState {
         self.rng.below(sectors + 1) * SECTOR_SIZE
     }
 
-    fn sync(&mut self, up_to: u64, hit: &dyn Fn(FaultKind)) -> io::Result<()> {
+    fn sync(&mut self, up_to: u64, now_ns: u64, hit: &dyn Fn(FaultKind)) -> io::Result<()> {
+        if let Some(error) = self.host_full(DiskOperation::Sync, None, now_ns) {
+            hit(FaultKind::DiskHostFull);
+            self.platter.fail_flush(&mut self.rng);
+            return Err(error);
+        }
         if let Some(error) = self.failure(DiskOperation::Sync) {
             hit(FaultKind::DiskSyncError);
             self.platter.fail_flush(&mut self.rng);
@@ -371,6 +413,10 @@ impl OpenDisk {
 impl Disk for OpenDisk {
     fn length(&self) -> u64 {
         self.length
+    }
+
+    fn name(&self) -> String {
+        self.disks.table.borrow().get(self.disk).path.clone()
     }
 
     fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>> {
@@ -440,6 +486,7 @@ impl EmulatedDisks {
             faults: DiskFaults::default(),
             slowness: 1,
             failures: Vec::new(),
+            host_full_until_ns: 0,
             owner: None,
             home: None,
             power_cycle: 0,
@@ -579,13 +626,14 @@ impl EmulatedDisks {
         }
         self.kernel.note(disk, TraceTag::DiskDone, operation.request.operation() as u64);
         let hit = |fault| self.kernel.fault(disk, fault);
+        let now_ns = self.kernel.now_ns();
         match operation.request {
             DiskRequest::Read { offset, buffer, done } => {
                 done.keep(state.read(offset, buffer, &hit));
             }
             DiskRequest::Write { offset, data, done } => {
                 let before = state.platter.last_write();
-                done.keep(state.write(offset, data, &hit));
+                done.keep(state.write(offset, data, now_ns, &hit));
                 let sequence = state.platter.last_write();
                 if let (Some(record), Some(index)) = (&mut disks.record, operation.recorded)
                     && sequence > before
@@ -594,7 +642,7 @@ impl EmulatedDisks {
                 }
             }
             DiskRequest::Sync { up_to, done } => {
-                let result = state.sync(up_to, &hit);
+                let result = state.sync(up_to, now_ns, &hit);
                 if let (Some(record), Ok(())) = (&mut disks.record, &result) {
                     record.flushed(disk, state.platter.flushed_up_to());
                 }

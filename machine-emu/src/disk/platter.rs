@@ -147,6 +147,12 @@ impl Platter {
         *self = Self { sequence: self.sequence, ..Self::new(self.length, None) };
     }
 
+    /// Has all of this been written before? A sparse file has space for it then.
+    pub(crate) fn was_written(&self, offset: u64, length: u64) -> bool {
+        let pages = offset / PAGE_SIZE..(offset + length).div_ceil(PAGE_SIZE);
+        pages.into_iter().all(|page| self.visible.pages.contains_key(&page))
+    }
+
     /// The offsets of all pages of 4 KiB that were ever written, in order.
     pub(crate) fn written(&self) -> Vec<u64> {
         self.visible.pages.keys().map(|page| page * PAGE_SIZE).collect()

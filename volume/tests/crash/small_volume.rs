@@ -12,9 +12,8 @@ use machine_emu::World;
 use meta::memory::MemoryBudget;
 use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
-use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, ProcessMemory};
-use volume::{Geometry, RootOwner, VolumeError};
+use volume::{Geometry, VolumeError};
 
 const DISK: &str = "disk";
 
@@ -52,19 +51,11 @@ impl Volume {
             calls: Cell::default(),
         };
         let disk = move |context: Context| async move {
-            new_disks::format_disks(
-                &context,
-                &geometry,
-                vec![vec![DISK.into()]],
-                &OverwriteConsent::of_anything(),
-            )
-            .await?;
+            node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await.map(drop)
         };
         volume.on(NodeId::disk(0), disk).await;
-        volume
-            .on_all(move |context| node::format_node(context, geometry, RootOwner::default()))
-            .await;
+        volume.on_all(move |context| node::format_node(context, geometry)).await;
         volume.restart().await;
         volume
     }

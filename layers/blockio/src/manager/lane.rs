@@ -1,18 +1,21 @@
-//! One disk: its queue, its counters, and whether it has failed.
+//! One disk: its queue, its counters, whether it has failed, and whether it takes writes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use runtime::Context;
 use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 
 use super::Turn;
 use super::latency::Histogram;
+use super::obstacle::{Obstruction, obstacle_of};
 use super::queue::DiskQueue;
-use crate::protocol::{DiskStatus, Error};
+use crate::protocol::{DiskStatus, Error, WriteObstacle};
 
 /// A caller that waits for a flush.
 pub(super) struct Flush {
@@ -25,7 +28,13 @@ pub(super) struct Lane {
     pub(super) disk: Rc<dyn Disk>,
     pub(super) queue: RefCell<DiskQueue>,
     pub(super) in_flight: Cell<usize>,
+    disk_node: u32,
     failed: Cell<bool>,
+    obstruction: RefCell<Option<Obstruction>>,
+    /// The log says that there is one.
+    pub(super) obstruction_logged: Cell<bool>,
+    /// How many have ended.
+    pub(super) obstructions_ended: Cell<u64>,
     pub(super) flushing: Cell<bool>,
     /// Served by the next flush to start, not by the one that runs.
     pub(super) flush_waiting: RefCell<Vec<Flush>>,
@@ -50,12 +59,16 @@ pub(super) struct DiskCounters {
 }
 
 impl Lane {
-    pub(super) fn new(disk: Rc<dyn Disk>) -> Self {
+    pub(super) fn new(disk: Rc<dyn Disk>, disk_node: u32) -> Self {
         Self {
             disk,
+            disk_node,
             queue: RefCell::default(),
             in_flight: Cell::new(0),
             failed: Cell::new(false),
+            obstruction: RefCell::default(),
+            obstruction_logged: Cell::default(),
+            obstructions_ended: Cell::default(),
             flushing: Cell::new(false),
             flush_waiting: RefCell::default(),
             flushed_writes: Cell::new(None),
@@ -65,6 +78,7 @@ impl Lane {
 
     pub(super) fn status(&self, stripes: u64) -> DiskStatus {
         let counters = self.counters.borrow();
+        let obstruction = self.obstruction.borrow();
         DiskStatus {
             stripes,
             queued: self.queue.borrow().len() as u32,
@@ -80,11 +94,36 @@ impl Lane {
             read_latency: counters.read_latency.summary(),
             write_latency: counters.write_latency.summary(),
             sync_latency: counters.sync_latency.summary(),
+            path: self.disk.name(),
+            obstacle: obstruction.as_ref().map(|obstruction| obstruction.why),
+            obstacle_since: obstruction.as_ref().map_or(0, |obstruction| obstruction.since),
         }
     }
 
     pub(super) fn check(&self, disk: usize) -> Result<(), Error> {
         if self.failed.get() { Err(failed(disk)) } else { Ok(()) }
+    }
+
+    /// As [`check`](Self::check), for a write of `place`.
+    pub(super) fn check_write(
+        &self,
+        disk: usize,
+        place: &Range<u64>,
+        now: Duration,
+    ) -> Result<(), Error> {
+        self.check(disk)?;
+        let mut obstruction = self.obstruction.borrow_mut();
+        let Some(state) = &mut *obstruction else { return Ok(()) };
+        if state.admits(place, now) { Ok(()) } else { Err(self.unwritable(disk, state.why)) }
+    }
+
+    fn unwritable(&self, disk: usize, why: WriteObstacle) -> Error {
+        Error::Unwritable { disk_node: self.disk_node, disk: disk as u32, why }
+    }
+
+    /// It takes no writes for now.
+    pub(super) fn is_obstructed(&self) -> bool {
+        self.obstruction.borrow().is_some()
     }
 
     /// Refuses what would be one more than `length_max`.
@@ -125,47 +164,111 @@ impl Lane {
         }
     }
 
-    /// `count` writes of `length` bytes together.
+    /// `count` writes to `place` together. The second is true if they ended an obstruction.
     pub(super) fn after_write(
         &self,
         disk: usize,
-        count: usize,
-        length: usize,
+        (count, place): (usize, Range<u64>),
+        context: &Context,
         written: io::Result<()>,
-    ) -> Result<(), Error> {
+    ) -> (Result<(), Error>, bool) {
         if let Err(why) = written {
-            return Err(self.fail(disk, &why));
+            return (Err(self.refused(disk, &why, Some(place), context)), false);
         }
         let mut counters = self.counters.borrow_mut();
         counters.writes += count as u64;
-        counters.written_bytes += length as u64;
-        Ok(())
+        counters.written_bytes += place.end - place.start;
+        let now = context.now();
+        (Ok(()), self.end_obstruction_if(|state| state.note_write(&place, now)))
     }
 
+    /// The second is true if the flush ended an obstruction.
     pub(super) fn after_flush(
         &self,
         disk: usize,
         covered: u64,
+        context: &Context,
         flushed: io::Result<()>,
-    ) -> Result<(), Error> {
+    ) -> (Result<(), Error>, bool) {
         self.flushing.set(false);
         if let Err(why) = flushed {
-            return Err(self.fail(disk, &why));
+            return (Err(self.refused(disk, &why, None, context)), false);
         }
         // The disk may have failed a write meanwhile.
-        self.check(disk)?;
+        if let Err(failed) = self.check(disk) {
+            return (Err(failed), false);
+        }
         self.flushed_writes.set(Some(covered));
         self.counters.borrow_mut().syncs += 1;
-        Ok(())
+        (Ok(()), self.end_obstruction_if(Obstruction::note_flush))
+    }
+
+    /// True if there was an obstruction that ends here.
+    fn end_obstruction_if(&self, ends: impl FnOnce(&mut Obstruction) -> bool) -> bool {
+        let mut obstruction = self.obstruction.borrow_mut();
+        let has_ended = obstruction.as_mut().is_some_and(ends);
+        if has_ended {
+            *obstruction = None;
+            self.obstructions_ended.set(self.obstructions_ended.get() + 1);
+        }
+        has_ended
+    }
+
+    /// A write of `place` has failed, or a flush if there is none.
+    fn refused(
+        &self,
+        disk: usize,
+        why: &io::Error,
+        place: Option<Range<u64>>,
+        context: &Context,
+    ) -> Error {
+        // The machine has no memory for it now.
+        if why.kind() == io::ErrorKind::OutOfMemory && place.is_some() {
+            return Undelivered::Busy.into();
+        }
+        let Some(obstacle) = obstacle_of(why).filter(|_| !self.failed.get()) else {
+            return self.fail(disk, why);
+        };
+        let mut obstruction = self.obstruction.borrow_mut();
+        let since = context.unix_time().as_secs();
+        let state = obstruction.get_or_insert_with(|| Obstruction::new(obstacle, since));
+        state.note_failure(obstacle, place, context.now());
+        if !self.obstruction_logged.replace(true) {
+            let path = self.disk.name();
+            tracing::error!(
+                disk = path,
+                %why,
+                "the host file system below {path} is {obstacle}: \
+                 nothing is written there until this ends; it goes on by itself then"
+            );
+        }
+        let refused = self.unwritable(disk, obstacle);
+        // Their owners ask again.
+        self.queue.borrow_mut().refuse_writes(refused);
+        refused
+    }
+
+    /// Notes in the log that the disk takes writes again.
+    pub(super) fn log_end(&self) {
+        self.obstruction_logged.set(false);
+        let path = self.disk.name();
+        tracing::warn!(disk = path, "{path} takes writes again");
     }
 
     /// The disk has lost something, perhaps of writes that were already answered. It must not be
-    /// used any more; a retry would only hide the loss.
+    /// written any more; a retry would only hide the loss. What it has can be read: the layers
+    /// above know the checksums.
     fn fail(&self, disk: usize, why: &io::Error) -> Error {
         if !self.failed.replace(true) {
-            tracing::error!(disk, %why, "the disk has failed and is not used any more");
+            let path = self.disk.name();
+            tracing::error!(
+                disk = path,
+                %why,
+                "the disk {path} has failed: nothing is written to it any more"
+            );
         }
-        self.queue.take().refuse(failed(disk));
+        self.obstruction.take();
+        self.queue.borrow_mut().refuse_writes(failed(disk));
         for flush in self.flush_waiting.take() {
             let _ = flush.reply.send(Err(failed(disk)));
         }

@@ -6,12 +6,14 @@
 //! | `queue.rs` | the order in which requests of one disk start, and which go together |
 //! | `lane.rs` | one disk: what it has done, and whether it can be trusted |
 //! | `latency.rs` | how long requests take |
+//! | `obstacle.rs` | a host file system that is full or read-only |
 //!
 //! Flushes go beside the queue: everything that one covers has been answered before it is asked
 //! for.
 
 mod lane;
 mod latency;
+mod obstacle;
 mod queue;
 
 use std::cell::Cell;
@@ -25,12 +27,16 @@ use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 
 use self::lane::{Flush, Lane};
+use self::obstacle::{SETTLED_AFTER, obstacle_of};
 use self::queue::{QueuedRequest, Read, Transfer, Write};
 use crate::protocol::{DiskStatus, Error};
+use crate::stripes::BootId;
 
 /// The disks of one node.
 pub(crate) struct Manager {
     context: Context,
+    /// Another one after a flush that failed: what was answered before may be gone.
+    boot_id: Cell<BootId>,
     lanes: Vec<Lane>,
     /// The disk with which the next pass begins.
     next: Cell<usize>,
@@ -46,18 +52,25 @@ impl Manager {
     /// Up to `depth` transfers are in flight at each disk, up to `queue_length_max` requests wait.
     pub(crate) fn new(
         context: Context,
+        (disk_node, boot_id): (u32, BootId),
         disks: Vec<Rc<dyn Disk>>,
         depth: usize,
         queue_length_max: usize,
     ) -> Rc<Self> {
-        let lanes = disks.into_iter().map(Lane::new).collect();
+        let lanes = disks.into_iter().map(|disk| Lane::new(disk, disk_node)).collect();
         let (next, pass_is_due) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { context, lanes, next, pass_is_due, depth, queue_length_max })
+        let boot_id = Cell::new(boot_id);
+        Rc::new(Self { context, boot_id, lanes, next, pass_is_due, depth, queue_length_max })
     }
 
     /// How many disks there are.
     pub(crate) fn disks(&self) -> usize {
         self.lanes.len()
+    }
+
+    /// The boot ID of what is answered now.
+    pub(crate) fn boot_id(&self) -> BootId {
+        self.boot_id.get()
     }
 
     /// Reads from a disk, in turn.
@@ -80,16 +93,17 @@ impl Manager {
         answered(answer).await
     }
 
-    /// Writes to a disk, in turn.
+    /// Writes to a disk, in turn; returns the boot ID under which a sync must be answered for it.
     pub(crate) async fn write(
         self: &Rc<Self>,
         disk: usize,
         offset: u64,
         data: Vec<Bytes>,
-    ) -> Result<(), Error> {
+    ) -> Result<BootId, Error> {
+        let (came, length) = (self.context.now(), data.iter().map(Bytes::len).sum());
+        self.lanes[disk].check_write(disk, &(offset..offset + length as u64), came)?;
         let lane = self.admit(disk)?;
         let (reply, answer) = oneshot::channel();
-        let (came, length) = (self.context.now(), data.iter().map(Bytes::len).sum());
         let work = Write { data, reply };
         lane.queue.borrow_mut().push_write(QueuedRequest { offset, length, came, work });
         self.pass_soon();
@@ -122,7 +136,6 @@ impl Manager {
     /// The lane of a disk that takes another request.
     fn admit(&self, disk: usize) -> Result<&Lane, Error> {
         let lane = &self.lanes[disk];
-        lane.check(disk)?;
         // What the disk may start at once does not wait.
         let free = self.depth.saturating_sub(lane.in_flight.get());
         lane.check_room(lane.queue.borrow().len(), self.queue_length_max + free)?;
@@ -210,24 +223,67 @@ impl Manager {
         }
     }
 
-    fn start_write(self: &Rc<Self>, disk: usize, mut run: Vec<QueuedRequest<Write>>) {
+    fn start_write(self: &Rc<Self>, disk: usize, run: Vec<QueuedRequest<Write>>) {
         let lane = &self.lanes[disk];
-        let length = run.iter().map(|write| write.length).sum();
-        let data = run.iter_mut().flat_map(|write| std::mem::take(&mut write.work.data)).collect();
+        let data = run.iter().flat_map(|write| write.work.data.iter().cloned()).collect();
+        // A flush that fails meanwhile may have been about this write.
+        let boot_id = self.boot_id();
         let running = lane.disk.write(run[0].offset, data);
         let manager = self.clone();
         self.context.task(async move {
-            let written = running.await;
-            let lane = &manager.lanes[disk];
-            let answer = lane.after_write(disk, run.len(), length, written);
-            lane.counters.borrow_mut().merged += run.len() as u64 - 1;
-            for QueuedRequest { came, work, .. } in run {
-                let took = manager.context.now().saturating_sub(came);
-                lane.counters.borrow_mut().write_latency.add(took);
-                // The asker may have gone.
-                let _ = work.reply.send(answer);
+            match running.await {
+                // Perhaps only one of them needs more space.
+                Err(why) if run.len() > 1 && obstacle_of(&why).is_some() => {
+                    manager.write_each(disk, run).await;
+                }
+                written => manager.answer_writes(disk, run, boot_id, written),
             }
             manager.end(disk);
+        });
+    }
+
+    fn answer_writes(
+        self: &Rc<Self>,
+        disk: usize,
+        run: Vec<QueuedRequest<Write>>,
+        boot_id: BootId,
+        written: io::Result<()>,
+    ) {
+        let lane = &self.lanes[disk];
+        let (start, length) =
+            (run[0].offset, run.iter().map(|write| write.length as u64).sum::<u64>());
+        let place = (run.len(), start..start + length);
+        let (answer, has_ended) = lane.after_write(disk, place, &self.context, written);
+        if has_ended {
+            self.log_end_later(disk);
+        }
+        lane.counters.borrow_mut().merged += run.len() as u64 - 1;
+        for QueuedRequest { came, work, .. } in run {
+            let took = self.context.now().saturating_sub(came);
+            lane.counters.borrow_mut().write_latency.add(took);
+            // The asker may have gone.
+            let _ = work.reply.send(answer.map(|()| boot_id));
+        }
+    }
+
+    async fn write_each(self: &Rc<Self>, disk: usize, run: Vec<QueuedRequest<Write>>) {
+        for write in run {
+            let boot_id = self.boot_id();
+            let alone = self.lanes[disk].disk.write(write.offset, write.work.data.clone()).await;
+            self.answer_writes(disk, vec![write], boot_id, alone);
+        }
+    }
+
+    /// The disk takes writes again. The log says so once it has done it for a while.
+    fn log_end_later(self: &Rc<Self>, disk: usize) {
+        let manager = self.clone();
+        let ended = self.lanes[disk].obstructions_ended.get();
+        self.context.task(async move {
+            manager.context.sleep(SETTLED_AFTER).await;
+            let lane = &manager.lanes[disk];
+            if !lane.is_obstructed() && lane.obstructions_ended.get() == ended {
+                lane.log_end();
+            }
         });
     }
 
@@ -247,7 +303,15 @@ impl Manager {
         let manager = self.clone();
         self.context.task(async move {
             let lane = &manager.lanes[disk];
-            let answer = lane.after_flush(disk, covered, running.await);
+            let flushed = running.await;
+            if flushed.is_err() {
+                // What was answered before may be gone, and no later flush would say so.
+                manager.boot_id.set(manager.context.random());
+            }
+            let (answer, has_ended) = lane.after_flush(disk, covered, &manager.context, flushed);
+            if has_ended {
+                manager.log_end_later(disk);
+            }
             for Flush { came, reply } in served {
                 let took = manager.context.now().saturating_sub(came);
                 lane.counters.borrow_mut().sync_latency.add(took);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::Turn;
 use crate::protocol::Error;
+use crate::stripes::BootId;
 
 /// Bytes that go to the disk as one transfer, at most. A single request may be larger.
 pub(super) const MERGED_BYTES_MAX: usize = 1 << 20;
@@ -33,7 +34,7 @@ pub(super) struct Read {
 
 pub(super) struct Write {
     pub(super) data: Vec<Bytes>,
-    pub(super) reply: Turn<()>,
+    pub(super) reply: Turn<BootId>,
 }
 
 /// Requests that go to the disk as one transfer: each begins where the one before ends.
@@ -64,12 +65,9 @@ impl DiskQueue {
         self.writes.push(write);
     }
 
-    /// Answers all requests; some callers may have gone.
-    pub(super) fn refuse(self, why: Error) {
-        for read in self.reads.by_age.into_values() {
-            let _ = read.work.reply.send(Err(why));
-        }
-        for write in self.writes.by_age.into_values() {
+    /// Answers all writes; some callers may have gone.
+    pub(super) fn refuse_writes(&mut self, why: Error) {
+        for write in std::mem::take(&mut self.writes).by_age.into_values() {
             let _ = write.work.reply.send(Err(why));
         }
     }

@@ -1,10 +1,12 @@
-//! A disk that fails is left alone; a wrong byte is never returned.
+//! A disk that fails is not written again, one on a full host is; a wrong byte is never returned.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
+use crate::support::disk::Started;
 use crate::support::volume::STRIPE;
 use crate::support::{Kind, Volume, sync_all};
-use blockio::protocol::{Describe, Error};
+use blockio::protocol::{Describe, Error, Unsynced, WriteObstacle};
 use blockio::{Config, Stripes as _, checksum};
 use bytes::Bytes;
 use futures::future::join_all;
@@ -13,7 +15,7 @@ use runtime::NodeId;
 const FAILED: Error = Error::DiskFailed { disk: 0 };
 
 #[test]
-fn a_disk_that_fails_to_write_or_flush_is_never_used_again() {
+fn a_disk_that_fails_to_write_or_flush_is_never_written_again() {
     for kind in [Kind::Write, Kind::Sync] {
         let volume = Volume::start(1, 1, 2, Config::default());
         volume.disks[0].set_failing(&[kind]);
@@ -29,16 +31,110 @@ fn a_disk_that_fails_to_write_or_flush_is_never_used_again() {
         let context = volume.context();
         volume.ask(async move |client| {
             assert_eq!(client.write(0, 0, vec!["x".into()]).await, Err(FAILED));
-            assert_eq!(client.read(0, 0, 1, Vec::new()).await, Err(FAILED));
+            client.read(0, 0, 1, Vec::new()).await.expect("reads go on");
             assert_eq!(sync_all(&client).await, Err(FAILED));
-            assert_eq!(client.read_slot(0, 0).await, Err(FAILED));
+            client.read_slot(0, 0).await.expect("reads go on");
             assert_eq!(client.write_slot(0, 0, vec![0; 4096].into()).await, Err(FAILED));
             client.write(1, 0, vec!["x".into()]).await.expect("the other disk goes on");
             let status = context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there");
             assert_eq!([status[0].healthy, status[1].healthy], [false, true]);
         });
-        assert!(volume.started().iter().all(|event| event.disk == 1));
+        let on_disk_0 = |event: &Started| event.disk == 0 && event.kind != Kind::Read;
+        assert!(!volume.started().iter().any(on_disk_0));
     }
+}
+
+const FULL: Error = Error::Unwritable { disk_node: 0, disk: 0, why: WriteObstacle::Full {} };
+
+fn x() -> Vec<Bytes> {
+    vec!["x".into()]
+}
+
+#[test]
+fn a_disk_on_a_full_host_takes_no_writes_until_the_one_that_failed_succeeds() {
+    let volume = Volume::start(1, 1, 2, Config::default());
+    volume.disks[0].set_error(ErrorKind::StorageFull);
+    volume.disks[0].set_failing(&[Kind::Write]);
+    let answer = volume.ask(async |client| client.write(0, 0, x()).await);
+    assert_eq!(answer, Err(FULL));
+    volume.started();
+
+    let context = volume.context();
+    volume.ask(async move |client| {
+        assert_eq!(client.write(2, 0, x()).await, Err(FULL), "another place of the disk");
+        assert_eq!(client.write_slot(0, 0, vec![0; 4096].into()).await, Err(FULL));
+        client.read(0, 0, 1, Vec::new()).await.expect("reads go on");
+        client.write(1, 0, x()).await.expect("the other disk goes on");
+        let status = context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there");
+        let obstacles = [status[0].obstacle, status[1].obstacle];
+        assert_eq!(obstacles, [Some(WriteObstacle::Full {}), None]);
+        assert!(status[0].healthy, "the disk itself is");
+    });
+    let writes = |events: Vec<Started>| {
+        events.iter().filter(|event| event.disk == 0 && event.kind == Kind::Write).count()
+    };
+    assert_eq!(writes(volume.started()), 0, "the others did not reach the disk");
+    assert_eq!(volume.ask(async |client| client.write(0, 0, x()).await), Err(FULL));
+    assert_eq!(writes(volume.started()), 1, "the one that failed tries again");
+
+    volume.disks[0].set_failing(&[]);
+    let context = volume.context();
+    volume.ask(async move |client| {
+        assert_eq!(client.write(2, 0, x()).await, Err(FULL), "not before that one");
+        client.write(0, 0, x()).await.expect("there is space");
+        client.write(2, 0, x()).await.expect("and for all others");
+        sync_all(&client).await.expect("it is written");
+        let status = context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there");
+        assert_eq!(status[0].obstacle, None);
+    });
+}
+
+#[test]
+fn any_write_may_try_when_the_one_that_failed_is_not_repeated() {
+    let volume = Volume::start(1, 1, 1, Config::default());
+    volume.disks[0].set_error(ErrorKind::ReadOnlyFilesystem);
+    volume.disks[0].set_failing(&[Kind::Write]);
+    let why = WriteObstacle::ReadOnly {};
+    let read_only = Err(Error::Unwritable { disk_node: 0, disk: 0, why });
+    assert_eq!(volume.ask(async |client| client.write(0, 0, x()).await), read_only);
+    volume.disks[0].set_failing(&[]);
+    assert_eq!(volume.ask(async |client| client.write(1, 0, x()).await), read_only);
+    let context = volume.context();
+    volume.ask(async move |client| {
+        context.sleep(Duration::from_secs(11)).await;
+        client.write(1, 0, x()).await.expect("it may try");
+    });
+}
+
+#[test]
+fn of_neighbours_that_go_together_only_those_without_space_are_refused() {
+    let volume = Volume::start(1, 1, 1, Config { depth_per_disk: 1, ..Config::default() });
+    volume.disks[0].set_error(ErrorKind::StorageFull);
+    volume.disks[0].set_full_from(volume.geometry.stripe_offset(1));
+    let whole = || vec![Bytes::from(vec![1; STRIPE as usize])];
+    let answers = volume.ask(async move |client| {
+        join_all([0, 1].map(|stripe| client.write(stripe, 0, whole()))).await
+    });
+    assert!(answers[0].is_ok() && answers[1] == Err(FULL), "{answers:?}");
+    let kinds: Vec<Kind> = volume.started().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [Kind::Write; 3], "together, then each alone");
+}
+
+#[test]
+fn a_flush_without_space_is_the_loss_of_what_was_answered_before() {
+    let volume = Volume::start(1, 1, 1, Config::default());
+    let before = volume.ask(async |client| client.write(0, 0, x()).await).expect("it is good");
+    volume.disks[0].set_error(ErrorKind::StorageFull);
+    volume.disks[0].set_failing(&[Kind::Sync]);
+    assert_eq!(volume.ask(async |client| sync_all(&client).await), Err(FULL));
+    volume.disks[0].set_failing(&[]);
+    volume.ask(async move |client| {
+        // A host says once that it has lost something. The next flush succeeds.
+        let synced = client.sync(vec![Unsynced { stripe: 0, boot_id: before }]).await;
+        assert!(matches!(synced, Err(Error::LostWrites { stripe: 0, .. })), "{synced:?}");
+        let boot_id = client.write(0, 0, x()).await.expect("it takes writes again");
+        assert_eq!(client.sync(vec![Unsynced { stripe: 0, boot_id }]).await, Ok(()));
+    });
 }
 
 #[test]

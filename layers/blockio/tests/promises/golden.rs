@@ -2,7 +2,8 @@
 //! protocol: raise its version, tell docs/format.md or docs/protocol.md and the changelog.
 
 use blockio::protocol::{
-    Describe, DiskStatus, Error, Latency, Read, ReadSlot, Reply, Request, Sync, Write, WriteSlot,
+    Describe, DiskStatus, Error, Latency, Read, ReadSlot, Reply, Request, Sync, Write,
+    WriteObstacle, WriteSlot,
 };
 use blockio::superblock::{Superblock, VERSION};
 use blockio::{BLOCK_SIZE, Geometry};
@@ -85,6 +86,9 @@ fn replies_have_the_agreed_bytes() {
         read_latency: Latency { count: 1, p50_ns: 2, p99_ns: 3, max_ns: 4 },
         write_latency: Latency::default(),
         sync_latency: Latency { max_ns: 5, ..Latency::default() },
+        path: "d".into(),
+        obstacle: Some(WriteObstacle::Full {}),
+        obstacle_since: 6,
     };
     assert_eq!(
         bytes(Reply::Describe(Ok(vec![status]))),
@@ -96,7 +100,8 @@ fn replies_have_the_agreed_bytes() {
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 \
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 \
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 \
-         00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00"
+         00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 \
+         01 00 00 00 64 01 01 06 00 00 00 00 00 00 00"
     );
 }
 
@@ -124,6 +129,11 @@ fn errors_have_the_agreed_bytes() {
     assert_eq!(
         bytes(Error::LostWrites { stripe: 1, boot_id: 2 }),
         "07 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"
+    );
+    let why = WriteObstacle::ReadOnly {};
+    assert_eq!(
+        bytes(Error::Unwritable { disk_node: 1, disk: 2, why }),
+        "08 01 00 00 00 02 00 00 00 02"
     );
 }
 

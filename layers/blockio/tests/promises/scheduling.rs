@@ -241,6 +241,9 @@ fn a_node_tells_what_its_disks_did() {
         read_latency: Latency::default(),
         write_latency: Latency::default(),
         sync_latency: Latency::default(),
+        path: String::new(),
+        obstacle: None,
+        obstacle_since: 0,
     };
     // The disks of this test take no time.
     let once = Latency { count: 1, ..Latency::default() };

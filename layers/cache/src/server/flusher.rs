@@ -13,6 +13,7 @@ use runtime::Context;
 use super::Server;
 use super::lines::Lines;
 use crate::line::Line;
+use crate::protocol::Error;
 
 /// A line that has been dirty for this long is written back in the background.
 pub const WRITE_BACK_AGE: Duration = Duration::from_secs(5);
@@ -119,13 +120,18 @@ impl Server {
         self.draining.set(false);
     }
 
-    /// Writes back lines that have been dirty for [`WRITE_BACK_AGE`].
+    /// Writes back lines that have been dirty for [`WRITE_BACK_AGE`], and those that a disk has
+    /// refused.
     async fn write_back_aged(self: &Rc<Self>) {
-        let Some(limit) = self.context.now().checked_sub(WRITE_BACK_AGE) else { return };
+        let limit = self.context.now().checked_sub(WRITE_BACK_AGE);
         let aged = {
             let lines = self.lines.borrow();
-            let aged = lines.dirty().filter(|(_, line)| line.is_dirty_since(limit));
-            aged.map(|(stripe, _)| stripe).collect()
+            let is_due = |stripe: u64, line: &Line| {
+                limit.is_some_and(|limit| line.is_dirty_since(limit))
+                    || self.refusals.has(&self.geometry, stripe)
+            };
+            let due = lines.dirty().filter(|(stripe, line)| is_due(*stripe, line));
+            due.map(|(stripe, _)| stripe).collect()
         };
         self.write_back_quietly(aged).await;
     }
@@ -135,6 +141,11 @@ impl Server {
     async fn write_back_quietly(self: &Rc<Self>, stripes: Vec<u64>) -> bool {
         let result = self.write_back_lines(stripes).await;
         if let Err(error) = &result {
+            if error.is_unwritable() || matches!(error, Error::DiskFailed { .. }) {
+                // The disk node says so in its log, once.
+                tracing::debug!(node = %self.context.node(), %error, "write-back waits");
+                return false;
+            }
             tracing::warn!(node = %self.context.node(), %error, "write-back failed, will try again");
         }
         result.is_ok()

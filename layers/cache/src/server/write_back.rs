@@ -90,7 +90,9 @@ impl Server {
         stream::iter(begun.pieces).for_each_concurrent(PIECES_CONCURRENCY_MAX, write).await;
         let since = begun.dirty_since;
         self.lines.borrow_mut().change(stripe, |line| line.end_write_back(since));
-        first_error.get().map_or(Ok(()), Err)
+        let result = first_error.get().map_or(Ok(()), Err);
+        self.refusals.note(&self.geometry, stripe, result);
+        result
     }
 
     async fn write_piece(

@@ -153,6 +153,8 @@ pub(crate) struct MemoryDisk {
     pub(crate) delay: Cell<Duration>,
     /// Reads or writes that fail, in percent.
     pub(crate) failing_percent: Cell<u64>,
+    /// What writes fail with.
+    pub(crate) failure: Cell<Error>,
     /// Reads that return a wrong bit, in percent.
     pub(crate) damaging_percent: Cell<u64>,
 }
@@ -181,6 +183,7 @@ impl MemoryDisk {
             syncs: RefCell::default(),
             delay: Cell::new(Duration::from_millis(2)),
             failing_percent: Cell::default(),
+            failure: Cell::new(FAILURE),
             damaging_percent: Cell::default(),
         }
     }
@@ -260,7 +263,7 @@ impl MemoryDisk {
             content[range.start as usize..range.end as usize].copy_from_slice(&data);
             self.content.borrow_mut().insert(stripe, content);
         }
-        if fails { Err(FAILURE) } else { Ok(self.boot_id.get()) }
+        if fails { Err(self.failure.get()) } else { Ok(self.boot_id.get()) }
     }
 }
 

@@ -113,7 +113,13 @@ impl CallTable {
 
 /// A retry would fail in the same way, unless others change something.
 fn is_final(error: Error) -> bool {
-    !matches!(error, Error::Undelivered { .. } | Error::Damaged {} | Error::LostWrites {})
+    !matches!(
+        error,
+        Error::Undelivered { .. }
+            | Error::Damaged {}
+            | Error::LostWrites {}
+            | Error::Unwritable { .. }
+    )
 }
 
 /// The answer to a call that was decided: a transient failure must not mean that nothing was done.

@@ -7,6 +7,7 @@ use meta::protocol::{self as metadata, GetDirty, GetInode, RollBack, Seal};
 
 use super::base::MetadataAccess;
 use super::content::ContentAccess;
+use super::errors::warn_of_retry;
 use crate::protocol::{Attributes, Error, Handle, WccAttr, WriteResult};
 
 /// Commits of one node that run at a time without being requested.
@@ -126,7 +127,7 @@ impl FileCommits {
         let _alone = self.content.files.exclusive(ino).await;
         if let Err(error) = self.base.meta_here(metadata::Trim { ino }).await {
             // The intent stays in the store: the next start of the node continues.
-            tracing::warn!(%error, ino, "the blocks of a removed file could not be freed yet");
+            warn_of_retry(error, "the blocks of a removed file could not be freed yet");
         }
     }
 }

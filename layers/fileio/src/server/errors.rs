@@ -2,6 +2,14 @@
 
 use crate::protocol::Error;
 
+/// Says in the log that something failed that is tried again. Nothing if a disk takes no writes for
+/// now: its disk node has said so, once.
+pub(super) fn warn_of_retry(error: Error, message: &'static str) {
+    if !error.is_unwritable() {
+        tracing::warn!(%error, "{message}");
+    }
+}
+
 impl From<meta::protocol::Error> for Error {
     fn from(error: meta::protocol::Error) -> Self {
         use meta::protocol::Error as Meta;
@@ -16,6 +24,7 @@ impl From<meta::protocol::Error> for Error {
             Meta::TooLarge {} => Self::TooLarge {},
             Meta::LostWrites {} => Self::LostWrites {},
             Meta::NoXattr {} => Self::NoXattr {},
+            Meta::Unwritable { disk_node, disk, why } => Self::Unwritable { disk_node, disk, why },
         }
     }
 }
@@ -25,6 +34,11 @@ impl From<blockio::protocol::Error> for Error {
         match error {
             blockio::protocol::Error::Undelivered { why } => why.into(),
             blockio::protocol::Error::LostWrites { .. } => Self::LostWrites {},
+            blockio::protocol::Error::Unwritable { disk_node, disk, why } => {
+                Self::Unwritable { disk_node, disk, why }
+            }
+            // The log says so once, where it happened.
+            blockio::protocol::Error::DiskFailed { .. } => Self::Damaged {},
             other => {
                 tracing::error!(error = %other, "file data cannot be read or written");
                 Self::Damaged {}

@@ -68,6 +68,7 @@ use self::calls::CallTable;
 use self::commit::FileCommits;
 use self::content::ContentAccess;
 use self::direct::BlockSender;
+use self::errors::warn_of_retry;
 use self::list::{ListReader, ListWriter};
 use self::names::Names;
 use self::open_files::OpenFiles;
@@ -250,7 +251,7 @@ impl FileServer {
             }
             self.open_files.remove_unreferenced().await;
             if let Err(error) = self.commits.commit_dirty(COMMIT_AGE_MS).await {
-                tracing::warn!(%error, "a commit in the background failed, it will be tried again");
+                warn_of_retry(error, "a commit in the background failed, it will be tried again");
             }
         }
     }

@@ -11,6 +11,7 @@ use runtime::sync::KeyedLock;
 
 use super::base::MetadataAccess;
 use super::commit::FileCommits;
+use super::errors::warn_of_retry;
 use super::hand_over::FilesHandover;
 use super::leases::LeaseTable;
 use crate::protocol::{CallId, CloseHandle, Error, Handle, Kind, OpenHandle, OpenedFile, Renew};
@@ -160,7 +161,7 @@ impl OpenFiles {
             }
             if let Err(error) = self.close_unless_open(ino).await {
                 // It is marked in the store and retried now and then.
-                tracing::warn!(%error, ino, "an unreferenced file could not be removed");
+                warn_of_retry(error, "an unreferenced file could not be removed");
             }
         }
     }
@@ -201,7 +202,7 @@ impl OpenFiles {
         }
         match self.base.meta_here(EndGrace {}).await {
             Ok(gone) => gone.into_iter().for_each(|ino| self.commits.trim_later(ino)),
-            Err(error) => tracing::warn!(%error, "unreferenced files could not be removed"),
+            Err(error) => warn_of_retry(error, "unreferenced files could not be removed"),
         }
     }
 }

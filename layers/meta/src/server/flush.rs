@@ -5,6 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use blockio::protocol::Error as DiskError;
 use futures::FutureExt as _;
 use futures::future::try_join_all;
 use runtime::{Context, NodeId};
@@ -15,7 +16,7 @@ use super::open_files::OpenFileRequests;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{CommitDependency, Error, FlushNames, FlushTo, SyncNames};
-use crate::store::{FlushDependency, Position, StoreError};
+use crate::store::{FlushDependency, Position, StoreError, WritePauses};
 
 /// The pause before a node that does not answer is asked again to make its records durable.
 const FLUSH_PAUSE: Duration = Duration::from_millis(10);
@@ -32,6 +33,9 @@ pub(super) fn flush_dependency(context: &Context) -> FlushDependency {
                     // Busy, frozen, or gone for good: then this node ends too.
                     Err(Error::Undelivered { why }) => {
                         tracing::debug!(%why, node, "its records are waited for");
+                    }
+                    Err(Error::Unwritable { disk_node, disk, why }) => {
+                        return Err(DiskError::Unwritable { disk_node, disk, why }.into());
                     }
                     Err(_) => return Err(StoreError::DependencyStopped { node }),
                 }
@@ -69,13 +73,16 @@ impl Flusher {
     }
 
     pub(super) async fn flush_to(&self, position: u64) -> Result<u64, Error> {
-        self.base.store.durable(Position::from_number(position)).await?;
-        Ok(self.base.store.durable_to().number())
+        let position = Position::from_number(position);
+        let durable = self.base.store.durable_unless(position, WritePauses::why_here).await?;
+        Ok(durable.number())
     }
 
     pub(super) async fn flush_names(&self, directory: u64) -> Result<(), Error> {
         let (from, end) = (keys::names_start(directory), keys::names_end(directory));
-        Ok(self.base.store.flushed(&from, &end).await?)
+        let last = self.base.store.last_change(&from, &end);
+        self.base.store.durable_unless(last, WritePauses::why).await?;
+        Ok(())
     }
 
     /// Only nodes where names have changed since they were made durable last are asked.

@@ -6,7 +6,9 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::rc::Rc;
+use std::time::Duration;
 
+use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
 use super::base::NodeBase;
@@ -17,6 +19,9 @@ use crate::keys;
 use crate::protocol::{Error, Inode, OpenHandle};
 use crate::store::{Batch, StoreError};
 
+/// The pause before it is tried again to say that files are open, while a disk takes no writes.
+const MARK_PAUSE: Duration = Duration::from_millis(100);
+
 /// Opening and closing files, and the grace period after a restart.
 pub(super) struct OpenFileRequests {
     base: Rc<NodeBase>,
@@ -24,6 +29,8 @@ pub(super) struct OpenFileRequests {
     commits: CommitLocks,
     /// The store says, durably, that files may be open: the next mount finds it and waits.
     is_marked: Cell<bool>,
+    /// Files were opened while nothing could be written; it will say so.
+    is_marking_later: Cell<bool>,
     /// One change of that at a time.
     marking: KeyedLock<()>,
 }
@@ -35,6 +42,7 @@ impl OpenFileRequests {
             effects,
             commits,
             is_marked: Cell::default(),
+            is_marking_later: Cell::default(),
             marking: KeyedLock::default(),
         }
     }
@@ -57,13 +65,20 @@ impl OpenFileRequests {
         Ok(())
     }
 
-    pub(super) async fn open_handle(&self, request: OpenHandle) -> Result<Inode, Error> {
+    pub(super) async fn open_handle(self: &Rc<Self>, request: OpenHandle) -> Result<Inode, Error> {
         let OpenHandle { ino, generation } = request;
         loop {
-            self.mark_open().await?;
+            let is_excused = match self.mark_open().await {
+                // Files can be read while nothing can be written. No name goes meanwhile.
+                Err(Error::Unwritable { .. }) => {
+                    self.mark_open_later();
+                    true
+                }
+                marked => marked.map(|()| false)?,
+            };
             self.base.inodes.load(ino, generation).await?;
             // A clean stop may have come between.
-            if self.is_marked.get() {
+            if is_excused || self.is_marked.get() {
                 break;
             }
         }
@@ -88,10 +103,28 @@ impl OpenFileRequests {
                 batch.put(keys::open_files(), Vec::new());
             };
             let position = self.base.records.record_batch(mark).await?;
-            self.base.records.ensure_durable(position, true).await?;
+            match self.base.records.ensure_durable(position, true).await {
+                // A disk takes no writes for now. What removes a name is recorded behind this.
+                Ok(()) | Err(Error::Undelivered { why: Undelivered::Lost }) => {}
+                Err(error) => return Err(error),
+            }
             self.is_marked.set(true);
         }
         Ok(())
+    }
+
+    /// Does so as soon as the disk takes writes.
+    fn mark_open_later(self: &Rc<Self>) {
+        if self.is_marking_later.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.base.context.task(async move {
+            while matches!(me.mark_open().await, Err(Error::Unwritable { .. })) {
+                me.base.context.sleep(MARK_PAUSE).await;
+            }
+            me.is_marking_later.set(false);
+        });
     }
 
     /// At a clean stop: if no file is open the next start need not wait.

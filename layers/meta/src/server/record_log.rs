@@ -14,7 +14,7 @@ use runtime::{Context, NodeId};
 use crate::keys;
 use crate::protocol::{CommitDependency, Error};
 use crate::shared_attrs::publisher::Publisher;
-use crate::store::{Batch, Position, Store, StoreError};
+use crate::store::{Batch, Position, Store, StoreError, WritePauses};
 
 /// Attempts of a commit that finds the log full.
 const LOG_FULL_TRIES_MAX: u32 = 1000;
@@ -108,14 +108,21 @@ impl RecordLog {
         Ok(self.record(make).await?.0)
     }
 
-    /// Waits until the record is durable, if it shall be.
+    /// Waits until the record is durable, if it shall be. While a disk takes no writes the answer
+    /// is [`Undelivered::Lost`]: it is done, but may be undone by a crash. The caller's next try
+    /// finds the reply, and then waits for the disk ([`FindReply`](crate::protocol::FindReply)).
     pub(super) async fn ensure_durable(
         &self,
         position: Position,
         durable: bool,
     ) -> Result<(), Error> {
         if durable {
-            self.store.durable(position).await?;
+            match self.store.durable_unless(position, WritePauses::why).await {
+                Err(StoreError::Disk(error)) if error.is_unwritable() => {
+                    return Err(Undelivered::Lost.into());
+                }
+                durable => drop(durable?),
+            }
         }
         Ok(())
     }
@@ -184,6 +191,13 @@ impl From<StoreError> for Error {
             StoreError::TooLarge { .. } => Self::TooLarge {},
             StoreError::Disk(DiskError::Undelivered { why }) => why.into(),
             StoreError::Disk(DiskError::LostWrites { .. }) => Self::LostWrites {},
+            StoreError::Disk(DiskError::Unwritable { disk_node, disk, why }) => {
+                Self::Unwritable { disk_node, disk, why }
+            }
+            // The log says so once, where it happened.
+            StoreError::Failed(_)
+            | StoreError::DependencyStopped { .. }
+            | StoreError::Disk(DiskError::DiskFailed { .. }) => Self::Damaged {},
             other => {
                 tracing::error!(error = %other, "the metadata store failed");
                 Self::Damaged {}

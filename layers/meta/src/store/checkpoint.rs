@@ -53,7 +53,8 @@ impl PageAllocator for PageSpace<'_> {
 
 impl Store {
     /// Resolves once everything committed before this call is in the tree of a durable root, and
-    /// the log before it is given back.
+    /// the log before it is given back. Fails while a disk takes no writes; the checkpoint goes on
+    /// by itself.
     pub async fn checkpoint(&self) -> StoreResult<()> {
         let position = self.state.borrow().log.last;
         loop {
@@ -65,10 +66,13 @@ impl Store {
                 if let Some(stopped) = state.stopped {
                     return Err(stopped);
                 }
+                self.pages.device.pauses.check()?;
+                // Also told when something begins to wait for a disk.
                 self.checkpointed.next()
             };
             self.start_checkpoint();
             finished.await;
+            self.pages.device.pauses.check()?;
             let error = self.state.borrow().checkpoint_error;
             if let Some(error) = error {
                 return Err(error);

@@ -1,6 +1,7 @@
 //! The logical disk as the store uses it: by block number, patient with a server that is busy or
-//! away, and with a disk that cannot read once.
+//! away, with a disk that cannot read once, and with one that takes no writes for now.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +19,10 @@ const RETRY_TIMEOUT: Duration = Duration::from_hours(24);
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 const DELAY_LAST: Duration = Duration::from_millis(64);
 
+/// The pause before a write is repeated to a disk that takes none for now. Without an end: what
+/// waits is not lost, and goes on by itself.
+const UNWRITABLE_PAUSE: Duration = Duration::from_millis(500);
+
 /// Attempts to read what a disk cannot read. A mount takes the longest log and the newest root that
 /// it can read for the last ones, and uses the blocks that are free by these. If a read that fails
 /// once hides a part, and the mount crashes before its own root is written, the next mount sees
@@ -30,6 +35,81 @@ pub(crate) struct Device {
     ctx: Context,
     stripes: Rc<dyn Stripes>,
     pub(crate) geometry: Geometry,
+    pub(crate) pauses: Rc<WritePauses>,
+}
+
+/// What of one store waits for a disk that takes no writes.
+#[derive(Default)]
+pub(crate) struct WritePauses {
+    /// Requests to the disks of this store.
+    requests: Cell<u32>,
+    /// Records that wait for those of another store, which waits.
+    dependencies: Cell<u32>,
+    why: Cell<Option<DiskError>>,
+    /// Called when something begins to wait.
+    begun: RefCell<Option<Box<dyn Fn()>>>,
+}
+
+impl std::fmt::Debug for WritePauses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WritePauses").field("why", &self.why).finish_non_exhaustive()
+    }
+}
+
+impl WritePauses {
+    /// Why something waits, if it does.
+    pub(crate) fn why(&self) -> Option<DiskError> {
+        self.why.get().filter(|_| self.requests.get() + self.dependencies.get() > 0)
+    }
+
+    /// Fails while something waits.
+    pub(crate) fn check(&self) -> Result<(), DiskError> {
+        self.why().map_or(Ok(()), Err)
+    }
+
+    /// The same without what waits for other stores: two stores that wait for each other would
+    /// never learn that the disk takes writes again.
+    pub(crate) fn why_here(&self) -> Option<DiskError> {
+        self.why.get().filter(|_| self.requests.get() > 0)
+    }
+
+    /// From now on `begun` is called when something begins to wait.
+    pub(crate) fn on_begin(&self, begun: Box<dyn Fn()>) {
+        *self.begun.borrow_mut() = Some(begun);
+    }
+
+    /// A request to a disk waits until this is dropped.
+    fn begin_request(self: &Rc<Self>, why: DiskError) -> WritePause {
+        self.begin(why, |pauses| &pauses.requests)
+    }
+
+    /// Records wait for another store until this is dropped.
+    pub(crate) fn begin_dependency(self: &Rc<Self>, why: DiskError) -> WritePause {
+        self.begin(why, |pauses| &pauses.dependencies)
+    }
+
+    fn begin(self: &Rc<Self>, why: DiskError, count: fn(&Self) -> &Cell<u32>) -> WritePause {
+        tracing::debug!(%why, "a store waits for a disk");
+        self.why.set(Some(why));
+        count(self).set(count(self).get() + 1);
+        if let Some(begun) = &*self.begun.borrow() {
+            begun();
+        }
+        WritePause { pauses: self.clone(), count }
+    }
+}
+
+/// Something that waits for a disk.
+pub(crate) struct WritePause {
+    pauses: Rc<WritePauses>,
+    count: fn(&WritePauses) -> &Cell<u32>,
+}
+
+impl Drop for WritePause {
+    fn drop(&mut self) {
+        let count = (self.count)(&self.pauses);
+        count.set(count.get() - 1);
+    }
 }
 
 impl std::fmt::Debug for Device {
@@ -41,7 +121,7 @@ impl std::fmt::Debug for Device {
 impl Device {
     pub(crate) fn new(ctx: Context, stripes: Rc<dyn Stripes>) -> Self {
         let geometry = stripes.geometry();
-        Self { ctx, stripes, geometry }
+        Self { ctx, stripes, geometry, pauses: Rc::default() }
     }
 
     /// Reads a run whose blocks have these checksums.
@@ -99,8 +179,14 @@ impl Device {
     async fn patiently<T>(&self, ask: impl Fn() -> Answer<T>) -> Result<T, DiskError> {
         let mut delay = DELAY_FIRST;
         let end = self.ctx.now() + RETRY_TIMEOUT;
+        let mut paused = None;
         loop {
             match ask().await {
+                Err(error) if error.is_unwritable() => {
+                    paused.get_or_insert_with(|| self.pauses.begin_request(error));
+                    self.ctx.sleep(UNWRITABLE_PAUSE).await;
+                    continue;
+                }
                 Err(error) if error.is_transient() && self.ctx.now() < end => {
                     self.ctx.sleep(delay).await;
                 }

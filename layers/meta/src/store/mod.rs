@@ -100,6 +100,7 @@ pub use self::allocate::{SpaceStatus, StoreSpace};
 pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::blocked_records::FlushDependency;
+pub(crate) use self::device::WritePauses;
 pub use self::error::{StoreError, StoreResult};
 pub use self::groups::{GroupLayout, Run};
 pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
@@ -158,7 +159,7 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     fn new(ctx: Context, pages: TreeReader, state: StoreState) -> Rc<Self> {
-        Rc::new_cyclic(|me| Self {
+        let store = Rc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             ctx,
             pages,
@@ -166,7 +167,15 @@ impl Store {
             written: Event::default(),
             checkpointed: Event::default(),
             flush_dependency: RefCell::default(),
-        })
+        });
+        let me = store.me.clone();
+        store.pages.device.pauses.on_begin(Box::new(move || {
+            if let Some(store) = me.upgrade() {
+                store.written.tell();
+                store.checkpointed.tell();
+            }
+        }));
+        store
     }
 
     /// The value of `key`.
@@ -217,11 +226,6 @@ impl Store {
     pub fn is_settled(&self) -> bool {
         let state = self.state.borrow();
         state.log.durable >= state.log.last
-    }
-
-    /// Everything up to here survives a crash.
-    pub fn durable_to(&self) -> Position {
-        Position(self.state.borrow().log.durable)
     }
 
     /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive
@@ -324,8 +328,10 @@ impl Store {
     /// Applies a batch: reads see it from now on, [`durable`](Self::durable) makes it last.
     ///
     /// An error means that nothing was changed. With [`StoreError::Busy`] the remedy has been
-    /// started.
+    /// started. While a disk takes no writes all batches are refused.
+    ///
     pub fn commit(&self, batch: Batch) -> StoreResult<Position> {
+        self.pages.device.pauses.check()?;
         let admitted = self.state.borrow().admit(&batch);
         match admitted {
             Ok(()) => {

@@ -1,14 +1,19 @@
 //! Group commit: one task writes what is pending while a caller waits for it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use blockio::protocol::Error as DiskError;
 use futures::future::{join, join_all};
 
+use super::device::WritePauses;
 use super::error::{StoreError, StoreResult};
 use super::log::LogWrite;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
 use crate::operations::CommitDependency;
+
+/// The pause before a node whose disk takes no writes is asked again to make its records durable.
+const DEPENDENCY_PAUSE: Duration = Duration::from_millis(500);
 
 /// What the writer does next.
 enum WriterStep {
@@ -20,23 +25,38 @@ enum WriterStep {
 
 impl Store {
     /// Resolves once everything up to `position` survives a crash. A call during a group commit is
-    /// served by the next one.
+    /// served by the next one. While a disk takes no writes it waits.
     ///
     /// After an error it is unknown what is on the disks: the store accepts nothing any more and
     /// has to be mounted again.
     pub async fn durable(&self, position: Position) -> StoreResult<()> {
+        self.durable_unless(position, |_| None).await.map(drop)
+    }
+
+    /// As [`durable`](Self::durable), but fails while a disk takes no writes, for `why`. What was
+    /// committed still becomes durable then, unless the store is closed before. Returns up to where
+    /// all is durable.
+    pub(crate) async fn durable_unless(
+        &self,
+        position: Position,
+        why: impl Fn(&WritePauses) -> Option<DiskError>,
+    ) -> StoreResult<Position> {
         // What comes after the call is not waited for, however far ahead the position is.
         let position = position.0.min(self.state.borrow().log.last);
         loop {
             let written = {
                 let mut state = self.state.borrow_mut();
                 if state.log.durable >= position {
-                    return Ok(());
+                    return Ok(Position(state.log.durable));
                 }
                 if let Some(stopped) = state.stopped {
                     return Err(stopped);
                 }
+                if let Some(why) = why(&self.pages.device.pauses) {
+                    return Err(why.into());
+                }
                 state.wanted = state.wanted.max(position);
+                // Also told when something begins to wait for a disk.
                 self.written.next()
             };
             self.start_writer();
@@ -76,14 +96,21 @@ impl Store {
     }
 
     async fn write_rounds(self: Rc<Self>) {
+        let mut paused = None;
         while let Some(step) = self.next_step() {
             let round = match step {
                 WriterStep::Write(round) => round,
                 WriterStep::Flush(dependencies) => {
-                    self.flush_dependencies(dependencies).await;
+                    let flushed = self.flush_dependencies(dependencies).await;
+                    let begin = |why| self.pages.device.pauses.begin_dependency(why);
+                    paused = flushed.err().map(begin);
+                    if paused.is_some() {
+                        self.ctx.sleep(DEPENDENCY_PAUSE).await;
+                    }
                     continue;
                 }
             };
+            paused.take();
             if let Err(error) = self.write_round(&round).await {
                 self.stop(error);
             }
@@ -93,22 +120,29 @@ impl Store {
         }
     }
 
-    /// Waits until these records of other nodes are durable.
-    async fn flush_dependencies(&self, dependencies: Vec<CommitDependency>) {
+    /// Waits until these records of other nodes are durable. Fails while one of those nodes waits
+    /// for a disk.
+    async fn flush_dependencies(
+        &self,
+        dependencies: Vec<CommitDependency>,
+    ) -> Result<(), DiskError> {
         let flush = self.flush_dependency.borrow().clone();
         let flush = flush.expect("dependencies on other nodes need a way to call them");
         let asked = dependencies.into_iter().map(|dependency| {
             let flushed = flush(dependency);
             async move { (dependency.node, flushed.await) }
         });
+        let mut waits = Ok(());
         for (node, flushed) in join_all(asked).await {
             match flushed {
                 Ok(position) => self.state.borrow_mut().blocked_records.learn(node, position),
+                Err(StoreError::Disk(why)) if why.is_unwritable() => waits = Err(why),
                 Err(error) => self.stop(error),
             }
         }
         // If the store has stopped, the waiting callers must hear of it.
         self.written.tell();
+        waits
     }
 
     /// What comes next, or `None` if no caller waits; the writer is then idle.

@@ -16,6 +16,8 @@ const CLOCK_SKEW_MAX: u64 = 100_000;
 
 /// How long a node that restarts is down, at most.
 const AWAY_MAX_US: u64 = 200_000;
+/// The logarithm of how long a host is full, at most: four seconds.
+const FULL_MAX_LOG_US: u64 = 23;
 /// How long before the power cut a heavy fault comes, at most.
 const HEAVY_MAX_US: u64 = 200_000;
 
@@ -66,6 +68,9 @@ impl Nemesis {
             faults.extend(disk_damage::draw_in_use(rng, cluster, end_us));
         }
         faults.extend(self.draw_restarts(rng, &nodes, end_us));
+        if let Some(filling) = &self.filling {
+            faults.extend(draw_full_hosts(&mut filling.borrow_mut(), &disks, end_us));
+        }
         if let Some(moving) = &self.moving {
             let may_restart = self.may_restart_nodes();
             faults.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us, may_restart));
@@ -105,6 +110,21 @@ impl Nemesis {
         }
         faults
     }
+}
+
+/// The hosts of all disks, or of one, are full for a while, now and then.
+fn draw_full_hosts(rng: &mut Rng, disks: &[String], end_us: u64) -> Vec<(u64, Fault)> {
+    let mut faults = Vec::new();
+    let pause_max_us = 1_000 + end_us / (1 << rng.below(4));
+    let mut at_us = rng.below(pause_max_us);
+    while at_us < end_us {
+        let for_us = 1 << rng.below(FULL_MAX_LOG_US);
+        let full = if rng.chance(1, 2) { disks.to_vec() } else { vec![pick(rng, disks)] };
+        let full = full.into_iter().map(|disk| Fault::HostFull { disk, for_us });
+        faults.extend(full.map(|fault| (at_us, fault)));
+        at_us += for_us + rng.below(pause_max_us);
+    }
+    faults
 }
 
 /// Some file-system nodes move, now and then. What a disk node was given by a cache that moved is

@@ -161,6 +161,8 @@ faults! {
     FailFlush "fail-flush" { disk: String, after: u64 }
     /// What lies below a disk is full: no write of it succeeds any more.
     FillDisk "fill-disk" { disk: String, after: u64 }
+    /// During this time there is no space below a disk for what was never written.
+    HostFull "host-full" { disk: String, for_us: u64 }
     /// Messages from one node to another are lost.
     CutLink "cut-link" { from: NodeId, to: NodeId }
     /// All nodes reach each other again.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use crate::buffer::{Buffer, Pool};
 use crate::disk::Disk;
 
 pub(super) struct CachedDisk {
+    path: PathBuf,
     /// Also held by each transfer under way, and with it the lock.
     file: Arc<File>,
     length: u64,
@@ -21,8 +23,8 @@ pub(super) struct CachedDisk {
 }
 
 impl CachedDisk {
-    pub(super) fn new(file: File, length: u64, pool: Pool) -> Self {
-        Self { file: Arc::new(file), length, pool }
+    pub(super) fn new(path: PathBuf, file: File, length: u64, pool: Pool) -> Self {
+        Self { path, file: Arc::new(file), length, pool }
     }
 }
 
@@ -89,6 +91,10 @@ impl Disk for CachedDisk {
     fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {
         let file = self.file.clone();
         blocking(move || file.sync_data())
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
     }
 
     fn is_direct(&self) -> bool {

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ pub(super) struct DirectDisk {
 }
 
 struct DirectFile {
+    path: PathBuf,
     file: Rc<RingFile>,
     length: u64,
     pool: Pool,
@@ -37,6 +39,7 @@ impl DirectDisk {
     /// Tries whether the host does direct transfers on this file, by reading its first block; if
     /// not, the file is as it was.
     pub(super) async fn open(
+        path: &Path,
         ring: &Rc<Ring>,
         file: File,
         length: u64,
@@ -46,7 +49,8 @@ impl DirectDisk {
         fcntl_setfl(&file, flags | OFlags::DIRECT)?;
         let growth = file.metadata()?.is_file().then(|| Growth::new(length));
         let file = ring.adopt(file);
-        let inner = Rc::new(DirectFile { file, length, pool, writes: Rc::default(), growth });
+        let (path, writes) = (path.to_owned(), Rc::default());
+        let inner = Rc::new(DirectFile { path, file, length, pool, writes, growth });
         if let Err(why) = inner.block(0).await {
             fcntl_setfl(inner.file.file(), flags)?;
             return Err(why);
@@ -122,6 +126,10 @@ impl Disk for DirectDisk {
 
     fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {
         answered(self.inner.file.sync()).boxed_local()
+    }
+
+    fn name(&self) -> String {
+        self.inner.path.display().to_string()
     }
 }
 

@@ -16,13 +16,10 @@ mod writes;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Once;
 use std::time::Duration;
-
-use rustix::fs::OFlags;
 
 pub use self::access::{DISK_ACCESS_VARIABLE, DiskAccess};
 pub(super) use self::ring::Ring;
@@ -46,7 +43,7 @@ pub(super) async fn open(
     let refused = match access {
         DiskAccess::Cached | DiskAccess::ReadOnly => None,
         DiskAccess::Best | DiskAccess::Direct => {
-            match try_direct(&file, length, &pool, ring).await {
+            match try_direct(&path, &file, length, &pool, ring).await {
                 Ok(disk) => return Ok(Rc::new(disk)),
                 Err(why) => Some(why),
             }
@@ -58,11 +55,12 @@ pub(super) async fn open(
         }
         tell_refusal(&path, &why);
     }
-    Ok(Rc::new(cached::CachedDisk::new(file, length, pool)))
+    Ok(Rc::new(cached::CachedDisk::new(path, file, length, pool)))
 }
 
 /// By a second handle of the same open file, so that the lock stays if nothing comes of it.
 async fn try_direct(
+    path: &Path,
     file: &File,
     length: u64,
     pool: &Pool,
@@ -73,7 +71,7 @@ async fn try_direct(
         let why = format!("its {length} bytes are not whole blocks of {ALIGNMENT} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    direct::DirectDisk::open(&ring, file.try_clone()?, length, pool.clone()).await
+    direct::DirectDisk::open(path, &ring, file.try_clone()?, length, pool.clone()).await
 }
 
 fn tell_refusal(path: &Path, why: &io::Error) {
@@ -87,24 +85,17 @@ fn tell_refusal(path: &Path, why: &io::Error) {
     });
 }
 
-/// Does what fails as long as another process holds the disk. The host ends the ring of a process
-/// that was killed a little later than the process, and only then closes its files: so this waits
-/// a little.
+/// Locks the file for this process alone. The host ends the ring of a process that was killed a
+/// little later than the process, and only then closes its files: so this waits a little.
 #[allow(clippy::disallowed_methods, reason = "the machine itself does the blocking work")]
-fn once_free<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+fn lock(file: &File) -> io::Result<()> {
     for _ in 1..LOCK_TRIES_MAX {
-        match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            done => return done,
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => return Ok(()),
         }
     }
-    attempt()
-}
-
-/// Locks the file for this process alone.
-fn lock(file: &File) -> io::Result<()> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
         TryLockError::Error(error) => error,
@@ -113,15 +104,8 @@ fn lock(file: &File) -> io::Result<()> {
 
 /// The file and its length in bytes.
 fn open_file(path: &Path, is_writable: bool) -> io::Result<(File, u64)> {
-    let mut options = File::options();
-    options.read(true).write(is_writable);
-    if std::fs::metadata(path)?.file_type().is_block_device() {
-        // The host refuses a device that it has mounted or that is part of another one, and
-        // refuses to mount it as long as it is open.
-        options.custom_flags(OFlags::EXCL.bits().cast_signed());
-    }
-    let mut file = once_free(|| options.open(path))?;
-    once_free(|| lock(&file))?;
+    let mut file = File::options().read(true).write(is_writable).open(path)?;
+    lock(&file)?;
     // A block device has no length in its metadata, but an end to seek to.
     let length = file.seek(SeekFrom::End(0))?;
     Ok((file, length))

@@ -50,11 +50,15 @@ struct Inner {
     length: Cell<u64>,
     latency: Cell<Duration>,
     failing: RefCell<Vec<Kind>>,
+    /// How they fail.
+    error: Cell<io::ErrorKind>,
     /// This many requests succeed, then all fail.
     left: Cell<Option<u64>>,
     has_failed: Cell<bool>,
     /// Reads of this byte fail.
     bad_place: Cell<Option<u64>>,
+    /// Writes that reach past here fail.
+    full_from: Cell<Option<u64>>,
     /// This many of the next reads return a wrong byte.
     hurt_reads: Cell<u32>,
     in_flight: Cell<usize>,
@@ -75,9 +79,11 @@ impl MemoryDisk {
             length: Cell::new(length),
             latency: Cell::default(),
             failing: RefCell::default(),
+            error: Cell::new(io::ErrorKind::Other),
             left: Cell::default(),
             has_failed: Cell::default(),
             bad_place: Cell::default(),
+            full_from: Cell::default(),
             hurt_reads: Cell::default(),
             in_flight: Cell::default(),
             in_flight_max: Cell::default(),
@@ -94,6 +100,11 @@ impl MemoryDisk {
     /// From now on requests of these kinds fail, and only these.
     pub(crate) fn set_failing(&self, kinds: &[Kind]) {
         *self.0.failing.borrow_mut() = kinds.to_vec();
+    }
+
+    /// What they fail with.
+    pub(crate) fn set_error(&self, error: io::ErrorKind) {
+        self.0.error.set(error);
     }
 
     /// The next `count` requests succeed, all later ones fail: the power will be cut there.
@@ -114,6 +125,11 @@ impl MemoryDisk {
     /// Reads of the byte at `place` fail from now on.
     pub(crate) fn fail_reads_at(&self, place: u64) {
         self.0.bad_place.set(Some(place));
+    }
+
+    /// Writes that reach past `place` fail from now on.
+    pub(crate) fn set_full_from(&self, place: u64) {
+        self.0.full_from.set(Some(place));
     }
 
     /// The next `count` reads return a wrong byte.
@@ -209,7 +225,7 @@ impl MemoryDisk {
             }
             disk.0.in_flight.set(disk.0.in_flight.get() - counted);
             let fails = disk.0.failing.borrow().contains(&kind) || runs_out;
-            if fails { Err(io::Error::other("injected")) } else { Ok(()) }
+            if fails { Err(disk.0.error.get().into()) } else { Ok(()) }
         }
         .boxed_local()
     }
@@ -254,8 +270,13 @@ impl Disk for MemoryDisk {
             // Perhaps the one that the power cut tears.
             self.store(write, offset, &data);
         }
+        let end = offset + data.len() as u64;
+        let is_past = self.0.full_from.get().is_some_and(|place| end > place);
         async move {
             running.await?;
+            if is_past {
+                return Err(disk.0.error.get().into());
+            }
             disk.0.answered.borrow_mut().insert(write);
             Ok(())
         }

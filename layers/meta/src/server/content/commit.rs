@@ -17,7 +17,7 @@ use crate::protocol::{CommitMark, Error};
 use crate::server::base::NodeBase;
 use crate::server::space::reclaim::{Reclaim, TrimCause};
 use crate::server::verifiers::WriteVerifiers;
-use crate::store::{Position, StoreError};
+use crate::store::{Position, StoreError, WritePauses};
 
 /// One commit, truncation or removal per inode.
 pub(crate) type CommitLocks = Rc<KeyedLock<u64>>;
@@ -71,7 +71,7 @@ impl Commits {
             (position, WriteResult { attributes, write_verifier, before, sequence: 0, committed })
         };
         // The next commit of the same file may join this flush.
-        self.base.store.durable(position).await?;
+        self.base.store.durable_unless(position, WritePauses::why).await?;
         self.note_durable(ino, verified.write_verifier, verified.committed);
         Ok(verified)
     }

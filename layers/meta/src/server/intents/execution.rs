@@ -72,6 +72,28 @@ pub(crate) struct Executor {
     retirer: Rc<IntentRetirer>,
 }
 
+/// What it takes to bring about what a record has decided.
+struct DecidedIntents {
+    base: Rc<NodeBase>,
+    intents: Rc<IntentTable>,
+    sender: Rc<IntentSender>,
+    retirer: Rc<IntentRetirer>,
+}
+
+impl DecidedIntents {
+    /// Sends an intent whose record is at `position`. Returns inodes that are gone.
+    async fn send(&self, number: u64, position: Position) -> Result<Vec<u64>, Error> {
+        if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
+            open.stage = IntentStage::Sending;
+            open.position = position;
+        }
+        self.intents.decided.tell();
+        let sent = self.sender.send(number, false).await;
+        self.retirer.start_retiring();
+        sent
+    }
+}
+
 impl Executor {
     pub(crate) fn new(
         base: &Rc<NodeBase>,
@@ -121,20 +143,29 @@ impl Executor {
         }
         let (position, mut gone) = decided?;
         let Some(number) = number else {
-            self.base.records.ensure_durable(position, durable).await?;
+            let is_durable = self.base.records.ensure_durable(position, durable).await;
             if options.claimed {
                 self.name_locks.release_names(&local, self.base.node);
             }
-            return Ok(gone);
+            return is_durable.map(|()| gone);
         };
-        self.base.records.ensure_durable(position, durable).await.map_err(|_| Undelivered::Lost)?;
-        if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
-            open.stage = IntentStage::Sending;
-            open.position = position;
+        let decided = DecidedIntents {
+            base: self.base.clone(),
+            intents: self.intents.clone(),
+            sender: self.sender.clone(),
+            retirer: self.retirer.clone(),
+        };
+        if self.base.records.ensure_durable(position, durable).await.is_err() {
+            // It may be due to a disk that takes no writes for now. It is decided nevertheless.
+            self.base.context.task(async move {
+                if decided.base.store.durable(position).await.is_ok() {
+                    // Those that are left are sent again.
+                    let _ = decided.send(number, position).await;
+                }
+            });
+            return Err(Undelivered::Lost.into());
         }
-        self.intents.decided.tell();
-        let sent = self.sender.send(number, false).await;
-        self.retirer.start_retiring();
+        let sent = decided.send(number, position).await;
         gone.extend(sent.map_err(|_| Undelivered::Lost)?);
         Ok(gone)
     }

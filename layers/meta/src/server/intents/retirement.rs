@@ -60,8 +60,12 @@ impl IntentRetirer {
     /// One round: finishes what was left, makes effects durable, deletes their intents and
     /// the marks of earlier ones.
     pub(crate) async fn retire(&self) -> Result<(), Error> {
-        if let Err(error) = self.finish(self.intents.at_stage(IntentStage::Left), false).await {
-            tracing::warn!(%error, "an intent cannot be finished yet");
+        match self.finish(self.intents.at_stage(IntentStage::Left), false).await {
+            Ok(()) => {}
+            Err(error @ Error::Unwritable { .. }) => {
+                tracing::debug!(%error, "an intent waits for a disk");
+            }
+            Err(error) => tracing::warn!(%error, "an intent cannot be finished yet"),
         }
         // Before anybody is asked: what is applied once more meanwhile may not be durable.
         let boot_ids = self.intents.boot_ids_of(&self.intents.at_stage(IntentStage::Applied));

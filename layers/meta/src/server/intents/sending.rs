@@ -66,6 +66,7 @@ impl IntentSender {
         }
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.stage = if outcome.is_ok() { IntentStage::Applied } else { IntentStage::Left };
+            open.obstacle = outcome.as_ref().err().copied().filter(Error::is_unwritable);
             if outcome.is_ok() {
                 let is_mine = |lock: RemoteLockId| lock.node == self.base.context.node();
                 open.hidden.drain(..).for_each(|key| self.name_locks.release(&key, is_mine));
@@ -81,7 +82,10 @@ impl IntentSender {
         let mut timeout = pin!(self.base.context.sleep(APPLIED_WAIT_MAX));
         loop {
             let applied = pin!(self.intents.applied.next());
-            let stage = self.intents.open.borrow().get(&number).map(|open| open.stage);
+            let (stage, obstacle) = {
+                let open = self.intents.open.borrow();
+                open.get(&number).map(|open| (open.stage, open.obstacle)).unzip()
+            };
             match stage {
                 Some(IntentStage::Deciding | IntentStage::Sending | IntentStage::Left) => {
                     self.intents.wake.tell();
@@ -89,7 +93,7 @@ impl IntentSender {
                 Some(IntentStage::Applied | IntentStage::Retired) | None => return Ok(()),
             }
             if let Either::Right(_) = select(applied, &mut timeout).await {
-                return Err(Undelivered::Lost.into());
+                return Err(obstacle.flatten().unwrap_or(Undelivered::Lost.into()));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use runtime::sync::Event;
 
 use crate::effect::has_name;
-use crate::protocol::Effect;
+use crate::protocol::{Effect, Error};
 use crate::store::Position;
 
 /// How far an intent is.
@@ -35,12 +35,14 @@ pub(crate) struct Intent {
     pub(crate) stage: IntentStage,
     /// The record that decided them, if it may not be durable yet.
     pub(crate) position: Position,
+    /// The disk that takes no writes, for which a node has refused its effects.
+    pub(crate) obstacle: Option<Error>,
 }
 
 impl Intent {
     pub(crate) fn new(effects: BTreeMap<u32, Vec<Effect>>, stage: IntentStage) -> Self {
         let (boot_ids, hidden, position) = (BTreeMap::new(), Vec::new(), Position::default());
-        Self { effects, boot_ids, hidden, stage, position }
+        Self { effects, boot_ids, hidden, stage, position, obstacle: None }
     }
 }
 
