@@ -306,6 +306,7 @@ fn serve(arguments: &[String]) {
         lease: volume::cluster::LEASE,
         guard,
         disk_bytes: DISK_BYTES,
+        force: Vec::new(),
         run: RunOptions { cache_bytes: CACHE_BYTES, ..RunOptions::default() },
     };
     thread::spawn(move || {

@@ -7,7 +7,7 @@ use futures::channel::oneshot;
 use futures::executor::block_on;
 use nfs_gateway::{Config, Gateway, Settings};
 use runtime::net::Address;
-use volume::{FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
+use volume::{FormatOptions, RunOptions};
 
 /// Tells this program to serve: then come a directory, a number of threads, and `sync` or `async`.
 pub(crate) const SERVE: &str = "serve";
@@ -25,9 +25,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = String>) {
         disk_nodes: 2,
         disks_per_node: 2,
         disk_bytes: 1 << 30,
-        disks: Vec::new(),
-        fs_nodes: FS_NODES,
-        stripe_size: STRIPE_SIZE,
+        ..FormatOptions::default()
     };
     volume::format(&directory, &format).expect("the shape is possible");
     let options = RunOptions { threads, cache_bytes: CACHE_BYTES, ..RunOptions::default() };

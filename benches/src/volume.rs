@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use client::Credentials;
 use client::blocking::Volume;
 use tempfile::TempDir;
-use volume::{
-    self, CheckOptions, CheckResult, FS_NODES, FormatOptions, RunOptions, RunningVolume,
-    STRIPE_SIZE,
-};
+use volume::{self, CheckOptions, CheckResult, FormatOptions, RunOptions, RunningVolume};
 
 /// Disk nodes of each volume that is measured, and disks of each: as in the demo.
 const DISK_NODES: u32 = 2;
@@ -44,9 +41,7 @@ impl Scratch {
             disk_nodes: DISK_NODES,
             disks_per_node: DISKS_PER_NODE,
             disk_bytes: shape.disk_bytes,
-            disks: Vec::new(),
-            fs_nodes: FS_NODES,
-            stripe_size: STRIPE_SIZE,
+            ..FormatOptions::default()
         };
         volume::format(&directory.path().join("volume"), &format).expect("the shape is possible");
         let BenchVolumeShape { threads, cache_bytes, prefault, .. } = shape;

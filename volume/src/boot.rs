@@ -8,6 +8,7 @@ use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::join_all;
+use meta::RootOwner;
 use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeId, Undelivered};
 
@@ -64,9 +65,13 @@ fn fs_nodes(geometry: &Geometry) -> impl Iterator<Item = NodeId> {
 }
 
 /// Writes the first metadata of each node.
-pub(super) fn format_nodes(machine: &Embedded, geometry: &Geometry) -> Result<(), VolumeError> {
+pub(super) fn format_nodes(
+    machine: &Embedded,
+    geometry: &Geometry,
+    owner: RootOwner,
+) -> Result<(), VolumeError> {
     let shape = *geometry;
-    on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape))
+    on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape, owner))
 }
 
 /// Reads the metadata of each node, before any is written.

@@ -7,6 +7,7 @@ use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
 use crate::directory::DirectoryError;
+use crate::used_disks::UsedDisks;
 
 /// A volume could not be made or opened. Nothing that was stored is changed by that.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +51,7 @@ pub enum VolumeError {
         disks_per_node: u32,
     },
     /// A disk cannot be opened.
-    #[error("disk {}: {error}; put the disk back in its place", path.display())]
+    #[error("disk {}: {error}; {}", path.display(), open_advice(error))]
     OpenDisk {
         /// Which.
         path: PathBuf,
@@ -65,18 +66,9 @@ pub enum VolumeError {
         /// Why.
         error: blockio::DiskError,
     },
-    /// A disk to be formatted belongs to a volume.
-    #[error(
-        "disk {} holds volume {volume}; it is not overwritten: give another disk, or, if the volume \
-         lost its record, go on with it as it is (`mdfs serve`, `mdfs cluster recover`)",
-        path.display()
-    )]
-    DiskInUse {
-        /// Which.
-        path: PathBuf,
-        /// Whose.
-        volume: runtime::VolumeId,
-    },
+    /// Disks to be formatted hold something.
+    #[error("{0}")]
+    UsedDisks(UsedDisks),
     /// The disks that are there cannot tell what the volume is.
     #[error("no disk in the volume's directory could be identified: {0}")]
     Unknown(String),
@@ -142,6 +134,17 @@ pub enum VolumeError {
     /// The last data could not be made durable.
     #[error("not everything could be made durable: {0}")]
     Flush(Error),
+}
+
+/// What the operator can do about a disk that cannot be opened.
+fn open_advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::ResourceBusy => {
+            "another program has it open, or the host has mounted it: end that use of it first"
+        }
+        std::io::ErrorKind::PermissionDenied => "run this as a user who may read and write it",
+        _ => "put the disk back in its place",
+    }
 }
 
 /// What the operator can do about a disk that is not what it should be.

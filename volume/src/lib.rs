@@ -11,30 +11,37 @@ pub mod cluster;
 mod directory;
 mod error;
 mod hand_over;
+mod host_disk;
+pub mod new_disks;
 pub mod node;
 mod options;
+mod record;
 mod running_volume;
 mod subtrees;
 mod superblocks;
 #[cfg(feature = "cluster")]
 mod token_keys;
+mod used_disks;
 mod volume;
 mod volume_status;
 
 pub use self::access::{ExposedFile, ExposedFiles};
 pub use self::check::{CheckOptions, CheckResult, CheckStep, check};
-pub use self::directory::DirectoryError;
+pub use self::directory::{DirectoryError, own_directory};
 pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
+pub use self::host_disk::BadDisk;
 pub use self::options::{CACHE_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
 pub use self::running_volume::RunningVolume;
 pub use self::subtrees::VolumeSubtrees;
 #[cfg(feature = "cluster")]
 pub use self::token_keys::refresh_token_keys;
+pub use self::used_disks::{UsedDisk, UsedDisks};
 pub use self::volume::{format, open};
 pub use self::volume_status::{VolumeStatus, volume_status};
 pub use blockio::Geometry;
 pub use blockio::protocol::{DiskStatus, WriteObstacle};
 pub use cache::protocol::CacheStatus;
+pub use meta::RootOwner;
 pub use meta::audit::{Flaw, PendingWork, Summary};
 pub use meta::memory::MemoryBudget;

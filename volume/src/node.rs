@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockio::{BlockClient, DiskError, DiskNodeError, Geometry, Stripes};
+use blockio::{BlockClient, DiskNodeError, Geometry, Stripes};
 use cache::CacheClient;
 use fileio::FileServer;
 use fileio::client::SharedFileServer;
@@ -14,7 +14,7 @@ use fileio::protocol::FileIo;
 use futures::future::try_join_all;
 use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Meta, Rejoin};
-use meta::{MetaServer, SharedAttrCache};
+use meta::{MetaServer, RootOwner, SharedAttrCache};
 use runtime::disk::Disk;
 use runtime::embedded::Embedded;
 use runtime::{Call, Context, Epoch, NodeKind};
@@ -54,58 +54,6 @@ impl ProcessMemory {
 pub(super) async fn open_disk(context: &Context, path: &Path) -> Result<Rc<dyn Disk>, VolumeError> {
     let opened = context.open_disk(&path.to_string_lossy()).await;
     opened.map_err(|error| VolumeError::OpenDisk { path: path.to_owned(), error })
-}
-
-/// Writes the superblocks of all disks, given disk node by disk node. A disk that belongs to
-/// a volume is refused, and then nothing is written to any.
-pub async fn format_disks(
-    context: &Context,
-    geometry: &Geometry,
-    paths: Vec<Vec<PathBuf>>,
-) -> Result<(), VolumeError> {
-    let mut disks = Vec::new();
-    for (node, paths) in (0..).zip(paths) {
-        for (disk, path) in (0..).zip(paths) {
-            let device = open_disk(context, &path).await?;
-            if let Ok(found) = blockio::identify(&*device).await {
-                return Err(VolumeError::DiskInUse { path, volume: found.geometry.volume });
-            }
-            disks.push((node, disk, path, device));
-        }
-    }
-    let now = context.unix_time();
-    for (node, disk, path, device) in disks {
-        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
-        formatted.map_err(|error| VolumeError::Disk { path, error })?;
-    }
-    Ok(())
-}
-
-/// The same for one disk node of a cluster, at that node. Disks that it has formatted before are
-/// left as they are.
-pub async fn make_disks(
-    context: &Context,
-    geometry: &Geometry,
-    node: u32,
-    paths: &[PathBuf],
-) -> Result<(), VolumeError> {
-    for (disk, path) in (0..).zip(paths) {
-        let device = open_disk(context, path).await?;
-        match blockio::identify(&*device).await {
-            Ok(found) if found.geometry.volume == geometry.volume => continue,
-            Ok(found) => {
-                let (path, volume) = (path.clone(), found.geometry.volume);
-                return Err(VolumeError::DiskInUse { path, volume });
-            }
-            Err(DiskError::Unformatted) => {}
-            // What it holds may be readable again tomorrow.
-            Err(error) => return Err(VolumeError::Disk { path: path.clone(), error }),
-        }
-        let now = context.unix_time();
-        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
-        formatted.map_err(|error| VolumeError::Disk { path: path.clone(), error })?;
-    }
-    Ok(())
 }
 
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
@@ -178,11 +126,16 @@ pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<()
 }
 
 /// After phase 1, once in the life of a volume, at each file-system node: writes its first
-/// metadata. Without the cache: little is written, once. A node that has some is refused
+/// metadata; the root directory belongs to `owner`. Without the cache: little is written, once. A
+/// node that has some is refused
 /// ([`Formatted`](meta::store::StoreError::Formatted)).
-pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
+pub async fn format_node(
+    context: Context,
+    geometry: Geometry,
+    owner: RootOwner,
+) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
-    let formatted = MetaServer::format(&context, &stripes).await;
+    let formatted = MetaServer::format(&context, &stripes, owner).await;
     formatted.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 

@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 
 use blockio::Geometry;
+use meta::RootOwner;
 use runtime::embedded::Embedded;
 
 /// The default number of nodes of a volume.
 pub const FS_NODES: u32 = 64;
 /// The default stripe size, in bytes (the thesis').
 pub const STRIPE_SIZE: u32 = 64 << 10;
+/// The default size of a disk file, in bytes.
+const DISK_BYTES: u64 = 4 << 30;
 /// The default memory for cached stripes, in bytes.
 pub const CACHE_BYTES: usize = 512 << 20;
 
@@ -27,6 +30,25 @@ pub struct FormatOptions {
     pub fs_nodes: u32,
     /// Bytes per stripe.
     pub stripe_size: u32,
+    /// What disks hold that may be overwritten, by the ids that a refusal tells.
+    pub force: Vec<String>,
+    /// To whom the root directory belongs.
+    pub owner: RootOwner,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            disk_nodes: 1,
+            disks_per_node: 1,
+            disk_bytes: DISK_BYTES,
+            disks: Vec::new(),
+            fs_nodes: FS_NODES,
+            stripe_size: STRIPE_SIZE,
+            force: Vec::new(),
+            owner: RootOwner::default(),
+        }
+    }
 }
 
 /// How to run a volume.

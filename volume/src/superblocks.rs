@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use blockio::{BLOCK_SIZE, Superblock};
 use runtime::Epoch;
 
-use crate::directory::DISKS;
+/// The folder of the disks in the directory of a volume.
+pub(crate) const DISKS: &str = "disks";
 
 /// A disk that was formatted.
 #[derive(Clone, Debug)]

@@ -1,6 +1,8 @@
 //! Making a volume, and finding out what an existing one is.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blockio::{DiskError, Geometry, GeometryError};
 use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
@@ -11,15 +13,15 @@ use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Epoch, NodeId};
 
 use super::boot::{boot_disks, boot_nodes, disk_paths, examine_nodes, format_nodes};
-use super::directory::{VolumeDirectory, new_volume_id};
+use super::directory::{DirectoryError, VolumeDirectory, new_volume_id};
 use super::error::VolumeError;
-use super::node::{format_disks, open_disk};
+use super::host_disk::inspect_all;
+use super::new_disks::{NewDisk, OverwriteConsent, open_new_disks, write_superblocks};
+use super::node::open_disk;
 use super::options::{FormatOptions, RunOptions};
+use super::record::{FORMAT_EPOCH, VOLUME_KEY};
 use super::running_volume::RunningVolume;
 use super::superblocks::newest_epoch;
-
-/// The key of the volume's record in the coordination store.
-const VOLUME_KEY: &str = "volume";
 
 /// The key of the last epoch that was durable on all disks.
 const SERVED_KEY: &str = "served";
@@ -39,12 +41,17 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, Vol
     if options.disks.is_empty() {
         check_size(&shape(options.disk_bytes)?)?;
     }
-    let mut directory = VolumeDirectory::create(directory)?;
-    let made = fill(&mut directory, options, shape);
-    if made.is_err() {
-        directory.discard();
+    // Nor is anything made if a disk cannot be one.
+    inspect_all(options.disks.iter()).map_err(DirectoryError::from)?;
+    let mut directory = VolumeDirectory::create(directory, volume)?;
+    let has_written = Arc::new(AtomicBool::new(false));
+    match fill(&mut directory, options, shape, &has_written) {
+        Ok(geometry) => Ok(geometry),
+        Err(error) => {
+            directory.discard(has_written.load(Relaxed) && !options.disks.is_empty());
+            Err(error)
+        }
     }
-    made
 }
 
 /// Makes the disks of a new volume and what is on them.
@@ -52,31 +59,45 @@ fn fill(
     directory: &mut VolumeDirectory,
     options: &FormatOptions,
     shape: impl Fn(u64) -> Result<Geometry, GeometryError>,
+    has_written: &Arc<AtomicBool>,
 ) -> Result<Geometry, VolumeError> {
     let FormatOptions { disk_nodes, disks_per_node, .. } = *options;
     let mut length = u64::MAX;
+    let mut new_disks = Vec::new();
     let mut elsewhere = options.disks.iter();
     for (node, disk) in all_disks(disk_nodes, disks_per_node) {
-        let path = elsewhere.next().map(PathBuf::as_path);
-        length = length.min(directory.make_disk(node, disk, options.disk_bytes, path)?);
+        let place = elsewhere.next().map(PathBuf::as_path);
+        let (found, bytes) = directory.make_disk(node, disk, options.disk_bytes, place)?;
+        length = length.min(bytes);
+        let path = directory.disk(node, disk);
+        let name = place.unwrap_or(&path).to_owned();
+        new_disks.push(NewDisk { node, disk, path, name, device_id: found.device_id });
     }
     let geometry = shape(length)?;
     check_size(&geometry)?;
 
-    let epoch = Epoch(1);
-    let machine = start(&geometry, epoch, &RunOptions::default())?;
-    let paths = disk_paths(directory, &geometry);
-    let formatted = paths.clone();
-    let work = move |context| async move { format_disks(&context, &geometry, formatted).await };
+    let machine = start(&geometry, FORMAT_EPOCH, &RunOptions::default())?;
+    let mut consent = OverwriteConsent::of_ids(options.force.clone());
+    consent.begun = directory.begun().to_vec();
+    let (elsewhere, begins) = (options.disks.clone(), has_written.clone());
+    let work = move |context| async move {
+        let disks = open_new_disks(&context, new_disks, &consent, None).await?;
+        consent.check_all_used(&disks)?;
+        VolumeDirectory::take_over(&elsewhere)?;
+        begins.store(true, Relaxed);
+        write_superblocks(&context, &geometry, disks).await
+    };
     block_on(machine.on_node(NodeId::disk(0), work))??;
-    boot_disks(&machine, &geometry, Epoch(0), &paths)?;
-    format_nodes(&machine, &geometry)?;
+    boot_disks(&machine, &geometry, Epoch(0), &disk_paths(directory, &geometry))?;
+    format_nodes(&machine, &geometry, options.owner)?;
     drop(machine);
 
     // The record makes it a volume: last, so that a format that was cut off can be repeated.
     let engine = directory.coordination()?;
     block_on(engine.put(VOLUME_KEY, &to_bytes(&geometry)))?;
-    block_on(next_epoch(&engine, epoch))?;
+    block_on(next_epoch(&engine, FORMAT_EPOCH))?;
+    drop(engine);
+    directory.finish()?;
     Ok(geometry)
 }
 
@@ -106,7 +127,9 @@ fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32,
 
 /// Opens the volume in the directory `path`, alone.
 pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeError> {
-    let directory = VolumeDirectory::open(path)?;
+    let mut directory = VolumeDirectory::open(path)?;
+    // Only its last step was cut off.
+    directory.finish()?;
     let engine = directory.coordination()?;
     let (geometry, seen) = match recorded(&engine)? {
         Some(geometry) => (geometry, epoch_of_disks(path, &engine)?),

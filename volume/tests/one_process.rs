@@ -18,9 +18,8 @@ fn options() -> FormatOptions {
         disk_nodes: 2,
         disks_per_node: 2,
         disk_bytes: 16 << 20,
-        disks: Vec::new(),
         fs_nodes: 4,
-        stripe_size: volume::STRIPE_SIZE,
+        ..FormatOptions::default()
     }
 }
 

@@ -145,9 +145,8 @@ fn names_and_links_agree_after_a_fight_over_them() {
             disk_nodes: 2,
             disks_per_node: 1,
             disk_bytes: 32 << 20,
-            disks: Vec::new(),
             fs_nodes: 4,
-            stripe_size: volume::STRIPE_SIZE,
+            ..FormatOptions::default()
         };
         volume::format(&directory, &options).unwrap();
         let run = RunOptions { threads: 2, cache_bytes: 16 << 20, ..RunOptions::default() };

@@ -11,7 +11,8 @@ const JOBS_MAX: i64 = 256;
 
 /// Copy files and trees: into a volume, out of it, or from one to another.
 ///
-/// `VOL:/path` is in a volume, all else on this computer. If the destination is a directory, the
+/// `VOL:/path` is in a volume, all else on this computer (the directory of a volume, without the
+/// colon, is refused). If the destination is a directory, the
 /// copies go into it under their own names. Permissions, times, symbolic links, holes and further
 /// names of a file (hard links) are kept; owners with --owner; extended attributes are not.
 ///

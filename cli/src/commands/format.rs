@@ -1,13 +1,10 @@
 //! `mdfs format`: makes a volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use client::blocking::Volume;
-use client::volume::{OpenCause, OpenError};
-use client::{Change, Credentials};
 use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
-use volume::{FormatOptions, RunOptions};
+use volume::{FormatOptions, RootOwner};
 
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
@@ -16,8 +13,10 @@ use crate::size::{ByteSize, human};
 
 /// Make a volume: its directory, its disks and an empty file system.
 ///
-/// Without --disk, each disk is a file in the volume's directory. What was on a given disk is lost;
-/// a disk that holds a volume already is refused.
+/// Without --disk, each disk is a file in the volume's directory. A disk that is mounted, otherwise
+/// in use, or holds anything at its start or end (a file system, a partition table, another volume,
+/// any byte that is not zero) is refused, and the message tells what it holds, and its id for
+/// --force. A format that was stopped can be repeated.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs format scratch                                         one disk of 4 GiB, in a file
@@ -48,6 +47,9 @@ pub(crate) struct FormatCommand {
     /// Bytes of a stripe: so much goes to one disk before the next one.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     stripe: ByteSize,
+    /// Overwrite the disk with this id, as the refusal told it; once for each such disk.
+    #[arg(long, value_name = "DEVICE-ID")]
+    force: Vec<String>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -70,7 +72,6 @@ impl FormatCommand {
         let options = self.options()?;
         let geometry = volume::format(&self.volume, &options)
             .map_err(|error| CommandFailure::Format { volume: self.volume.clone(), error })?;
-        self.give_to_user()?;
         let report = FormatReport {
             volume: self.volume.display().to_string(),
             id: geometry.volume.to_string(),
@@ -83,24 +84,10 @@ impl FormatCommand {
         self.report(&report, session)
     }
 
-    /// The root directory belongs to the user who makes the volume, not to root.
-    fn give_to_user(&self) -> Result<(), CommandFailure> {
-        let failed = |cause| OpenError { address: self.volume.as_path().into(), cause };
-        let user = client::process::credentials();
-        let user = user.map_err(|error| failed(OpenCause::NoCredentials(error)))?;
-        if user.uid == 0 {
-            return Ok(());
-        }
-        let running = volume::open(&self.volume, &RunOptions::default());
-        let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
-        let volume = Volume::new(running.client_handle(), Credentials::root());
-        let owner = Change { uid: Some(user.uid), gid: Some(user.gid), ..Change::default() };
-        let given = volume.set_attributes("/", owner);
-        given.map_err(|error| CommandFailure::inside(&self.volume.as_path().into(), error))?;
-        running.stop().map_err(|error| failed(OpenCause::Stack(error)).into())
-    }
-
     fn options(&self) -> Result<FormatOptions, CommandFailure> {
+        let user = client::process::credentials().map_err(|error| {
+            CommandFailure::local("read", Path::new("/proc/self/status"), error)
+        })?;
         let too_long =
             || CommandFailure::Usage(format!("a stripe of {} is too long", human(self.stripe.0)));
         Ok(FormatOptions {
@@ -110,6 +97,9 @@ impl FormatCommand {
             disks: self.disks.clone(),
             fs_nodes: self.nodes,
             stripe_size: u32::try_from(self.stripe.0).map_err(|_| too_long())?,
+            force: self.force.clone(),
+            // The volume belongs to the user who makes it, not to root.
+            owner: RootOwner { uid: user.uid, gid: user.gid },
         })
     }
 

@@ -56,7 +56,16 @@ impl CopyEnd {
 
     fn tree(&self, session: &mut CommandSession) -> Result<Box<dyn FileTree>, CommandFailure> {
         Ok(match self {
-            Self::HostTree(_) => Box::new(HostTree),
+            Self::HostTree(path) => {
+                if let Some(meant) = meant_in_volume(path) {
+                    let path = path.display();
+                    return Err(CommandFailure::Usage(format!(
+                        "{path} is not in the volume but among the volume's own files; for the volume \
+                         write {meant}"
+                    )));
+                }
+                Box::new(HostTree)
+            }
             Self::VolumeFileTree(VolumePath { volume: address, .. }) => {
                 let volume = session.open(address)?;
                 Box::new(VolumeFileTree { volume, address: address.clone() })
@@ -82,6 +91,22 @@ impl CopyEnd {
         };
         Ok(name.ok_or_else(nameless)?.as_bytes().to_vec())
     }
+}
+
+/// What is probably meant by a path of this computer that leads into the directory of a volume, or
+/// that has a colon behind one: the colon and the slash were forgotten.
+fn meant_in_volume(path: &Path) -> Option<String> {
+    let shown = |volume: &Path, rest: &str| format!("{}:/{rest}", volume.display());
+    if let Some((volume, rest)) = volume::own_directory(path) {
+        return Some(shown(&volume, &rest.display().to_string()));
+    }
+    let text = path.as_os_str().as_bytes();
+    let colon = text.iter().position(|&byte| byte == b':').filter(|colon| *colon > 0)?;
+    let before = Path::new(OsStr::from_bytes(&text[..colon]));
+    let (volume, rest) = volume::own_directory(before)?;
+    rest.as_os_str()
+        .is_empty()
+        .then(|| shown(&volume, &String::from_utf8_lossy(&text[colon + 1..])))
 }
 
 /// Copies all of `sources` to `destination`, or into it if it is a directory. A signal stops it

@@ -58,9 +58,9 @@ fn volume(directory: &Path) -> PathBuf {
         disk_nodes: 2,
         disks_per_node: 1,
         disk_bytes: 256 << 20,
-        disks: Vec::new(),
         fs_nodes: 8,
         stripe_size: 64 << 10,
+        ..FormatOptions::default()
     };
     volume::format(&path, &options).unwrap();
     path

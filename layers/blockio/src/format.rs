@@ -8,6 +8,7 @@ use runtime::disk::Disk;
 
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::open::{DiskError, whole_blocks};
+use crate::probe::END_BYTES;
 use crate::superblock::{FEATURES, Superblock, VERSION};
 
 /// Bytes of the slot area that are cleared at a time, at most.
@@ -16,10 +17,10 @@ const CLEAR_BYTES: u64 = 64 << 10;
 static ZEROS: [u8; CLEAR_BYTES as usize] = [0; CLEAR_BYTES as usize];
 
 /// Makes `disk` disk number `index` of disk node `disk_node` of a volume, at time `now` since 1970.
-/// Whatever volume it was part of is gone; [`identify`](crate::identify) tells beforehand.
+/// What it holds is gone, and [`probe`](crate::probe()) tells beforehand.
 ///
-/// A crash on the way leaves an unformatted disk. Stripes keep their old bytes, root slots are
-/// zeros.
+/// A crash on the way leaves an unformatted disk. Stripes keep their old bytes; root slots, and all
+/// that another program could know the disk by, are zeros.
 pub async fn format_disk(
     disk: &dyn Disk,
     geometry: &Geometry,
@@ -48,6 +49,8 @@ pub async fn format_disk(
     clear(disk, 0, BLOCK_SIZE as u64).await?;
     clear(disk, copy_offset, length).await?;
     disk.sync().await?;
+    clear(disk, 0, END_BYTES.min(length)).await?;
+    clear(disk, disk.length().saturating_sub(END_BYTES), disk.length()).await?;
     clear(disk, geometry.slot_offset(0), geometry.slot_offset(geometry.slots_per_disk())).await?;
     disk.sync().await?;
     for offset in [copy_offset, 0] {

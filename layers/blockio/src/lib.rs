@@ -33,6 +33,7 @@
 //! | `protocol.rs` | every request and reply: the contract with the layer above |
 //! | `geometry.rs` | the shape of a volume: where a stripe is, and where on its disk |
 //! | `superblock.rs` | the identity of a disk, in its first and last block |
+//! | `probe.rs` | what a disk holds that is to be formatted |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
 //! | `server.rs` | the disk node |
 //! | `manager/` | the I/O manager: a queue per disk, fair passes, merged requests, flushes |
@@ -52,6 +53,8 @@ pub mod geometry;
 mod manager;
 #[cfg(feature = "server")]
 pub mod open;
+#[cfg(feature = "server")]
+pub mod probe;
 pub mod protocol;
 #[cfg(feature = "server")]
 pub mod range;
@@ -68,6 +71,7 @@ pub use {
     client::BlockClient,
     format::format_disk,
     open::{DiskError, ExpectedDisk, identify, open_disk},
+    probe::{DiskContent, probe},
     range::{read_range, write_range},
     server::{Config, DiskNodeError, Server},
     stripes::{Answer, BootId, Stripes, blocks_of},

@@ -48,6 +48,7 @@ use self::effects::Effects;
 use self::find_reply::ReplyLookup;
 use self::flush::{Flusher, flush_dependency};
 use self::housekeeping::Housekeeping;
+pub use self::inodes::RootOwner;
 use self::inodes::{InodeRequests, root_inode};
 use self::intents::IntentManager;
 use self::locks::LockManager;
@@ -228,13 +229,17 @@ runtime::handlers! { MetaServer;
 }
 
 impl MetaServer {
-    /// Makes the metadata of the node of `context` on an empty volume; the root directory, if it
-    /// belongs there. A node that has its metadata already is refused
+    /// Makes the metadata of the node of `context` on an empty volume; the root directory, which
+    /// belongs to `owner`, if it is there. A node that has its metadata already is refused
     /// ([`StoreError::Formatted`]); one whose format was interrupted gets the rest.
-    pub async fn format(context: &Context, stripes: &Rc<dyn Stripes>) -> Result<(), StoreError> {
+    pub async fn format(
+        context: &Context,
+        stripes: &Rc<dyn Stripes>,
+        owner: RootOwner,
+    ) -> Result<(), StoreError> {
         let node = index(context);
         let formatted = Store::format(context.clone(), stripes, node).await;
-        let Some(root) = root_inode(context) else { return formatted };
+        let Some(root) = root_inode(context, owner) else { return formatted };
         let key = crate::keys::inode(root.attributes.ino);
         match formatted {
             Ok(()) => {}

@@ -13,8 +13,9 @@ use machine_emu::jmachine::{JMachine, Profile, Topology, TopologyError};
 use machine_emu::mesh::ForwardPolicy;
 use machine_emu::{LinkError, MeshSetup, World, WorldShape};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
+use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, NodeServers, ProcessMemory};
-use volume::{MemoryBudget, VolumeError};
+use volume::{MemoryBudget, RootOwner, VolumeError};
 
 use crate::Rig;
 
@@ -118,7 +119,13 @@ impl FigureBench {
     pub(crate) async fn serve_disks(&self) -> Result<(), RunError> {
         let (geometry, paths) = (self.geometry, self.paths());
         self.on(NodeId::disk(0), move |context| async move {
-            Ok(node::format_disks(&context, &geometry, paths).await?)
+            Ok(new_disks::format_disks(
+                &context,
+                &geometry,
+                paths,
+                &OverwriteConsent::of_anything(),
+            )
+            .await?)
         })
         .await?;
         let buffers = self.profile.numbers().disk_node.buffers.value as usize;
@@ -155,7 +162,8 @@ impl FigureBench {
     pub(crate) async fn serve_files(&self) -> Result<(), RunError> {
         let geometry = self.geometry;
         self.serve_disks().await?;
-        self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
+        self.on_fs_nodes(move |context| node::format_node(context, geometry, RootOwner::default()))
+            .await?;
         self.serve_caches();
         let memory = || ProcessMemory::unshared(MemoryBudget::new(METADATA_BYTES));
         let mounted: Rc<RefCell<BTreeMap<NodeId, NodeServers>>> = Rc::default();

@@ -20,8 +20,9 @@ use meta::{NodeAudit, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
 use runtime::{Context, Epoch, NodeId, NodeKind, SharedServers, VolumeId};
+use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, NodeServers, ProcessMemory};
-use volume::{NodeHandover, VolumeError};
+use volume::{NodeHandover, RootOwner, VolumeError};
 
 /// Application nodes.
 pub(super) const APPLICATIONS: u32 = 8;
@@ -208,12 +209,16 @@ impl SimulatedCluster {
     pub(super) async fn format(&self, phases: Phases) -> Result<(), VolumeError> {
         let (geometry, paths) = (self.geometry, self.paths());
         self.on(NodeId::disk(0), move |context| async move {
-            node::format_disks(&context, &geometry, paths).await
+            new_disks::format_disks(&context, &geometry, paths, &OverwriteConsent::of_anything())
+                .await
         })
         .await?;
         self.serve_disks().await?;
         if phases == Phases::All {
-            self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
+            self.on_fs_nodes(move |context| {
+                node::format_node(context, geometry, RootOwner::default())
+            })
+            .await?;
         }
         self.restart();
         self.mount(phases).await

@@ -12,6 +12,7 @@ use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
+use meta::RootOwner;
 use meta::store::StoreError;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
@@ -25,6 +26,7 @@ use super::recover::raise;
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
 use super::{ClusterError, Engine};
 use crate::directory::VolumeDirectory;
+use crate::new_disks::{self, NewDisk, OverwriteConsent};
 use crate::node::{self, NodeServers, ProcessMemory};
 use crate::superblocks::{FoundDisk, formatted_disks};
 use crate::volume::{TRANSFER_BYTES, cores};
@@ -57,6 +59,9 @@ pub struct MemberOptions {
     pub guard: Arc<Guard>,
     /// Bytes of each of its disk files that does not exist yet.
     pub disk_bytes: u64,
+    /// What its disks hold that may be overwritten when they are made, by the ids that a refusal
+    /// tells.
+    pub force: Vec<String>,
     /// As for a volume of one process; the cache is that of this process.
     pub run: RunOptions,
 }
@@ -75,6 +80,10 @@ pub struct ClusterMember {
     cache_bytes: usize,
     /// Of all nodes here.
     memory: ProcessMemory,
+    /// Its disks, as the host has them.
+    new_disks: Vec<NewDisk>,
+    /// What may be overwritten when they are made.
+    consent: OverwriteConsent,
     map: Option<NodeMap>,
     /// All living processes know the map of this epoch.
     known: Epoch,
@@ -129,6 +138,7 @@ impl ClusterMember {
             lease,
             ref guard,
             disk_bytes,
+            ref force,
             ref run,
         } = *options;
         let id = ProcessId(number);
@@ -146,7 +156,7 @@ impl ClusterMember {
         if removed.contains(&id) {
             return Err(ClusterError::Removed(id).into());
         }
-        let directory = directory_of(directory, &geometry, &map, id, disk_bytes)?;
+        let (directory, new_disks) = directory_of(directory, &geometry, &map, id, disk_bytes)?;
         let ours = disks.iter().filter(|disk| disk.superblock.volume() == geometry.volume);
         let newest = ours.map(|disk| disk.superblock.epoch).max().unwrap_or_default();
         if newest > map.epoch {
@@ -197,6 +207,8 @@ impl ClusterMember {
             command,
             cache_bytes,
             memory,
+            new_disks,
+            consent: OverwriteConsent::of_ids(force.clone()),
             handing_over: BTreeMap::new(),
             map: None,
             known: Epoch(0),
@@ -392,6 +404,8 @@ impl ClusterMember {
                 cache_bytes: self.cache_bytes,
                 memory: self.memory.clone(),
                 paths: self.running.disk_paths(node),
+                new_disks: self.new_disks.clone(),
+                consent: self.consent.clone(),
                 command: self.command.clone(),
             };
             let events = self.events.clone();
@@ -498,6 +512,9 @@ struct NodeStart {
     memory: ProcessMemory,
     /// Of its disks, if it is a disk node.
     paths: Vec<PathBuf>,
+    /// Of the process.
+    new_disks: Vec<NewDisk>,
+    consent: OverwriteConsent,
     command: mpsc::UnboundedSender<SupervisorCommand>,
 }
 
@@ -545,7 +562,8 @@ impl NodeStart {
         let (key, geometry) = (served_key(index), self.geometry);
         let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
         if served.is_none() {
-            node::make_disks(context, &geometry, index, &self.paths).await?;
+            let disks = self.new_disks.iter().filter(|new| new.node == index).cloned().collect();
+            new_disks::make_disks(context, &geometry, disks, &self.consent).await?;
         }
         let handed = self.take(context.node(), by).await;
         let (last, now) = (served.unwrap_or_default(), context.epoch());
@@ -570,7 +588,7 @@ impl NodeStart {
             handed.resume_cache(&cache);
         }
         if self.get(&key).await.is_none() {
-            match node::format_node(context.clone(), geometry).await {
+            match node::format_node(context.clone(), geometry, RootOwner::default()).await {
                 // The record was lost, or is of an older copy of etcd: the disks know better.
                 Err(VolumeError::Metadata { error: StoreError::Formatted, .. }) => {
                     tracing::warn!(node = %context.node(), "has its metadata, though etcd does not know");
@@ -624,23 +642,26 @@ pub(super) fn formatted_key(fs_node: u32) -> String {
     format!("formatted/{fs_node}")
 }
 
-/// The process' own directory, with files for its disks.
+/// The process' own directory, with files for its disks, and what these are.
 fn directory_of(
     path: &Path,
     geometry: &Geometry,
     map: &NodeMap,
     id: ProcessId,
     disk_bytes: u64,
-) -> Result<VolumeDirectory, VolumeError> {
+) -> Result<(VolumeDirectory, Vec<NewDisk>), VolumeError> {
     let mut directory = VolumeDirectory::of_cluster(path)?;
+    let mut disks = Vec::new();
     for (node, assignment) in map.assignments() {
         if let (NodeKind::Disk(index), true) = (node.kind(), assignment.owner() == id) {
             for disk in 0..geometry.disks_per_node {
-                directory.make_disk(index, disk, disk_bytes, None)?;
+                let (found, _) = directory.make_disk(index, disk, disk_bytes, None)?;
+                let new = NewDisk::of_path(index, disk, directory.disk(index, disk));
+                disks.push(NewDisk { device_id: found.device_id, ..new });
             }
         }
     }
-    Ok(directory)
+    Ok((directory, disks))
 }
 
 /// Answers other processes, and clients of the volume, which is called `name`.

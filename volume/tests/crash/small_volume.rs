@@ -12,8 +12,9 @@ use machine_emu::World;
 use meta::memory::MemoryBudget;
 use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
+use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, ProcessMemory};
-use volume::{Geometry, VolumeError};
+use volume::{Geometry, RootOwner, VolumeError};
 
 const DISK: &str = "disk";
 
@@ -51,11 +52,19 @@ impl Volume {
             calls: Cell::default(),
         };
         let disk = move |context: Context| async move {
-            node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
+            new_disks::format_disks(
+                &context,
+                &geometry,
+                vec![vec![DISK.into()]],
+                &OverwriteConsent::of_anything(),
+            )
+            .await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await.map(drop)
         };
         volume.on(NodeId::disk(0), disk).await;
-        volume.on_all(move |context| node::format_node(context, geometry)).await;
+        volume
+            .on_all(move |context| node::format_node(context, geometry, RootOwner::default()))
+            .await;
         volume.restart().await;
         volume
     }

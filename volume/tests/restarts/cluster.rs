@@ -14,8 +14,9 @@ use meta::MetaServer;
 use meta::memory::MemoryBudget;
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
-use volume::VolumeError;
+use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, ProcessMemory};
+use volume::{RootOwner, VolumeError};
 
 pub(crate) const FS_NODES: u32 = 3;
 pub(crate) const DISK_NODES: u32 = 2;
@@ -72,14 +73,19 @@ impl Cluster {
     async fn format(&self) -> Result<(), VolumeError> {
         let geometry = self.geometry;
         let paths = (0..DISK_NODES).map(|node| vec![path(node).into()]).collect();
-        let format =
-            |context: Context| async move { node::format_disks(&context, &geometry, paths).await };
+        let format = |context: Context| async move {
+            new_disks::format_disks(&context, &geometry, paths, &OverwriteConsent::of_anything())
+                .await
+        };
         self.on(NodeId::disk(0), format).await?;
         for node in disk_nodes() {
             self.serve(node).await?;
         }
         for node in fs_nodes() {
-            self.on(node, move |context| node::format_node(context, geometry)).await?;
+            self.on(node, move |context| {
+                node::format_node(context, geometry, RootOwner::default())
+            })
+            .await?;
         }
         self.restart_all().await
     }
@@ -87,7 +93,8 @@ impl Cluster {
     /// Writes the first metadata of a node, though it may have some.
     pub(crate) async fn format_again(&self, node: NodeId) -> Result<(), VolumeError> {
         let geometry = self.geometry;
-        self.on(node, move |context| node::format_node(context, geometry)).await
+        self.on(node, move |context| node::format_node(context, geometry, RootOwner::default()))
+            .await
     }
 
     /// Runs `work` as a task of `node`, so that it ends with the node.

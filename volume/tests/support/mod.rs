@@ -13,7 +13,7 @@ use fileio::client::SharedFileServer;
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use meta::memory::MemoryBudget;
-use meta::{MetaServer, SharedAttrCache};
+use meta::{MetaServer, RootOwner, SharedAttrCache};
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -141,7 +141,9 @@ pub(crate) fn machine_with(
         let disk: Rc<dyn Stripes> = MemoryStripes::new(geometry);
         for node in 0..fs_nodes {
             let context: Context = context.beside(NodeId::fs(node));
-            MetaServer::format(&context, &disk).await.expect("an empty volume");
+            MetaServer::format(&context, &disk, RootOwner::default())
+                .await
+                .expect("an empty volume");
             let (memory, shared_attrs) = (memory.clone(), shared_attrs.clone());
             let meta =
                 MetaServer::mount(context.clone(), disk.clone(), memory, shared_attrs.clone());

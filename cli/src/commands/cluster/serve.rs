@@ -44,6 +44,10 @@ pub(super) struct ServeProcess {
     /// processes.
     #[arg(long)]
     insecure: bool,
+    /// When the process makes its disks: overwrite the one with this id, as the refusal told it; as
+    /// of `mdfs format`.
+    #[arg(long, value_name = "DEVICE-ID")]
+    force: Vec<String>,
 }
 
 impl ServeProcess {
@@ -75,6 +79,7 @@ impl ServeProcess {
             lease: file.lease(),
             guard: guard.clone(),
             disk_bytes: file.volume.disk_size.0,
+            force: self.force.clone(),
             run,
         };
         let mut member = ClusterMember::start(&process.directory, &options)

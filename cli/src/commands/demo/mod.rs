@@ -116,9 +116,7 @@ impl Demo {
             disk_nodes: 2,
             disks_per_node: 2,
             disk_bytes: self.size.0.saturating_mul(WRITERS) / 2 + SPARE_BYTES,
-            disks: Vec::new(),
-            fs_nodes: volume::FS_NODES,
-            stripe_size: volume::STRIPE_SIZE,
+            ..FormatOptions::default()
         };
         volume::format(volume, &options)
             .map_err(|error| CommandFailure::Format { volume: volume.to_owned(), error })?;

@@ -6,6 +6,7 @@ mod failure;
 mod golden;
 mod identity;
 mod limits;
+mod probe;
 mod scheduling;
 mod striping;
 mod support;

@@ -18,14 +18,25 @@ pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
 /// The number of the root directory.
 const ROOT_INO: u64 = 1;
 
+/// To whom the root directory of a new volume belongs; to root by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RootOwner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
 /// The root directory of a new volume, if this is its node.
-pub(super) fn root_inode(context: &Context) -> Option<Inode> {
+pub(super) fn root_inode(context: &Context, owner: RootOwner) -> Option<Inode> {
     if ino_node(ROOT_INO, context.fs_nodes()) != context.node() {
         return None;
     }
     let now = Time::from_unix(context.unix_time());
     let attributes = Attributes {
         mode: 0o755,
+        uid: owner.uid,
+        gid: owner.gid,
         links: 2,
         size: DIRECTORY_SIZE,
         ..Attributes::blank(ROOT_INO, 1, Kind::Directory {}, now)

@@ -16,10 +16,13 @@ mod writes;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Once;
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 pub use self::access::{DISK_ACCESS_VARIABLE, DiskAccess};
 pub(super) use self::ring::Ring;
@@ -85,17 +88,24 @@ fn tell_refusal(path: &Path, why: &io::Error) {
     });
 }
 
-/// Locks the file for this process alone. The host ends the ring of a process that was killed a
-/// little later than the process, and only then closes its files: so this waits a little.
+/// Does what fails as long as another process holds the disk. The host ends the ring of a process
+/// that was killed a little later than the process, and only then closes its files: so this waits
+/// a little.
 #[allow(clippy::disallowed_methods, reason = "the machine itself does the blocking work")]
-fn lock(file: &File) -> io::Result<()> {
+fn once_free<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..LOCK_TRIES_MAX {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Ok(()) => return Ok(()),
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            done => return done,
         }
     }
+    attempt()
+}
+
+/// Locks the file for this process alone.
+fn lock(file: &File) -> io::Result<()> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
         TryLockError::Error(error) => error,
@@ -104,8 +114,15 @@ fn lock(file: &File) -> io::Result<()> {
 
 /// The file and its length in bytes.
 fn open_file(path: &Path, is_writable: bool) -> io::Result<(File, u64)> {
-    let mut file = File::options().read(true).write(is_writable).open(path)?;
-    lock(&file)?;
+    let mut options = File::options();
+    options.read(true).write(is_writable);
+    if std::fs::metadata(path)?.file_type().is_block_device() {
+        // The host refuses a device that it has mounted or that is part of another one, and
+        // refuses to mount it as long as it is open.
+        options.custom_flags(OFlags::EXCL.bits().cast_signed());
+    }
+    let mut file = once_free(|| options.open(path))?;
+    once_free(|| lock(&file))?;
     // A block device has no length in its metadata, but an end to seek to.
     let length = file.seek(SeekFrom::End(0))?;
     Ok((file, length))
