@@ -112,6 +112,12 @@ pub(crate) fn volume_directory() -> ValueParser {
                  with the volume's directory",
             );
         }
+        if text.to_string_lossy().trim_end_matches('/').ends_with(':') {
+            return Err(
+                "this command takes the volume's directory: write it without the colon, which names \
+                 files in the volume",
+            );
+        }
         Ok(PathBuf::from(text))
     }))
 }
@@ -119,6 +125,19 @@ pub(crate) fn volume_directory() -> ValueParser {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_directory_of_a_volume_has_no_colon_at_its_end() {
+        let volume = clap::Arg::new("volume").value_parser(volume_directory());
+        let command = clap::Command::new("serve").arg(volume);
+        let parse = |text| command.clone().try_get_matches_from(["serve", text]).is_ok();
+        for good in ["VOL", "a:b", "/srv/a:b/VOL/"] {
+            assert!(parse(good), "{good}");
+        }
+        for bad in ["VOL:", "VOL:/", "/srv/VOL://", "mdfs://host/VOL"] {
+            assert!(!parse(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn a_timeout_is_seconds_or_for_ever() {

@@ -301,7 +301,9 @@ impl VolumeDirectory {
     #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(path: &Path) -> Result<Self, DirectoryError> {
         let (disks, mark) = (path.join(DISKS), path.join(CLUSTER));
-        if disks.is_dir() && !mark.exists() {
+        // Disks alone may have been put there for the process; they are looked at before they are
+        // formatted.
+        if !mark.exists() && [LOCK, COORDINATION].iter().any(|name| path.join(name).exists()) {
             return Err(DirectoryError::Exists);
         }
         // The mark first: half of a volume must never be taken for all of it.
@@ -358,7 +360,8 @@ impl VolumeDirectory {
             Some(_) => {}
             None => self.made.push(path.to_owned()),
         }
-        let file = file_options().open(path).map_err(host("cannot open the disk", path))?;
+        let file = file_options().create_new(found.length.is_none()).open(path);
+        let file = file.map_err(host("cannot open the disk", path))?;
         file.set_len(length).map_err(host("cannot lengthen the disk file", path))?;
         Ok((found, length))
     }

@@ -140,6 +140,15 @@ fn free_ports(count: usize) -> Vec<u16> {
 impl Cluster {
     /// Makes a volume, and starts its processes.
     pub fn start(shape: Shape) -> Self {
+        let mut cluster = Self::not_started(shape);
+        for number in cluster.numbers() {
+            cluster.start_member(number);
+        }
+        cluster
+    }
+
+    /// Makes a volume of which no process has run.
+    pub fn not_started(shape: Shape) -> Self {
         let site = Site::new();
         let hosts = shape.on_hosts.then(|| Hosts::make(shape.members + 1 + shape.client_hosts));
         let hosts = hosts.and_then(|made| {
@@ -161,13 +170,10 @@ impl Cluster {
             Member { address, nfs, process, ready, misses_etcd: false, ended: None }
         });
         let members = members.collect();
-        let mut cluster = Self { site, etcd, members, starts: 0, hosts };
+        let cluster = Self { site, etcd, members, starts: 0, hosts };
         fs::write(cluster.site.path("cluster.toml"), cluster.machine_file(shape)).unwrap();
         fs::write(cluster.site.path("exports.toml"), EXPORTS).unwrap();
         cluster.wait_for_etcd();
-        for number in cluster.numbers() {
-            cluster.start_member(number);
-        }
         cluster
     }
 
@@ -302,6 +308,11 @@ impl Cluster {
 
     /// Starts a process that does not run.
     pub fn start_member(&mut self, number: usize) {
+        self.start_member_with(number, &[]);
+    }
+
+    /// The same, with `more` on its command line.
+    pub fn start_member_with(&mut self, number: usize, more: &[&str]) {
         self.starts += 1;
         let log = File::create(self.site.path(format!("p{number}.{}.log", self.starts))).unwrap();
         let number_text = number.to_string();
@@ -314,6 +325,7 @@ impl Cluster {
         if self.hosts.is_none() {
             arguments.extend(["--metrics", "127.0.0.1:0"]);
         }
+        arguments.extend(more);
         let mut command = self.site.command_at(self.host_of(number), &arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         command.env("MDFS_LOG", "info");

@@ -8,6 +8,7 @@
 )]
 
 mod coordination;
+mod new_disks;
 mod rounds;
 
 use std::sync::Mutex;
