@@ -18,7 +18,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use blockio::Superblock;
-use cluster::coordination::{Coordination as _, Sled};
+use cluster::coordination::{Coordination as _, CoordinationError, Sled};
 use futures::executor::block_on;
 use runtime::VolumeId;
 use runtime::seed::{fresh_bytes, fresh_seed};
@@ -419,6 +419,9 @@ impl VolumeDirectory {
         make(&path, FileClass::Folder)?;
         match Sled::open(&path) {
             Ok(engine) => Ok(engine),
+            Err(full @ CoordinationError::HostFull(_)) => {
+                Err(host("cannot open the coordination store", &path)(io::Error::other(full)))
+            }
             Err(error) => {
                 tracing::warn!(%error, "the coordination store is damaged, a new one is made");
                 let aside = path.with_extension(format!("damaged-{:x}", fresh_seed()));

@@ -173,12 +173,17 @@ pub enum CoordinationError {
     /// The store of one process failed. What it held can be rebuilt from the disks.
     #[error("the coordination store failed: {0}; the next start puts it aside if it is damaged")]
     Store(String),
+    /// The host file system below the store of one process takes no writes.
+    #[error(
+        "the host file system of the coordination store takes no writes ({0}); make space there"
+    )]
+    HostFull(String),
 }
 
 impl CoordinationError {
     /// It may have had its effect, or have it later.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::Store(_))
+        matches!(self, Self::Unknown(_) | Self::Store(_) | Self::HostFull(_))
     }
 
     /// The same call may succeed later.

@@ -40,8 +40,20 @@ struct SledState {
 
 impl From<sled::Error> for CoordinationError {
     fn from(error: sled::Error) -> Self {
-        Self::Store(error.to_string())
+        match error {
+            sled::Error::Io(error) if is_of_host(&error) => Self::HostFull(error.to_string()),
+            error => Self::Store(error.to_string()),
+        }
     }
+}
+
+/// The host file system is full or read-only: what the store holds is as good as it was.
+fn is_of_host(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 #[allow(clippy::disallowed_methods, reason = "an engine of the machine has the machine's clock")]
