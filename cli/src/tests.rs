@@ -228,7 +228,7 @@ fn stat_and_df_tell_people_and_programs() {
     let text = mdfs.ok(&["df", "VOL"]);
     assert_eq!(
         text,
-        "Volume  Size   Used  Free Use% Files\nVOL    1 TiB 12 KiB 1 TiB   1%     2\n"
+        "Volume  Size   Used Avail Use% Files\nVOL    1 TiB 12 KiB 1 TiB   1%     2\n"
     );
     let json: serde_json::Value = serde_json::from_str(&mdfs.ok(&["df", "--json", "VOL"])).unwrap();
     assert_eq!((&json["used_bytes"], &json["inodes"]), (&12_288.into(), &2.into()));

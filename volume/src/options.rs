@@ -6,7 +6,7 @@ use blockio::Geometry;
 use meta::RootOwner;
 use runtime::embedded::Embedded;
 
-/// The default number of nodes of a volume.
+/// The default number of nodes of a volume; small ones have fewer.
 pub const FS_NODES: u32 = 64;
 /// The default stripe size, in bytes (the thesis').
 pub const STRIPE_SIZE: u32 = 64 << 10;
@@ -26,7 +26,7 @@ pub struct FormatOptions {
     pub disk_bytes: u64,
     /// Where the disks are, disk node by disk node; empty for files in the volume's directory.
     pub disks: Vec<PathBuf>,
-    /// File-system nodes.
+    /// File-system nodes; 0 for as many as suit the size.
     pub fs_nodes: u32,
     /// Bytes per stripe.
     pub stripe_size: u32,

@@ -18,7 +18,7 @@ use super::error::VolumeError;
 use super::host_disk::inspect_all;
 use super::new_disks::{NewDisk, OverwriteConsent, open_new_disks, write_superblocks};
 use super::node::open_disk;
-use super::options::{FormatOptions, RunOptions};
+use super::options::{FS_NODES, FormatOptions, RunOptions};
 use super::record::{FORMAT_EPOCH, VOLUME_KEY};
 use super::running_volume::RunningVolume;
 use super::superblocks::newest_epoch;
@@ -35,8 +35,13 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, Vol
     check_disks(options)?;
     // Before anything is made: can there be such a volume?
     let volume = new_volume_id();
-    let shape = |length| {
-        Geometry::for_disks(volume, stripe_size, fs_nodes, disk_nodes, disks_per_node, length)
+    let shape = |length: u64| {
+        let disks = u64::from(disk_nodes) * u64::from(disks_per_node);
+        let nodes = match fs_nodes {
+            0 => fs_nodes_for(stripe_size, disks.saturating_mul(length)),
+            given => given,
+        };
+        Geometry::for_disks(volume, stripe_size, nodes, disk_nodes, disks_per_node, length)
     };
     if options.disks.is_empty() {
         check_size(&shape(options.disk_bytes)?)?;
@@ -99,6 +104,11 @@ fn fill(
     drop(engine);
     directory.finish()?;
     Ok(geometry)
+}
+
+/// How many nodes suit a volume of `bytes` bytes.
+pub(super) fn fs_nodes_for(stripe_size: u32, bytes: u64) -> u32 {
+    meta::store::suitable_nodes(stripe_size, bytes / u64::from(stripe_size.max(1)), FS_NODES)
 }
 
 fn check_disks(options: &FormatOptions) -> Result<(), VolumeError> {

@@ -13,7 +13,7 @@ use crate::size::human;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs df scratch
-  mdfs df --json scratch | jq .free_bytes")]
+  mdfs df --json scratch | jq .available_bytes")]
 pub(crate) struct Df {
     /// As JSON, in bytes.
     #[arg(long)]
@@ -30,7 +30,10 @@ struct SpaceReport {
     volume: String,
     total_bytes: u64,
     used_bytes: u64,
+    /// Not in use.
     free_bytes: u64,
+    /// Of these, what one file can have.
+    available_bytes: u64,
     inodes: u64,
 }
 
@@ -44,19 +47,20 @@ impl Df {
             total_bytes: space.total_bytes,
             used_bytes: space.total_bytes.saturating_sub(space.free_bytes),
             free_bytes: space.free_bytes,
+            available_bytes: space.available_bytes,
             inodes: space.inodes,
         };
         if self.json {
             return session.print_json(&report);
         }
         let row = |cells: [String; 6]| cells.map(String::into_bytes).to_vec();
-        let heads = ["Volume", "Size", "Used", "Free", "Use%", "Files"].map(str::to_owned);
+        let heads = ["Volume", "Size", "Used", "Avail", "Use%", "Files"].map(str::to_owned);
         let values = [
             report.volume,
             human(report.total_bytes),
             human(report.used_bytes),
-            human(report.free_bytes),
-            format!("{}%", percent(report.used_bytes, report.total_bytes)),
+            human(report.available_bytes),
+            format!("{}%", percent(report.used_bytes, report.used_bytes + report.available_bytes)),
             report.inodes.to_string(),
         ];
         session.print(table(&[row(heads), row(values)], &[false, true, true, true, true, true]))

@@ -2,14 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
+use client::blocking::Volume;
+use client::volume::{OpenCause, OpenError};
+use client::{Credentials, Space};
 use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
-use volume::{FormatOptions, RootOwner};
+use volume::{FormatOptions, RootOwner, RunOptions};
 
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::size::{ByteSize, human};
+
+/// What a file of one block takes, with its name and all else that is kept of it.
+const SMALL_FILE_BYTES: u64 = 5 << 10;
 
 /// Make a volume: its directory, its disks and an empty file system.
 ///
@@ -40,10 +46,11 @@ pub(crate) struct FormatCommand {
     /// A block device or file to use as a disk; one for each disk, node after node.
     #[arg(long = "disk", value_name = "PATH")]
     disks: Vec<PathBuf>,
-    /// File-system nodes, which share the work; the number never changes.
-    #[arg(long, value_name = "N", default_value_t = 64,
+    /// File-system nodes, which share the work; the number never changes. Without it 64, and fewer
+    /// for less than 4 GiB.
+    #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(FS_NODES_MAX)))]
-    nodes: u32,
+    nodes: Option<u32>,
     /// Bytes of a stripe: so much goes to one disk before the next one.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     stripe: ByteSize,
@@ -63,6 +70,10 @@ struct FormatReport {
     disk_nodes: u32,
     disks: u32,
     total_bytes: u64,
+    /// What one file can have.
+    available_bytes: u64,
+    /// Files of one block that there can be, about.
+    files_max: u64,
     nodes: u32,
     stripe_bytes: u64,
 }
@@ -72,16 +83,32 @@ impl FormatCommand {
         let options = self.options()?;
         let geometry = volume::format(&self.volume, &options)
             .map_err(|error| CommandFailure::Format { volume: self.volume.clone(), error })?;
+        let space = self.space()?;
         let report = FormatReport {
             volume: self.volume.display().to_string(),
             id: geometry.volume.to_string(),
             disk_nodes: geometry.disk_nodes,
             disks: geometry.disk_nodes * geometry.disks_per_node,
             total_bytes: geometry.stripes() * u64::from(geometry.stripe_size),
+            available_bytes: space.available_bytes,
+            files_max: space.available_bytes / SMALL_FILE_BYTES,
             nodes: geometry.fs_nodes,
             stripe_bytes: u64::from(geometry.stripe_size),
         };
         self.report(&report, session)
+    }
+
+    /// The space of the new volume.
+    fn space(&self) -> Result<Space, CommandFailure> {
+        let failed = |cause| OpenError { address: self.volume.as_path().into(), cause };
+        let running = volume::open(&self.volume, &RunOptions::default());
+        let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
+        let volume = Volume::new(running.client_handle(), Credentials::root());
+        let space = volume.space();
+        let space =
+            space.map_err(|error| CommandFailure::inside(&self.volume.as_path().into(), error))?;
+        running.stop().map_err(|error| failed(OpenCause::Stack(error)))?;
+        Ok(space)
     }
 
     fn options(&self) -> Result<FormatOptions, CommandFailure> {
@@ -95,7 +122,7 @@ impl FormatCommand {
             disks_per_node: self.disks_per_node,
             disk_bytes: self.disk_size.0,
             disks: self.disks.clone(),
-            fs_nodes: self.nodes,
+            fs_nodes: self.nodes.unwrap_or(0),
             stripe_size: u32::try_from(self.stripe.0).map_err(|_| too_long())?,
             force: self.force.clone(),
             // The volume belongs to the user who makes it, not to root.
@@ -112,14 +139,16 @@ impl FormatCommand {
         if self.json {
             return session.print_json(made);
         }
-        let FormatReport { volume, id, disk_nodes, disks, total_bytes, nodes, stripe_bytes } = made;
+        let FormatReport { volume, id, disk_nodes, disks, nodes, files_max, .. } = made;
         session.print(format!(
             "volume {volume} ({id})
   {} on {disks} disks of {disk_nodes} disk nodes, stripes of {}, {nodes} nodes
+  room for {} of data in large files, or for {files_max} files of up to 4 KiB
 next: mdfs serve {volume}
 ",
-            human(*total_bytes),
-            human(*stripe_bytes)
+            human(made.total_bytes),
+            human(made.stripe_bytes),
+            human(made.available_bytes),
         ))
     }
 }

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn mdfs_statvfs(mount: *mut MountedVolume, out: *mut libc:
         let unit = BLOCK_SIZE.unsigned_abs();
         (stat.f_bsize, stat.f_frsize) = (unit, unit);
         stat.f_blocks = space.total_bytes / unit;
-        (stat.f_bfree, stat.f_bavail) = (space.free_bytes / unit, space.free_bytes / unit);
+        (stat.f_bfree, stat.f_bavail) = (space.free_bytes / unit, space.available_bytes / unit);
         // Inodes are made as long as there is room.
         stat.f_ffree = space.free_bytes / unit;
         stat.f_favail = stat.f_ffree;

@@ -233,10 +233,10 @@ impl PyVolume {
         self.with(py, |volume| volume.set_attributes(path, change).map(drop))
     }
 
-    /// Bytes in all, bytes free, files and directories.
+    /// Bytes in all, bytes that one file can have, files and directories.
     fn space(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let space = self.with(py, blocking::Volume::space)?;
-        Ok((space.total_bytes, space.free_bytes, space.inodes))
+        Ok((space.total_bytes, space.available_bytes, space.inodes))
     }
 
     fn getxattr<'py>(

@@ -68,11 +68,12 @@ pub(super) fn reply_lock(reply: ReplyLock, found: KernelResult<Option<Conflictin
 }
 
 pub(super) fn reply_statfs(reply: ReplyStatfs, space: &Space) {
-    let &Space { total_bytes, free_bytes, inodes } = space;
+    let &Space { total_bytes, free_bytes, available_bytes, inodes } = space;
     let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
     let (total, free) = (blocks(total_bytes), blocks(free_bytes));
+    let available = blocks(available_bytes);
     // An inode takes space as data does, so there can be about as many as blocks.
     let files = inodes + free;
     let name_max = NAME_MAX as u32;
-    reply.statfs(total, free, free, files, free, BLOCK_BYTES, name_max, BLOCK_BYTES);
+    reply.statfs(total, free, available, files, free, BLOCK_BYTES, name_max, BLOCK_BYTES);
 }

@@ -240,8 +240,10 @@ runtime::record! {
     pub struct Space {
         /// Bytes for data and metadata together.
         total_bytes: u64,
-        /// Bytes that can still be allocated.
+        /// Bytes that are free, in all nodes together.
         free_bytes: u64,
+        /// Of these, bytes that one file can allocate, whatever its node.
+        available_bytes: u64,
         /// Files, directories and other inodes in existence.
         inodes: u64,
     }

@@ -173,6 +173,20 @@ impl ActiveInode {
         }
     }
 
+    /// Does a change that no record names take blocks for which `is_wanted` is true?
+    pub(crate) fn takes(&self, is_wanted: impl Fn(u64) -> bool) -> bool {
+        let changes = [&self.pending, &self.sealed, &self.committing];
+        let mut changes = changes.into_iter().flat_map(BTreeMap::values);
+        changes.any(|change| change.taken.iter().any(|run| is_wanted(run.start)))
+    }
+
+    /// The blocks of a chunk are elsewhere now, in the store too.
+    pub(crate) fn moved(&mut self, index: u64, chunk: &Chunk) {
+        if self.recent.contains_key(&index) {
+            self.remember(index, chunk.clone());
+        }
+    }
+
     /// Forgets the chunks that the store has too.
     pub(crate) fn forget_recent(&mut self) {
         self.recent.clear();
@@ -266,6 +280,11 @@ impl ActiveInode {
     /// blocks as [`seal`](Self::seal) does.
     pub(crate) fn begin_commit(&mut self, blocks: usize) -> Vec<Run> {
         merge_into(&mut self.committing, std::mem::take(&mut self.sealed), blocks)
+    }
+
+    /// The changes whose commit is under way.
+    pub(crate) fn committing_changes(&self) -> Vec<(u64, Uncommitted)> {
+        self.committing.iter().map(|(&index, change)| (index, change.clone())).collect()
     }
 
     /// A record names this chunk now.

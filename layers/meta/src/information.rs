@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use runtime::sync::KeyedLock;
+
 use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::keys;
@@ -19,6 +21,9 @@ use crate::shared_attrs::publisher::Publisher;
 /// The inodes in use of one node, by their numbers.
 pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<ActiveInode>>>>;
 
+/// Locks of files by inode number.
+pub(crate) type FileLocks = KeyedLock<u64>;
+
 /// What the metadata server of this node has in memory
 /// ([`MetaServer::information`](crate::MetaServer::information)).
 #[derive(Clone, Debug)]
@@ -26,6 +31,7 @@ pub struct FileInformation {
     inodes: Inodes,
     publisher: Rc<Publisher>,
     verifiers: Rc<WriteVerifiers>,
+    file_locks: FileLocks,
 }
 
 /// One inode that is at hand.
@@ -37,8 +43,15 @@ impl FileInformation {
         inodes: Inodes,
         publisher: Rc<Publisher>,
         verifiers: Rc<WriteVerifiers>,
+        file_locks: FileLocks,
     ) -> Self {
-        Self { inodes, publisher, verifiers }
+        Self { inodes, publisher, verifiers, file_locks }
+    }
+
+    /// The locks of the files: shared by reads and writes of a file; exclusive to cut, seal, free
+    /// or move it.
+    pub fn file_locks(&self) -> KeyedLock<u64> {
+        self.file_locks.clone()
     }
 
     /// The write verifier of a file.

@@ -50,6 +50,11 @@ pub(crate) fn chunk(ino: u64, index: u64) -> Vec<u8> {
     key(KeyTable::Chunk, &[ino, index])
 }
 
+/// The file in the key of a chunk.
+pub(crate) fn chunk_ino(key: &[u8]) -> Option<u64> {
+    number(key, 1)
+}
+
 pub(crate) fn chunk_index(key: &[u8]) -> Option<u64> {
     number(key, 9)
 }

@@ -312,10 +312,25 @@ runtime::record! {
     pub struct NodeSpace {
         /// Blocks in the groups of this node.
         total_blocks: u64,
-        /// Of these, blocks that can be allocated.
+        /// Of these, blocks that files of this node can allocate.
         free_blocks: u64,
+        /// Of these, blocks that this node would give to others.
+        spare_blocks: u64,
         /// Inodes in existence at this node.
         inodes: u64,
+    }
+}
+
+runtime::choice! {
+    /// How much a node needs allocation groups of others.
+    #[derive(Copy)]
+    pub enum GroupUrgency {
+        /// It has some space still: a giver keeps twice what it needs itself.
+        1 Ahead {},
+        /// It has none.
+        2 Needed {},
+        /// It has none, and no other node has a free group: one that can empties some.
+        3 Last {},
     }
 }
 
@@ -525,6 +540,8 @@ runtime::protocol! {
         to: u32,
         /// How many, at most; with 0 only those that were offered already.
         count: u32,
+        /// How much it needs them.
+        urgency: GroupUrgency,
     } -> Vec<u64>, by caller, retry never, from servers, during recovery;
 
     /// The groups have arrived in the receiver's log.

@@ -56,19 +56,20 @@ use self::locks::owner::RemoteLockId;
 use self::names::NameRequests;
 use self::open_files::OpenFileRequests;
 use self::space::SpaceManager;
+use self::space::reclaim::Reclaim;
 use self::verifiers::WriteVerifiers;
 use self::xattrs::Xattrs;
-use crate::information::FileInformation;
+use crate::information::{FileInformation, FileLocks};
 use crate::memory::{MemoryBudget, MemoryShare};
 use crate::protocol::{
     AckGroups, AddFile, Allocate, ApplyIntent, ChangeInode, ChangeXattr, CloseHandle, Commit,
     ConfirmGroups, EndGrace, EndRecovery, Execute, FinalCheckpoint, FindChunks, FindName,
     FindReply, FinishIntents, Flush, FlushApplied, FlushNames, FlushTo, GetDirty, GetInode,
-    GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, HasNames, Install, ListUntrimmed,
-    ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted,
-    OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack,
-    ScanNames, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
-    UnlockName, UnlockRename, WaitForIntents,
+    GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, Install,
+    ListUntrimmed, ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta,
+    NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
+    RequestGroups, RollBack, ScanNames, Seal, SetOccupancy, SyncNames, Trim, Truncate,
+    UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError};
@@ -79,7 +80,8 @@ pub struct MetaServer {
     inodes: InodeRequests,
     names: NameRequests,
     locks: LockManager,
-    content: FileContent,
+    content: Rc<FileContent>,
+    file_locks: FileLocks,
     space: SpaceManager,
     intents: IntentManager,
     replies: ReplyLookup,
@@ -286,7 +288,7 @@ impl MetaServer {
             let groups = groups.clone();
             async move {
                 let groups = groups.upgrade().ok_or(crate::protocol::Error::NoSpace {})?;
-                groups.refill(0).await
+                groups.refill(0, GroupUrgency::Needed {}).await
             }
             .boxed_local()
         }));
@@ -296,7 +298,8 @@ impl MetaServer {
     /// What the file layer of this node may read without a message.
     pub fn information(&self) -> FileInformation {
         let inodes = self.base.inodes.table();
-        FileInformation::new(inodes, self.base.publisher.clone(), self.verifiers.clone())
+        let (publisher, verifiers) = (self.base.publisher.clone(), self.verifiers.clone());
+        FileInformation::new(inodes, publisher, verifiers, self.file_locks.clone())
     }
 
     /// Puts the components on one another.
@@ -304,10 +307,11 @@ impl MetaServer {
         let verifiers = Rc::new(WriteVerifiers::new(base.context.clone()));
         let boot_id = base.context.random();
         let xattrs = Rc::new(Xattrs::new(&base));
-        let space = SpaceManager::new(&base, xattrs.clone());
-        let reclaim = &space.reclaim;
+        let reclaim = &Rc::new(Reclaim::new(&base, xattrs.clone()));
         let locks = LockManager::new(&base);
-        let content = FileContent::new(&base, reclaim, &verifiers);
+        let content = Rc::new(FileContent::new(&base, reclaim, &verifiers));
+        let file_locks = FileLocks::default();
+        let space = SpaceManager::new(&base, reclaim.clone(), &content, file_locks.clone());
         let effects = Rc::new(Effects::new(
             &base,
             locks.names.clone(),
@@ -327,6 +331,7 @@ impl MetaServer {
             base,
             locks,
             content,
+            file_locks,
             space,
             intents,
             open_files,

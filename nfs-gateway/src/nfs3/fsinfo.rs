@@ -42,7 +42,7 @@ fn space_reply(context: &CallContext, attributes: &Attributes, space: Space) -> 
         obj_attributes: post_op_attr(context, attributes),
         tbytes: space.total_bytes,
         fbytes: space.free_bytes,
-        abytes: space.free_bytes,
+        abytes: space.available_bytes,
         tfiles: space.inodes.saturating_add(free_files),
         ffiles: free_files,
         afiles: free_files,

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use machine_emu::DiskOperation;
-use meta::protocol::{AckGroups, Error, RequestGroups};
+use meta::protocol::{AckGroups, Error, GroupUrgency, RequestGroups};
 use runtime::NodeId;
 
 use crate::cluster::{Cluster, FS_NODES};
@@ -11,7 +11,7 @@ use crate::space::{AFTERWARDS, free_blocks};
 
 /// What node 0 offers node `to`.
 async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
-    let call = RequestGroups { to, count: 1 };
+    let call = RequestGroups { to, count: 1, urgency: GroupUrgency::Ahead {} };
     meta::client::ask(&cluster.application(0), NodeId::fs(0), call).await
 }
 

@@ -254,6 +254,7 @@ impl ModelState {
         Space {
             total_bytes: self.capacity_bytes,
             free_bytes: self.free_bytes(),
+            available_bytes: self.free_bytes(),
             inodes: self.inodes.len() as u64,
         }
     }

@@ -26,7 +26,8 @@ pub(super) struct ContentAccess {
     base: MetadataAccess,
     pub(super) stripes: Rc<dyn Stripes>,
     pub(super) geometry: Geometry,
-    /// Shared by reads and writes of a file; exclusive to cut, seal or free it.
+    /// Shared by reads and writes of a file; exclusive to cut, seal or free it. The metadata server
+    /// has them too, to move blocks.
     pub(super) files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     pub(super) chunks: KeyedLock<(u64, u64)>,
@@ -35,7 +36,8 @@ pub(super) struct ContentAccess {
 impl ContentAccess {
     pub(super) fn new(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Self {
         let geometry = stripes.geometry();
-        Self { base, stripes, geometry, files: KeyedLock::default(), chunks: KeyedLock::default() }
+        let (files, chunks) = (base.information.file_locks(), KeyedLock::default());
+        Self { base, stripes, geometry, files, chunks }
     }
 
     /// Bytes `from..to` of the file, at least one: one request for the map, then all stripes at

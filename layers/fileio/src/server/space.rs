@@ -56,12 +56,17 @@ impl FileSpace {
         let nodes = (0..self.base.context.fs_nodes()).map(NodeId::fs);
         let asked = nodes.map(|node| self.base.meta(node, metadata::GetSpace {}));
         let mut space = Space::default();
+        // A file gets what its own node has, and what the others give.
+        let mut kept_least = u64::MAX;
         for answer in join_all(asked).await {
             let part = answer?;
-            space.total_bytes += part.total_blocks * blockio::BLOCK_SIZE as u64;
-            space.free_bytes += part.free_blocks * blockio::BLOCK_SIZE as u64;
+            space.total_bytes += part.total_blocks * BLOCK;
+            space.free_bytes += part.free_blocks * BLOCK;
+            space.available_bytes += part.spare_blocks * BLOCK;
             space.inodes += part.inodes;
+            kept_least = kept_least.min(part.free_blocks.saturating_sub(part.spare_blocks));
         }
+        space.available_bytes += kept_least * BLOCK;
         Ok(space)
     }
 
@@ -321,7 +326,7 @@ impl FileSpace {
             ControlFlow::<()>::Continue(())
         });
         counted.await?;
-        if missing_bytes > 0 && missing_bytes > or_again(self.get_space().await)?.free_bytes {
+        if missing_bytes > 0 && missing_bytes > or_again(self.get_space().await)?.available_bytes {
             return Err(Error::NoSpace {});
         }
         if keep_size {

@@ -5,13 +5,14 @@ use blockio::geometry::Near;
 use super::Store;
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
+use super::space::{EmptyingGroups, set_emptying};
 
 /// The space of a node, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceStatus {
     /// In its allocation groups.
     pub owned_blocks: u64,
-    /// What [`StoreSpace::allocate`] could hand out now.
+    /// What [`StoreSpace::allocate`] could hand out now, were no group being emptied.
     pub free_blocks: u64,
     /// Free, but kept back for deletions, checkpoints and the log.
     pub reserved_blocks: u64,
@@ -20,6 +21,9 @@ pub struct SpaceStatus {
     /// Handed out, and not yet named by a batch.
     pub loaned_blocks: u64,
 }
+
+/// Blocks that a node needs to move the content of groups elsewhere, besides those of the content.
+const MOVES_BLOCKS: u64 = 64;
 
 /// The allocation groups of one store, and the blocks in them.
 #[derive(Debug)]
@@ -33,7 +37,7 @@ impl StoreSpace<'_> {
         let usable = state.space.available(state.data_floor());
         SpaceStatus {
             owned_blocks: state.space.owned_blocks,
-            free_blocks: usable,
+            free_blocks: usable + EmptyingGroups(&state.space).free_blocks(),
             reserved_blocks: free - usable,
             waiting_blocks: state.waiting_blocks,
             loaned_blocks: state.space.loaned_blocks,
@@ -80,8 +84,8 @@ impl StoreSpace<'_> {
     }
 
     /// Little is left above what data must leave: less than what
-    /// [`spare_groups`](Self::spare_groups) leaves, so that nodes that look for more do not take it
-    /// from each other in turn.
+    /// [`spare_groups`](Self::spare_groups) leaves to a node that looks ahead, so that nodes that
+    /// look for more do not take it from each other in turn.
     pub fn is_short(&self) -> bool {
         let state = self.0.state.borrow();
         2 * state.space.whole_stripes < 3 * state.data_floor()
@@ -127,18 +131,94 @@ impl StoreSpace<'_> {
     }
 
     /// Up to `count` wholly free groups that this node could give away
-    /// ([`Batch::give_group`](super::Batch::give_group)) and still have twice its reserve.
-    pub fn spare_groups(&self, count: usize) -> Vec<u64> {
+    /// ([`Batch::give_group`](super::Batch::give_group)) and still have what data must leave; to a
+    /// node that looks `ahead`, twice that.
+    pub fn spare_groups(&self, count: usize, ahead: bool) -> Vec<u64> {
         let state = self.0.state.borrow();
         let layout = state.space.layout;
         let mut left = state.space.whole_stripes;
-        let floor = 2 * state.data_floor();
+        let floor = state.data_floor() * if ahead { 2 } else { 1 };
+        let emptied = EmptyingGroups(&state.space).list().filter(|&(_, busy)| busy == 0);
+        let emptied = emptied.map(|(group, _)| group);
         let spare = state.space.free_groups().take_while(|&group| {
             let stripes = layout.stripes_of(group);
             left = left.saturating_sub(stripes.end - stripes.start);
             left >= floor
         });
-        spare.take(count).collect()
+        emptied.chain(spare).take(count).collect()
+    }
+
+    /// Blocks of all groups that [`spare_groups`](Self::spare_groups) would name to a node that has
+    /// none: now, or with `emptying` once as many as possible are emptied.
+    pub fn spare_blocks(&self, emptying: bool) -> u64 {
+        let spare = self.spare_groups(usize::MAX, false);
+        let state = self.0.state.borrow();
+        let layout = state.space.layout;
+        let blocks = spare.into_iter().map(|group| layout.blocks_of(group));
+        let now = blocks.map(|blocks| blocks.end - blocks.start).sum();
+        if !emptying {
+            return now;
+        }
+        let free =
+            state.space.available(state.data_floor()) + EmptyingGroups(&state.space).free_blocks();
+        let free = free.saturating_sub(MOVES_BLOCKS);
+        // The last group of the volume may be shorter.
+        let mut lengths = state.movable_groups();
+        lengths.sort_unstable_by(|one, other| other.cmp(one));
+        let mut emptied = 0;
+        for length in lengths {
+            if emptied + length <= free {
+                emptied += length;
+            }
+        }
+        now.max(emptied)
+    }
+
+    /// Chooses up to `count` partly used groups of which everything shall move into the others, so
+    /// that they can be given away, and takes nothing from them any more. Those with the fewest
+    /// blocks to move, and not many more than `moved_max` blocks in all. What moves is for the
+    /// caller: chunks ([`is_emptying`](Self::is_emptying)), and [`move_pages`](Self::move_pages).
+    pub fn begin_emptying(&self, count: usize, moved_max: u64) -> usize {
+        let mut state = self.0.state.borrow_mut();
+        let log = state.log_groups();
+        let floor = state.data_floor();
+        let (mut chosen, mut moved) = (0, MOVES_BLOCKS);
+        for (group, busy) in EmptyingGroups(&state.space).candidates() {
+            if chosen == count || moved > moved_max {
+                break;
+            }
+            if log.contains(&group) {
+                continue;
+            }
+            set_emptying(&mut state.space, group, true);
+            if state.space.available(floor) < moved + busy {
+                set_emptying(&mut state.space, group, false);
+                continue;
+            }
+            (chosen, moved) = (chosen + 1, moved + busy);
+        }
+        chosen
+    }
+
+    /// Is the block in a group that is being emptied?
+    pub fn is_emptying(&self, block: u64) -> bool {
+        EmptyingGroups(&self.0.state.borrow().space).has(block)
+    }
+
+    /// Groups that are being emptied and not empty yet.
+    pub fn emptying(&self) -> usize {
+        EmptyingGroups(&self.0.state.borrow().space).list().filter(|&(_, busy)| busy > 0).count()
+    }
+
+    /// Ends the emptying of groups: of all, or of those that are not empty.
+    pub fn end_emptying(&self, all: bool) {
+        let mut state = self.0.state.borrow_mut();
+        let ended: Vec<(u64, u64)> = EmptyingGroups(&state.space).list().collect();
+        for (group, busy) in ended {
+            if all || busy > 0 {
+                set_emptying(&mut state.space, group, false);
+            }
+        }
     }
 
     /// The groups that this node owns, in order.

@@ -11,6 +11,7 @@ use runtime::Context;
 
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
+use super::limits;
 use super::open::{RecoveredState, alone, outdated, pages, recover};
 use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
@@ -35,7 +36,7 @@ pub struct ImageSpace {
     pub groups: Vec<u64>,
     /// Blocks in them.
     pub owned_blocks: u64,
-    /// Blocks that are free.
+    /// Blocks that files could have after a mount.
     pub free_blocks: u64,
     /// Blocks that batches hold: tree pages, and what they named.
     pub kept: Vec<Run>,
@@ -96,10 +97,14 @@ impl StoreImage {
         let stripes = segments.iter().flat_map(|segment| segment.pair.stripes());
         // Both copies on one stripe are one use of it.
         let stripes: BTreeSet<u64> = stripes.collect();
+        let geometry = &self.pages.device.geometry;
+        // A mount gives the log back, and begins another one.
+        let log_blocks = stripes.len() as u64 * u64::from(geometry.blocks_per_stripe());
+        let free_blocks = space.free_blocks + log_blocks;
         ImageSpace {
             groups: space.groups().collect(),
             owned_blocks: space.owned_blocks,
-            free_blocks: space.free_blocks,
+            free_blocks: free_blocks.saturating_sub(limits::kept_blocks(geometry)),
             kept: space.kept_runs(),
             map: map_pages.iter().map(PageRef::run).collect(),
             log: stripes.into_iter().map(|stripe| space.layout.stripe_run(stripe)).collect(),

@@ -1,6 +1,7 @@
 //! How large the parts of a store may become, from the share of the volume that the node owns.
 
 use blockio::{BLOCK_SIZE, Geometry};
+use runtime::VolumeId;
 
 use super::batch::{BATCH_BYTES_MAX, RECORD_HEAD};
 use super::groups::GroupLayout;
@@ -20,7 +21,8 @@ const SPREAD: u32 = 0x9E37_79B9;
 const LOG_PAIRS_MIN: u64 = 4;
 /// Segment pairs with which a mount starts its log, while the log before is still needed.
 pub(crate) const MOUNT_PAIRS: u64 = 2;
-/// The part of a node's stripes that the log may take, both copies together: one in this many.
+/// The part of a node's [share](share_stripes) that the log may take, both copies together: one in
+/// this many.
 const LOG_SHARE: u64 = 16;
 
 /// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume:
@@ -29,24 +31,41 @@ const RESERVE_SHARE: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 384;
 const RESERVE_BLOCKS_MAX: u64 = 4096;
 
+/// Bytes that the tree grows by for a block of data in a usual chunk: twice its part of the record.
+const RECORD_BYTES_PER_LOAN: u64 = 32;
+
+/// A node of a volume whose number of nodes is not given has at least this many stripes for each
+/// that it keeps back.
+const SHARE_PER_KEPT_MIN: u64 = 16;
+
 /// Stripes that a node needs besides log and reserve, to hold anything at all.
 const USEFUL_STRIPES_MIN: u64 = 8;
 
+/// Stripes of the volume for each node. What a node keeps back is measured by this and not by what
+/// it owns: else part of each group that it gets from another node would be kept back too, and no
+/// node could say what another can store.
+fn share_stripes(geometry: &Geometry) -> u64 {
+    geometry.stripes() / u64::from(geometry.fs_nodes.max(1))
+}
+
 /// Segment pairs of the log, at most.
-pub(crate) fn log_pairs_max(geometry: &Geometry, owned_stripes: u64) -> u64 {
-    let stripe = u64::from(geometry.stripe_size);
-    let least = (LOG_BYTES_MIN / stripe).max(LOG_PAIRS_MIN);
-    let most = (LOG_BYTES_MAX / stripe).max(least);
-    (owned_stripes / LOG_SHARE / 2).clamp(least, most)
+pub(crate) fn log_pairs_max(geometry: &Geometry) -> u64 {
+    let least = log_pairs_least(geometry);
+    let most = (LOG_BYTES_MAX / u64::from(geometry.stripe_size)).max(least);
+    (share_stripes(geometry) / LOG_SHARE / 2).clamp(least, most)
+}
+
+fn log_pairs_least(geometry: &Geometry) -> u64 {
+    (LOG_BYTES_MIN / u64::from(geometry.stripe_size)).max(LOG_PAIRS_MIN)
 }
 
 /// Segment pairs from which on a checkpoint of `node` is due. The nodes of a volume fill alike:
 /// each has another threshold, between half of [`LOG_BYTES_CHECKPOINT`] and all of it, so that they
 /// do not write, and do not keep in memory what is to be written, all at the same time.
-pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, owned_stripes: u64, node: u32) -> u64 {
+pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, node: u32) -> u64 {
     let most = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
     let wanted = most - most * spread(node) / 512;
-    wanted.min(log_pairs_max(geometry, owned_stripes) / 2).max(3)
+    wanted.min(log_pairs_max(geometry) / 2).max(3)
 }
 
 /// A number below 256 that differs between neighbouring nodes.
@@ -55,15 +74,38 @@ pub(crate) fn spread(node: u32) -> u64 {
 }
 
 /// Blocks kept back from data, besides what the log may take.
-pub(crate) fn reserve_blocks(owned_blocks: u64) -> u64 {
-    (owned_blocks / RESERVE_SHARE).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
+pub(crate) fn reserve_blocks(geometry: &Geometry) -> u64 {
+    let share = share_stripes(geometry) * u64::from(geometry.blocks_per_stripe());
+    (share / RESERVE_SHARE).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
+}
+
+/// Blocks that a node keeps back from data: for its log, and for deletions and checkpoints.
+pub(crate) fn kept_blocks(geometry: &Geometry) -> u64 {
+    let log = 2 * (log_pairs_max(geometry) + MOUNT_PAIRS);
+    log * u64::from(geometry.blocks_per_stripe()) + reserve_blocks(geometry)
 }
 
 /// Stripes that a node's share of a volume of this shape must have, at least.
 pub fn stripes_min(geometry: &Geometry) -> u64 {
-    let log = 2 * (log_pairs_max(geometry, 0) + MOUNT_PAIRS);
+    let log = 2 * (log_pairs_least(geometry) + MOUNT_PAIRS);
     let reserve = RESERVE_BLOCKS_MIN.div_ceil(u64::from(geometry.blocks_per_stripe()));
     log + reserve + USEFUL_STRIPES_MIN
+}
+
+/// How many nodes a volume of `stripes` stripes of this size gets if nothing else is wished, at
+/// most `most`: what each keeps back ([`stripes_min`]) is a small part of its share then.
+pub fn suitable_nodes(stripe_size: u32, stripes: u64, most: u32) -> u32 {
+    let geometry = Geometry {
+        volume: VolumeId(0),
+        stripe_size,
+        fs_nodes: 1,
+        disk_nodes: 1,
+        disks_per_node: 1,
+        stripes_per_disk: 0,
+    };
+    let nodes = stripes / (SHARE_PER_KEPT_MIN * stripes_min(&geometry)).max(1);
+    let nodes = nodes.clamp(1, u64::from(most.max(1))) as u32;
+    1 << nodes.ilog2()
 }
 
 /// Stripes of the node that gets the fewest in a volume of this shape: groups are given whole.
@@ -83,6 +125,12 @@ pub fn smallest_share(geometry: &Geometry) -> u64 {
 pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
     let segment = geometry.stripe_size as usize - BLOCK_SIZE - ENTRY_HEAD - RECORD_HEAD;
     segment.min(BATCH_BYTES_MAX)
+}
+
+/// Blocks that the tree grows by, at most, once records name `blocks` blocks of data that are
+/// handed out.
+pub(crate) fn record_blocks(blocks: u64) -> u64 {
+    (blocks * RECORD_BYTES_PER_LOAN).div_ceil(BLOCK_SIZE as u64)
 }
 
 /// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes`

@@ -46,6 +46,8 @@ pub(crate) struct Log {
     current: SegmentHeader,
     /// Blocks of the current segment that have been written; 0 if its header is still to be.
     used_blocks: u64,
+    /// It is left before it is full.
+    leaving: bool,
     next_entry: u64,
     pending: BytesMut,
     /// The length of each pending record.
@@ -75,6 +77,7 @@ impl Log {
             live,
             current: SegmentHeader { sequence, first_entry: 1, here, next },
             used_blocks: 0,
+            leaving: false,
             next_entry: 1,
             pending: BytesMut::new(),
             lengths: VecDeque::new(),
@@ -113,6 +116,21 @@ impl Log {
         live.chain([self.current.next]).flat_map(SegmentPair::stripes)
     }
 
+    /// The current segment, which a checkpoint does not give back.
+    pub(crate) fn current_pair(&self) -> SegmentPair {
+        self.current.here
+    }
+
+    /// The segment that comes next.
+    pub(crate) fn next_pair(&self) -> SegmentPair {
+        self.current.next
+    }
+
+    /// Lets the next record go to the next segment, though the current one has room.
+    pub(crate) fn leave_segment(&mut self) {
+        self.leaving = self.used_blocks > 1;
+    }
+
     /// Buffers the record of `batch`; its position.
     pub(crate) fn append(&mut self, counter: u64, batch: &Batch) -> u64 {
         self.last += 1;
@@ -135,8 +153,8 @@ impl Log {
     /// Does the next round need a new segment?
     pub(crate) fn needs_segment(&self) -> bool {
         self.lengths.front().is_some_and(|&length| {
-            self.used_blocks.max(1) + format::entry_blocks(length as usize) as u64
-                > self.blocks_per_segment
+            let end = self.used_blocks.max(1) + format::entry_blocks(length as usize) as u64;
+            self.leaving || end > self.blocks_per_segment
         })
     }
 
@@ -147,6 +165,7 @@ impl Log {
         self.current = SegmentHeader { sequence, first_entry: self.next_entry, here, next };
         self.live.push_back(Segment { sequence, pair: here });
         self.used_blocks = 0;
+        self.leaving = false;
     }
 
     /// The first record that is not in a round yet.

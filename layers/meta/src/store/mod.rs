@@ -55,6 +55,7 @@
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
 //! | `overlay.rs` | changes not yet in the tree |
 //! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
+//! | `emptying.rs` | pages that move out of groups that shall be given away |
 //! | `open.rs` | format and mount |
 //! | `audit.rs`, `image.rs` | reading everything, to check it: of a running store, of one at rest |
 //! | `device.rs` | the logical disk, by block number |
@@ -68,6 +69,7 @@ mod bits;
 mod blocked_records;
 mod checkpoint;
 mod device;
+mod emptying;
 mod error;
 mod groups;
 mod image;
@@ -104,7 +106,9 @@ pub(crate) use self::device::WritePauses;
 pub use self::error::{StoreError, StoreResult};
 pub use self::groups::{GroupLayout, Run};
 pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
-pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
+pub use self::limits::{
+    LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min, suitable_nodes,
+};
 pub use self::open::ALONE_BYTES;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;

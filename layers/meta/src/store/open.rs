@@ -148,8 +148,9 @@ impl Store {
         let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
         let mut space = past.space;
-        let mut pair = || space.allocate_pair(&geometry).ok_or(StoreError::NoSpace);
-        let (here, next) = (pair()?, pair()?);
+        let mut pair = |after| space.allocate_pair(&geometry, after).ok_or(StoreError::NoSpace);
+        let here = pair(None)?;
+        let next = pair(Some(here))?;
         let position = past.root.position;
         let mut log = Log::new(id, &geometry, position, past.segments, (last + 1, here, next));
         let header = log.first_round();

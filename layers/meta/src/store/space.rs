@@ -16,9 +16,11 @@ use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
 use super::log::format::SegmentPair;
 
+mod emptying;
 mod search;
 
-use search::GROUPS_SEARCHED_MAX;
+pub(crate) use emptying::{EmptyingGroups, set_emptying};
+use search::{GROUPS_SEARCHED_MAX, whole_in};
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
 pub(crate) type KeptBlocks = BTreeMap<u64, Rc<Bits>>;
@@ -35,9 +37,9 @@ pub(crate) struct BlockAllocator {
     with_partial: BTreeSet<u64>,
     /// Blocks in all owned groups.
     pub(crate) owned_blocks: u64,
-    /// Blocks that are not busy.
+    /// Blocks that are not busy, in groups that are not being emptied.
     pub(crate) free_blocks: u64,
-    /// Stripes without a busy block.
+    /// Stripes without a busy block, likewise.
     pub(crate) whole_stripes: u64,
     /// Blocks handed out and not yet named.
     pub(crate) loaned_blocks: u64,
@@ -64,6 +66,8 @@ struct GroupBlocks {
     whole_stripes: u32,
     /// No partly used stripe of it has more free blocks in a row.
     fit_max: u32,
+    /// Nothing is taken from it: what is in it moves elsewhere, so that it can be given away.
+    emptying: bool,
 }
 
 impl GroupBlocks {
@@ -107,9 +111,10 @@ impl BlockAllocator {
         self.groups.keys().copied()
     }
 
-    /// Owned groups without a busy block, in order.
+    /// Owned groups without a busy block that are not being emptied, in order.
     pub(crate) fn free_groups(&self) -> impl Iterator<Item = u64> + '_ {
-        self.groups.iter().filter(|(_, group)| group.busy.ones() == 0).map(|(&number, _)| number)
+        let free = self.groups.iter().filter(|(_, group)| group.busy.ones() == 0);
+        free.filter(|(_, group)| !group.emptying).map(|(&number, _)| number)
     }
 
     /// Is `group` owned and without a busy block?
@@ -157,6 +162,7 @@ impl BlockAllocator {
             loaned: Bits::new(length, false),
             whole_stripes: 0,
             fit_max: 0,
+            emptying: false,
         };
         self.owned_blocks += u64::from(length);
         self.groups.insert(number, group);
@@ -183,8 +189,10 @@ impl BlockAllocator {
         let Some(group) = self.groups.remove(&number) else { return };
         debug_assert_eq!(group.busy.ones(), 0, "only a free group is given away");
         self.owned_blocks -= u64::from(group.busy.length());
-        self.free_blocks -= u64::from(group.free_blocks());
-        self.whole_stripes -= u64::from(group.whole_stripes);
+        if !group.emptying {
+            self.free_blocks -= u64::from(group.free_blocks());
+            self.whole_stripes -= u64::from(group.whole_stripes);
+        }
         self.with_whole.remove(&number);
         self.with_partial.remove(&number);
     }
@@ -213,28 +221,35 @@ impl BlockAllocator {
             let longest = group.busy.runs(stripe, false).map(|run| run.end - run.start).max();
             group.fit_max = group.fit_max.max(longest.unwrap_or(0));
         }
+        let counts = u64::from(!group.emptying);
         if busy {
-            self.free_blocks -= changed;
+            self.free_blocks -= changed * counts;
         } else {
-            self.free_blocks += changed;
+            self.free_blocks += changed * counts;
         }
         match (was_whole, is_whole) {
             (true, false) => {
                 group.whole_stripes -= 1;
-                self.whole_stripes -= 1;
+                self.whole_stripes -= counts;
             }
             (false, true) => {
                 group.whole_stripes += 1;
-                self.whole_stripes += 1;
+                self.whole_stripes += counts;
                 let cursors = self.process_cursors.values().copied();
                 let behind = self.stripe_begin..cursors.fold(self.stripe_cursor, u64::max);
                 self.stripes_freed += u64::from(behind.contains(&first));
             }
             _ => {}
         }
+        self.note_free(number);
+    }
+
+    /// Notes whether the group has blocks to take.
+    fn note_free(&mut self, number: u64) {
+        let Some(group) = self.groups.get(&number) else { return };
         let whole_blocks = u64::from(group.whole_stripes) * self.layout.blocks_per_stripe();
-        let has_partial = u64::from(group.free_blocks()) > whole_blocks;
-        let has_whole = group.whole_stripes > 0;
+        let has_partial = u64::from(group.free_blocks()) > whole_blocks && !group.emptying;
+        let has_whole = group.whole_stripes > 0 && !group.emptying;
         set_member(&mut self.with_whole, number, has_whole);
         set_member(&mut self.with_partial, number, has_partial);
     }
@@ -348,11 +363,19 @@ impl BlockAllocator {
         Some(run)
     }
 
-    /// Takes two stripes for a segment of the log, on different disks if there are several.
-    pub(crate) fn allocate_pair(&mut self, geometry: &Geometry) -> Option<SegmentPair> {
-        let a = self.allocate_stripe(|_| true)?;
+    /// Takes two stripes for a segment of the log, on different disks if there are several; near
+    /// the segment before, `after`: a log that is strewn over groups keeps all of them from being
+    /// given away.
+    pub(crate) fn allocate_pair(
+        &mut self,
+        geometry: &Geometry,
+        after: Option<SegmentPair>,
+    ) -> Option<SegmentPair> {
+        let group = after.map(|after| self.layout.group_of_stripe(after.b));
+        let a = self.allocate_stripe(group, |_| true)?;
+        let group = Some(self.layout.group_of_stripe(a));
         let first = geometry.place(a);
-        let b = self.allocate_stripe(|stripe| {
+        let b = self.allocate_stripe(group, |stripe| {
             let second = geometry.place(stripe);
             let elsewhere = second.disk_node != first.disk_node;
             elsewhere || geometry.disk_nodes == 1 && second.disk != first.disk
@@ -381,9 +404,13 @@ impl BlockAllocator {
         (self.stripes_taken, self.stripes_freed) = (0, 0);
     }
 
-    /// Takes a whole stripe, one that `accept`s if there is such a one.
-    fn allocate_stripe(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
-        let stripe = self.next_whole(accept).or_else(|| self.next_whole(|_| true))?;
+    /// Takes a whole stripe, one that `accept`s if there is such a one, best of this group.
+    fn allocate_stripe(&mut self, group: Option<u64>, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        let stripe = group
+            .and_then(|group| whole_in(self, group, &accept))
+            .or_else(|| self.next_whole(accept))
+            .or_else(|| group.and_then(|group| whole_in(self, group, |_| true)))
+            .or_else(|| self.next_whole(|_| true))?;
         self.set_busy(self.layout.stripe_run(stripe).blocks(), true);
         Some(stripe)
     }
@@ -452,9 +479,9 @@ mod tests {
             }
             space.begin_at(node);
             let all = space.whole_stripes;
-            let first = space.allocate_stripe(|_| true).unwrap();
+            let first = space.allocate_stripe(None, |_| true).unwrap();
             assert_eq!(
-                (1..all).filter_map(|_| space.allocate_stripe(|_| true)).count() as u64,
+                (1..all).filter_map(|_| space.allocate_stripe(None, |_| true)).count() as u64,
                 all - 1
             );
             first

@@ -1,6 +1,6 @@
 //! All that changes in a store. Nothing here waits: every method leaves the state whole.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,15 +13,19 @@ use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::limits;
 use super::log::Log;
+use super::log::format::SegmentPair;
 use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::BlockAllocator;
+use super::space::{BlockAllocator, EmptyingGroups};
 use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
 pub const PENDING_BYTES_MAX: usize = 1 << 20;
+
+/// Segments that the log leaves early, at most, to get out of groups that are being emptied.
+pub(crate) const LEFT_SEGMENTS_MAX: u64 = 2;
 
 /// How far inode numbers may run ahead of what a record has said; a mount skips as many.
 pub(crate) const NUMBERS_AHEAD: u64 = 1024;
@@ -157,14 +161,13 @@ impl StoreState {
     }
 
     fn log_is_long(&self) -> bool {
-        let owned = self.space.owned_stripes();
         let node = self.log.id.owner.node;
-        self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, owned, node)
+        self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, node)
     }
 
     /// Whole stripes that the log may still take, those for the next mount included.
     fn log_stripes(&self) -> u64 {
-        let most = limits::log_pairs_max(&self.geometry, self.space.owned_stripes());
+        let most = limits::log_pairs_max(&self.geometry);
         2 * (most + limits::MOUNT_PAIRS).saturating_sub(self.log.pairs())
     }
 
@@ -180,7 +183,7 @@ impl StoreState {
 
     /// Blocks that are kept back from data while there is little to do for a checkpoint.
     pub(crate) fn reserve_blocks(&self) -> u64 {
-        limits::reserve_blocks(self.space.owned_blocks)
+        limits::reserve_blocks(&self.geometry)
     }
 
     /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.
@@ -192,10 +195,26 @@ impl StoreState {
         frozen + need(self.active.keys() + keys, self.active.bytes + bytes)
     }
 
-    /// Whole stripes that data must leave.
+    /// Whole stripes that data must leave. What is handed out already needs records.
     pub(crate) fn data_floor(&self) -> u64 {
         let reserve = self.reserve_blocks();
-        self.floor(reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
+        let records = limits::record_blocks(self.space.loaned_blocks);
+        self.floor(records + reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
+    }
+
+    /// Lets a checkpoint write the page of `key` anew, which has `value` in the tree. False if that
+    /// would take more space than there is.
+    pub(crate) fn touch(&mut self, key: Bytes, value: Bytes) -> bool {
+        if self.changed(&key).is_some() {
+            return true;
+        }
+        let need = self.checkpoint_blocks(1, (key.len() + value.len()) as u64);
+        if self.space.whole_stripes < self.floor(need) {
+            return false;
+        }
+        self.active.set(key, Some(value));
+        self.note_changes();
+        true
     }
 
     /// Blocks that are kept back from [data of changes that free space](Self::deletion_floor):
@@ -210,11 +229,45 @@ impl StoreState {
         self.floor(self.checkpoint_blocks(0, 0) + self.deletion_reserve_blocks())
     }
 
+    /// The groups that cannot be emptied since the log is in them: none if it can go on elsewhere,
+    /// for which it leaves its current segment and the next one.
+    pub(crate) fn log_groups(&self) -> BTreeSet<u64> {
+        if self.log.pairs() + 2 * LEFT_SEGMENTS_MAX <= limits::log_pairs_max(&self.geometry) {
+            return BTreeSet::new();
+        }
+        let pairs = [self.log.current_pair(), self.log.next_pair()];
+        let stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
+        stripes.map(|stripe| self.space.layout.group_of_stripe(stripe)).collect()
+    }
+
+    /// Lets the log leave its current segment if that or the next one is in a group that is being
+    /// emptied.
+    pub(crate) fn leave_emptying_segment(&mut self) -> bool {
+        let layout = self.space.layout;
+        let pairs = [self.log.current_pair(), self.log.next_pair()];
+        let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
+        let emptying = EmptyingGroups(&self.space);
+        let leaves = stripes.any(|stripe| emptying.has(layout.stripe_run(stripe).start));
+        if leaves {
+            self.log.leave_segment();
+        }
+        leaves
+    }
+
+    /// The blocks of each owned group that could be emptied, if the others have room for what is in
+    /// it.
+    pub(crate) fn movable_groups(&self) -> Vec<u64> {
+        let log = self.log_groups();
+        let movable = self.space.groups().filter(|group| !log.contains(group));
+        let blocks = movable.map(|group| self.space.layout.blocks_of(group));
+        blocks.map(|blocks| blocks.end - blocks.start).collect()
+    }
+
     /// Could more space be free in a moment, without anybody deleting anything? So that `kept_back`
     /// blocks are left.
     pub(crate) fn may_find(&self, blocks: u32, kept_back: u64) -> bool {
         let per_stripe = u64::from(self.geometry.blocks_per_stripe());
-        let floor = self.floor(kept_back);
+        let floor = self.floor(kept_back + limits::record_blocks(self.space.loaned_blocks));
         let mut coming = self.waiting_blocks;
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);
@@ -234,7 +287,7 @@ impl StoreState {
         if self.log.pending_bytes() + length > PENDING_BYTES_MAX {
             return Err(CommitRefusal::LogBehind);
         }
-        let pairs_max = limits::log_pairs_max(&self.geometry, self.space.owned_stripes());
+        let pairs_max = limits::log_pairs_max(&self.geometry);
         if self.log.pairs_after(length) > pairs_max {
             return Err(if self.log_is_long() {
                 CommitRefusal::TreeBehind
@@ -251,7 +304,9 @@ impl StoreState {
 
     fn admit_groups(&self, batch: &Batch) -> StoreResult<()> {
         let given = batch.ops.iter().filter_map(|op| match *op {
-            BatchOp::GiveGroup { group } => Some(self.space.layout.stripe_count(group)),
+            BatchOp::GiveGroup { group } if !EmptyingGroups(&self.space).is_empty(group) => {
+                Some(self.space.layout.stripe_count(group))
+            }
             _ => None,
         });
         let given: u64 = given.sum();

@@ -527,7 +527,7 @@ fn a_group_changes_hands_only_durably() {
     with_seed(|rng| {
         let mut bench = bench(rng);
         let store = bench.mount();
-        let group = store.space().spare_groups(1)[0];
+        let group = store.space().spare_groups(1, true)[0];
         let space = store.space().status();
         let mut give = Batch::new();
         give.give_group(group);

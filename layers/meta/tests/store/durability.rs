@@ -149,7 +149,7 @@ impl Workload {
             batch.take_group(u64::from_be_bytes(key[6..].try_into().unwrap()));
             batch.delete(key.clone());
             next.remove(key);
-        } else if let Some(&group) = self.store.space().spare_groups(1).first() {
+        } else if let Some(&group) = self.store.space().spare_groups(1, true).first() {
             let mut key = b"given/".to_vec();
             key.extend_from_slice(&group.to_be_bytes());
             batch.give_group(group);

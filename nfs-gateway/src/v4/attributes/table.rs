@@ -82,7 +82,7 @@ const ROWS: &[AttrRow] = &[
         out.u32(source.attributes.major);
         out.u32(source.attributes.minor);
     }),
-    row(42, |source, out| out.u64(source.space.free_bytes)),
+    row(42, |source, out| out.u64(source.space.available_bytes)),
     row(43, |source, out| out.u64(source.space.free_bytes)),
     row(44, |source, out| out.u64(source.space.total_bytes)),
     row(45, |source, out| out.u64(source.attributes.used_bytes)),

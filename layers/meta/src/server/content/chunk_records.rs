@@ -17,6 +17,10 @@ const RECORD_BYTES_PER_BLOCK: usize = 48;
 /// reserve.
 pub(crate) const RESERVE_CHUNKS_MAX: usize = 16;
 
+/// Chunks in one record of a commit for which there is no space otherwise. What was accepted must
+/// become durable, and leave the space that deletions need.
+pub(crate) const TIGHT_CHUNKS_MAX: usize = 4;
+
 /// Chunks of `blocks_per_stripe` blocks that one record holds, at most.
 pub(crate) fn chunks_per_record(store: &Store, blocks_per_stripe: u32) -> usize {
     let bytes = RECORD_BYTES.min(store.batch_bytes_max() / 2);

@@ -9,7 +9,9 @@ use blockio::protocol::Unsynced;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
-use super::chunk_records::{RESERVE_CHUNKS_MAX, batch_of, chunks_per_record, first_gone};
+use super::chunk_records::{
+    RESERVE_CHUNKS_MAX, TIGHT_CHUNKS_MAX, batch_of, chunks_per_record, first_gone,
+};
 use crate::active::{SealedState, Uncommitted};
 use crate::attributes::WriteResult;
 use crate::keys;
@@ -29,6 +31,17 @@ pub(crate) enum CommitExtent {
     Sealed,
     /// What the last one did: some of what is sealed was dropped, since it is about to be cut off.
     Unchanged,
+}
+
+/// Where the records of a commit find space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordRoom {
+    /// Where those of all changes do.
+    Usual,
+    /// There too; there is so little that they must be short.
+    Tight,
+    /// What is kept back for deletions.
+    Reserve,
 }
 
 /// Commits the content of the files of one node.
@@ -147,14 +160,23 @@ impl Commits {
                 active.dirty_since = None;
             }
             active.is_being_committed = true;
-            let changes: Vec<(u64, Uncommitted)> =
-                active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
+            let changes = active.committing_changes();
             let is_covered = extent == CommitExtent::Sealed;
             let committed =
                 if is_covered { sealed.mark.clone() } else { active.inode.committed.clone() };
             Ok((changes, committed))
         })?;
-        let outcome = self.record_changes(ino, (sealed, committed), changes, from_reserve).await;
+        // What was accepted is committed, however full the volume is.
+        let usual = if from_reserve { RecordRoom::Reserve } else { RecordRoom::Usual };
+        let what = (sealed, committed);
+        let mut outcome = self.record_changes(ino, what.clone(), changes, usual).await;
+        for room in [RecordRoom::Tight, RecordRoom::Reserve] {
+            if outcome == Err(Error::NoSpace {}) && usual == RecordRoom::Usual {
+                let changes =
+                    self.base.inodes.with(ino, |active| Ok(active.committing_changes()))?;
+                outcome = self.record_changes(ino, what.clone(), changes, room).await;
+            }
+        }
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
@@ -171,7 +193,7 @@ impl Commits {
         ino: u64,
         (sealed, committed): (SealedState, CommitMark),
         changes: Vec<(u64, Uncommitted)>,
-        from_reserve: bool,
+        room: RecordRoom,
     ) -> Result<Position, Error> {
         let written = changes.iter().flat_map(|(_, change)| &change.written);
         let written: BTreeSet<Unsynced> = written.copied().collect();
@@ -180,8 +202,14 @@ impl Commits {
             synced.map_err(StoreError::from)?;
         }
         // Holes too must find their way into the log of a full volume.
-        let from_reserve = from_reserve || count_freed(&changes) > count_taken(&changes);
-        let most = if from_reserve { RESERVE_CHUNKS_MAX } else { usize::MAX };
+        let from_reserve =
+            room == RecordRoom::Reserve || count_freed(&changes) > count_taken(&changes);
+        let most = match room {
+            RecordRoom::Usual if from_reserve => RESERVE_CHUNKS_MAX,
+            RecordRoom::Usual => usize::MAX,
+            RecordRoom::Tight => TIGHT_CHUNKS_MAX,
+            RecordRoom::Reserve => RESERVE_CHUNKS_MAX,
+        };
         let most =
             chunks_per_record(&self.base.store, self.base.stripes.geometry().blocks_per_stripe())
                 .min(most);

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use runtime::protocol::Undelivered;
 
+use super::emptying::GroupEmptier;
 use super::groups::{
     BUSY_PAUSE, BUSY_TRIES_MAX, GroupExchange, RECLAIM_BLOCKS_MIN, RECLAIM_TRIES_MAX,
 };
 use super::reclaim::Reclaim;
-use crate::protocol::{Allocate, Error, Near, NodeSpace, Run};
+use crate::protocol::{Allocate, Error, GroupUrgency, Near, NodeSpace, Run};
 use crate::server::base::NodeBase;
 use crate::store::StoreError;
 
@@ -23,6 +24,7 @@ pub(crate) struct Allocator {
     base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
     groups: Rc<GroupExchange>,
+    emptier: Rc<GroupEmptier>,
     /// Space is being looked for before it is needed.
     looking_ahead: Cell<bool>,
 }
@@ -32,8 +34,10 @@ impl Allocator {
         base: &Rc<NodeBase>,
         reclaim: Rc<Reclaim>,
         groups: Rc<GroupExchange>,
+        emptier: Rc<GroupEmptier>,
     ) -> Self {
-        Self { base: base.clone(), reclaim, groups, looking_ahead: Cell::default() }
+        let looking_ahead = Cell::default();
+        Self { base: base.clone(), reclaim, groups, emptier, looking_ahead }
     }
 
     /// Answers [`Allocate`], if this node has the space at hand.
@@ -83,7 +87,10 @@ impl Allocator {
         if self.base.store.space().status().waiting_blocks >= RECLAIM_BLOCKS_MIN {
             self.base.store.checkpoint().await?;
         }
-        if self.base.store.space().is_short() { self.groups.refill(0).await } else { Ok(()) }
+        if !self.base.store.space().is_short() {
+            return Ok(());
+        }
+        self.groups.refill(0, GroupUrgency::Ahead {}).await
     }
 
     /// Answers [`Allocate`]. `NoSpace` only if it is certain that there is none: space that is
@@ -102,7 +109,9 @@ impl Allocator {
                 Err(StoreError::Busy) => self.base.context.sleep(BUSY_PAUSE).await,
                 Err(StoreError::NoSpace)
                     if attempt < RECLAIM_TRIES_MAX && self.groups.reclaim_space().await? => {}
-                Err(StoreError::NoSpace) => self.groups.refill(blocks).await?,
+                Err(StoreError::NoSpace) => {
+                    self.groups.refill(blocks, GroupUrgency::Needed {}).await?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -119,6 +128,7 @@ impl Allocator {
             // What is kept back for deletions can never be used by files.
             total_blocks: space.owned_blocks - space.reserved_blocks,
             free_blocks: space.free_blocks,
+            spare_blocks: self.base.store.space().spare_blocks(self.emptier.is_usable()),
             inodes: self.base.inodes.count(),
         }
     }

@@ -13,10 +13,11 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
+use super::emptying::GroupEmptier;
 use super::reclaim::Reclaim;
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{AckGroups, ConfirmGroups, Error, RequestGroups};
+use crate::protocol::{AckGroups, ConfirmGroups, Error, GroupUrgency, RequestGroups};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::Batch;
@@ -42,6 +43,14 @@ const DRY_PAUSE: Duration = Duration::from_millis(500);
 /// repeated, at this interval.
 const OFFER_PAUSE: Duration = Duration::from_secs(5);
 
+/// Times that a node is asked again for groups that it empties.
+const EMPTYING_TRIES_MAX: u32 = 100;
+/// The pause before it.
+const EMPTYING_PAUSE: Duration = Duration::from_millis(50);
+/// A group that has come is not given on for this long: nodes that are all short of space would
+/// take it from each other before one of them has used it.
+const ARRIVAL_STAY: Duration = Duration::from_secs(2);
+
 /// What came of asking a node for groups.
 enum FetchResult {
     /// Some have come.
@@ -56,6 +65,7 @@ enum FetchResult {
 pub(crate) struct GroupExchange {
     base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
+    emptier: Rc<GroupEmptier>,
     /// One search for groups at a time.
     refill: KeyedLock<()>,
     /// No node had groups to give, at this time.
@@ -72,13 +82,20 @@ pub(crate) struct GroupExchange {
     retrying_offers: Cell<bool>,
     /// Groups that have come since the start, and that their donors may offer once more.
     unconfirmed: RefCell<BTreeSet<u64>>,
+    /// When groups have come, if that was a moment ago.
+    arrived: RefCell<BTreeMap<u64, Duration>>,
 }
 
 impl GroupExchange {
-    pub(crate) fn new(base: &Rc<NodeBase>, reclaim: Rc<Reclaim>) -> Self {
+    pub(crate) fn new(
+        base: &Rc<NodeBase>,
+        reclaim: Rc<Reclaim>,
+        emptier: Rc<GroupEmptier>,
+    ) -> Self {
         Self {
             base: base.clone(),
             reclaim,
+            emptier,
             refill: KeyedLock::default(),
             dry_at: Cell::default(),
             confirming: KeyedLock::default(),
@@ -87,6 +104,7 @@ impl GroupExchange {
             granted: Cell::default(),
             retrying_offers: Cell::default(),
             unconfirmed: RefCell::default(),
+            arrived: RefCell::default(),
         }
     }
 
@@ -111,7 +129,7 @@ impl GroupExchange {
 
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have
     /// said that they have none.
-    pub(crate) async fn refill(&self, blocks: u32) -> Result<(), Error> {
+    pub(crate) async fn refill(&self, blocks: u32, urgency: GroupUrgency) -> Result<(), Error> {
         let before = self.base.store.space().status().free_blocks;
         let asked_at = self.base.context.now();
         let _alone = self.refill.exclusive(()).await;
@@ -127,16 +145,21 @@ impl GroupExchange {
             self.base.context.sleep(pause).await;
         }
         let nodes = self.base.context.fs_nodes();
-        let mut failure = None;
-        for step in 1..nodes {
-            let donor = NodeId::fs((self.base.node + step) % nodes);
-            match self.fetch_groups(donor, GROUPS_PER_REQUEST).await {
-                Ok(FetchResult::Some) => return Ok(()),
-                // The others may have some.
-                Ok(FetchResult::None) => {}
-                Ok(FetchResult::Known) => failure = failure.or(Some(Undelivered::Busy.into())),
-                Err(error) => failure = failure.or(Some(error)),
+        let ring = (1..nodes).map(|step| NodeId::fs((self.base.node + step) % nodes));
+        let (mut failure, mut donors): (_, Vec<NodeId>) = (None, ring.collect());
+        // Those that have no free group are asked again, to empty some, if no other node has any.
+        let last = (urgency == (GroupUrgency::Needed {})).then_some(GroupUrgency::Last {});
+        for urgency in [urgency].into_iter().chain(last) {
+            let mut without = Vec::new();
+            for donor in donors {
+                match self.fetch_patiently(donor, urgency).await {
+                    Ok(FetchResult::Some) => return Ok(()),
+                    Ok(FetchResult::None) => without.push(donor),
+                    Ok(FetchResult::Known) => failure = failure.or(Some(Undelivered::Busy.into())),
+                    Err(error) => failure = failure.or(Some(error)),
+                }
             }
+            donors = without;
         }
         if let Some(error) = failure {
             return Err(error);
@@ -148,12 +171,34 @@ impl GroupExchange {
         Err(Error::NoSpace {})
     }
 
+    /// Asks `donor` for groups, and waits for those that it empties.
+    async fn fetch_patiently(
+        &self,
+        donor: NodeId,
+        urgency: GroupUrgency,
+    ) -> Result<FetchResult, Error> {
+        let is_last = urgency == GroupUrgency::Last {};
+        for _ in 0..if is_last { EMPTYING_TRIES_MAX } else { 0 } {
+            let fetched = self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency).await;
+            if !matches!(fetched, Err(Error::Undelivered { why: Undelivered::Busy })) {
+                return fetched;
+            }
+            self.base.context.sleep(EMPTYING_PAUSE).await;
+        }
+        self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency).await
+    }
+
     /// Asks `donor` for those groups that it has offered already, or for up to `count`, and takes
     /// them. The caller holds `refill`.
-    async fn fetch_groups(&self, donor: NodeId, count: u32) -> Result<FetchResult, Error> {
+    async fn fetch_groups(
+        &self,
+        donor: NodeId,
+        count: u32,
+        urgency: GroupUrgency,
+    ) -> Result<FetchResult, Error> {
         let confirmed = self.confirmed.get();
-        let groups =
-            ask(&self.base.context, donor, RequestGroups { to: self.base.node, count }).await?;
+        let call = RequestGroups { to: self.base.node, count, urgency };
+        let groups = ask(&self.base.context, donor, call).await?;
         if groups.is_empty() {
             return Ok(FetchResult::None);
         }
@@ -170,6 +215,7 @@ impl GroupExchange {
             let mut fetched = FetchResult::Known;
             for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
                 self.unconfirmed.borrow_mut().insert(*group);
+                self.arrived.borrow_mut().insert(*group, self.base.context.now());
                 batch.take_group(*group);
                 batch.put(keys::arrival(*group), to_bytes(&donor.0));
                 fetched = FetchResult::Some;
@@ -221,7 +267,7 @@ impl GroupExchange {
     /// Answers [`ConfirmGroups`](crate::protocol::ConfirmGroups): fetches what was offered.
     pub(crate) async fn confirm_groups(&self, donor: u32) -> Result<(), Error> {
         let _alone = self.refill.exclusive(()).await;
-        self.fetch_groups(NodeId::fs(donor), 0).await.map(drop)
+        self.fetch_groups(NodeId::fs(donor), 0, GroupUrgency::Needed {}).await.map(drop)
     }
 
     /// Repeats offers, in the background, until the groups arrive. The receiver may have crashed,
@@ -261,7 +307,7 @@ impl GroupExchange {
         self: &Rc<Self>,
         request: RequestGroups,
     ) -> Result<Vec<u64>, Error> {
-        let RequestGroups { to, count } = request;
+        let RequestGroups { to, count, urgency } = request;
         let mut groups = self.unconfirmed_grants(to).await?;
         if count == 0 {
             return Ok(groups);
@@ -276,25 +322,34 @@ impl GroupExchange {
                 break;
             }
             // Both in one moment: what has come back in between must not be overlooked.
-            if self.spare_groups(1).is_empty() {
+            if self.spare_groups(1, urgency).is_empty() {
                 if attempt < RECLAIM_TRIES_MAX && self.reclaim_space().await? {
                     continue;
                 }
+                let may_empty = urgency == GroupUrgency::Last {};
+                if may_empty && self.emptier.start(count as usize) {
+                    return Err(Undelivered::Busy.into());
+                }
                 // The caller may try others, and retries.
-                let is_coming = self.is_space_coming();
+                let is_coming = self.is_space_coming() || self.has_arrivals_to_spare(urgency);
                 return if is_coming { Err(Undelivered::Busy.into()) } else { Ok(groups) };
             }
-            groups = self.grant(to, count).await?;
+            groups = self.grant(to, count, urgency).await?;
         }
         if groups.is_empty() { Err(Undelivered::Busy.into()) } else { Ok(groups) }
     }
 
     /// Offers up to `count` groups to node `to`, durably: the receiver must not use what a crash
     /// here could give back to us.
-    async fn grant(self: &Rc<Self>, to: u32, count: u32) -> Result<Vec<u64>, Error> {
+    async fn grant(
+        self: &Rc<Self>,
+        to: u32,
+        count: u32,
+        urgency: GroupUrgency,
+    ) -> Result<Vec<u64>, Error> {
         let granting = self.granting.exclusive(()).await;
         let make = || {
-            let spare = self.spare_groups(count as usize);
+            let spare = self.spare_groups(count as usize, urgency);
             let mut batch = Batch::new();
             for &group in &spare {
                 batch.give_group(group);
@@ -312,13 +367,24 @@ impl GroupExchange {
 
     /// Groups that may be given away. Not one that has come while this request was in flight: if it
     /// were given on before its donor has deleted the offer, and all crashed, the donor would offer
-    /// it again, and it would have two owners.
-    fn spare_groups(&self, count: usize) -> Vec<u64> {
+    /// it again, and it would have two owners. And not one that has just come, for use here.
+    fn spare_groups(&self, count: usize, urgency: GroupUrgency) -> Vec<u64> {
+        let now = self.base.context.now();
+        let mut arrived = self.arrived.borrow_mut();
+        arrived.retain(|_, at| *at + ARRIVAL_STAY > now);
         let unconfirmed = self.unconfirmed.borrow();
-        let mut spare = self.base.store.space().spare_groups(count + unconfirmed.len());
-        spare.retain(|group| !unconfirmed.contains(group));
+        let kept = unconfirmed.len() + arrived.len();
+        let ahead = urgency == GroupUrgency::Ahead {};
+        let mut spare = self.base.store.space().spare_groups(count.saturating_add(kept), ahead);
+        spare.retain(|group| !unconfirmed.contains(group) && !arrived.contains_key(group));
         spare.truncate(count);
         spare
+    }
+
+    /// Are there groups that could be given away, had they not just come?
+    fn has_arrivals_to_spare(&self, urgency: GroupUrgency) -> bool {
+        let ahead = urgency == GroupUrgency::Ahead {};
+        !self.base.store.space().spare_groups(1, ahead).is_empty()
     }
 
     /// Groups given to `to` in an offer whose answer may have been lost.

@@ -1,16 +1,19 @@
 //! Space of one node: allocated, freed, and exchanged with other nodes.
 
 pub(super) mod allocate;
+pub(super) mod emptying;
 pub(super) mod groups;
 pub(super) mod reclaim;
 
 use std::rc::Rc;
 
 use self::allocate::Allocator;
+use self::emptying::GroupEmptier;
 use self::groups::GroupExchange;
 use self::reclaim::Reclaim;
 use super::base::NodeBase;
-use super::xattrs::Xattrs;
+use super::content::FileContent;
+use crate::information::FileLocks;
 
 /// The space of one node.
 pub(super) struct SpaceManager {
@@ -20,10 +23,15 @@ pub(super) struct SpaceManager {
 }
 
 impl SpaceManager {
-    pub(super) fn new(base: &Rc<NodeBase>, xattrs: Rc<Xattrs>) -> Self {
-        let reclaim = Rc::new(Reclaim::new(base, xattrs));
-        let groups = Rc::new(GroupExchange::new(base, reclaim.clone()));
-        let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone()));
+    pub(super) fn new(
+        base: &Rc<NodeBase>,
+        reclaim: Rc<Reclaim>,
+        content: &Rc<FileContent>,
+        files: FileLocks,
+    ) -> Self {
+        let emptier = Rc::new(GroupEmptier::new(base, reclaim.clone(), content.clone(), files));
+        let groups = Rc::new(GroupExchange::new(base, reclaim.clone(), emptier.clone()));
+        let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone(), emptier));
         Self { allocator, groups, reclaim }
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use futures::stream::{self, StreamExt as _};
-use runtime::sync::KeyedLock;
+use runtime::sync::{KeyGuard, KeyedLock};
 
 use crate::keys;
 use crate::protocol::{Chunk, Error, Run};
@@ -82,6 +82,11 @@ impl Reclaim {
         !self.dead.borrow().is_empty() || !self.undiscarded.borrow().is_empty()
     }
 
+    /// Nothing of the file is freed while this is held.
+    pub(crate) async fn lock_trims(&self, ino: u64) -> KeyGuard<u64> {
+        self.trimming.exclusive(ino).await
+    }
+
     /// Frees what is left of a removed inode. Allocations wait for this; after a failure the caller
     /// retries.
     pub(crate) async fn trim(&self, ino: u64) -> Result<(), Error> {
@@ -126,9 +131,10 @@ impl Reclaim {
         cause: TrimCause,
     ) -> Result<Position, Error> {
         let end = keys::chunks_end(ino);
-        let chunks_per_record =
+        let most =
             chunks_per_record(&self.base.store, self.base.stripes.geometry().blocks_per_stripe())
                 .min(RESERVE_CHUNKS_MAX);
+        let mut chunks_per_record = most;
         loop {
             let from = keys::chunk(ino, first);
             let found =
@@ -139,19 +145,33 @@ impl Reclaim {
                 gone.push((index, decode::<Chunk>(&value)?.disk_runs()));
             }
             let last = gone.len() < chunks_per_record;
-            let deletes = |batch: &mut Batch| {
+            let deletes = || {
+                let mut batch = Batch::new();
                 batch.take_from_reserve();
                 for (index, runs) in &gone {
                     batch.delete(keys::chunk(ino, *index));
-                    add_runs(batch, &[], runs);
+                    add_runs(&mut batch, &[], runs);
                 }
                 // That of a file that was removed meanwhile is for all of it.
                 let is_gone = self.dead.borrow().contains_key(&ino);
                 if last && (cause == TrimCause::Removed || !is_gone) {
                     batch.delete(keys::trim_intent(ino));
                 }
+                Ok((batch, ()))
             };
-            let position = self.base.records.record_batch(deletes).await?;
+            let (position, ()) = if chunks_per_record > 1 {
+                match self.base.records.record_within(deletes).await {
+                    // A smaller record needs less space, and brings some.
+                    Err(Error::NoSpace {}) => {
+                        chunks_per_record = 1;
+                        continue;
+                    }
+                    recorded => recorded?,
+                }
+            } else {
+                self.base.records.record(deletes).await?
+            };
+            chunks_per_record = (2 * chunks_per_record).min(most);
             if last {
                 return Ok(position);
             }

@@ -2,7 +2,7 @@
 
 use blockio::geometry::Near;
 
-use super::{BlockAllocator, GroupBlocks};
+use super::{BlockAllocator, EmptyingGroups, GroupBlocks};
 use crate::store::groups::Run;
 
 /// Groups that a request looks through for a place that it wishes for, before it takes another:
@@ -165,11 +165,25 @@ impl BlockAllocator {
     }
 }
 
+/// The first wholly free stripe of a group from which blocks are taken.
+pub(super) fn whole_in(
+    space: &BlockAllocator,
+    number: u64,
+    accept: impl Fn(u64) -> bool,
+) -> Option<u64> {
+    let group = space.groups.get(&number).filter(|_| space.with_whole.contains(&number))?;
+    space.layout.stripes_of(number).find(|&stripe| {
+        let local = group.local(space.layout.stripe_run(stripe).blocks());
+        accept(stripe) && group.busy.ones_in(local) == 0
+    })
+}
+
 /// May `run` be handed out?
 fn is_free(space: &BlockAllocator, run: Run, floor: u64) -> bool {
     let is_unused = |run| space.count_in(run, |group| &group.busy) == Some(0);
     let stripe = space.layout.stripe_run(space.layout.stripe_of(run.start));
-    is_unused(run) && !(is_unused(stripe) && space.whole_stripes <= floor)
+    let is_taken_from = !EmptyingGroups(space).has(run.start);
+    is_taken_from && is_unused(run) && !(is_unused(stripe) && space.whole_stripes <= floor)
 }
 
 /// Blocks of the next whole stripe from its block `skip` on, if one may be broken.

@@ -1,0 +1,90 @@
+//! Moving pages of the tree out of groups that are being emptied: what a checkpoint changes goes to
+//! a fresh place, so it is enough to let it write them.
+
+use super::StoreSpace;
+use super::batch::Batch;
+use super::error::{StoreError, StoreResult};
+use super::page::PageRef;
+use super::state::LEFT_SEGMENTS_MAX;
+use super::tree::TreeRoot;
+
+impl StoreSpace<'_> {
+    /// Moves pages of the tree, and with them the space map and the log up to now, out of the
+    /// groups that are being emptied. All of them, unless the space for that is missing or the tree
+    /// changes meanwhile: then the caller repeats it.
+    pub async fn move_pages(&self) -> StoreResult<()> {
+        let (tree, generation) = {
+            let root = self.0.state.borrow().root;
+            (root.tree, root.generation)
+        };
+        let touched = self.touch_pages(tree, generation).await;
+        // The tree that was read may be gone: the next call looks at the new one.
+        if self.0.generation() == generation {
+            touched?;
+        }
+        for _ in 0..LEFT_SEGMENTS_MAX {
+            if !self.0.state.borrow_mut().leave_emptying_segment() {
+                break;
+            }
+            let position = self.0.commit(Batch::new())?;
+            self.0.durable(position).await?;
+        }
+        self.checkpoint_again().await
+    }
+
+    /// The number of the newest record.
+    pub fn newest_record(&self) -> u64 {
+        self.0.state.borrow().log.last
+    }
+
+    /// Starts a checkpoint if at least `keys` keys have changed since the last one.
+    pub fn checkpoint_if_changed(&self, keys: u64) {
+        let changed = self.0.state.borrow().active.keys();
+        if changed >= keys {
+            self.0.start_checkpoint();
+        }
+    }
+
+    /// Lets the next checkpoint write all pages in the groups that are being emptied.
+    async fn touch_pages(&self, tree: TreeRoot, generation: u64) -> StoreResult<()> {
+        let top = tree.top.map(|top| (top, tree.height.saturating_sub(1), false));
+        let mut todo: Vec<(PageRef, u8, bool)> = top.into_iter().collect();
+        while let Some((place, level, is_parent_moved)) = todo.pop() {
+            let moves = is_parent_moved || self.is_emptying(place.run().start);
+            if level == 0 && !moves {
+                continue;
+            }
+            let page = self.0.pages.load(place, level).await?;
+            if level > 0 {
+                for index in 0..page.len() {
+                    let child = page.child(index).map_err(|_| place.damaged("a tree page"))?;
+                    // One leaf is enough for all the pages above it.
+                    todo.push((child, level - 1, moves && index == 0));
+                }
+                continue;
+            }
+            let (key, value) = page.entry(0);
+            let mut state = self.0.state.borrow_mut();
+            if state.root.generation != generation || !state.touch(key, value) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint that begins after this call, whether there is something to write or not.
+    async fn checkpoint_again(&self) -> StoreResult<()> {
+        let running = self.0.state.borrow().checkpointing.then(|| self.0.checkpointed.next());
+        if let Some(running) = running {
+            running.await;
+        }
+        let finished = self.0.checkpointed.next();
+        self.0.start_checkpoint();
+        if let Some(stopped) = self.0.state.borrow().stopped {
+            return Err(stopped);
+        }
+        finished.await;
+        let error: Option<StoreError> = self.0.state.borrow().checkpoint_error;
+        error.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,62 @@
+//! Groups from which nothing is taken, so that they become empty and can be given away.
+
+use super::BlockAllocator;
+
+/// From now on nothing, or again something, is taken from an owned group.
+pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bool) {
+    let Some(group) = space.groups.get_mut(&number) else { return };
+    if std::mem::replace(&mut group.emptying, emptying) == emptying {
+        return;
+    }
+    let (free, whole) = (u64::from(group.free_blocks()), u64::from(group.whole_stripes));
+    if emptying {
+        space.free_blocks -= free;
+        space.whole_stripes -= whole;
+    } else {
+        space.free_blocks += free;
+        space.whole_stripes += whole;
+    }
+    space.note_free(number);
+}
+
+/// The groups that are being emptied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EmptyingGroups<'a>(pub(crate) &'a BlockAllocator);
+
+impl<'a> EmptyingGroups<'a> {
+    /// Each with its busy blocks, in order.
+    pub(crate) fn list(self) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let emptying = self.0.groups.iter().filter(|(_, group)| group.emptying);
+        emptying.map(|(&number, group)| (number, u64::from(group.busy.ones())))
+    }
+
+    /// Is the block in one?
+    pub(crate) fn has(self, block: u64) -> bool {
+        let found = self.0.groups.get(&self.0.layout.group_of(block));
+        found.is_some_and(|group| group.emptying)
+    }
+
+    /// Is it one, and empty?
+    pub(crate) fn is_empty(self, group: u64) -> bool {
+        let found = self.0.groups.get(&group);
+        found.is_some_and(|group| group.emptying && group.busy.ones() == 0)
+    }
+
+    /// Their free blocks.
+    pub(crate) fn free_blocks(self) -> u64 {
+        let emptying = self.0.groups.values().filter(|group| group.emptying);
+        emptying.map(|group| u64::from(group.free_blocks())).sum()
+    }
+
+    /// The other groups that are partly used, with their busy blocks, the least used first; those
+    /// of which blocks are handed out come last.
+    pub(crate) fn candidates(self) -> Vec<(u64, u64)> {
+        let partial = self.0.groups.iter();
+        let partial = partial.filter(|(_, group)| group.busy.ones() > 0 && !group.emptying);
+        let mut used: Vec<(bool, u64, u64)> = partial
+            .map(|(&number, group)| (group.loaned.ones() > 0, u64::from(group.busy.ones()), number))
+            .collect();
+        used.sort_unstable();
+        used.into_iter().map(|(_, busy, number)| (number, busy)).collect()
+    }
+}
