@@ -216,6 +216,7 @@ impl Workload {
                     | Self::OpenUnlinked
             ),
             damage: self == Self::Damage,
+            full_hosts_fail_flushes: matches!(self, Self::Disks | Self::Cache),
             full_hosts: matches!(
                 self,
                 Self::Disks

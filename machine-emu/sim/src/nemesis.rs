@@ -57,6 +57,8 @@ pub(super) struct AllowedFaults {
     pub(super) damage: bool,
     /// Hosts of disks that are full for a while.
     pub(super) full_hosts: bool,
+    /// Their disks may forget what was answered: as a node that restarts, which the workload knows.
+    pub(super) full_hosts_fail_flushes: bool,
     /// The power may be cut once more after a mount, before any client uses the volume.
     pub(super) late_relapses: bool,
 }
@@ -520,9 +522,9 @@ impl Nemesis {
                 let full = std::io::ErrorKind::StorageFull;
                 fail(disk, DiskOperation::Write, *after, true, full);
             }
-            Fault::HostFull { disk, for_us } => {
+            Fault::HostFull { disk, for_us, fails_flushes } => {
                 self.hosts_filled.set(self.hosts_filled.get() + 1);
-                world.disk(disk).fill_host(Duration::from_micros(*for_us));
+                world.disk(disk).fill_host(Duration::from_micros(*for_us), *fails_flushes);
             }
             // The caller of the round does these.
             Fault::Restart { .. }

@@ -80,9 +80,14 @@ impl DiskControl {
     }
 
     /// During this time the host has no space for bytes of the disk that were never written.
-    pub fn fill_host(&self, duration: Duration) {
+    /// With `fails_flushes` some flushes find that out for writes that were answered before, and
+    /// the disk forgets these.
+    pub fn fill_host(&self, duration: Duration, fails_flushes: bool) {
         let until = self.disks.kernel.now_ns() + duration.as_nanos() as u64;
-        self.with(|disk| disk.host_full_until_ns = until);
+        self.with(|disk| {
+            disk.host_full_until_ns = until;
+            disk.full_host_fails_flushes = fails_flushes;
+        });
     }
 
     /// Takes back all orders of [`fail`](Self::fail), all faults and slowness; the host has space.

@@ -99,6 +99,7 @@ struct DiskState {
     failures: Vec<OrderedFailure>,
     /// Until then the host has no more space for the disk, which is a sparse file.
     host_full_until_ns: u64,
+    full_host_fails_flushes: bool,
     /// The node and incarnation that has the disk open.
     owner: Option<(u32, u32)>,
     /// The node that opened it last: its power supply is the disk's.
@@ -312,7 +313,11 @@ impl DiskState {
         }
         let is_hit = match place {
             Some((offset, length)) => !self.platter.was_written(offset, length),
-            None => self.platter.cached().next().is_some() && self.rng.chance(1, FULL_FLUSHES),
+            None => {
+                self.full_host_fails_flushes
+                    && self.platter.cached().next().is_some()
+                    && self.rng.chance(1, FULL_FLUSHES)
+            }
         };
         let error = || {
             let error = format!("the host of {} is full: a {operation:?} failed", self.path);
@@ -487,6 +492,7 @@ impl EmulatedDisks {
             slowness: 1,
             failures: Vec::new(),
             host_full_until_ns: 0,
+            full_host_fails_flushes: false,
             owner: None,
             home: None,
             power_cycle: 0,

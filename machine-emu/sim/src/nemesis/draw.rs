@@ -69,7 +69,8 @@ impl Nemesis {
         }
         faults.extend(self.draw_restarts(rng, &nodes, end_us));
         if let Some(filling) = &self.filling {
-            faults.extend(draw_full_hosts(&mut filling.borrow_mut(), &disks, end_us));
+            let fails = self.allowed_faults.full_hosts_fail_flushes;
+            faults.extend(draw_full_hosts(&mut filling.borrow_mut(), &disks, end_us, fails));
         }
         if let Some(moving) = &self.moving {
             let may_restart = self.may_restart_nodes();
@@ -113,14 +114,19 @@ impl Nemesis {
 }
 
 /// The hosts of all disks, or of one, are full for a while, now and then.
-fn draw_full_hosts(rng: &mut Rng, disks: &[String], end_us: u64) -> Vec<(u64, Fault)> {
+fn draw_full_hosts(
+    rng: &mut Rng,
+    disks: &[String],
+    end_us: u64,
+    fails_flushes: bool,
+) -> Vec<(u64, Fault)> {
     let mut faults = Vec::new();
     let pause_max_us = 1_000 + end_us / (1 << rng.below(4));
     let mut at_us = rng.below(pause_max_us);
     while at_us < end_us {
         let for_us = 1 << rng.below(FULL_MAX_LOG_US);
         let full = if rng.chance(1, 2) { disks.to_vec() } else { vec![pick(rng, disks)] };
-        let full = full.into_iter().map(|disk| Fault::HostFull { disk, for_us });
+        let full = full.into_iter().map(|disk| Fault::HostFull { disk, for_us, fails_flushes });
         faults.extend(full.map(|fault| (at_us, fault)));
         at_us += for_us + rng.below(pause_max_us);
     }

@@ -161,8 +161,9 @@ faults! {
     FailFlush "fail-flush" { disk: String, after: u64 }
     /// What lies below a disk is full: no write of it succeeds any more.
     FillDisk "fill-disk" { disk: String, after: u64 }
-    /// During this time there is no space below a disk for what was never written.
-    HostFull "host-full" { disk: String, for_us: u64 }
+    /// During this time there is no space below a disk for what was never written; flushes may
+    /// find out, too.
+    HostFull "host-full" { disk: String, for_us: u64, fails_flushes: bool }
     /// Messages from one node to another are lost.
     CutLink "cut-link" { from: NodeId, to: NodeId }
     /// All nodes reach each other again.
