@@ -93,9 +93,9 @@ fn client_in(context: &Context) -> FileSystem<Context> {
 }
 
 /// The cache as the layers above it see it.
-fn cache_in(context: &Context, geometry: blockio::Geometry) -> CacheClient {
-    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
-    CacheClient::new(context.clone(), geometry, below)
+fn cache_in(context: &Context, map: &blockio::VolumeMap) -> CacheClient {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map.clone()));
+    CacheClient::new(context.clone(), map.clone(), below)
 }
 
 /// `act` on the stripes of a file, from this thread.
@@ -130,11 +130,12 @@ fn in_the_cache(
     act: impl AsyncFn(&CacheClient, u64) -> u8 + Copy + Send + 'static,
 ) {
     let scratch = scratch();
-    let geometry = scratch.running().geometry();
+    let map = scratch.running().map().clone();
     let first = fill_cache(&scratch);
     measure(bencher, |batch| {
+        let map = map.clone();
         inside(&scratch, move |context| async move {
-            let cache = cache_in(&context, geometry);
+            let cache = cache_in(&context, &map);
             each(batch, async |i| act(&cache, first + i as u64).await).await
         })
     });
@@ -194,11 +195,11 @@ mod write {
 
 /// Puts stripes at the end of the volume, which nothing else uses, into the cache; the first.
 fn fill_cache(scratch: &Scratch) -> u64 {
-    let geometry = scratch.running().geometry();
-    let first = geometry.stripes() - STRIPES as u64;
+    let map = scratch.running().map().clone();
+    let first = map.stripes() - STRIPES as u64;
     inside(scratch, move |context| async move {
-        let cache = cache_in(&context, geometry);
-        for stripe in first..geometry.stripes() {
+        let cache = cache_in(&context, &map);
+        for stripe in first..map.stripes() {
             write_cache(&cache, stripe).await;
         }
         STRIPES

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 
-use blockio::Geometry;
+use blockio::{Geometry, VolumeMap};
 use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
@@ -17,9 +17,9 @@ use super::error::VolumeError;
 use super::node::{self, ProcessMemory};
 
 /// Where the disks are, disk node by disk node.
-pub(super) fn disk_paths(directory: &VolumeDirectory, geometry: &Geometry) -> Vec<Vec<PathBuf>> {
-    let disks_of = |node| (0..geometry.disks_per_node).map(move |disk| directory.disk(node, disk));
-    (0..geometry.disk_nodes).map(|node| disks_of(node).collect()).collect()
+pub(super) fn disk_paths(directory: &VolumeDirectory, map: &VolumeMap) -> Vec<Vec<PathBuf>> {
+    let disks_of = |node| map.disks_of(node).into_iter().map(|disk| directory.disk(disk));
+    (0..map.disk_nodes()).map(|node| disks_of(node).collect()).collect()
 }
 
 /// Does `work` on each of `nodes` at once, each on its own thread.
@@ -46,43 +46,43 @@ fn all_of(
 /// Opens the disks and lets the disk nodes serve them.
 pub(super) fn boot_disks(
     machine: &Embedded,
-    geometry: &Geometry,
+    map: &VolumeMap,
     served: Epoch,
     paths: &[Vec<PathBuf>],
 ) -> Result<(), VolumeError> {
-    let geometry = *geometry;
     let running = (0..).zip(paths.to_vec()).map(|(index, paths)| {
+        let map = map.clone();
         let running = machine.on_node(NodeId::disk(index), move |context| async move {
-            node::serve_disks(context, geometry, served, paths).await.map(drop)
+            node::serve_disks(context, map, served, paths).await.map(drop)
         });
         async move { running.await? }
     });
     all_of(running)
 }
 
-fn fs_nodes(geometry: &Geometry) -> impl Iterator<Item = NodeId> {
+fn fs_nodes(geometry: Geometry) -> impl Iterator<Item = NodeId> {
     (0..geometry.fs_nodes).map(NodeId::fs)
 }
 
 /// Writes the first metadata of each node.
 pub(super) fn format_nodes(
     machine: &Embedded,
-    geometry: &Geometry,
+    map: &VolumeMap,
     owner: RootOwner,
 ) -> Result<(), VolumeError> {
-    let shape = *geometry;
-    on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape, owner))
+    let (nodes, map) = (fs_nodes(map.geometry()), map.clone());
+    on_each(machine, nodes, move |context| node::format_node(context, map.clone(), owner))
 }
 
 /// Reads the metadata of each node, before any is written.
-pub(super) fn examine_nodes(machine: &Embedded, geometry: &Geometry) -> Result<(), VolumeError> {
-    let shape = *geometry;
-    on_each(machine, fs_nodes(geometry), move |context| node::examine_metadata(context, shape))
+pub(super) fn examine_nodes(machine: &Embedded, map: &VolumeMap) -> Result<(), VolumeError> {
+    let (nodes, map) = (fs_nodes(map.geometry()), map.clone());
+    on_each(machine, nodes, move |context| node::examine_metadata(context, map.clone()))
 }
 
 /// Ends the metadata of each node cleanly.
 pub(super) fn final_checkpoint(machine: &Embedded, geometry: &Geometry) -> Result<(), VolumeError> {
-    on_each(machine, fs_nodes(geometry), node::final_checkpoint)
+    on_each(machine, fs_nodes(*geometry), node::final_checkpoint)
 }
 
 /// A phase in which all file-system nodes come up together.
@@ -101,17 +101,18 @@ type PhaseRequest = (BootPhase, oneshot::Sender<Result<(), VolumeError>>);
 /// together; metadata take half as much again.
 pub(super) fn boot_nodes(
     machine: &Embedded,
-    geometry: &Geometry,
+    map: &VolumeMap,
     cache_bytes: usize,
 ) -> Result<(), VolumeError> {
     use BootPhase::{Cache, Files, Intents, Metadata, Recovery};
-    let memory = ProcessMemory::of_machine(machine, geometry, cache_bytes);
-    let nodes = fs_nodes(geometry).map(|node| {
+    let memory = ProcessMemory::of_machine(machine, &map.geometry(), cache_bytes);
+    let nodes = fs_nodes(map.geometry()).map(|node| {
         let (requests, phases) = mpsc::unbounded();
-        let (geometry, memory) = (*geometry, memory.clone());
-        drop(machine.on_node(node, move |context| {
-            boot_node(context, geometry, cache_bytes, memory, phases)
-        }));
+        let (map, memory) = (map.clone(), memory.clone());
+        drop(
+            machine
+                .on_node(node, move |context| boot_node(context, map, cache_bytes, memory, phases)),
+        );
         requests
     });
     let nodes: Vec<mpsc::UnboundedSender<PhaseRequest>> = nodes.collect();
@@ -129,7 +130,7 @@ pub(super) fn boot_nodes(
 /// Runs the phases of one node as they are requested.
 async fn boot_node(
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     cache_bytes: usize,
     memory: ProcessMemory,
     mut phases: mpsc::UnboundedReceiver<PhaseRequest>,
@@ -138,18 +139,18 @@ async fn boot_node(
     while let Some((phase, reply)) = phases.next().await {
         let done = match phase {
             BootPhase::Cache => {
-                node::serve_cache(&context, geometry, cache_bytes);
+                node::serve_cache(&context, &map, cache_bytes);
                 Ok(())
             }
             BootPhase::Metadata => {
-                let mounted = node::serve_metadata(context.clone(), geometry, memory.clone());
+                let mounted = node::serve_metadata(context.clone(), map.clone(), memory.clone());
                 mounted.await.map(|server| meta = Some(server))
             }
             BootPhase::Intents => node::finish_intents(context.clone()).await,
             BootPhase::Recovery => node::end_recovery(context.clone()).await,
             BootPhase::Files => {
                 let meta = meta.as_deref().expect("files follow metadata");
-                node::serve_files(&context, geometry, meta, memory.clone());
+                node::serve_files(&context, &map, meta, memory.clone());
                 Ok(())
             }
         };

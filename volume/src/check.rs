@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use blockio::{BlockClient, Geometry, Stripes};
+use blockio::{BlockClient, Stripes, VolumeMap};
 use cluster::coordination::last_epoch;
 use futures::executor::block_on;
 use futures::future::join_all;
@@ -54,8 +54,8 @@ impl std::fmt::Debug for CheckOptions {
 /// What was found on a volume that could be looked at.
 #[derive(Debug)]
 pub struct CheckResult {
-    /// The shape of the volume.
-    pub geometry: Geometry,
+    /// The disks of the volume.
+    pub map: VolumeMap,
     /// What it holds, and what is wrong with it.
     pub summary: Summary,
     /// Nodes of which nothing could be read. Of what they held, or named, nothing is known.
@@ -73,24 +73,26 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, Vo
         let epoch = block_on(last_epoch(engine))?.max(newest);
         known = (recorded(engine)?, epoch, Epoch(served(engine)?));
     }
-    let (geometry, epoch, served) = if let (Some(geometry), epoch, served) = known {
-        (geometry, epoch, served)
+    let (map, epoch, served) = if let (Some(map), epoch, served) = known {
+        (map, epoch, served)
     } else {
-        let (geometry, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
-        (geometry, epoch, Epoch(0))
+        let (map, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
+        (map, epoch, Epoch(0))
     };
+    let geometry = map.geometry();
     let machine = Embedded::start(Config {
         threads: cores().min(geometry.fs_nodes as usize),
         fs_nodes: geometry.fs_nodes,
-        disk_nodes: geometry.disk_nodes,
+        disk_nodes: map.disk_nodes(),
         epoch,
         pool_bytes: TRANSFER_BYTES,
         disk_access: DiskAccess::ReadOnly,
     })?;
-    let paths = disk_paths(&directory, &geometry);
+    let paths = disk_paths(&directory, &map);
     let opened = (0..).zip(paths).map(|(index, paths)| {
+        let map = map.clone();
         machine.on_node(NodeId::disk(index), move |context| {
-            node::serve_disks_to_read(context, geometry, served, paths)
+            node::serve_disks_to_read(context, map, served, paths)
         })
     });
     let opened: Vec<_> = block_on(join_all(opened));
@@ -102,19 +104,20 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, Vo
             all.note(Flaw::new(format!("disk {}", path.display()), what, step));
         }
     }
-    Ok(read_all(&machine, geometry, options, all))
+    Ok(read_all(&machine, map, options, all))
 }
 
 fn read_all(
     machine: &Embedded,
-    geometry: Geometry,
+    map: VolumeMap,
     options: &CheckOptions,
     mut all: NodeAudit,
 ) -> CheckResult {
+    let geometry = map.geometry();
     let reading = (0..geometry.fs_nodes).map(|index| {
-        let options = options.clone();
+        let (options, map) = (options.clone(), map.clone());
         machine.on_node(NodeId::fs(index), move |context| async move {
-            let read = read_one(&context, geometry, index, &options).await;
+            let read = read_one(&context, map, index, &options).await;
             (options.on_step)(CheckStep::Node { of: geometry.fs_nodes });
             read
         })
@@ -132,21 +135,22 @@ fn read_all(
         lost_nodes += 1;
         all.lose(index, why);
     }
-    CheckResult { geometry, summary: all.final_checkpoint(), lost_nodes }
+    CheckResult { map, summary: all.final_checkpoint(), lost_nodes }
 }
 
 async fn read_one(
     context: &Context,
-    geometry: Geometry,
+    map: VolumeMap,
     index: u32,
     options: &CheckOptions,
 ) -> Result<NodeAudit, meta::store::StoreError> {
-    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let fs_nodes = map.geometry().fs_nodes;
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
     let data = options.data.then(|| {
         let on_step = options.on_step.clone();
         Data {
             // All nodes read at the same time, each its share.
-            rate_bytes: share(options.rate_bytes, geometry.fs_nodes),
+            rate_bytes: share(options.rate_bytes, fs_nodes),
             on_read: Box::new(move |bytes| on_step(CheckStep::Data { bytes })),
         }
     });

@@ -17,7 +17,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use blockio::Superblock;
+use blockio::{DiskName, Superblock};
 use cluster::coordination::{Coordination as _, CoordinationError, Sled};
 use futures::executor::block_on;
 use runtime::VolumeId;
@@ -281,8 +281,8 @@ impl VolumeDirectory {
         if self.begun.is_empty() {
             return Ok(());
         }
-        for (node, disk) in self.disks()? {
-            let name = self.disk(node, disk);
+        for disk in self.disks()? {
+            let name = self.disk(disk);
             let metadata = fs::symlink_metadata(&name).map_err(host("cannot look at", &name))?;
             let is_theirs = metadata.is_symlink()
                 || match read_superblock(&name) {
@@ -295,6 +295,14 @@ impl VolumeDirectory {
             }
         }
         Ok(())
+    }
+
+    /// Opens the directory of a volume, or of a process of a cluster.
+    pub(crate) fn open_any(path: &Path) -> Result<Self, DirectoryError> {
+        if !path.join(DISKS).is_dir() {
+            return Err(DirectoryError::NoVolume);
+        }
+        Self::lock(path, CheckedDisks::All)
     }
 
     /// Opens the directory of a process of a cluster, which is made if it is not there.
@@ -327,21 +335,20 @@ impl VolumeDirectory {
         }
     }
 
-    /// Where disk `disk` of disk node `node` is.
-    pub(crate) fn disk(&self, node: u32, disk: u32) -> PathBuf {
-        self.path.join(DISKS).join(format!("n{node}d{disk}"))
+    /// Where a disk is.
+    pub(crate) fn disk(&self, name: DiskName) -> PathBuf {
+        self.path.join(DISKS).join(name.to_string())
     }
 
     /// Makes the file of a disk; or, if the disk is `elsewhere`, a link to it, and the file there
     /// unless it exists. Returns what the disk is, with its length.
     pub(crate) fn make_disk(
         &mut self,
-        node: u32,
-        disk: u32,
+        disk: DiskName,
         length: u64,
         elsewhere: Option<&Path>,
     ) -> Result<(HostDisk, u64), DirectoryError> {
-        let name = self.disk(node, disk);
+        let name = self.disk(disk);
         if let Some(elsewhere) = elsewhere {
             let target = std::path::absolute(elsewhere).map_err(host("cannot find", elsewhere))?;
             inspect(&target)?;
@@ -396,16 +403,16 @@ impl VolumeDirectory {
         let _ = fs::remove_dir(&self.path);
     }
 
-    /// Disks by node and disk number, as the names in the directory tell.
-    pub(crate) fn disks(&self) -> Result<Vec<(u32, u32)>, DirectoryError> {
+    /// Its disks, as the names in the directory tell.
+    pub(crate) fn disks(&self) -> Result<Vec<DiskName>, DirectoryError> {
         let directory = self.path.join(DISKS);
         let failed = || host("cannot read the directory", &directory);
         let mut found = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed())? {
             let name = entry.map_err(failed())?.file_name();
             let numbers = name.to_str().and_then(|name| name.strip_prefix('n')?.split_once('d'));
-            if let Some((Ok(node), Ok(disk))) = numbers.map(|(n, d)| (n.parse(), d.parse())) {
-                found.push((node, disk));
+            if let Some((Ok(disk_node), Ok(disk))) = numbers.map(|(n, d)| (n.parse(), d.parse())) {
+                found.push(DiskName { disk_node, disk });
             }
         }
         found.sort_unstable();
@@ -510,13 +517,13 @@ mod tests {
         let place = tempfile::TempDir::new().unwrap();
         let path = place.path().join("v");
         let mut made = VolumeDirectory::create(&path, VolumeId(1)).unwrap();
-        made.make_disk(0, 0, 4096, None).unwrap();
+        made.make_disk(DiskName { disk_node: 0, disk: 0 }, 4096, None).unwrap();
         let elsewhere = place.path().join("elsewhere");
         fs::write(&elsewhere, b"").unwrap();
         set_mode(&elsewhere, 0o666);
-        made.make_disk(0, 1, 4096, Some(&elsewhere)).unwrap();
+        made.make_disk(DiskName { disk_node: 0, disk: 1 }, 4096, Some(&elsewhere)).unwrap();
         made.coordination().unwrap();
-        VolumeDirectory::take_over(&[made.disk(0, 1)]).unwrap();
+        VolumeDirectory::take_over(&[made.disk(DiskName { disk_node: 0, disk: 1 })]).unwrap();
         made.finish().unwrap();
         drop(made);
         for (name, mode) in [

@@ -21,6 +21,7 @@ mod subtrees;
 mod superblocks;
 #[cfg(feature = "cluster")]
 mod token_keys;
+mod upgrade;
 mod used_disks;
 mod volume;
 mod volume_status;
@@ -31,16 +32,20 @@ pub use self::directory::{DirectoryError, own_directory};
 pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
 pub use self::host_disk::BadDisk;
-pub use self::options::{CACHE_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
+pub use self::options::{
+    CACHE_BYTES, DISK_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE,
+};
 pub use self::running_volume::RunningVolume;
 pub use self::subtrees::VolumeSubtrees;
 #[cfg(feature = "cluster")]
 pub use self::token_keys::refresh_token_keys;
+pub use self::upgrade::{UpgradeSummary, upgrade};
 pub use self::used_disks::{UsedDisk, UsedDisks};
 pub use self::volume::{format, open};
 pub use self::volume_status::{VolumeStatus, volume_status};
-pub use blockio::Geometry;
+pub use blockio::plan::Spread;
 pub use blockio::protocol::{DiskStatus, WriteObstacle};
+pub use blockio::{Geometry, VolumeMap};
 pub use cache::protocol::CacheStatus;
 pub use meta::RootOwner;
 pub use meta::audit::{Flaw, PendingWork, Summary};

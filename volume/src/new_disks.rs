@@ -5,22 +5,20 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use blockio::{DiskContent, Geometry};
+use blockio::{DiskContent, DiskName, VolumeMap};
 use runtime::disk::Disk;
 use runtime::{Context, VolumeId};
 
 use crate::error::VolumeError;
-use crate::node::open_disk;
+use crate::node::{open_disk, random_id};
 use crate::record::FORMAT_EPOCH;
 use crate::used_disks::{UsedDisk, UsedDisks};
 
 /// A disk to be formatted, and which one of the volume it becomes.
 #[derive(Clone, Debug)]
 pub struct NewDisk {
-    /// The disk node.
-    pub node: u32,
-    /// Which of its disks.
-    pub disk: u32,
+    /// Its place in the volume.
+    pub disk: DiskName,
     /// Where the machine finds it.
     pub path: PathBuf,
     /// What the operator calls it.
@@ -31,8 +29,8 @@ pub struct NewDisk {
 
 impl NewDisk {
     /// One of which nothing else is known.
-    pub(crate) fn of_path(node: u32, disk: u32, path: PathBuf) -> Self {
-        Self { node, disk, name: path.clone(), path, device_id: None }
+    pub(crate) fn of_path(disk: DiskName, path: PathBuf) -> Self {
+        Self { disk, name: path.clone(), path, device_id: None }
     }
 }
 
@@ -138,12 +136,13 @@ pub async fn open_new_disks(
 /// Makes the disks part of the volume.
 pub async fn write_superblocks(
     context: &Context,
-    geometry: &Geometry,
+    map: &VolumeMap,
     disks: Vec<OpenNewDisk>,
 ) -> Result<(), VolumeError> {
     let now = context.unix_time();
     for OpenNewDisk { new, device, .. } in disks {
-        let formatted = blockio::format_disk(&*device, geometry, new.node, new.disk, now).await;
+        let formatted =
+            blockio::format_disk(&*device, map, new.disk, random_id(context), now).await;
         formatted.map_err(|error| VolumeError::Disk { path: new.name, error })?;
     }
     Ok(())
@@ -153,26 +152,27 @@ pub async fn write_superblocks(
 /// else than what `consent` says is refused, and then nothing is written to any.
 pub async fn format_disks(
     context: &Context,
-    geometry: &Geometry,
+    map: &VolumeMap,
     paths: Vec<Vec<PathBuf>>,
     consent: &OverwriteConsent,
 ) -> Result<(), VolumeError> {
-    let of_node = |(node, paths): (u32, Vec<PathBuf>)| {
-        (0..).zip(paths).map(move |(disk, path)| NewDisk::of_path(node, disk, path))
+    let of_node = |(disk_node, paths): (u32, Vec<PathBuf>)| {
+        let disk = move |(disk, path)| NewDisk::of_path(DiskName { disk_node, disk }, path);
+        (0..).zip(paths).map(disk)
     };
     let disks = (0..).zip(paths).flat_map(of_node).collect();
     let disks = open_new_disks(context, disks, consent, None).await?;
-    write_superblocks(context, geometry, disks).await
+    write_superblocks(context, map, disks).await
 }
 
 /// The same for disks of one disk node of a cluster, at that node. Those that it has formatted
 /// before are left as they are.
 pub async fn make_disks(
     context: &Context,
-    geometry: &Geometry,
+    map: &VolumeMap,
     disks: Vec<NewDisk>,
     consent: &OverwriteConsent,
 ) -> Result<(), VolumeError> {
-    let disks = open_new_disks(context, disks, consent, Some(geometry.volume)).await?;
-    write_superblocks(context, geometry, disks).await
+    let disks = open_new_disks(context, disks, consent, Some(map.volume())).await?;
+    write_superblocks(context, map, disks).await
 }

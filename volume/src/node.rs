@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockio::{BlockClient, DiskNodeError, Geometry, Stripes};
+use blockio::{BlockClient, DiskNodeError, Geometry, Stripes, VolumeMap};
 use cache::CacheClient;
 use fileio::FileServer;
 use fileio::client::SharedFileServer;
@@ -56,23 +56,28 @@ pub(super) async fn open_disk(context: &Context, path: &Path) -> Result<Rc<dyn D
     opened.map_err(|error| VolumeError::OpenDisk { path: path.to_owned(), error })
 }
 
+/// The number of a new disk.
+pub(super) fn random_id(context: &Context) -> u128 {
+    u128::from(context.random()) << 64 | u128::from(context.random())
+}
+
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
 ///
 /// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if unknown: a
 /// disk that was not there then is refused.
 pub async fn serve_disks(
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     last_served: Epoch,
     paths: Vec<PathBuf>,
 ) -> Result<Rc<blockio::Server>, VolumeError> {
-    resume_disks(context, geometry, last_served, paths, None).await
+    resume_disks(context, map, last_served, paths, None).await
 }
 
 /// As [`serve_disks`], at a disk node that ended in order before, and has handed this over.
 pub async fn resume_disks(
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     last_served: Epoch,
     paths: Vec<PathBuf>,
     handed: Option<&NodeHandover>,
@@ -80,7 +85,7 @@ pub async fn resume_disks(
     let boot_id = handed.and_then(|handed| handed.disks);
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
     let config = blockio::Config { served: last_served, boot_id, ..blockio::Config::default() };
-    let server = blockio::Server::open(&context, geometry, disks, config).await;
+    let server = blockio::Server::open(&context, &map, disks, config).await;
     let server = server.map_err(|error| with_path(error, paths))?;
     context.serve::<blockio::protocol::BlockIo>(server.clone());
     Ok(server)
@@ -90,13 +95,13 @@ pub async fn resume_disks(
 /// the paths of disks with a damaged superblock beside a good one.
 pub async fn serve_disks_to_read(
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     last_served: Epoch,
     paths: Vec<PathBuf>,
 ) -> Result<Vec<PathBuf>, VolumeError> {
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
     let config = blockio::Config { served: last_served, ..blockio::Config::default() };
-    let opened = blockio::Server::open_to_read(&context, geometry, disks, config).await;
+    let opened = blockio::Server::open_to_read(&context, &map, disks, config).await;
     let (server, hurt) = match opened {
         Ok(opened) => opened,
         Err(error) => return Err(with_path(error, paths)),
@@ -118,8 +123,8 @@ fn with_path(error: DiskNodeError, mut paths: Vec<PathBuf>) -> VolumeError {
 /// Between phases 1 and 2, at each file-system node: reads what it is to be mounted from. Nothing
 /// is written, at any node, unless all find their metadata whole and on disks of today: a disk in
 /// the wrong state can be replaced, and nothing has happened.
-pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
-    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+pub async fn examine_metadata(context: Context, map: VolumeMap) -> Result<(), VolumeError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
     let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
     let examined = meta::store::StoreImage::examine(&context, stripes, node).await;
     examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
@@ -131,20 +136,20 @@ pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<()
 /// ([`Formatted`](meta::store::StoreError::Formatted)).
 pub async fn format_node(
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     owner: RootOwner,
 ) -> Result<(), VolumeError> {
-    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
     let formatted = MetaServer::format(&context, &stripes, owner).await;
     formatted.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 
 /// Phase 2, at each file-system node: its part of the cache. `cache_bytes` is for all nodes
 /// together.
-pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) -> Rc<cache::Server> {
-    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
-    let config = cache::Config::share(cache_bytes, geometry.fs_nodes);
-    let server = cache::Server::new(context.clone(), geometry, config, below);
+pub fn serve_cache(context: &Context, map: &VolumeMap, cache_bytes: usize) -> Rc<cache::Server> {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map.clone()));
+    let config = cache::Config::share(cache_bytes, map.geometry().fs_nodes);
+    let server = cache::Server::new(context.clone(), map.clone(), config, below);
     context.serve::<cache::protocol::Cache>(server.clone());
     server
 }
@@ -152,11 +157,11 @@ pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) ->
 /// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes.
 pub async fn serve_metadata(
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     memory: ProcessMemory,
 ) -> Result<Rc<MetaServer>, VolumeError> {
     let ProcessMemory { metadata, shared_attrs } = memory;
-    let stripes = cached(&context, geometry);
+    let stripes = cached(&context, &map);
     let mounted = MetaServer::mount(context.clone(), stripes, metadata, shared_attrs).await;
     let meta = mounted.map_err(|error| VolumeError::Metadata { node: context.node(), error })?;
     context.serve::<meta::protocol::Meta>(meta.clone());
@@ -198,11 +203,11 @@ where
 /// Phase 6, at each file-system node: serves files. No client has seen anything before.
 pub fn serve_files(
     context: &Context,
-    geometry: Geometry,
+    map: &VolumeMap,
     meta: &MetaServer,
     memory: ProcessMemory,
 ) -> Rc<FileServer> {
-    let (stripes, information) = (cached(context, geometry), meta.information());
+    let (stripes, information) = (cached(context, map), meta.information());
     let server = FileServer::new(context.clone(), stripes, information, memory.shared_attrs);
     context.serve::<FileIo>(server.clone());
     server
@@ -214,7 +219,7 @@ pub async fn final_checkpoint(context: Context) -> Result<(), VolumeError> {
     checkpointed.map_err(|error| VolumeError::Flush(error.into()))
 }
 
-fn cached(context: &Context, geometry: Geometry) -> Rc<dyn Stripes> {
-    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
-    Rc::new(CacheClient::new(context.clone(), geometry, below))
+fn cached(context: &Context, map: &VolumeMap) -> Rc<dyn Stripes> {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map.clone()));
+    Rc::new(CacheClient::new(context.clone(), map.clone(), below))
 }

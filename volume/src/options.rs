@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use blockio::Geometry;
+use blockio::plan::Spread;
 use meta::RootOwner;
 use runtime::embedded::Embedded;
 
@@ -10,8 +11,8 @@ use runtime::embedded::Embedded;
 pub const FS_NODES: u32 = 64;
 /// The default stripe size, in bytes (the thesis').
 pub const STRIPE_SIZE: u32 = 64 << 10;
-/// The default size of a disk file, in bytes.
-const DISK_BYTES: u64 = 4 << 30;
+/// The default length of a disk that is a file, in bytes.
+pub const DISK_BYTES: u64 = 4 << 30;
 /// The default memory for cached stripes, in bytes.
 pub const CACHE_BYTES: usize = 512 << 20;
 
@@ -34,6 +35,8 @@ pub struct FormatOptions {
     pub force: Vec<String>,
     /// To whom the root directory belongs.
     pub owner: RootOwner,
+    /// How stripes are spread over disks and caches.
+    pub spread: Spread,
 }
 
 impl Default for FormatOptions {
@@ -47,6 +50,7 @@ impl Default for FormatOptions {
             stripe_size: STRIPE_SIZE,
             force: Vec::new(),
             owner: RootOwner::default(),
+            spread: Spread::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use blockio::Geometry;
+use blockio::{Geometry, VolumeMap};
 use fileio::protocol::{Error, FileIo, Flush};
 use futures::executor::block_on;
 use futures::future::join_all;
@@ -23,7 +23,7 @@ use crate::error::VolumeError;
 #[derive(Debug)]
 pub struct RunningVolume {
     pub(crate) machine: Embedded,
-    pub(crate) geometry: Geometry,
+    pub(crate) map: VolumeMap,
     /// The number of the process; 0 if it is the only one.
     pub(crate) process: u32,
     /// What the clients of all listeners of the process may take together.
@@ -38,9 +38,14 @@ impl RunningVolume {
         self.machine.client_handle()
     }
 
-    /// The shape of the volume.
+    /// What is fixed of the volume.
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        self.map.geometry()
+    }
+
+    /// The disks of the volume.
+    pub fn map(&self) -> &VolumeMap {
+        &self.map
     }
 
     /// The epoch in which it lives: for a volume of one process, that in which it was opened.
@@ -64,7 +69,7 @@ impl RunningVolume {
     /// Lets other processes of this host ask, at the socket in the volume's directory.
     pub fn answer_socket(&self) -> Result<(), VolumeError> {
         let address = Address::Unix(self.directory.socket());
-        let (volume, name) = (self.geometry.volume, self.directory.name());
+        let (volume, name) = (self.map.volume(), self.directory.name());
         let (process, budget) = (self.process, self.client_budget.clone());
         let listening = self.on_application(move |context| async move {
             let listener = context.listen(&address).await?;
@@ -86,7 +91,7 @@ impl RunningVolume {
         guard: Arc<transport::Guard>,
     ) -> Result<Address, VolumeError> {
         let address = Address::Tcp(address.to_owned());
-        let (volume, process) = (self.geometry.volume, self.process);
+        let (volume, process) = (self.map.volume(), self.process);
         let budget = self.client_budget.clone();
         let name = name.map_or_else(|| self.directory.name(), str::to_owned);
         let listening = self.on_application(move |context| async move {
@@ -106,7 +111,7 @@ impl RunningVolume {
     /// Makes everything durable, and the logs short.
     pub fn flush(&self) -> Result<(), VolumeError> {
         let client_handle = self.client_handle();
-        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let nodes = (0..self.geometry().fs_nodes).map(NodeId::fs);
         let flushed = nodes.map(|node| client_handle.spawn(node, Flush {}));
         let outcomes = block_on(join_all(flushed));
         outcomes.into_iter().collect::<Result<Vec<()>, Error>>().map_err(VolumeError::Flush)?;
@@ -116,7 +121,7 @@ impl RunningVolume {
     /// Makes everything durable and ends.
     pub fn stop(self) -> Result<(), VolumeError> {
         self.flush()?;
-        boot::final_checkpoint(&self.machine, &self.geometry)
+        boot::final_checkpoint(&self.machine, &self.geometry())
         // The machine ends when it is dropped.
     }
 }
@@ -125,11 +130,11 @@ impl RunningVolume {
 impl RunningVolume {
     pub(crate) fn of_cluster(
         machine: Embedded,
-        geometry: Geometry,
+        map: VolumeMap,
         (process, client_budget): (u32, Arc<ClientBudget>),
         directory: VolumeDirectory,
     ) -> Self {
-        Self { machine, geometry, process, client_budget, directory }
+        Self { machine, map, process, client_budget, directory }
     }
 
     pub(crate) fn machine(&self) -> &Embedded {
@@ -139,6 +144,6 @@ impl RunningVolume {
     /// Where the disks of a disk node are; none for others.
     pub(crate) fn disk_paths(&self, node: NodeId) -> Vec<std::path::PathBuf> {
         let runtime::NodeKind::Disk(index) = node.kind() else { return Vec::new() };
-        (0..self.geometry.disks_per_node).map(|disk| self.directory.disk(index, disk)).collect()
+        self.map.disks_of(index).into_iter().map(|disk| self.directory.disk(disk)).collect()
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn read_superblock(path: &Path) -> io::Result<Option<Superblock>> {
             continue;
         }
         if let Ok(found) = Superblock::decode(&bytes)
-            && newest.is_none_or(|newest| newest.epoch < found.epoch)
+            && newest.as_ref().is_none_or(|newest| newest.epoch < found.epoch)
         {
             newest = Some(found);
         }

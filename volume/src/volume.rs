@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use blockio::{DiskError, Geometry, GeometryError};
+use blockio::plan::plan_volume;
+use blockio::superblock::VolumeRecord;
+use blockio::{DiskError, DiskName, Geometry, GeometryError, Superblock, VolumeMap};
 use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
 use futures::executor::block_on;
 use meta::store::StoreError;
@@ -30,28 +32,29 @@ const SERVED_KEY: &str = "served";
 pub(super) const TRANSFER_BYTES: usize = 256 << 20;
 
 /// Makes a volume in `directory`.
-pub fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, VolumeError> {
+pub fn format(directory: &Path, options: &FormatOptions) -> Result<VolumeMap, VolumeError> {
     let FormatOptions { disk_nodes, disks_per_node, fs_nodes, stripe_size, .. } = *options;
     check_disks(options)?;
-    // Before anything is made: can there be such a volume?
     let volume = new_volume_id();
-    let shape = |length: u64| {
-        let disks = u64::from(disk_nodes) * u64::from(disks_per_node);
-        let nodes = match fs_nodes {
-            0 => fs_nodes_for(stripe_size, disks.saturating_mul(length)),
+    let plan = |disks: &[(DiskName, u64)]| {
+        let bytes = disks.iter().fold(0_u64, |all, (_, length)| all.saturating_add(*length));
+        let fs_nodes = match fs_nodes {
+            0 => fs_nodes_for(stripe_size, bytes, disk_nodes),
             given => given,
         };
-        Geometry::for_disks(volume, stripe_size, nodes, disk_nodes, disks_per_node, length)
+        plan_volume(Geometry { volume, stripe_size, fs_nodes }, disks, options.spread)
     };
     if options.disks.is_empty() {
-        check_size(&shape(options.disk_bytes)?)?;
+        // Before anything is made: can there be such a volume?
+        let disks = all_disks(disk_nodes, disks_per_node).map(|disk| (disk, options.disk_bytes));
+        check_size(&plan(&disks.collect::<Vec<_>>())?)?;
     }
     // Nor is anything made if a disk cannot be one.
     inspect_all(options.disks.iter()).map_err(DirectoryError::from)?;
     let mut directory = VolumeDirectory::create(directory, volume)?;
     let has_written = Arc::new(AtomicBool::new(false));
-    match fill(&mut directory, options, shape, &has_written) {
-        Ok(geometry) => Ok(geometry),
+    match fill(&mut directory, options, plan, &has_written) {
+        Ok(map) => Ok(map),
         Err(error) => {
             directory.discard(has_written.load(Relaxed) && !options.disks.is_empty());
             Err(error)
@@ -63,52 +66,55 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, Vol
 fn fill(
     directory: &mut VolumeDirectory,
     options: &FormatOptions,
-    shape: impl Fn(u64) -> Result<Geometry, GeometryError>,
+    plan: impl Fn(&[(DiskName, u64)]) -> Result<VolumeMap, GeometryError>,
     has_written: &Arc<AtomicBool>,
-) -> Result<Geometry, VolumeError> {
+) -> Result<VolumeMap, VolumeError> {
     let FormatOptions { disk_nodes, disks_per_node, .. } = *options;
-    let mut length = u64::MAX;
-    let mut new_disks = Vec::new();
+    let (mut lengths, mut new_disks) = (Vec::new(), Vec::new());
     let mut elsewhere = options.disks.iter();
-    for (node, disk) in all_disks(disk_nodes, disks_per_node) {
+    for disk in all_disks(disk_nodes, disks_per_node) {
         let place = elsewhere.next().map(PathBuf::as_path);
-        let (found, bytes) = directory.make_disk(node, disk, options.disk_bytes, place)?;
-        length = length.min(bytes);
-        let path = directory.disk(node, disk);
+        let (found, bytes) = directory.make_disk(disk, options.disk_bytes, place)?;
+        lengths.push((disk, bytes));
+        let path = directory.disk(disk);
         let name = place.unwrap_or(&path).to_owned();
-        new_disks.push(NewDisk { node, disk, path, name, device_id: found.device_id });
+        new_disks.push(NewDisk { disk, path, name, device_id: found.device_id });
     }
-    let geometry = shape(length)?;
-    check_size(&geometry)?;
+    let map = plan(&lengths)?;
+    check_size(&map)?;
 
-    let machine = start(&geometry, FORMAT_EPOCH, &RunOptions::default())?;
+    let machine = start(&map, FORMAT_EPOCH, &RunOptions::default())?;
     let mut consent = OverwriteConsent::of_ids(options.force.clone());
     consent.begun = directory.begun().to_vec();
     let (elsewhere, begins) = (options.disks.clone(), has_written.clone());
+    let volume = map.clone();
     let work = move |context| async move {
         let disks = open_new_disks(&context, new_disks, &consent, None).await?;
         consent.check_all_used(&disks)?;
         VolumeDirectory::take_over(&elsewhere)?;
         begins.store(true, Relaxed);
-        write_superblocks(&context, &geometry, disks).await
+        write_superblocks(&context, &volume, disks).await
     };
     block_on(machine.on_node(NodeId::disk(0), work))??;
-    boot_disks(&machine, &geometry, Epoch(0), &disk_paths(directory, &geometry))?;
-    format_nodes(&machine, &geometry, options.owner)?;
+    boot_disks(&machine, &map, Epoch(0), &disk_paths(directory, &map))?;
+    format_nodes(&machine, &map, options.owner)?;
     drop(machine);
 
     // The record makes it a volume: last, so that a format that was cut off can be repeated.
     let engine = directory.coordination()?;
-    block_on(engine.put(VOLUME_KEY, &to_bytes(&geometry)))?;
+    block_on(engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(&map))))?;
     block_on(next_epoch(&engine, FORMAT_EPOCH))?;
     drop(engine);
     directory.finish()?;
-    Ok(geometry)
+    Ok(map)
 }
 
-/// How many nodes suit a volume of `bytes` bytes.
-pub(super) fn fs_nodes_for(stripe_size: u32, bytes: u64) -> u32 {
-    meta::store::suitable_nodes(stripe_size, bytes / u64::from(stripe_size.max(1)), FS_NODES)
+/// How many nodes suit a volume of `bytes` bytes: a multiple of the disk nodes if there are enough,
+/// so that caches can be near their disks (ADR 90).
+pub(super) fn fs_nodes_for(stripe_size: u32, bytes: u64, disk_nodes: u32) -> u32 {
+    let stripes = bytes / u64::from(stripe_size.max(1));
+    let nodes = meta::store::suitable_nodes(stripe_size, stripes, FS_NODES);
+    if nodes < disk_nodes { nodes } else { nodes - nodes % disk_nodes.max(1) }
 }
 
 fn check_disks(options: &FormatOptions) -> Result<(), VolumeError> {
@@ -121,18 +127,21 @@ fn check_disks(options: &FormatOptions) -> Result<(), VolumeError> {
     Err(VolumeError::DiskCount { given, needed, disk_nodes, disks_per_node })
 }
 
-pub(super) fn check_size(geometry: &Geometry) -> Result<(), VolumeError> {
-    let (stripes, fs_nodes) = (geometry.stripes(), geometry.fs_nodes);
-    let share = meta::store::smallest_share(geometry);
-    let needed = meta::store::stripes_min(geometry);
+pub(super) fn check_size(map: &VolumeMap) -> Result<(), VolumeError> {
+    let (stripes, fs_nodes) = (map.stripes(), map.geometry().fs_nodes);
+    let share = meta::store::smallest_share(map);
+    let needed = meta::store::stripes_min(&map.geometry());
     if share >= needed {
         return Ok(());
     }
     Err(VolumeError::TooSmall { stripes, fs_nodes, share, needed })
 }
 
-fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32, u32)> {
-    (0..disk_nodes).flat_map(move |node| (0..disks_per_node).map(move |disk| (node, disk)))
+/// The disks of a volume that has as many at each disk node, node by node.
+pub(super) fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = DiskName> {
+    let disks_of =
+        move |disk_node| (0..disks_per_node).map(move |disk| DiskName { disk_node, disk });
+    (0..disk_nodes).flat_map(disks_of)
 }
 
 /// Opens the volume in the directory `path`, alone.
@@ -141,46 +150,45 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     // Only its last step was cut off.
     directory.finish()?;
     let engine = directory.coordination()?;
-    let (geometry, seen) = match recorded(&engine)? {
-        Some(geometry) => (geometry, epoch_of_disks(path, &engine)?),
+    let (map, seen) = match recorded(&engine)? {
+        Some(map) => (map, epoch_of_disks(path, &engine)?),
         None => rebuild(&directory, &engine)?,
     };
     let served = Epoch(served(&engine)?);
     let epoch = block_on(next_epoch(&engine, seen))?;
-    let machine = start(&geometry, epoch, options)?;
-    boot_disks(&machine, &geometry, served, &disk_paths(&directory, &geometry))?;
-    let examined = examine_nodes(&machine, &geometry);
-    examined.map_err(|error| with_path(error, &directory, &geometry))?;
+    let machine = start(&map, epoch, options)?;
+    boot_disks(&machine, &map, served, &disk_paths(&directory, &map))?;
+    let examined = examine_nodes(&machine, &map);
+    examined.map_err(|error| with_path(error, &directory, &map))?;
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
     block_on(engine.put(SERVED_KEY, &to_bytes(&epoch.0)))?;
     drop(engine);
-    let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
-    booted.map_err(|error| with_path(error, &directory, &geometry))?;
+    let booted = boot_nodes(&machine, &map, options.cache_bytes);
+    booted.map_err(|error| with_path(error, &directory, &map))?;
     let client_budget = std::sync::Arc::default();
-    Ok(RunningVolume { machine, geometry, process: 0, client_budget, directory })
+    Ok(RunningVolume { machine, map, process: 0, client_budget, directory })
 }
 
 /// The operator knows disks by their paths.
-fn with_path(error: VolumeError, directory: &VolumeDirectory, geometry: &Geometry) -> VolumeError {
+fn with_path(error: VolumeError, directory: &VolumeDirectory, map: &VolumeMap) -> VolumeError {
     match error {
         // Block 0 says that it is nowhere in particular.
         VolumeError::Metadata { node, error: StoreError::Damaged { what, block: block @ 1.. } }
-            if geometry.block(block).0 < geometry.stripes() =>
+            if map.geometry().block(block).0 < map.stripes() =>
         {
-            let place = geometry.place(geometry.block(block).0);
-            let path = directory.disk(place.disk_node, place.disk);
+            let path = directory.disk(map.place(map.geometry().block(block).0).disk);
             VolumeError::DamagedDisk { path, node, what, block }
         }
-        VolumeError::Metadata { node, error: StoreError::Outdated { disk_node, disk, what } } => {
-            VolumeError::OldDisk { path: directory.disk(disk_node, disk), node, what }
+        VolumeError::Metadata { node, error: StoreError::Outdated { disk, what } } => {
+            VolumeError::OldDisk { path: directory.disk(disk), node, what }
         }
         error => error,
     }
 }
 
-pub(super) fn recorded(engine: &Sled) -> Result<Option<Geometry>, VolumeError> {
+pub(super) fn recorded(engine: &Sled) -> Result<Option<VolumeMap>, VolumeError> {
     let record = block_on(engine.get(VOLUME_KEY))?;
-    Ok(record.and_then(|record| from_bytes(&record.value).ok()))
+    Ok(record.and_then(|record| VolumeRecord::decode(&record.value)))
 }
 
 /// The last epoch that was durable on all disks, 0 if that is not known.
@@ -201,21 +209,20 @@ fn epoch_of_disks(directory: &Path, engine: &Sled) -> Result<Epoch, VolumeError>
 }
 
 /// Finds out from the disks what the volume is, and in which epoch it was opened last.
-fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoch), VolumeError> {
+fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(VolumeMap, Epoch), VolumeError> {
     tracing::warn!("the volume's record is missing; it is rebuilt from the disks");
-    let (geometry, epoch) = identify_disks(directory, DiskAccess::from_environment()?)?;
-    block_on(engine.put(VOLUME_KEY, &to_bytes(&geometry)))?;
-    Ok((geometry, epoch))
+    let (map, epoch) = identify_disks(directory, DiskAccess::from_environment()?)?;
+    block_on(engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(&map))))?;
+    Ok((map, epoch))
 }
 
 /// What the disks say the volume is, and in which epoch it was opened last.
 pub(super) fn identify_disks(
     directory: &VolumeDirectory,
     disk_access: DiskAccess,
-) -> Result<(Geometry, Epoch), VolumeError> {
-    let found = directory.disks()?;
+) -> Result<(VolumeMap, Epoch), VolumeError> {
     let paths: Vec<PathBuf> =
-        found.iter().map(|&(node, disk)| directory.disk(node, disk)).collect();
+        directory.disks()?.into_iter().map(|name| directory.disk(name)).collect();
     let config = Config {
         threads: 1,
         fs_nodes: 1,
@@ -226,25 +233,28 @@ pub(super) fn identify_disks(
     };
     let machine = Embedded::start(config)?;
     let identified = machine.on_node(NodeId::disk(0), move |context| async move {
-        let mut volumes = Vec::new();
+        let mut disks: Vec<Superblock> = Vec::new();
         let mut troubles = Vec::new();
         for path in paths {
             match open_disk(&context, &path).await {
                 Ok(disk) => match blockio::identify(&*disk).await {
-                    Ok(superblock) => volumes.push((superblock.geometry, superblock.epoch)),
+                    Ok(superblock) => disks.push(superblock),
                     Err(error) => troubles.push(trouble(path, error)),
                 },
                 Err(error) => troubles.push(error.to_string()),
             }
         }
-        (volumes, troubles)
+        (disks, troubles)
     });
-    let (volumes, troubles) = block_on(identified)?;
-    let Some((geometry, _)) = volumes.first() else {
-        return Err(VolumeError::Unknown(troubles.join("; ")));
-    };
-    let epoch = volumes.iter().map(|(_, epoch)| *epoch).max().unwrap_or_default();
-    Ok((*geometry, epoch))
+    let (disks, mut troubles) = block_on(identified)?;
+    let epoch = disks.iter().map(|disk| disk.epoch).max().unwrap_or_default();
+    match VolumeMap::from_superblocks(&disks) {
+        Ok(map) => Ok((map, epoch)),
+        Err(error) => {
+            troubles.push(error.to_string());
+            Err(VolumeError::Unknown(troubles.join("; ")))
+        }
+    }
 }
 
 fn trouble(path: PathBuf, error: DiskError) -> String {
@@ -255,16 +265,17 @@ pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-fn start(geometry: &Geometry, epoch: Epoch, options: &RunOptions) -> Result<Embedded, VolumeError> {
+fn start(map: &VolumeMap, epoch: Epoch, options: &RunOptions) -> Result<Embedded, VolumeError> {
+    let geometry = map.geometry();
     let threads = if options.threads == 0 { cores() } else { options.threads };
     let machine = Embedded::start(Config {
         threads: threads.min(geometry.fs_nodes as usize),
         fs_nodes: geometry.fs_nodes,
-        disk_nodes: geometry.disk_nodes,
+        disk_nodes: map.disk_nodes(),
         epoch,
         pool_bytes: options.cache_bytes + TRANSFER_BYTES,
         disk_access: DiskAccess::from_environment()?,
     })?;
-    options.find_memory(&machine, geometry);
+    options.find_memory(&machine, &geometry);
     Ok(machine)
 }

@@ -93,12 +93,12 @@ impl FilledVolume {
             stripe_size: shape.stripe_kib << 10,
             ..FormatOptions::default()
         };
-        let geometry = volume::format(directory, &options).unwrap();
-        let group = GroupLayout::of(&geometry).stripes_of(0);
-        let group_bytes = (group.end - group.start) * u64::from(geometry.stripe_size);
+        let map = volume::format(directory, &options).unwrap();
+        let group_stripes = GroupLayout::of(&map).stripes_of(0).count() as u64;
+        let group_bytes = group_stripes * u64::from(map.geometry().stripe_size);
         let options = RunOptions { threads: 2, cache_bytes: 256 << 20, ..RunOptions::default() };
         let running = volume::open(directory, &options).unwrap();
-        let uneven_bytes = u64::from(geometry.fs_nodes - 1) * group_bytes;
+        let uneven_bytes = u64::from(map.geometry().fs_nodes - 1) * group_bytes;
         Self { shape, handle: running.client_handle(), running, calls: 0, uneven_bytes }
     }
 

@@ -270,7 +270,7 @@ fn disks_that_are_missing_cut_swapped_or_foreign_are_refused_and_left_alone() {
     fs::copy(other.join("disks/n1d0"), disk("n1d0")).unwrap();
     refused("belongs to volume");
     fs::copy(disk("n0d1"), disk("n1d0")).unwrap();
-    refused("disk 0 of disk node 1");
+    refused("disk n1d0 was expected");
     fs::write(disk("n1d0"), vec![0; 16 << 20]).unwrap();
     refused("not formatted");
     fs::copy(&aside, disk("n1d0")).unwrap();
@@ -347,6 +347,39 @@ fn disks_elsewhere_are_used_and_not_taken_from_another_volume() {
     let few = FormatOptions { disks: disks[..3].to_vec(), ..options };
     let error = volume::format(&home.path().join("few"), &few).unwrap_err().to_string();
     assert!(error.contains("3 disks were named"), "{error}");
+}
+
+#[test]
+fn disks_of_different_sizes_are_all_used_and_tell_what_they_are() {
+    const SIZES_MIB: [u64; 3] = [32, 64, 160];
+    let home = tempfile::tempdir().unwrap();
+    let disks: Vec<_> = (0..3).map(|i| home.path().join(format!("disk-{i}"))).collect();
+    for (path, mib) in disks.iter().zip(SIZES_MIB) {
+        fs::File::create(path).unwrap().set_len(mib << 20).unwrap();
+    }
+    let shape = FormatOptions { disk_nodes: 1, disks_per_node: 3, disks, ..options() };
+    let directory = home.path().join("volume");
+    let map = volume::format(&directory, &shape).unwrap();
+    let counts: Vec<u32> = map.sets().map(|placed| placed.set.members.count()).collect();
+    assert_eq!(counts, [3, 2, 1]);
+    let all: u64 = SIZES_MIB.iter().sum();
+    assert!(map.bytes() >= (all << 20) * 98 / 100, "{} bytes", map.bytes());
+
+    let running = run(&directory).unwrap();
+    let file = create(&running.client_handle(), "large", 1);
+    let part = |i: u64| vec![i as u8; 1 << 20];
+    // More than two disks of the smallest size, and than all three of it.
+    let parts = 128;
+    (0..parts).for_each(|i| write(&running.client_handle(), file, i << 20, &part(i)));
+    running.stop().unwrap();
+    // What the volume is stands on the disks.
+    fs::remove_dir_all(directory.join("coordination")).unwrap();
+    let running = run(&directory).unwrap();
+    assert_eq!(running.map(), &map);
+    for i in 0..parts {
+        assert!(read(&running.client_handle(), file, i << 20, 1 << 20) == part(i), "part {i}");
+    }
+    running.stop().unwrap();
 }
 
 /// What a file of 1 KiB takes beside its one block: names, inodes and maps lie together in tree

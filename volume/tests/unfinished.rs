@@ -42,8 +42,8 @@ fn each_state_of_a_format_that_was_cut_off_is_refused_and_completed() {
         let directory = home.path().join("volume");
         let (mark, store) = (directory.join("unfinished"), directory.join("coordination"));
         let cut = |state: usize| {
-            let geometry = volume::format(&directory, &options).unwrap();
-            fs::write(&mark, format!("{}\n", geometry.volume)).unwrap();
+            let map = volume::format(&directory, &options).unwrap();
+            fs::write(&mark, format!("{}\n", map.volume())).unwrap();
             if state > 0 {
                 fs::remove_dir_all(&store).unwrap();
             }
@@ -98,8 +98,8 @@ fn each_state_of_a_format_that_was_cut_off_is_refused_and_completed() {
 fn a_repeated_format_may_have_another_shape() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().join("volume");
-    let geometry = volume::format(&directory, &options(&[])).unwrap();
-    fs::write(directory.join("unfinished"), format!("{}\n", geometry.volume)).unwrap();
+    let map = volume::format(&directory, &options(&[])).unwrap();
+    fs::write(directory.join("unfinished"), format!("{}\n", map.volume())).unwrap();
     fs::remove_dir_all(directory.join("coordination")).unwrap();
     let other = FormatOptions { disk_nodes: 1, disk_bytes: 24 << 20, ..options(&[]) };
     volume::format(&directory, &other).unwrap();
@@ -114,12 +114,12 @@ fn a_mark_does_not_make_a_volume_that_was_used_empty() {
     let home = tempfile::tempdir().unwrap();
     let disks = [home.path().join("a"), home.path().join("b")];
     let directory = home.path().join("volume");
-    let geometry = volume::format(&directory, &options(&disks)).unwrap();
+    let map = volume::format(&directory, &options(&disks)).unwrap();
     works(&directory);
     let before = disks.each_ref().map(|disk| fs::read(disk).unwrap());
     for marked in [true, false] {
         if marked {
-            fs::write(directory.join("unfinished"), format!("{}\n", geometry.volume)).unwrap();
+            fs::write(directory.join("unfinished"), format!("{}\n", map.volume())).unwrap();
         }
         // It is gone the second time.
         let _ = fs::remove_dir_all(directory.join("coordination"));

@@ -179,7 +179,7 @@ impl CheckReport {
     fn new(volume: &Path, checked: &CheckResult, read_bytes: Option<u64>) -> Self {
         let Summary { pending, flaws, .. } = &checked.summary;
         let found = &checked.summary;
-        let geometry = &checked.geometry;
+        let geometry = checked.map.geometry();
         let block_bytes = u64::from(geometry.stripe_size / geometry.blocks_per_stripe());
         Self {
             volume: volume.display().to_string(),

@@ -7,7 +7,7 @@ use client::volume::{OpenCause, OpenError};
 use client::{Credentials, Space};
 use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
-use volume::{FormatOptions, RootOwner, RunOptions};
+use volume::{FormatOptions, RootOwner, RunOptions, Spread};
 
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
@@ -57,9 +57,19 @@ pub(crate) struct FormatCommand {
     /// Overwrite the disk with this id, as the refusal told it; once for each such disk.
     #[arg(long, value_name = "DEVICE-ID")]
     force: Vec<String>,
+    /// How stripes go over disks and caches: in units of 1 MiB, or one by one as in the thesis.
+    #[arg(long, value_name = "WAY", default_value = "units")]
+    spread: SpreadChoice,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// See [`Spread`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum SpreadChoice {
+    Units,
+    Modulo,
 }
 
 /// What was made.
@@ -81,19 +91,19 @@ struct FormatReport {
 impl FormatCommand {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let options = self.options()?;
-        let geometry = volume::format(&self.volume, &options)
+        let map = volume::format(&self.volume, &options)
             .map_err(|error| CommandFailure::Format { volume: self.volume.clone(), error })?;
         let space = self.space()?;
         let report = FormatReport {
             volume: self.volume.display().to_string(),
-            id: geometry.volume.to_string(),
-            disk_nodes: geometry.disk_nodes,
-            disks: geometry.disk_nodes * geometry.disks_per_node,
-            total_bytes: geometry.stripes() * u64::from(geometry.stripe_size),
+            id: map.volume().to_string(),
+            disk_nodes: map.disk_nodes(),
+            disks: map.disks().len() as u32,
+            total_bytes: map.bytes(),
             available_bytes: space.available_bytes,
             files_max: space.available_bytes / SMALL_FILE_BYTES,
-            nodes: geometry.fs_nodes,
-            stripe_bytes: u64::from(geometry.stripe_size),
+            nodes: map.geometry().fs_nodes,
+            stripe_bytes: u64::from(map.geometry().stripe_size),
         };
         self.report(&report, session)
     }
@@ -127,6 +137,10 @@ impl FormatCommand {
             force: self.force.clone(),
             // The volume belongs to the user who makes it, not to root.
             owner: RootOwner { uid: user.uid, gid: user.gid },
+            spread: match self.spread {
+                SpreadChoice::Units => Spread::Units,
+                SpreadChoice::Modulo => Spread::Modulo,
+            },
         })
     }
 

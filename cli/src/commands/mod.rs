@@ -19,6 +19,7 @@ mod rotate_keys;
 mod serve;
 mod stat;
 mod token;
+mod upgrade;
 
 use clap::{Parser, Subcommand};
 
@@ -57,6 +58,7 @@ enum MdfsCommand {
     Check(check::Check),
     Scrub(check::Scrub),
     RotateKeys(rotate_keys::RotateKeys),
+    Upgrade(upgrade::Upgrade),
     Token(token::TokenCommand),
     Bench(bench::BenchCommand),
     Demo(demo::Demo),
@@ -94,6 +96,7 @@ impl Commands for MdfsProgram {
             MdfsCommand::Check(check) => check.run(session),
             MdfsCommand::Scrub(scrub) => scrub.run(session),
             MdfsCommand::RotateKeys(rotate) => rotate.run(session),
+            MdfsCommand::Upgrade(upgrade) => upgrade.run(session),
             MdfsCommand::Token(token) => token.run(session),
             MdfsCommand::Bench(bench) => bench.run(session),
             MdfsCommand::Demo(demo) => demo.run(session),

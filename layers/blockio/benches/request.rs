@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use blockio::protocol::BlockIo;
-use blockio::{BlockClient, Config, Geometry, Server, Stripes as _, format_disk};
+use blockio::{BlockClient, Config, DiskName, Server, Stripes as _, VolumeMap, format_disk};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all, ready};
@@ -67,25 +67,27 @@ fn main() {
 
 /// A volume of one disk node with two disks.
 fn start(world: &World) -> BlockClient {
-    let geometry =
-        Geometry::for_disks(VolumeId(1), STRIPE, 1, 1, 2, LENGTH).expect("a small volume");
+    let map = VolumeMap::for_disks(VolumeId(1), STRIPE, 1, 1, 2, LENGTH).expect("a small volume");
     let context = world.context(NodeId::disk(0));
+    let client = BlockClient::new(world.context(NodeId::application(0)), map.clone());
     world.run(async move {
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
         for index in 0..2 {
             let disk = NullDisk(Bytes::from_static(&CONTENT[..4096]).into());
-            format_disk(&disk, &geometry, 0, index, Duration::ZERO).await.expect("it forgets");
+            format_disk(&disk, &map, DiskName { disk_node: 0, disk: index }, 1, Duration::ZERO)
+                .await
+                .expect("it forgets");
             disks.push(Rc::new(disk));
         }
-        let server = Server::open(&context, geometry, disks, Config::default());
+        let server = Server::open(&context, &map, disks, Config::default());
         context.serve::<BlockIo>(server.await.expect("just formatted"));
     });
-    BlockClient::new(world.context(NodeId::application(0)), geometry)
+    client
 }
 
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
 async fn measure(client: BlockClient, name: &'static str, rounds: u64, at_once: u64) {
-    let stripes = client.geometry().stripes();
+    let stripes = client.map().stripes();
     let count = u128::from(rounds * at_once);
 
     let start = Instant::now();

@@ -10,11 +10,11 @@ use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, NodeId};
 
 use crate::checksum::first_mismatch;
+use crate::disk_set::DiskName;
 use crate::geometry::{BLOCK_SIZE, Geometry};
-use crate::protocol::{
-    BlockIo, Error, Read, ReadSlot, SLOT_SIZE, Sync, Unsynced, Write, WriteSlot,
-};
+use crate::protocol::{BlockIo, Error, Read, ReadSlot, Sync, Unsynced, Write, WriteSlot};
 use crate::stripes::{Answer, BootId, Stripes};
+use crate::volume_map::VolumeMap;
 
 /// The first pause after `Busy`, or while a node is away, in microseconds; each further one is
 /// twice as long.
@@ -30,13 +30,13 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 #[derive(Clone, Debug)]
 pub struct BlockClient {
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
 }
 
 impl BlockClient {
-    /// The logical disk of shape `geometry`, asked from the node of `context`.
-    pub fn new(context: Context, geometry: Geometry) -> Self {
-        Self { context, geometry }
+    /// The logical disk of `map`, asked from the node of `context`.
+    pub fn new(context: Context, map: VolumeMap) -> Self {
+        Self { context, map }
     }
 
     /// Sends a request until the node is neither busy nor down, at most [`BUSY_TRIES`] times.
@@ -67,7 +67,7 @@ impl BlockClient {
     }
 
     async fn read_once(self, call: Read) -> Result<Bytes, Error> {
-        let node = self.geometry.disk_node(call.stripe);
+        let node = self.map.disk_node(call.stripe);
         let length = call.length as usize;
         let data = self.ask(node, call).await?;
         if data.len() == length { Ok(data) } else { Err(Undelivered::ProtocolMismatch.into()) }
@@ -91,26 +91,21 @@ impl BlockClient {
     }
 
     fn check(&self, stripe: u64, offset: u32, length: u64) -> Result<(), Error> {
-        if self.geometry.contains(stripe, offset, length) {
+        if self.map.contains(stripe, offset, length) {
             return Ok(());
         }
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Err(Error::OutOfRange { stripe, offset, length })
     }
-
-    /// The node of a disk that is counted over the whole volume, and its number there.
-    fn disk(&self, disk: u32, slot: u32) -> Result<(NodeId, u32), Error> {
-        let Geometry { disk_nodes, .. } = self.geometry;
-        if disk >= self.geometry.disks() {
-            return Err(Error::NoSuchSlot { disk, slot, length: SLOT_SIZE as u64 });
-        }
-        Ok((NodeId::disk(disk % disk_nodes), disk / disk_nodes))
-    }
 }
 
 impl Stripes for BlockClient {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.map.geometry()
+    }
+
+    fn map(&self) -> VolumeMap {
+        self.map.clone()
     }
 
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
@@ -130,7 +125,7 @@ impl Stripes for BlockClient {
         if let Err(error) = self.check(stripe, offset, length) {
             return refuse(error);
         }
-        let node = self.geometry.disk_node(stripe);
+        let node = self.map.disk_node(stripe);
         self.clone().ask(node, Write { stripe, offset, data }).boxed_local()
     }
 
@@ -153,7 +148,7 @@ impl Stripes for BlockClient {
             if let Err(error) = self.check(unsynced.stripe, 0, 0) {
                 return refuse(error);
             }
-            nodes.entry(self.geometry.disk_node(unsynced.stripe)).or_default().push(unsynced);
+            nodes.entry(self.map.disk_node(unsynced.stripe)).or_default().push(unsynced);
         }
         let client = self.clone();
         let flushes =
@@ -166,20 +161,14 @@ impl Stripes for BlockClient {
         ready(self.check(stripe, offset, u64::from(length))).boxed_local()
     }
 
-    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
-        match self.disk(disk, slot) {
-            Ok((node, disk)) => self.clone().ask(node, ReadSlot { disk, slot }).boxed_local(),
-            Err(error) => refuse(error),
-        }
+    fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
+        let (node, disk) = (NodeId::disk(disk.disk_node), disk.disk);
+        self.clone().ask(node, ReadSlot { disk, slot }).boxed_local()
     }
 
-    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
-        match self.disk(disk, slot) {
-            Ok((node, disk)) => {
-                self.clone().ask(node, WriteSlot { disk, slot, data }).boxed_local()
-            }
-            Err(error) => refuse(error),
-        }
+    fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()> {
+        let (node, disk) = (NodeId::disk(disk.disk_node), disk.disk);
+        self.clone().ask(node, WriteSlot { disk, slot, data }).boxed_local()
     }
 }
 

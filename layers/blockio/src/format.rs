@@ -6,43 +6,46 @@ use bytes::Bytes;
 use runtime::Epoch;
 use runtime::disk::Disk;
 
-use crate::geometry::{BLOCK_SIZE, Geometry};
+use crate::disk_set::DiskName;
+use crate::geometry::BLOCK_SIZE;
 use crate::open::{DiskError, whole_blocks};
 use crate::probe::END_BYTES;
 use crate::superblock::{FEATURES, Superblock, VERSION};
+use crate::volume_map::VolumeMap;
 
 /// Bytes of the slot area that are cleared at a time, at most.
 const CLEAR_BYTES: u64 = 64 << 10;
 
 static ZEROS: [u8; CLEAR_BYTES as usize] = [0; CLEAR_BYTES as usize];
 
-/// Makes `disk` disk number `index` of disk node `disk_node` of a volume, at time `now` since 1970.
+/// Makes `disk` the disk `name` of a volume, with the random number `id`, at time `now` since 1970.
 /// What it holds is gone, and [`probe`](crate::probe()) tells beforehand.
 ///
 /// A crash on the way leaves an unformatted disk. Stripes keep their old bytes; root slots, and all
 /// that another program could know the disk by, are zeros.
 pub async fn format_disk(
     disk: &dyn Disk,
-    geometry: &Geometry,
-    disk_node: u32,
-    index: u32,
+    map: &VolumeMap,
+    name: DiskName,
+    id: u128,
     now: Duration,
 ) -> Result<Superblock, DiskError> {
-    geometry.check()?;
+    let geometry = map.geometry();
     let length = whole_blocks(disk.length());
-    let needed_bytes = geometry.disk_length();
+    let needed_bytes = map.disk_length(name);
     if length < needed_bytes {
         return Err(DiskError::TooSmall { needed_bytes, real_bytes: disk.length() });
     }
     let superblock = Superblock {
         version: VERSION,
-        disk_node,
-        disk: index,
+        disk: name,
         features: FEATURES,
-        geometry: *geometry,
+        geometry,
+        id,
         length,
         formatted_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
         epoch: Epoch::default(),
+        sets: map.rows_of(name),
     };
     let copy_offset = superblock.copy_offset();
     // The old identity goes first and the new one comes last: in between, the disk has none.

@@ -31,7 +31,9 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `protocol.rs` | every request and reply: the contract with the layer above |
-//! | `geometry.rs` | the shape of a volume: where a stripe is, and where on its disk |
+//! | `geometry.rs` | the constants of a volume, and how a disk is divided |
+//! | `disk_set.rs`, `volume_map.rs` | which disks there are, and where a stripe is |
+//! | `plan.rs` | the sets that new disks make |
 //! | `superblock.rs` | the identity of a disk, in its first and last block |
 //! | `probe.rs` | what a disk holds that is to be formatted |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
@@ -47,12 +49,16 @@ pub mod checksum;
 #[cfg(feature = "server")]
 pub mod client;
 #[cfg(feature = "server")]
+pub mod disk_set;
+#[cfg(feature = "server")]
 pub mod format;
 pub mod geometry;
 #[cfg(feature = "server")]
 mod manager;
 #[cfg(feature = "server")]
 pub mod open;
+#[cfg(feature = "server")]
+pub mod plan;
 #[cfg(feature = "server")]
 pub mod probe;
 pub mod protocol;
@@ -64,16 +70,20 @@ pub mod server;
 pub mod stripes;
 #[cfg(feature = "server")]
 pub mod superblock;
+#[cfg(feature = "server")]
+pub mod volume_map;
 
 pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
 #[cfg(feature = "server")]
 pub use {
     client::BlockClient,
+    disk_set::{DiskName, DiskSet, DiskStripe, SetMember, SetMembers},
     format::format_disk,
-    open::{DiskError, ExpectedDisk, identify, open_disk},
+    open::{DiskError, ExpectedDisk, identify, open_disk, upgrade_disk},
     probe::{DiskContent, probe},
     range::{read_range, write_range},
     server::{Config, DiskNodeError, Server},
     stripes::{Answer, BootId, Stripes, blocks_of},
     superblock::Superblock,
+    volume_map::VolumeMap,
 };

@@ -5,18 +5,18 @@ use std::io;
 use runtime::disk::Disk;
 use runtime::{Epoch, VolumeId};
 
-use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError};
+use crate::disk_set::DiskName;
+use crate::geometry::{BLOCK_SIZE, GeometryError};
 use crate::superblock::{Superblock, SuperblockFlaw, VERSION};
+use crate::volume_map::VolumeMap;
 
 /// What the opener knows of a disk before it looks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ExpectedDisk {
-    /// The volume.
-    pub geometry: Geometry,
-    /// The disk node that opens the disk.
-    pub disk_node: u32,
-    /// Which of its disks it should be.
-    pub disk: u32,
+    /// The disks of the volume.
+    pub map: VolumeMap,
+    /// Which of them it should be.
+    pub disk: DiskName,
     /// The epoch of the opener.
     pub epoch: Epoch,
     /// The last epoch that was durable on all disks of the volume, as far as the opener knows; 0 if
@@ -39,19 +39,12 @@ pub enum DiskError {
         found: VolumeId,
     },
     /// The disk is of this volume, in another place: disks were swapped.
-    #[error(
-        "this is disk {found_disk} of disk node {found_node}, \
-         but disk {expected_disk} of disk node {expected_node} was expected: disks were swapped"
-    )]
+    #[error("this is disk {found}, but disk {expected} was expected: disks were swapped")]
     WrongPosition {
-        /// The disk node that opens the disk.
-        expected_node: u32,
-        /// Which of its disks was expected.
-        expected_disk: u32,
-        /// The disk node that the disk was formatted for.
-        found_node: u32,
-        /// Which of its disks it is.
-        found_disk: u32,
+        /// The disk that was expected.
+        expected: DiskName,
+        /// The disk that it was formatted as.
+        found: DiskName,
     },
     /// The disk names this volume, but another shape of it.
     #[error(
@@ -147,7 +140,7 @@ impl CheckedDisk {
 }
 
 /// A disk that was checked, but not yet taken for the opener's epoch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CheckedDisk {
     superblock: Superblock,
     /// Where the two superblocks are, in the order in which to replace them: a good one is
@@ -162,14 +155,10 @@ pub(crate) async fn check_disk(
     disk: &dyn Disk,
     expected: &ExpectedDisk,
 ) -> Result<CheckedDisk, DiskError> {
+    let expected_bytes = expected.map.disk_length(expected.disk);
     let found = match find(disk).await {
-        Err(DiskError::Unformatted | DiskError::Damaged)
-            if disk.length() < expected.geometry.disk_length() =>
-        {
-            return Err(DiskError::Truncated {
-                expected_bytes: expected.geometry.disk_length(),
-                real_bytes: disk.length(),
-            });
+        Err(DiskError::Unformatted | DiskError::Damaged) if disk.length() < expected_bytes => {
+            return Err(DiskError::Truncated { expected_bytes, real_bytes: disk.length() });
         }
         found => found?,
     };
@@ -179,20 +168,18 @@ pub(crate) async fn check_disk(
 
 impl Superblock {
     fn check(&self, expected: &ExpectedDisk) -> Result<(), DiskError> {
-        let volume = expected.geometry.volume;
+        let volume = expected.map.volume();
         if self.volume() != volume {
             return Err(DiskError::Foreign { expected: volume, found: self.volume() });
         }
-        if self.geometry != expected.geometry {
+        if self.geometry != expected.map.geometry() {
             return Err(DiskError::OtherShape { volume });
         }
-        if (self.disk_node, self.disk) != (expected.disk_node, expected.disk) {
-            return Err(DiskError::WrongPosition {
-                expected_node: expected.disk_node,
-                expected_disk: expected.disk,
-                found_node: self.disk_node,
-                found_disk: self.disk,
-            });
+        if self.disk != expected.disk {
+            return Err(DiskError::WrongPosition { expected: expected.disk, found: self.disk });
+        }
+        if self.sets != expected.map.rows_of(self.disk) {
+            return Err(DiskError::OtherShape { volume });
         }
         if self.epoch > expected.epoch {
             return Err(DiskError::Fenced { found: self.epoch.0, ours: expected.epoch.0 });
@@ -211,17 +198,40 @@ impl CheckedDisk {
         disk: &dyn Disk,
         epoch: Epoch,
     ) -> Result<Superblock, DiskError> {
-        let superblock = Superblock { epoch, ..self.superblock };
+        let superblock = Superblock { epoch, ..self.superblock.clone() };
         if superblock == self.superblock && !self.needs_repair {
             return Ok(superblock);
         }
-        // One after the other, each durable before the next: a crash tears one of them at most.
-        for offset in self.rewrite {
-            disk.write(offset, vec![superblock.encode()]).await?;
-            disk.sync().await?;
-        }
+        write_both(disk, &superblock, self.rewrite).await?;
         Ok(superblock)
     }
+}
+
+/// Makes a disk of an older version one of the newest, with the random number `id`. Programs that
+/// know only the older one refuse it from then on. `false` if it was of the newest already.
+///
+/// A crash on the way leaves it as it was, or done.
+pub async fn upgrade_disk(disk: &dyn Disk, id: u128) -> Result<bool, DiskError> {
+    let found = find(disk).await?;
+    if found.superblock.version == VERSION {
+        return Ok(false);
+    }
+    let upgraded = Superblock { version: VERSION, id, ..found.superblock };
+    write_both(disk, &upgraded, found.rewrite).await?;
+    Ok(true)
+}
+
+/// One after the other, each durable before the next: a crash tears one of them at most.
+async fn write_both(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+    offsets: [u64; 2],
+) -> Result<(), DiskError> {
+    for offset in offsets {
+        disk.write(offset, vec![superblock.encode()]).await?;
+        disk.sync().await?;
+    }
+    Ok(())
 }
 
 /// The part of a disk that consists of whole blocks, in bytes.
@@ -258,11 +268,12 @@ fn choose(
         (Ok(first), Ok(copy)) => {
             // After a crash while an epoch was made durable one is behind. Neither has been acted
             // upon in the newer epoch, but the older one must not be taken for the truth.
-            let copy_is_newer =
-                copy == Superblock { epoch: copy.epoch, ..first } && copy.epoch > first.epoch;
+            let needs_repair = first != copy;
+            let copy_is_newer = copy.epoch > first.epoch
+                && copy == Superblock { epoch: copy.epoch, ..first.clone() };
             let superblock = if copy_is_newer { copy } else { first };
             let rewrite = if copy_is_newer { [0, copy_offset] } else { [copy_offset, 0] };
-            Ok(CheckedDisk { superblock, rewrite, needs_repair: first != copy })
+            Ok(CheckedDisk { superblock, rewrite, needs_repair })
         }
         (Ok(superblock), Err(_)) => {
             Ok(CheckedDisk { superblock, rewrite: [copy_offset, 0], needs_repair: true })

@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::geometry::Geometry;
 use crate::protocol::{Error, Unsynced};
 use crate::stripes::Stripes;
+use crate::volume_map::VolumeMap;
 
 /// Stripes of one range that are asked for at once, at most.
 pub const STRIPES_AT_ONCE: usize = 64;
@@ -23,9 +23,9 @@ pub struct StripeSpan {
 }
 
 /// The parts of bytes `offset..offset + length` of the logical disk, in order.
-pub fn spans(geometry: &Geometry, offset: u64, length: u64) -> Result<Vec<StripeSpan>, Error> {
-    let stripe_size = u64::from(geometry.stripe_size);
-    let end = offset.checked_add(length).filter(|&end| end <= geometry.bytes());
+pub fn spans(map: &VolumeMap, offset: u64, length: u64) -> Result<Vec<StripeSpan>, Error> {
+    let stripe_size = u64::from(map.geometry().stripe_size);
+    let end = offset.checked_add(length).filter(|&end| end <= map.bytes());
     let end = end.ok_or(Error::OutOfRange {
         stripe: offset / stripe_size,
         offset: (offset % stripe_size) as u32,
@@ -52,7 +52,7 @@ pub async fn read_range(
     offset: u64,
     length: u64,
 ) -> Result<Vec<Bytes>, Error> {
-    let spans = spans(&stripes.geometry(), offset, length)?;
+    let spans = spans(&stripes.map(), offset, length)?;
     stream::iter(spans)
         .map(|span| stripes.read(span.stripe, span.offset, span.length, Vec::new()))
         .buffered(STRIPES_AT_ONCE)
@@ -68,7 +68,7 @@ pub async fn write_range(
     data: Vec<Bytes>,
 ) -> Result<Vec<Unsynced>, Error> {
     let length = data.iter().map(|piece| piece.len() as u64).sum();
-    let spans = spans(&stripes.geometry(), offset, length)?;
+    let spans = spans(&stripes.map(), offset, length)?;
     let mut rest = data.into_iter();
     let mut piece = Bytes::new();
     let parts: Vec<_> = spans
@@ -109,15 +109,15 @@ fn take_bytes(
 mod tests {
     use super::*;
 
-    fn geometry() -> Geometry {
-        Geometry::for_disks(runtime::VolumeId(1), 16384, 1, 1, 1, 1 << 20).expect("a small volume")
+    fn map() -> VolumeMap {
+        VolumeMap::for_disks(runtime::VolumeId(1), 16384, 1, 1, 1, 1 << 20).expect("a small volume")
     }
 
     #[test]
     fn a_range_splits_at_stripe_boundaries() {
-        let geometry = geometry();
+        let map = map();
         let parts = |offset, length| {
-            let spans = spans(&geometry, offset, length).expect("within the disk");
+            let spans = spans(&map, offset, length).expect("within the disk");
             spans.iter().map(|span| (span.stripe, span.offset, span.length)).collect::<Vec<_>>()
         };
         assert_eq!(parts(100, 0), []);
@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn a_range_past_the_end_is_refused() {
-        let end = geometry().bytes();
-        assert!(spans(&geometry(), end, 0).is_ok());
+        let end = map().bytes();
+        assert!(spans(&map(), end, 0).is_ok());
         for (offset, length) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (0, u64::MAX)] {
-            let refused = spans(&geometry(), offset, length);
+            let refused = spans(&map(), offset, length);
             assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{offset}+{length}");
         }
     }

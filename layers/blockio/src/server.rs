@@ -11,7 +11,7 @@ use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 use runtime::{Caller, Context, Epoch, NodeKind};
 
-use crate::geometry::Geometry;
+use crate::disk_set::DiskName;
 use crate::manager::Manager;
 use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk};
 use crate::protocol::{
@@ -19,6 +19,7 @@ use crate::protocol::{
     WriteSlot,
 };
 use crate::stripes::BootId;
+use crate::volume_map::VolumeMap;
 
 /// Requests in flight at each disk: enough to hide its latency, few enough to be fair.
 pub const DEPTH_PER_DISK: usize = 4;
@@ -85,22 +86,24 @@ pub enum DiskNodeError {
 /// Checks all disks of the disk node of `context`: only reads.
 async fn check_disks(
     context: &Context,
-    geometry: Geometry,
+    map: &VolumeMap,
     disks: &[Rc<dyn Disk>],
     config: Config,
 ) -> Result<(u32, Vec<CheckedDisk>), DiskNodeError> {
     let NodeKind::Disk(disk_node) = context.node().kind() else {
         panic!("{} is no disk node", context.node());
     };
-    let (expected, found) = (geometry.disks_per_node, disks.len());
-    if found != expected as usize {
+    let names = map.disks_of(disk_node);
+    let (expected, found) = (names.len() as u32, disks.len());
+    if found != names.len() {
         return Err(DiskNodeError::Count { disk_node, expected, found });
     }
     let epoch = context.epoch();
-    let checks = (0..).zip(disks).map(|(disk, device)| async move {
-        let expected = ExpectedDisk { geometry, disk_node, disk, epoch, served: config.served };
+    let checks = names.into_iter().zip(disks).map(|(disk, device)| async move {
+        let map = map.clone();
+        let expected = ExpectedDisk { map, disk, epoch, served: config.served };
         let found = check_disk(&**device, &expected).await;
-        found.map_err(|why| DiskNodeError::Disk { disk_node, disk, why })
+        found.map_err(|why| DiskNodeError::Disk { disk_node, disk: disk.disk, why })
     });
     Ok((disk_node, try_join_all(checks).await?))
 }
@@ -131,7 +134,7 @@ impl Disk for ReadOnly {
 
 /// The server of one disk node.
 pub struct Server {
-    geometry: Geometry,
+    map: VolumeMap,
     disk_node: u32,
     manager: Rc<Manager>,
     write_buffer_bytes: usize,
@@ -152,18 +155,18 @@ impl Server {
     /// on each, so the server may answer in it.
     pub async fn open(
         context: &Context,
-        geometry: Geometry,
+        map: &VolumeMap,
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Result<Rc<Self>, DiskNodeError> {
-        let (disk_node, checked) = check_disks(context, geometry, &disks, config).await?;
+        let (disk_node, checked) = check_disks(context, map, &disks, config).await?;
         let epoch = context.epoch();
         let take_overs = (0..).zip(&disks).zip(checked).map(|((disk, device), found)| async move {
             let taken = found.take_over(&**device, epoch).await;
             taken.map_err(|why| DiskNodeError::Disk { disk_node, disk, why })
         });
         try_join_all(take_overs).await?;
-        Ok(Self::new(context, geometry, disk_node, disks, config))
+        Ok(Self::new(context, map, disk_node, disks, config))
     }
 
     /// Checks the disks of the disk node of `context` likewise and serves them, without a write to
@@ -171,27 +174,27 @@ impl Server {
     /// superblock that is missing, damaged or old; the other one of these disks is good.
     pub async fn open_to_read(
         context: &Context,
-        geometry: Geometry,
+        map: &VolumeMap,
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Result<(Rc<Self>, Vec<u32>), DiskNodeError> {
-        let (disk_node, checked) = check_disks(context, geometry, &disks, config).await?;
+        let (disk_node, checked) = check_disks(context, map, &disks, config).await?;
         let hurt = (0..).zip(&checked).filter(|(_, found)| found.needs_repair());
         let hurt = hurt.map(|(disk, _)| disk).collect();
         let disks = disks.into_iter().map(|disk| Rc::new(ReadOnly(disk)) as Rc<dyn Disk>);
-        Ok((Self::new(context, geometry, disk_node, disks.collect(), config), hurt))
+        Ok((Self::new(context, map, disk_node, disks.collect(), config), hurt))
     }
 
     fn new(
         context: &Context,
-        geometry: Geometry,
+        map: &VolumeMap,
         disk_node: u32,
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
         Rc::new(Self {
-            geometry,
+            map: map.clone(),
             disk_node,
             manager: Manager::new(
                 context.clone(),
@@ -200,7 +203,7 @@ impl Server {
                 depth_per_disk,
                 queue_length_max,
             ),
-            write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
+            write_buffer_bytes: write_buffer_bytes.max(map.geometry().stripe_size as usize),
             held_bytes: Cell::new(0),
         })
     }
@@ -256,28 +259,32 @@ impl Server {
     }
 
     fn describe(&self) -> Vec<DiskStatus> {
-        let stripes = self.geometry.stripes_per_disk;
-        (0..self.manager.disks()).map(|disk| self.manager.status(disk, stripes)).collect()
+        let status = |disk| {
+            let name = DiskName { disk_node: self.disk_node, disk: disk as u32 };
+            self.manager.status(disk, self.map.stripes_on(name))
+        };
+        (0..self.manager.disks()).map(status).collect()
     }
 
     /// The disk of this node that holds these bytes of a stripe, and where.
     fn locate(&self, stripe: u64, offset: u32, length: u64) -> Result<(usize, u64), Error> {
-        let place = self.geometry.place(stripe);
-        if !self.geometry.contains(stripe, offset, length) || place.disk_node != self.disk_node {
+        let exists = self.map.contains(stripe, offset, length);
+        let place = exists.then(|| self.map.place(stripe));
+        let Some(place) = place.filter(|place| place.disk.disk_node == self.disk_node) else {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             return Err(Error::OutOfRange { stripe, offset, length });
-        }
-        let at = self.geometry.stripe_offset(place.index) + u64::from(offset);
-        Ok((place.disk as usize, at))
+        };
+        let at = self.map.geometry().stripe_offset(place.index) + u64::from(offset);
+        Ok((place.disk.disk as usize, at))
     }
 
     fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
-        let Geometry { disks_per_node, .. } = self.geometry;
-        let exists = disk < disks_per_node && slot < self.geometry.slots_per_disk();
+        let geometry = self.map.geometry();
+        let exists = (disk as usize) < self.manager.disks() && slot < geometry.slots_per_disk();
         if !exists || length != SLOT_SIZE {
             return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
         }
-        Ok((disk as usize, self.geometry.slot_offset(slot)))
+        Ok((disk as usize, geometry.slot_offset(slot)))
     }
 
     /// Room for the data of a write, given back when dropped.

@@ -9,8 +9,10 @@ use futures::future::{LocalBoxFuture, try_join_all};
 
 use runtime::{Epoch, NodeId};
 
+use crate::disk_set::DiskName;
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{Error, Extent, Placed, Unsynced};
+use crate::volume_map::VolumeMap;
 
 /// The future answer of a [`Stripes`] call.
 pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
@@ -21,8 +23,13 @@ pub type BootId = u64;
 
 /// One logical disk. Every call stays within one stripe; calls run concurrently.
 pub trait Stripes {
-    /// The shape of the volume.
-    fn geometry(&self) -> Geometry;
+    /// The constants of the volume.
+    fn geometry(&self) -> Geometry {
+        self.map().geometry()
+    }
+
+    /// The disks of the volume.
+    fn map(&self) -> VolumeMap;
 
     /// Reads bytes of a stripe.
     ///
@@ -122,12 +129,11 @@ pub trait Stripes {
     /// dropped without being written.
     fn forget(&self, stripe: u64, offset: u32, length: u32) -> Answer<()>;
 
-    /// Reads root slot `slot` of a disk, counted over the whole volume
-    /// (`disk_node + disk * disk_nodes`).
-    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes>;
+    /// Reads root slot `slot` of a disk.
+    fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes>;
 
     /// Replaces a root slot; durable when answered.
-    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()>;
+    fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()>;
 }
 
 /// The whole blocks that hold `extents`, which are in order, as ranges of bytes that do not touch.

@@ -2,16 +2,21 @@
 
 use bytes::Bytes;
 use runtime::hash::crc32c;
-use runtime::wire::{Decoder, Encoder, Wire as _};
+use runtime::wire::{Decoder, Encoder, Malformed, Wire, from_bytes};
 use runtime::{Epoch, VolumeId};
 
-use crate::geometry::{BLOCK_SIZE, Geometry};
+use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
+use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX};
+use crate::volume_map::{VolumeMap, grid_set};
 
 /// The first eight bytes of each superblock.
 pub const MAGIC: [u8; 8] = *b"MDFSDISK";
 
-/// The lay-out of disks that this program writes, and the newest that it reads.
-pub const VERSION: u32 = 1;
+/// The version of the format of new volumes, and the newest that this program reads.
+pub const VERSION: u32 = 2;
+
+/// The version of volumes with one set of equal disks, which can be used, and not grow.
+pub const VERSION_ONE_SET: u32 = 1;
 
 /// Feature bits that this program understands. A disk with any other is refused.
 pub const FEATURES: u32 = 0;
@@ -20,28 +25,56 @@ pub const FEATURES: u32 = 0;
 const VERSION_AT: usize = 8;
 const CHECKSUM_AT: usize = BLOCK_SIZE - 4;
 
+/// What a disk says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The version of the format.
+    pub version: u32,
+    /// The place of the disk.
+    pub disk: DiskName,
+    /// One bit for each feature without which the disk cannot be understood.
+    pub features: u32,
+    /// The volume that the disk is part of.
+    pub geometry: Geometry,
+    /// A random number of this disk; 0 in version 1.
+    pub id: u128,
+    /// Bytes of the disk, in whole blocks; the copy is the last of these.
+    pub length: u64,
+    /// When it was formatted, in milliseconds since 1970.
+    pub formatted_ms: u64,
+    /// The highest epoch that opened the disk.
+    pub epoch: Epoch,
+    /// All sets of the volume, with this disk's part in them.
+    pub sets: Vec<SetRow>,
+}
+
 runtime::record! {
-    /// What a disk says of itself.
+    /// What a disk knows of a disk set. The rows of all its disks together tell what it is.
     #[derive(Copy)]
-    pub struct Superblock {
-        /// The lay-out of the disk, [`VERSION`].
-        version: u32,
-        /// The disk node that the disk belongs to.
-        disk_node: u32,
-        /// Which disk of that node it is.
-        disk: u32,
-        /// One bit for each feature without which the disk cannot be understood.
-        features: u32,
-        /// The volume that the disk is part of.
-        geometry: Geometry,
-        /// Bytes of the disk, in whole blocks; the copy is the last of these.
-        length: u64,
-        /// When it was formatted, in milliseconds since 1970.
-        formatted_ms: u64,
-        /// The highest epoch that opened the disk.
-        epoch: Epoch,
+    pub struct SetRow {
+        /// Its first stripe.
+        first: u64,
+        /// Stripes on each of its disks.
+        stripes_per_disk: u64,
+        /// Stripes of an allocation group.
+        group_stripes: u32,
+        /// Stripes of a unit.
+        unit_stripes: u32,
+        /// See [`DiskSet::lanes`].
+        lanes: u32,
+        /// How many disks it has.
+        disks: u32,
+        /// Disk nodes of a grid; 0 if it is none.
+        columns: u32,
+        /// Which of its disks this one is; [`NO_MEMBER`] if it is none.
+        position: u32,
+        /// Stripes of this disk before those of the set.
+        base: u64,
     }
 }
+
+/// The position of a disk in a set of other disks.
+pub const NO_MEMBER: u32 = u32::MAX;
 
 /// What is wrong with the bytes of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +87,148 @@ pub enum SuperblockFlaw {
     Version(u32),
     /// A newer program wrote it, with these features that are unknown here.
     Features(u32),
+}
+
+impl SetRow {
+    /// What `disk` says of `set`.
+    pub fn of(set: &DiskSet, disk: DiskName) -> Self {
+        let own = (0u32..).zip(set.members.iter()).find(|(_, member)| member.disk == disk);
+        let (position, base) = own.map_or((NO_MEMBER, 0), |(at, member)| (at, member.base));
+        let columns = match set.members {
+            SetMembers::Grid { disk_nodes, .. } => disk_nodes,
+            SetMembers::List { .. } => 0,
+        };
+        Self {
+            first: set.first,
+            stripes_per_disk: set.stripes_per_disk,
+            group_stripes: set.group_stripes,
+            unit_stripes: set.unit_stripes,
+            lanes: set.lanes,
+            disks: set.members.count(),
+            columns,
+            position,
+            base,
+        }
+    }
+
+    /// The stripe after its last.
+    fn end(&self) -> Option<u64> {
+        self.stripes_per_disk.checked_mul(self.disks.into())?.checked_add(self.first)
+    }
+
+    /// The place of this disk if the set is a grid.
+    fn place_in_grid(&self) -> Option<DiskName> {
+        let is_in = self.columns > 0 && self.position != NO_MEMBER;
+        is_in.then(|| DiskName {
+            disk_node: self.position % self.columns,
+            disk: self.position / self.columns,
+        })
+    }
+}
+
+runtime::record! {
+    /// A volume in the records of its coordination engine. All of it can be found out from the
+    /// superblocks, too.
+    pub struct VolumeRecord {
+        /// What is fixed.
+        geometry: Geometry,
+        /// The sets, in order.
+        sets: Vec<DiskSet>,
+    }
+}
+
+impl VolumeRecord {
+    /// The record of a volume.
+    pub fn of(map: &VolumeMap) -> Self {
+        let sets = map.sets().map(|placed| placed.set.clone()).collect();
+        Self { geometry: map.geometry(), sets }
+    }
+
+    /// What a record says; `None` if it is damaged. Volumes of version 1 had another one.
+    pub fn decode(bytes: &[u8]) -> Option<VolumeMap> {
+        if let Ok(Self { geometry, sets }) = from_bytes(bytes) {
+            return VolumeMap::new(geometry, sets).ok();
+        }
+        let OneSetRecord { geometry, disk_nodes, disks_per_node, stripes_per_disk } =
+            from_bytes(bytes).ok()?;
+        VolumeMap::grid(geometry, disk_nodes, disks_per_node, stripes_per_disk).ok()
+    }
+}
+
+runtime::record! {
+    /// The record of a volume of version 1.
+    #[derive(Copy)]
+    pub struct OneSetRecord {
+        /// What is fixed.
+        geometry: Geometry,
+        /// Disk nodes.
+        disk_nodes: u32,
+        /// Disks of each.
+        disks_per_node: u32,
+        /// Stripes on each disk.
+        stripes_per_disk: u64,
+    }
+}
+
+/// Why the disks at hand do not tell what their volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownMap {
+    /// There are no disks.
+    #[error("there is no disk of the volume")]
+    NoDisks,
+    /// A disk of a set is not there, and only it knows its place.
+    #[error("disk {position} of the set that begins at stripe {first} is missing")]
+    Missing {
+        /// The first stripe of the set.
+        first: u64,
+        /// Which of its disks, from 0.
+        position: u32,
+    },
+    /// The superblocks name an impossible volume.
+    #[error(transparent)]
+    Impossible(#[from] GeometryError),
+}
+
+impl VolumeMap {
+    /// The volume of which these are the disks: the sets that the disk with the most of them knows,
+    /// which is one with the newest superblock.
+    pub fn from_superblocks(disks: &[Superblock]) -> Result<Self, UnknownMap> {
+        let newest = disks.iter().max_by_key(|disk| disk.sets.len()).ok_or(UnknownMap::NoDisks)?;
+        let set = |(index, row): (usize, &SetRow)| {
+            Ok::<_, UnknownMap>(DiskSet {
+                first: row.first,
+                stripes_per_disk: row.stripes_per_disk,
+                group_stripes: row.group_stripes,
+                unit_stripes: row.unit_stripes,
+                lanes: row.lanes,
+                members: members_of(disks, index, row)?,
+            })
+        };
+        let sets: Result<Vec<DiskSet>, UnknownMap> =
+            newest.sets.iter().enumerate().map(set).collect();
+        Ok(Self::new(newest.geometry, sets?)?)
+    }
+
+    /// What `disk` says of the sets.
+    pub fn rows_of(&self, disk: DiskName) -> Vec<SetRow> {
+        self.sets().map(|placed| SetRow::of(&placed.set, disk)).collect()
+    }
+}
+
+/// The disks of the set in row `index`, of which one superblock has `row`.
+fn members_of(disks: &[Superblock], index: usize, row: &SetRow) -> Result<SetMembers, UnknownMap> {
+    if let Some(disks_per_node) = row.disks.checked_div(row.columns) {
+        return Ok(SetMembers::Grid { disk_nodes: row.columns, disks_per_node });
+    }
+    let member = |position| {
+        let found = disks.iter().find_map(|disk| {
+            let own = disk.sets.get(index).filter(|own| own.position == position)?;
+            Some(SetMember { disk: disk.disk, base: own.base })
+        });
+        found.ok_or(UnknownMap::Missing { first: row.first, position })
+    };
+    let count = 0..row.disks.min(SET_DISKS_MAX as u32);
+    Ok(SetMembers::List { disks: count.map(member).collect::<Result<_, _>>()? })
 }
 
 impl Superblock {
@@ -71,7 +246,24 @@ impl Superblock {
     pub fn encode(&self) -> Bytes {
         let mut out = Encoder::new();
         out.bytes(&MAGIC);
-        self.put(&mut out);
+        for number in [self.version, self.disk.disk_node, self.disk.disk, self.features] {
+            number.put(&mut out);
+        }
+        self.geometry.put(&mut out);
+        let rows = self.sets.as_slice();
+        if let (VERSION_ONE_SET, [row]) = (self.version, rows) {
+            row.columns.put(&mut out);
+            (row.disks / row.columns.max(1)).put(&mut out);
+            row.stripes_per_disk.put(&mut out);
+        } else {
+            self.id.put(&mut out);
+        }
+        self.length.put(&mut out);
+        self.formatted_ms.put(&mut out);
+        self.epoch.put(&mut out);
+        if self.version != VERSION_ONE_SET {
+            self.sets.put(&mut out);
+        }
         let mut block = out.finish_joined();
         block.resize(CHECKSUM_AT, 0);
         let checksum = crc32c(&block);
@@ -91,7 +283,7 @@ impl Superblock {
         }
         let mut input = Decoder::new(&content[VERSION_AT..], Bytes::new());
         match u32::take(&mut input.clone()) {
-            Ok(VERSION) => {}
+            Ok(VERSION_ONE_SET..=VERSION) => {}
             Ok(newer) if newer > VERSION => return Err(SuperblockFlaw::Version(newer)),
             _ => return Err(SuperblockFlaw::Damaged),
         }
@@ -103,12 +295,50 @@ impl Superblock {
         if superblock.makes_sense() { Ok(superblock) } else { Err(SuperblockFlaw::Damaged) }
     }
 
+    fn take(input: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let version = u32::take(input)?;
+        let disk = DiskName { disk_node: u32::take(input)?, disk: u32::take(input)? };
+        let features = u32::take(input)?;
+        let geometry = Geometry::take(input)?;
+        let (mut id, mut sets) = (0, Vec::new());
+        if version == VERSION_ONE_SET {
+            let (disk_nodes, disks_per_node) = (u32::take(input)?, u32::take(input)?);
+            let stripes_per_disk = u64::take(input)?;
+            let set = grid_set(&geometry, disk_nodes, disks_per_node, stripes_per_disk);
+            sets.push(SetRow::of(&set.map_err(|_| Malformed("the shape of a volume"))?, disk));
+        } else {
+            id = u128::take(input)?;
+        }
+        let (length, formatted_ms) = (u64::take(input)?, u64::take(input)?);
+        let epoch = Epoch::take(input)?;
+        if version != VERSION_ONE_SET {
+            sets = Vec::take(input)?;
+        }
+        Ok(Self { version, disk, features, geometry, id, length, formatted_ms, epoch, sets })
+    }
+
     fn makes_sense(&self) -> bool {
-        let geometry = &self.geometry;
-        geometry.check().is_ok()
-            && self.disk_node < geometry.disk_nodes
-            && self.disk < geometry.disks_per_node
-            && self.length >= geometry.disk_length()
+        let (geometry, mut next) = (&self.geometry, Some(0));
+        let mut end_of_disk = 0;
+        for row in &self.sets {
+            let is_next = next == Some(row.first) && row.stripes_per_disk > 0;
+            let is_in = row.position == NO_MEMBER || row.position < row.disks;
+            let is_whole = row.columns == 0 || row.disks.is_multiple_of(row.columns);
+            let is_here = is_whole && row.place_in_grid().is_none_or(|place| place == self.disk);
+            if !is_next || !is_in || !is_here || row.unit_stripes == 0 || row.group_stripes == 0 {
+                return false;
+            }
+            next = row.end();
+            if row.position != NO_MEMBER {
+                let Some(end) = row.base.checked_add(row.stripes_per_disk) else { return false };
+                end_of_disk = end_of_disk.max(end);
+            }
+        }
+        let room = geometry.check().is_ok().then(|| geometry.stripes_on_disk(self.length));
+        (1..=SETS_MAX).contains(&self.sets.len())
+            && next.is_some()
+            && end_of_disk > 0
+            && room.is_some_and(|room| room >= end_of_disk)
             && self.length.is_multiple_of(BLOCK_SIZE as u64)
     }
 }
@@ -120,16 +350,18 @@ mod tests {
     use super::*;
 
     fn superblock() -> Superblock {
-        let geometry = Geometry::for_disks(VolumeId(7), 65536, 4, 3, 2, 1 << 20).expect("fits");
+        let map = VolumeMap::for_disks(VolumeId(7), 65536, 4, 3, 2, 1 << 20).expect("fits");
+        let disk = DiskName { disk_node: 2, disk: 1 };
         Superblock {
             version: VERSION,
-            disk_node: 2,
-            disk: 1,
+            disk,
             features: 0,
-            geometry,
+            geometry: map.geometry(),
+            id: 77,
             length: 1 << 20,
             formatted_ms: 5,
             epoch: Epoch(9),
+            sets: map.rows_of(disk),
         }
     }
 
@@ -143,7 +375,7 @@ mod tests {
                 block[rng.index(BLOCK_SIZE)] ^= 1 << rng.below(8);
                 let flaw = Superblock::decode(&block);
                 assert!(
-                    matches!(flaw, Err(SuperblockFlaw::NoMagic | SuperblockFlaw::Damaged)),
+                    matches!(flaw, Err(SuperblockFlaw::Damaged | SuperblockFlaw::NoMagic)),
                     "{flaw:?}"
                 );
             }
@@ -152,8 +384,8 @@ mod tests {
 
     #[test]
     fn newer_versions_and_features_are_told_from_damage() {
-        let newer = Superblock { version: 2, ..superblock() };
-        assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Version(2)));
+        let newer = Superblock { version: 3, ..superblock() };
+        assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Version(3)));
         let newer = Superblock { features: 4, ..superblock() };
         assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Features(4)));
     }
@@ -161,25 +393,61 @@ mod tests {
     #[test]
     fn nonsense_with_a_good_checksum_is_damage() {
         let good = superblock();
+        let place =
+            |disk_node, disk| Superblock { disk: DiskName { disk_node, disk }, ..superblock() };
         let geometry = |change: fn(&mut Geometry)| {
-            let mut superblock = good;
+            let mut superblock = superblock();
             change(&mut superblock.geometry);
             superblock
         };
+        let row = |change: fn(&mut SetRow)| {
+            let mut superblock = superblock();
+            superblock.sets.iter_mut().for_each(change);
+            superblock
+        };
         let bad = [
-            Superblock { version: 0, ..good },
-            Superblock { disk_node: 3, ..good },
-            Superblock { disk: 2, ..good },
-            Superblock { length: (1 << 20) - 1, ..good },
-            Superblock { length: 4096, ..good },
-            geometry(|geometry| geometry.disk_nodes = 0),
+            Superblock { version: 0, ..superblock() },
+            place(3, 1),
+            place(2, 2),
+            Superblock { length: (1 << 20) - 1, ..superblock() },
+            Superblock { length: 4096, ..superblock() },
+            Superblock { sets: Vec::new(), ..superblock() },
+            Superblock { sets: [good.sets.clone(), good.sets.clone()].concat(), ..superblock() },
+            geometry(|geometry| geometry.fs_nodes = 0),
             geometry(|geometry| geometry.stripe_size = 0),
-            geometry(|geometry| geometry.stripes_per_disk = u64::MAX),
+            row(|row| row.stripes_per_disk = u64::MAX),
+            row(|row| row.stripes_per_disk = 0),
+            row(|row| row.base = u64::MAX),
+            row(|row| row.position = row.disks),
+            row(|row| row.position = NO_MEMBER),
+            row(|row| row.first = 1),
+            row(|row| row.unit_stripes = 0),
+            row(|row| row.group_stripes = 0),
         ];
         for superblock in bad {
             let flaw = Superblock::decode(&superblock.encode());
             assert_eq!(flaw, Err(SuperblockFlaw::Damaged), "{superblock:?}");
         }
+    }
+
+    #[test]
+    fn a_superblock_of_version_1_is_one_set_and_keeps_its_bytes() {
+        let old = Superblock { version: VERSION_ONE_SET, id: 0, ..superblock() };
+        let found = Superblock::decode(&old.encode()).expect("a good superblock");
+        assert_eq!(found, old);
+        assert_eq!(found.sets, superblock().sets);
+    }
+
+    #[test]
+    fn as_many_sets_as_there_may_be_have_room() {
+        let mut all = superblock();
+        let row = SetRow { position: NO_MEMBER, columns: 0, ..all.sets[0] };
+        while all.sets.len() < SETS_MAX {
+            let first = all.sets.last().and_then(SetRow::end).expect("a small volume");
+            all.sets.push(SetRow { first, ..row });
+        }
+        assert_eq!(all.encode().len(), BLOCK_SIZE);
+        assert_eq!(Superblock::decode(&all.encode()), Ok(all));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{Answer, BootId, Geometry, Stripes};
+use blockio::{Answer, BootId, DiskName, Geometry, Stripes, VolumeMap};
 use bytes::Bytes;
 use futures::future::{LocalBoxFuture, ready};
 use futures::{FutureExt as _, StreamExt as _, stream};
@@ -40,7 +40,7 @@ const STRIPES_PER_REQUEST_MAX: usize = 4096;
 #[derive(Clone)]
 pub struct CacheClient {
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     below: Rc<dyn Stripes>,
 }
 
@@ -53,13 +53,13 @@ impl std::fmt::Debug for CacheClient {
 impl CacheClient {
     /// Calls the caches of the volume's nodes from the node of `context`; `below` is the logical
     /// disk without the cache, for root slots and for making durable.
-    pub fn new(context: Context, geometry: Geometry, below: Rc<dyn Stripes>) -> Self {
-        Self { context, geometry, below }
+    pub fn new(context: Context, map: VolumeMap, below: Rc<dyn Stripes>) -> Self {
+        Self { context, map, below }
     }
 
     /// What the caches of all nodes hold and have done, in sum.
     pub async fn status(&self) -> Result<CacheStatus, Error> {
-        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let nodes = (0..self.map.geometry().fs_nodes).map(NodeId::fs);
         let requests = nodes.map(|node| ask(self.context.clone(), node, Status {}));
         let answers: Vec<_> =
             stream::iter(requests).buffer_unordered(REQUESTS_CONCURRENCY_MAX).collect().await;
@@ -71,7 +71,7 @@ impl CacheClient {
     where
         C: Call<Protocol = Cache> + Clone,
     {
-        ask(self.context.clone(), hash::owner(&self.geometry, stripe), call)
+        ask(self.context.clone(), hash::owner(&self.map, stripe), call)
     }
 
     /// The requests that write these stripes back: the fewest that name each of them at its node.
@@ -82,7 +82,7 @@ impl CacheClient {
     ) -> Vec<(NodeId, WriteBack)> {
         let mut by_node: BTreeMap<NodeId, Vec<Unsynced>> = BTreeMap::new();
         for &unsynced in written {
-            let owner = hash::owner(&self.geometry, unsynced.stripe);
+            let owner = hash::owner(&self.map, unsynced.stripe);
             by_node.entry(owner).or_default().push(unsynced);
         }
         let batches = by_node.iter().flat_map(|(&node, written)| {
@@ -109,7 +109,11 @@ impl CacheClient {
 
 impl Stripes for CacheClient {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.map.geometry()
+    }
+
+    fn map(&self) -> VolumeMap {
+        self.map.clone()
     }
 
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
@@ -118,11 +122,11 @@ impl Stripes for CacheClient {
 
     fn try_read_now(&self, stripe: u64, offset: u32, length: u32, expect: &[u32]) -> Option<Bytes> {
         let call = Read { stripe, offset, length, expect: expect.to_vec() };
-        self.context.try_now(hash::owner(&self.geometry, stripe), call)?.ok()
+        self.context.try_now(hash::owner(&self.map, stripe), call)?.ok()
     }
 
     fn node_of(&self, stripe: u64) -> Option<NodeId> {
-        Some(hash::owner(&self.geometry, stripe))
+        Some(hash::owner(&self.map, stripe))
     }
 
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
@@ -136,7 +140,7 @@ impl Stripes for CacheClient {
         data: Vec<Bytes>,
         epoch: Epoch,
     ) -> Answer<BootId> {
-        let (context, owner) = (self.context.clone(), hash::owner(&self.geometry, stripe));
+        let (context, owner) = (self.context.clone(), hash::owner(&self.map, stripe));
         async move {
             if context.epoch() != epoch {
                 return Err(Undelivered::Fenced.into());
@@ -184,11 +188,11 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, Forget { stripe, offset, length })
     }
 
-    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+    fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
         self.below.read_slot(disk, slot)
     }
 
-    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
+    fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()> {
         self.below.write_slot(disk, slot, data)
     }
 }

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::{Geometry, Stripes};
+use blockio::{Stripes, VolumeMap};
 use futures::future::LocalBoxFuture;
 use runtime::sync::KeyedLock;
 use runtime::{Caller, Context};
@@ -59,7 +59,7 @@ impl Config {
 /// at most one read from the disk and one write-back are under way for each line.
 pub struct Server {
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     below: Rc<dyn Stripes>,
     lines: RefCell<Lines>,
     boot_ids: BootIds,
@@ -105,16 +105,16 @@ impl Server {
     /// [`Context::serve`].
     pub fn new(
         context: Context,
-        geometry: Geometry,
+        map: VolumeMap,
         config: Config,
         below: Rc<dyn Stripes>,
     ) -> Rc<Self> {
-        let stripe_size = geometry.stripe_size;
+        let stripe_size = map.geometry().stripe_size;
         let lines_max = (config.node_budget_bytes / stripe_size as usize).max(1);
         Rc::new(Self {
-            boot_ids: BootIds::new(context.clone(), geometry),
+            boot_ids: BootIds::new(context.clone(), map.clone()),
             context,
-            geometry,
+            map,
             below,
             lines: RefCell::new(Lines::new(stripe_size, lines_max)),
             filling: KeyedLock::default(),
@@ -146,9 +146,9 @@ impl Server {
     /// The bytes `offset..+length` of `stripe`, if the volume has them and this node caches them.
     fn range(&self, stripe: u64, offset: u32, length: u64) -> Result<Range<u32>, Error> {
         let end = u64::from(offset) + length;
-        let is_ours = stripe < self.geometry.stripes()
-            && hash::owner(&self.geometry, stripe) == self.context.node();
-        if is_ours && end <= u64::from(self.geometry.stripe_size) {
+        let is_ours =
+            stripe < self.map.stripes() && hash::owner(&self.map, stripe) == self.context.node();
+        if is_ours && end <= u64::from(self.map.geometry().stripe_size) {
             return Ok(offset..end as u32);
         }
         let length = u32::try_from(length).unwrap_or(u32::MAX);

@@ -5,14 +5,14 @@ mod support;
 use std::time::Duration;
 
 use blockio::protocol::WriteObstacle;
-use blockio::{BLOCK_SIZE, Stripes as _};
+use blockio::{BLOCK_SIZE, DiskName, Stripes as _};
 use bytes::Bytes;
 use cache::protocol::{Error, Forget, Read, Unsynced, Write};
 use cache::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
 use futures::future::{join, join_all};
 use runtime::hash::crc32c;
 use runtime::{NodeId, Undelivered};
-use support::{FAILURE, Setup, World, geometry, old_byte, sync};
+use support::{FAILURE, STRIPES, Setup, World, old_byte, sync};
 
 const SIZE: u32 = 16384;
 const BUSY: Error = Error::Undelivered { why: Undelivered::Busy };
@@ -461,7 +461,7 @@ fn what_does_not_exist_or_is_not_cached_here_is_out_of_range() {
     let (client, context) = (world.client.clone(), world.context());
     world.run(async move {
         let out_of_range = |stripe, offset, length| Error::OutOfRange { stripe, offset, length };
-        let last = geometry().stripes();
+        let last = STRIPES;
         let read = client.read(last, 0, 1, Vec::new()).await;
         assert_eq!(read, Err(out_of_range(last, 0, 1)));
         let read = client.read(0, u32::MAX, u32::MAX, Vec::new()).await;
@@ -490,6 +490,8 @@ fn what_does_not_exist_or_is_not_cached_here_is_out_of_range() {
 fn root_slots_go_straight_to_the_disks() {
     let world = World::new(&Setup::default());
     let client = world.client.clone();
-    let slot = world.run(async move { client.read_slot(3, 4).await }).unwrap();
-    assert_eq!(&slot[..], b"slot 4 of disk 3");
+    let slot = world
+        .run(async move { client.read_slot(DiskName { disk_node: 3, disk: 0 }, 4).await })
+        .unwrap();
+    assert_eq!(&slot[..], b"slot 4 of disk n3d0");
 }

@@ -4,12 +4,12 @@ mod support;
 
 use std::time::Duration;
 
-use blockio::{Geometry, Stripes as _};
+use blockio::Stripes as _;
 use bytes::Bytes;
 use cache::{CacheClient, WRITE_BACK_AGE};
 use futures::future::join_all;
 use runtime::Context;
-use support::{Setup, World, geometry, sync};
+use support::{Setup, World, sync};
 
 const SIZE: u32 = 16384;
 /// Stripes of one node.
@@ -129,8 +129,8 @@ fn in_a_burst_of_twice_the_cache_no_request_waits_much_longer_than_the_others() 
     const LINES: u64 = 256;
     const WRITERS: u64 = 4;
     for seed in 0..20 {
-        let geometry = Geometry { stripes_per_disk: 10_000, ..geometry() };
-        let setup = Setup { geometry, lines_per_node: LINES as usize, seed, ..Setup::default() };
+        let lines_per_node = LINES as usize;
+        let setup = Setup { stripes: 10_000, lines_per_node, seed, ..Setup::default() };
         let world = World::new(&setup);
         // The disk takes a third of what the writers can do.
         world.disk.write_cost.set(Some(Duration::from_micros(375)));

@@ -28,7 +28,8 @@ const MEASURED: u64 = 8;
 /// Time, reads and bytes of the disk for some stripes read in this way.
 fn measure(costs: (Duration, Duration), way: &str, list: &[Extent]) -> [u64; 3] {
     let geometry = Geometry { stripe_size: BLOCKS * BLOCK_SIZE as u32, ..geometry() };
-    let setup = Setup { geometry, lines_per_node: 1000, pool_bytes: 1 << 30, seed: 5 };
+    let setup =
+        Setup { geometry, lines_per_node: 1000, pool_bytes: 1 << 30, seed: 5, ..Setup::default() };
     let world = World::new(&setup);
     world.disk.costs.set(Some(costs));
     let (client, context) = (world.client.clone(), world.context());

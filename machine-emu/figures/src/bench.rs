@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{BlockClient, Geometry, Stripes};
+use blockio::{BlockClient, Geometry, Stripes, VolumeMap};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use machine_emu::jmachine::{JMachine, Profile, Topology, TopologyError};
@@ -65,9 +65,8 @@ pub(crate) struct MachineSize {
 /// An emulated machine and what runs on it.
 pub(crate) struct FigureBench {
     pub(crate) world: World,
-    pub(crate) geometry: Geometry,
+    pub(crate) map: VolumeMap,
     profile: Profile,
-    disks_per_node: u32,
 }
 
 fn path(node: u32, disk: u32) -> String {
@@ -83,22 +82,15 @@ impl FigureBench {
         let numbers = profile.numbers();
         let disks_per_node = numbers.bus.disks.value as u32;
         let capacity = numbers.disk.capacity.value as u64;
-        let mut geometry = Geometry {
-            volume: VolumeId(0x1996),
-            stripe_size: STRIPE,
-            fs_nodes,
-            disk_nodes,
-            disks_per_node,
-            stripes_per_disk: capacity / u64::from(STRIPE),
-        };
-        while geometry.disk_length() > capacity {
-            geometry.stripes_per_disk -= 1;
-        }
+        let geometry = Geometry { volume: VolumeId(0x1996), stripe_size: STRIPE, fs_nodes };
+        let on_each = geometry.stripes_on_disk(capacity);
+        let map = VolumeMap::grid(geometry, disk_nodes, disks_per_node, on_each);
+        let map = map.map_err(VolumeError::from)?;
         // Nothing is drawn from the seed once the world is a J-Machine.
         let world = World::new(1996, WorldShape { fs_nodes, disk_nodes });
         for node in 0..disk_nodes {
             for disk in 0..disks_per_node {
-                world.create_disk(&path(node, disk), geometry.disk_length());
+                world.create_disk(&path(node, disk), geometry.disk_length(on_each));
             }
         }
         let machine = JMachine { profile: profile.clone(), topology, host: None };
@@ -106,26 +98,22 @@ impl FigureBench {
         if *traffic {
             world.network().use_mesh(MeshSetup::machine(&machine, ForwardPolicy::Canonical)?)?;
         }
-        Ok(Self { world, geometry, profile: profile.clone(), disks_per_node })
+        Ok(Self { world, map, profile: profile.clone() })
     }
 
     fn paths(&self) -> Vec<Vec<PathBuf>> {
-        let disks = |node| (0..self.disks_per_node).map(move |disk| path(node, disk).into());
-        (0..self.geometry.disk_nodes).map(|node| disks(node).collect()).collect()
+        let disks = |node| self.map.disks_of(node).into_iter().map(|name| name.disk);
+        let paths = |node| disks(node).map(|disk| path(node, disk).into()).collect();
+        (0..self.map.disk_nodes()).map(paths).collect()
     }
 
     /// Formats all disks and serves them as the disk nodes of the thesis do: a request at a time
     /// for each disk, and room for a few writes.
     pub(crate) async fn serve_disks(&self) -> Result<(), RunError> {
-        let (geometry, paths) = (self.geometry, self.paths());
+        let (map, paths) = (self.map.clone(), self.paths());
         self.on(NodeId::disk(0), move |context| async move {
-            Ok(new_disks::format_disks(
-                &context,
-                &geometry,
-                paths,
-                &OverwriteConsent::of_anything(),
-            )
-            .await?)
+            let consent = OverwriteConsent::of_anything();
+            Ok(new_disks::format_disks(&context, &map, paths, &consent).await?)
         })
         .await?;
         let buffers = self.profile.numbers().disk_node.buffers.value as usize;
@@ -136,12 +124,13 @@ impl FigureBench {
             ..blockio::Config::default()
         };
         let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
+            let map = self.map.clone();
             self.on(node, move |context| async move {
                 let opened =
                     paths.iter().map(|path| context.open_disk(path.to_str().unwrap_or("")));
                 let disks = try_join_all(opened).await;
                 let disks = disks.map_err(VolumeError::Machine)?;
-                let server = blockio::Server::open(&context, geometry, disks, config).await?;
+                let server = blockio::Server::open(&context, &map, disks, config).await?;
                 context.serve::<blockio::protocol::BlockIo>(server);
                 Ok(())
             })
@@ -152,26 +141,26 @@ impl FigureBench {
     /// Serves the cache on all file-system nodes, each with as many lines as its memory holds.
     pub(crate) fn serve_caches(&self) {
         let lines = self.profile.lines();
-        let all = lines * STRIPE as usize * self.geometry.fs_nodes as usize;
-        for index in 0..self.geometry.fs_nodes {
-            node::serve_cache(&self.world.context(NodeId::fs(index)), self.geometry, all);
+        let all = lines * STRIPE as usize * self.map.geometry().fs_nodes as usize;
+        for index in 0..self.map.geometry().fs_nodes {
+            node::serve_cache(&self.world.context(NodeId::fs(index)), &self.map, all);
         }
     }
 
     /// Serves disks, caches, metadata and files: the whole stack.
     pub(crate) async fn serve_files(&self) -> Result<(), RunError> {
-        let geometry = self.geometry;
+        let map = &self.map;
         self.serve_disks().await?;
-        self.on_fs_nodes(move |context| node::format_node(context, geometry, RootOwner::default()))
+        self.on_fs_nodes(|context| node::format_node(context, map.clone(), RootOwner::default()))
             .await?;
         self.serve_caches();
         let memory = || ProcessMemory::unshared(MemoryBudget::new(METADATA_BYTES));
         let mounted: Rc<RefCell<BTreeMap<NodeId, NodeServers>>> = Rc::default();
         self.on_fs_nodes(|context| {
-            let mounted = mounted.clone();
+            let (mounted, map) = (mounted.clone(), map.clone());
             async move {
                 let node = context.node();
-                let meta = Some(node::serve_metadata(context, geometry, memory()).await?);
+                let meta = Some(node::serve_metadata(context, map, memory()).await?);
                 mounted.borrow_mut().insert(node, NodeServers { meta, ..NodeServers::default() });
                 Ok(())
             }
@@ -180,10 +169,10 @@ impl FigureBench {
         self.on_fs_nodes(node::finish_intents).await?;
         self.on_fs_nodes(node::end_recovery).await?;
         self.on_fs_nodes(|context| {
-            let servers = mounted.borrow()[&context.node()].clone();
+            let (servers, map) = (mounted.borrow()[&context.node()].clone(), map.clone());
             async move {
                 let meta = servers.meta.expect("it is mounted");
-                node::serve_files(&context, geometry, &meta, memory());
+                node::serve_files(&context, &map, &meta, memory());
                 Ok(())
             }
         })
@@ -194,7 +183,7 @@ impl FigureBench {
         &self,
         work: impl Fn(Context) -> F,
     ) -> Result<(), RunError> {
-        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let nodes = (0..self.map.geometry().fs_nodes).map(NodeId::fs);
         let works = nodes.map(|node| {
             let work = work(self.world.context(node));
             self.on(node, |_| async move { Ok(work.await?) })
@@ -233,20 +222,20 @@ impl FigureBench {
 
     /// What the arms and surfaces of all disks have moved.
     pub(crate) fn moved(&self) -> Duration {
-        let nodes = (0..self.geometry.disk_nodes).map(NodeId::disk);
+        let nodes = (0..self.map.disk_nodes()).map(NodeId::disk);
         nodes.map(|node| self.world.load(node).disks.iter().sum::<Duration>()).sum()
     }
 }
 
 /// The logical disk as `context` sees it, without the cache.
-pub(crate) fn disk_of(context: &Context, geometry: Geometry) -> BlockClient {
-    BlockClient::new(context.clone(), geometry)
+pub(crate) fn disk_of(context: &Context, map: VolumeMap) -> BlockClient {
+    BlockClient::new(context.clone(), map)
 }
 
 /// The logical disk as `context` sees it, through the cache.
-pub(crate) fn cache_of(context: &Context, geometry: Geometry) -> CacheClient {
-    let below: Rc<dyn Stripes> = Rc::new(disk_of(context, geometry));
-    CacheClient::new(context.clone(), geometry, below)
+pub(crate) fn cache_of(context: &Context, map: VolumeMap) -> CacheClient {
+    let below: Rc<dyn Stripes> = Rc::new(disk_of(context, map.clone()));
+    CacheClient::new(context.clone(), map, below)
 }
 
 /// Writes a stripe, and asks again as long as the answer is to retry later.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use blockio::Geometry;
+use blockio::VolumeMap;
 use bytes::Bytes;
 use runtime::NodeId;
 use runtime::seed::Rng;
@@ -80,13 +80,13 @@ pub fn measure_blocks(rig: &Rig, run: BlockExperiment) -> Result<BlockResult, Ru
     let nodes = || (0..disk_nodes).map(NodeId::disk);
     let before: Duration = nodes().map(|node| bench.worked(node)).sum();
     let (moved_before, messages_before) = (bench.moved(), bench.world.counters().messages);
-    let geometry = bench.geometry;
-    let places = places(pattern, &geometry);
+    let map = bench.map.clone();
+    let places = places(pattern, &map);
     let data = Bytes::from(vec![0x5A; STRIPE as usize]);
     let (transfer, _) = bench.world.run(bench.time(clients, |context, client| {
-        let (places, data) = (places.clone(), data.clone());
+        let (places, data, map) = (places.clone(), data.clone(), map.clone());
         async move {
-            let disk = disk_of(&context, geometry);
+            let disk = disk_of(&context, map);
             for place in places.iter().skip(client as usize).step_by(clients as usize) {
                 write_stripe(&disk, *place, data.clone()).await?;
             }
@@ -98,7 +98,7 @@ pub fn measure_blocks(rig: &Rig, run: BlockExperiment) -> Result<BlockResult, Ru
     // What the program of 1996 did while no disk node worked: when is unknown, so all of it first.
     let serial = Duration::from_nanos((serial_ms * 1e6) as u64);
     let time = transfer + serial;
-    let disks = f64::from(disk_nodes * geometry.disks_per_node);
+    let disks = bench.map.disks().len() as f64;
     let moved = bench.moved().saturating_sub(moved_before);
     Ok(BlockResult {
         time,
@@ -108,8 +108,8 @@ pub fn measure_blocks(rig: &Rig, run: BlockExperiment) -> Result<BlockResult, Ru
     })
 }
 
-fn places(pattern: ChunkPattern, geometry: &Geometry) -> Vec<u64> {
-    let (stripes, disks) = (geometry.stripes(), u64::from(geometry.disks()));
+fn places(pattern: ChunkPattern, map: &VolumeMap) -> Vec<u64> {
+    let (stripes, disks) = (map.stripes(), map.disks().len() as u64);
     match pattern {
         ChunkPattern::RoundRobin => (0..CHUNKS).collect(),
         ChunkPattern::Random(seed) => {

@@ -58,11 +58,11 @@ pub fn measure_lines(rig: &Rig, run: LinesExperiment) -> Result<Vec<Duration>, R
     let bench =
         FigureBench::new(rig, MachineSize { fs_nodes: LINE_NODES, disk_nodes: 1, clients })?;
     bench.serve_caches();
-    let (geometry, data) = (bench.geometry, Bytes::from(vec![0x5A; STRIPE as usize]));
+    let (volume, data) = (&bench.map, Bytes::from(vec![0x5A; STRIPE as usize]));
     let (_, times) = bench.world.run(bench.time(clients, |context, client| {
-        let data = data.clone();
+        let (volume, data) = (volume.clone(), data.clone());
         async move {
-            let cache = cache_of(&context, geometry);
+            let cache = cache_of(&context, volume);
             let start = context.now();
             for _ in 0..REPEATS {
                 write_stripe(&cache, map.stripe(client), data.clone()).await?;
@@ -79,11 +79,11 @@ pub fn measure_cache(rig: &Rig, run: CacheExperiment) -> Result<Duration, RunErr
     let bench = FigureBench::new(rig, MachineSize { fs_nodes: cache_nodes, disk_nodes, clients })?;
     bench.world.run(bench.serve_disks())?;
     bench.serve_caches();
-    let (geometry, data) = (bench.geometry, Bytes::from(vec![0x5A; STRIPE as usize]));
+    let (volume, data) = (&bench.map, Bytes::from(vec![0x5A; STRIPE as usize]));
     let (time, _) = bench.world.run(bench.time(clients, |context, client| {
-        let data = data.clone();
+        let (volume, data) = (volume.clone(), data.clone());
         async move {
-            let cache = cache_of(&context, geometry);
+            let cache = cache_of(&context, volume);
             for stripe in (u64::from(client)..CHUNKS).step_by(clients as usize) {
                 write_stripe(&cache, stripe, data.clone()).await?;
             }

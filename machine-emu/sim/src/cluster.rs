@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockio::{BlockClient, Geometry, Stripes};
+use blockio::plan::{Spread, plan_volume};
+use blockio::{BlockClient, DiskName, Geometry, Stripes, VolumeMap};
 use cache::CacheClient;
 use fileio::client::SharedFileServer;
 use fileio::protocol::FileIo;
@@ -41,6 +42,8 @@ pub(super) struct ClusterLayout {
     pub(super) disks_per_node: u32,
     /// Bytes per stripe.
     pub(super) stripe_size: u32,
+    /// How stripes are spread over disks and caches.
+    pub(super) spread: Spread,
     /// Stripes that each file-system node owns, about.
     pub(super) stripes_per_node: u64,
     /// Bytes of cached stripes of all nodes together.
@@ -57,6 +60,7 @@ impl ClusterLayout {
             disk_nodes: 1 + rng.below(3) as u32,
             disks_per_node: 1 + rng.below(2) as u32,
             stripe_size,
+            spread: if rng.chance(1, 2) { Spread::Units } else { Spread::Modulo },
             stripes_per_node: (12 << 20) / u64::from(stripe_size),
             // From a few stripes per node to all that is ever used.
             cache_bytes: (fs_nodes as usize * stripe_size as usize) << (2 + rng.below(6)),
@@ -64,23 +68,27 @@ impl ClusterLayout {
     }
 
     pub(super) fn geometry(&self) -> Geometry {
+        let Self { stripe_size, fs_nodes, .. } = *self;
+        Geometry { volume: VolumeId(0x51ED), stripe_size, fs_nodes }
+    }
+
+    pub(super) fn map(&self) -> VolumeMap {
         let disks = u64::from(self.disk_nodes * self.disks_per_node);
         let stripes = u64::from(self.fs_nodes) * self.stripes_per_node;
-        Geometry {
-            volume: VolumeId(0x51ED),
-            stripe_size: self.stripe_size,
-            fs_nodes: self.fs_nodes,
-            disk_nodes: self.disk_nodes,
-            disks_per_node: self.disks_per_node,
-            stripes_per_disk: stripes.div_ceil(disks),
-        }
+        let geometry = self.geometry();
+        let length = geometry.disk_length(stripes.div_ceil(disks));
+        let names = (0..self.disk_nodes).flat_map(|disk_node| {
+            (0..self.disks_per_node).map(move |disk| DiskName { disk_node, disk })
+        });
+        let disks: Vec<_> = names.map(|name| (name, length)).collect();
+        plan_volume(geometry, &disks, self.spread).expect("a small volume")
     }
 }
 
 /// A cluster: all layers, unmodified, on nodes of a [`World`].
 pub(super) struct SimulatedCluster {
     world: World,
-    geometry: Geometry,
+    map: VolumeMap,
     cache_bytes: usize,
     /// Of all nodes: little for metadata, so that what can leave memory does.
     memory: Arc<MemoryBudget>,
@@ -95,28 +103,26 @@ pub(super) struct SimulatedCluster {
 
 impl std::fmt::Debug for SimulatedCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster").field("geometry", &self.geometry).finish_non_exhaustive()
+        f.debug_struct("Cluster").field("map", &self.map).finish_non_exhaustive()
     }
 }
 
-fn path_of(node: u32, disk: u32) -> String {
-    format!("disk-{node}-{disk}")
+fn path_of(DiskName { disk_node, disk }: DiskName) -> String {
+    format!("disk-{disk_node}-{disk}")
 }
 
 impl SimulatedCluster {
     /// Nodes and used disks, nothing formatted.
     pub(super) fn new(seed: u64, layout: ClusterLayout) -> Self {
-        let ClusterLayout { fs_nodes, disk_nodes, disks_per_node, cache_bytes, .. } = layout;
+        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, .. } = layout;
         let world = World::new(seed, WorldShape { fs_nodes, disk_nodes });
-        let geometry = layout.geometry();
-        for node in 0..disk_nodes {
-            for disk in 0..disks_per_node {
-                world.create_used_disk(&path_of(node, disk), geometry.disk_length());
-            }
+        let map = layout.map();
+        for disk in (0..disk_nodes).flat_map(|node| map.disks_of(node)) {
+            world.create_used_disk(&path_of(disk), map.disk_length(disk));
         }
         Self {
             world,
-            geometry,
+            map,
             cache_bytes,
             memory: MemoryBudget::beside_cache(cache_bytes),
             epoch: Cell::new(1),
@@ -145,7 +151,7 @@ impl SimulatedCluster {
 
     /// From now on the nodes share `count` memories.
     pub(super) fn share_memory(&self, count: u32) {
-        let cache = |_| Arc::new(SharedAttrCache::new(self.geometry.fs_nodes));
+        let cache = |_| Arc::new(SharedAttrCache::new(self.geometry().fs_nodes));
         let caches: Vec<Arc<SharedAttrCache>> = (0..count).map(cache).collect();
         let memories = caches.iter().map(|cache| {
             let servers = SharedServers::default();
@@ -166,9 +172,8 @@ impl SimulatedCluster {
 
     /// The paths of all disks, in the order in which they were created.
     pub(super) fn disk_paths(&self) -> Vec<String> {
-        let Geometry { disk_nodes, disks_per_node, .. } = self.geometry;
-        let paths = |node| (0..disks_per_node).map(move |disk| path_of(node, disk));
-        (0..disk_nodes).flat_map(paths).collect()
+        let disks = (0..self.map.disk_nodes()).flat_map(|node| self.map.disks_of(node));
+        disks.map(path_of).collect()
     }
 
     /// The machine.
@@ -176,14 +181,19 @@ impl SimulatedCluster {
         &self.world
     }
 
-    /// The shape of the volume.
+    /// What is fixed of the volume.
     pub(super) fn geometry(&self) -> Geometry {
-        self.geometry
+        self.map.geometry()
+    }
+
+    /// The disks of the volume.
+    pub(super) fn map(&self) -> VolumeMap {
+        self.map.clone()
     }
 
     /// All nodes but the applications.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
-        let Geometry { fs_nodes, disk_nodes, .. } = self.geometry;
+        let (fs_nodes, disk_nodes) = (self.geometry().fs_nodes, self.map.disk_nodes());
         (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk)).collect()
     }
 
@@ -195,28 +205,28 @@ impl SimulatedCluster {
     /// The logical disk as the application `index` sees it: through the cache, or without it.
     pub(super) fn stripes(&self, index: u32, cached: bool) -> Rc<dyn Stripes> {
         let context = self.application(index);
-        let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), self.geometry));
-        if cached { Rc::new(CacheClient::new(context, self.geometry, below)) } else { below }
+        let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), self.map()));
+        if cached { Rc::new(CacheClient::new(context, self.map(), below)) } else { below }
     }
 
     fn paths(&self) -> Vec<Vec<PathBuf>> {
-        let Geometry { disk_nodes, disks_per_node, .. } = self.geometry;
-        let disks = |node| (0..disks_per_node).map(move |disk| path_of(node, disk).into());
-        (0..disk_nodes).map(|node| disks(node).collect()).collect()
+        let paths_of = |node| self.map.disks_of(node).into_iter().map(|disk| path_of(disk).into());
+        (0..self.map.disk_nodes()).map(|node| paths_of(node).collect()).collect()
     }
 
     /// Makes the volume. All nodes serve it afterwards, up to `phases`.
     pub(super) async fn format(&self, phases: Phases) -> Result<(), VolumeError> {
-        let (geometry, paths) = (self.geometry, self.paths());
+        let (map, paths) = (self.map(), self.paths());
         self.on(NodeId::disk(0), move |context| async move {
-            new_disks::format_disks(&context, &geometry, paths, &OverwriteConsent::of_anything())
-                .await
+            let consent = OverwriteConsent::of_anything();
+            new_disks::format_disks(&context, &map, paths, &consent).await
         })
         .await?;
         self.serve_disks().await?;
         if phases == Phases::All {
+            let map = self.map();
             self.on_fs_nodes(move |context| {
-                node::format_node(context, geometry, RootOwner::default())
+                node::format_node(context, map.clone(), RootOwner::default())
             })
             .await?;
         }
@@ -313,7 +323,7 @@ impl SimulatedCluster {
         for other in self.nodes().into_iter().chain(applications) {
             self.world.node(other).set_epoch(epoch);
         }
-        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        let (map, cache_bytes) = (self.map(), self.cache_bytes);
         let (servers, memory) = (self.servers.clone(), self.memory_of(node));
         if let NodeKind::Disk(index) = node.kind() {
             let (served, paths) =
@@ -321,20 +331,20 @@ impl SimulatedCluster {
             return self.serve_disks_of(node, paths, served, Some(handed)).await;
         }
         self.on(node, move |context| async move {
-            let cache = node::serve_cache(&context, geometry, cache_bytes);
+            let cache = node::serve_cache(&context, &map, cache_bytes);
             handed.resume_cache(&cache);
             servers.borrow_mut().entry(node).or_default().cache = Some(cache);
             if phases == Phases::Stripes {
                 return Ok(());
             }
-            let meta = node::serve_metadata(context.clone(), geometry, memory.clone()).await?;
+            let meta = node::serve_metadata(context.clone(), map.clone(), memory.clone()).await?;
             handed.resume_metadata(&meta);
             servers.borrow_mut().entry(node).or_default().meta = Some(meta.clone());
             while let Err(error) = node::rejoin(context.clone()).await {
                 tracing::debug!(%error, "the others are waited for");
                 context.sleep(REJOIN_PAUSE).await;
             }
-            let files = node::serve_files(&context, geometry, &meta, memory);
+            let files = node::serve_files(&context, &map, &meta, memory);
             handed.resume_files(&files);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
             Ok(())
@@ -365,13 +375,13 @@ impl SimulatedCluster {
 
     /// Brings up the layers, in the phases of the product.
     pub(super) async fn mount(&self, phases: Phases) -> Result<(), VolumeError> {
-        let geometry = self.geometry;
+        let map = self.map();
         self.serve_disks().await?;
         if phases == Phases::All {
-            self.on_fs_nodes(move |context| node::examine_metadata(context, geometry)).await?;
+            self.on_fs_nodes(move |context| node::examine_metadata(context, map.clone())).await?;
         }
         self.served.set(self.epoch.get());
-        let nodes = || (0..geometry.fs_nodes).map(NodeId::fs);
+        let nodes = || (0..self.geometry().fs_nodes).map(NodeId::fs);
         try_join_all(nodes().map(|node| self.serve_cache(node))).await?;
         if phases == Phases::All {
             try_join_all(nodes().map(|node| self.serve_metadata(node))).await?;
@@ -411,9 +421,9 @@ impl SimulatedCluster {
         served: Epoch,
         handed: Option<NodeHandover>,
     ) -> Result<(), VolumeError> {
-        let (geometry, servers) = (self.geometry, self.servers.clone());
+        let (map, servers) = (self.map(), self.servers.clone());
         self.on(node, move |context| async move {
-            let disks = node::resume_disks(context, geometry, served, paths, handed.as_ref());
+            let disks = node::resume_disks(context, map, served, paths, handed.as_ref());
             let disks = disks.await?;
             servers.borrow_mut().entry(node).or_default().disks = Some(disks);
             Ok(())
@@ -422,10 +432,10 @@ impl SimulatedCluster {
     }
 
     async fn serve_cache(&self, node: NodeId) -> Result<(), VolumeError> {
-        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        let (map, cache_bytes) = (self.map(), self.cache_bytes);
         let servers = self.servers.clone();
         self.on(node, move |context| async move {
-            let cache = node::serve_cache(&context, geometry, cache_bytes);
+            let cache = node::serve_cache(&context, &map, cache_bytes);
             servers.borrow_mut().entry(node).or_default().cache = Some(cache);
             Ok(())
         })
@@ -433,10 +443,10 @@ impl SimulatedCluster {
     }
 
     async fn serve_metadata(&self, node: NodeId) -> Result<(), VolumeError> {
-        let (geometry, memory) = (self.geometry, self.memory_of(node));
+        let (map, memory) = (self.map(), self.memory_of(node));
         let servers = self.servers.clone();
         self.on(node, move |context| async move {
-            let meta = node::serve_metadata(context, geometry, memory).await?;
+            let meta = node::serve_metadata(context, map, memory).await?;
             servers.borrow_mut().entry(node).or_default().meta = Some(meta);
             Ok(())
         })
@@ -445,11 +455,11 @@ impl SimulatedCluster {
 
     /// Serves the files of `node`, whose metadata is served, when called at it.
     fn serve_files(&self, node: NodeId) -> impl FnOnce(Context) + 'static {
-        let (geometry, memory) = (self.geometry, self.memory_of(node));
+        let (map, memory) = (self.map(), self.memory_of(node));
         let servers = self.servers.clone();
         move |context| {
             let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
-            let files = node::serve_files(&context, geometry, &meta, memory);
+            let files = node::serve_files(&context, &map, &meta, memory);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
         }
     }
@@ -464,7 +474,7 @@ impl SimulatedCluster {
         &self,
         work: impl Fn(Context) -> F,
     ) -> Result<(), VolumeError> {
-        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let nodes = (0..self.geometry().fs_nodes).map(NodeId::fs);
         try_join_all(nodes.map(|node| self.on(node, &work))).await.map(|_| ())
     }
 
@@ -500,6 +510,7 @@ mod tests {
             disk_nodes: 1,
             disks_per_node: 1,
             stripe_size: 16 << 10,
+            spread: Spread::default(),
             stripes_per_node: 768,
             cache_bytes: 1 << 20,
         };

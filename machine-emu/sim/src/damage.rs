@@ -167,7 +167,7 @@ impl DamageWorkload<'_> {
     /// Mounts the damaged volume, and uses it if that can be done. True if it was refused because
     /// of its disks: then nothing was written.
     async fn look_at_damage(&self, tally: &DamageSummary) -> bool {
-        let older = tally.may_be_older(&self.harness.cluster.geometry());
+        let older = tally.may_be_older(&self.harness.cluster.map());
         let rule = match (tally.hurt, older) {
             (false, _) => ReadRule::Well,
             (true, false) => ReadRule::Damaged,

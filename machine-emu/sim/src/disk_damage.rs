@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockio::{BLOCK_SIZE, Geometry, Superblock};
+use blockio::{BLOCK_SIZE, Superblock, VolumeMap};
 use machine_emu::{DiskControl, DiskFaults, DiskSnapshot};
 use runtime::VolumeId;
 use runtime::seed::Rng;
@@ -30,10 +30,11 @@ enum DiskRegion {
     Rest,
 }
 
-fn region(geometry: &Geometry, disk: &DiskControl, offset: u64) -> DiskRegion {
+fn region(map: &VolumeMap, disk: &DiskControl, offset: u64) -> DiskRegion {
+    let geometry = map.geometry();
     let stripes = geometry.stripe_offset(0);
     let index = offset.saturating_sub(stripes) / u64::from(geometry.stripe_size);
-    if offset < geometry.slot_offset(0) || index >= geometry.stripes_per_disk {
+    if offset < geometry.slot_offset(0) || index >= stripes_per_disk(map) {
         DiskRegion::Superblock
     } else if offset < stripes {
         DiskRegion::Roots
@@ -42,6 +43,11 @@ fn region(geometry: &Geometry, disk: &DiskControl, offset: u64) -> DiskRegion {
     } else {
         DiskRegion::Rest
     }
+}
+
+/// Stripes on each disk: a volume begins with disks of one size.
+fn stripes_per_disk(map: &VolumeMap) -> u64 {
+    map.set_of(0).set.stripes_per_disk
 }
 
 /// What was done since the last time at which all was well.
@@ -66,8 +72,8 @@ impl DamageSummary {
     /// May what is found be of an earlier time than the last commit, though it is never torn and
     /// never another file's? Each case is a limit of today: issue 4 (recovery, scrubbing) and
     /// redundancy will make it tighter.
-    pub(super) fn may_be_older(&self, geometry: &Geometry) -> bool {
-        let copies = ROOT_COPIES_MAX.min(geometry.disks());
+    pub(super) fn may_be_older(&self, map: &VolumeMap) -> bool {
+        let copies = ROOT_COPIES_MAX.min(map.root_disks().count());
         // All copies of the newest root may be gone; the one before it starts a log of which the
         // rest may have been given back since (issue 4: a second copy where there is one disk).
         self.roots >= copies
@@ -127,7 +133,7 @@ impl DiskDamage {
         }
         match fault {
             Fault::BitRot { disk, offset, length } => {
-                match region(&cluster.geometry(), &control(disk), *offset) {
+                match region(&cluster.map(), &control(disk), *offset) {
                     DiskRegion::Roots => tally.roots += 1,
                     DiskRegion::Log => tally.logs += 1,
                     DiskRegion::Superblock | DiskRegion::Rest => {}
@@ -199,9 +205,9 @@ fn change_faults(disk: &DiskControl, change: impl FnOnce(&mut DiskFaults)) {
 fn make_foreign(disk: &DiskControl) -> bool {
     let Ok(superblock) = Superblock::decode(&disk.peek(0, BLOCK_SIZE)) else { return false };
     let mut foreign = superblock;
-    foreign.geometry.volume = VolumeId(superblock.volume().0 ^ 1);
+    foreign.geometry.volume = VolumeId(foreign.volume().0 ^ 1);
     disk.poke(0, &foreign.encode());
-    disk.poke(superblock.copy_offset(), &foreign.encode());
+    disk.poke(foreign.copy_offset(), &foreign.encode());
     true
 }
 
@@ -250,7 +256,7 @@ pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<(u6
 
 /// Some rots, in one kind of place or anywhere.
 fn draw_rots(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<Fault> {
-    let geometry = cluster.geometry();
+    let map = cluster.map();
     let disks = cluster.world().disks();
     let wanted =
         [None, Some(DiskRegion::Superblock), Some(DiskRegion::Roots), Some(DiskRegion::Log)];
@@ -261,11 +267,11 @@ fn draw_rots(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<Fault> {
         let disk = pick(rng, &disks);
         let control = cluster.world().disk(&disk);
         let fits =
-            |&block: &u64| wanted.is_none_or(|wanted| region(&geometry, &control, block) == wanted);
+            |&block: &u64| wanted.is_none_or(|wanted| region(&map, &control, block) == wanted);
         let written: Vec<u64> = control.written().into_iter().filter(fits).collect();
         // Mostly where something is.
         let block = if written.is_empty() || rng.chance(1, 16) {
-            rng.below(geometry.disk_length() / BLOCK) * BLOCK
+            rng.below(map.geometry().disk_length(stripes_per_disk(&map)) / BLOCK) * BLOCK
         } else {
             pick(rng, &written)
         };

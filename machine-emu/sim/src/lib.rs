@@ -389,7 +389,7 @@ fn stripes_of_small_volume(layout: &ClusterLayout, rng: &mut Rng) -> u64 {
     let more = rng.below(64);
     let suffices = |&stripes_per_node: &u64| {
         let layout = ClusterLayout { stripes_per_node, ..*layout };
-        meta::store::smallest_share(&layout.geometry()) >= needed
+        meta::store::smallest_share(&layout.map()) >= needed
     };
     (needed + more..2 * needed).find(suffices).unwrap_or(2 * needed)
 }

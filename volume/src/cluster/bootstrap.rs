@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 
-use blockio::Geometry;
+use blockio::plan::{Spread, plan_volume};
+use blockio::superblock::VolumeRecord;
+use blockio::{Geometry, VolumeMap};
 use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
 use cluster::membership::{self, Founder, GoneRecord, NodeMap, ProcessId};
 use futures::executor::block_on;
 use runtime::embedded::{Config, DiskAccess, Embedded};
-use runtime::wire::{from_bytes, to_bytes};
+use runtime::wire::to_bytes;
 use runtime::{Context, Epoch};
 
 use super::decommission::removed;
@@ -17,7 +19,7 @@ use super::supervisor::SECURITY_PREFIX;
 use super::{ClusterError, Engine, VOLUME_KEY};
 use crate::VolumeError;
 use crate::directory::new_volume_id;
-use crate::volume::check_size;
+use crate::volume::{all_disks, check_size};
 
 /// The shape of a cluster to be made.
 #[derive(Clone, Debug)]
@@ -36,32 +38,33 @@ pub struct ClusterShape {
 
 /// Makes a cluster: what its volume is like, and who is of it. Its processes make their disks when
 /// they start for the first time.
-pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, VolumeError> {
+pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<VolumeMap, VolumeError> {
     let disk_nodes = shape.founders.iter().map(|founder| founder.disks.len() as u32).sum();
     let ClusterShape { fs_nodes, stripe_size, disks_per_node, disk_bytes, .. } = *shape;
-    let volume = new_volume_id();
-    let geometry =
-        Geometry::for_disks(volume, stripe_size, fs_nodes, disk_nodes, disks_per_node, disk_bytes)?;
-    check_size(&geometry)?;
+    let geometry = Geometry { volume: new_volume_id(), stripe_size, fs_nodes };
+    let disks: Vec<_> =
+        all_disks(disk_nodes, disks_per_node).map(|disk| (disk, disk_bytes)).collect();
+    let map = plan_volume(geometry, &disks, Spread::default())?;
+    check_size(&map)?;
+    let record = to_bytes(&VolumeRecord::of(&map));
     let first = NodeMap::first(fs_nodes, &shape.founders);
     let first = first.map_err(|error| ClusterError::Map(error.into()))?;
     ask(engine, move |_, engine| async move {
-        let shape = to_bytes(&geometry);
-        match engine.write(VOLUME_KEY, &shape, Expect::Absent {}, None).await? {
+        match engine.write(VOLUME_KEY, &record, Expect::Absent {}, None).await? {
             WriteOutcome::Done { .. } => {}
             WriteOutcome::Differs { .. } => return Err(ClusterError::Exists),
         }
         membership::found(&*engine, &first).await?;
         Ok(())
     })?;
-    Ok(geometry)
+    Ok(map)
 }
 
 /// What the engine knows of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterStatus {
-    /// The shape of the volume.
-    pub geometry: Geometry,
+    /// The disks of the volume.
+    pub volume: VolumeMap,
     /// Who is there and serves what.
     pub map: NodeMap,
     /// Processes that were removed.
@@ -77,7 +80,7 @@ pub struct ClusterStatus {
 /// The cluster as it is now.
 pub fn status(engine: &Engine) -> Result<ClusterStatus, VolumeError> {
     ask(engine, |_, engine| async move {
-        let geometry = geometry(&*engine).await?;
+        let volume = volume_map(&*engine).await?;
         let map = membership::node_map(&*engine).await?;
         let said = engine.list(SECURITY_PREFIX).await?.records.into_iter();
         let security = said.filter_map(|(key, record)| {
@@ -87,14 +90,14 @@ pub fn status(engine: &Engine) -> Result<ClusterStatus, VolumeError> {
         let removed = removed(&*engine).await?;
         let security = security.collect();
         let (members, gone) = membership::presence(&*engine).await?;
-        Ok(ClusterStatus { geometry, map, removed, security, members, gone })
+        Ok(ClusterStatus { volume, map, removed, security, members, gone })
     })
 }
 
-/// The shape of the volume.
-async fn geometry(engine: &dyn Coordination) -> Result<Geometry, ClusterError> {
+/// The disks of the volume.
+async fn volume_map(engine: &dyn Coordination) -> Result<VolumeMap, ClusterError> {
     let record = engine.get(VOLUME_KEY).await?.ok_or(ClusterError::NoCluster)?;
-    from_bytes(&record.value).map_err(|_| ClusterError::Unreadable)
+    VolumeRecord::decode(&record.value).ok_or(ClusterError::Unreadable)
 }
 
 /// Asks the engine from a machine of its own, which ends with the answer.

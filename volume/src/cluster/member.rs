@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
-use blockio::Geometry;
+use blockio::VolumeMap;
 use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
@@ -152,21 +152,22 @@ impl ClusterMember {
             }
             (found, _) => found?,
         };
-        let ClusterStatus { geometry, map, removed, .. } = found;
+        let ClusterStatus { volume: volume_map, map, removed, .. } = found;
+        let geometry = volume_map.geometry();
         if removed.contains(&id) {
             return Err(ClusterError::Removed(id).into());
         }
-        let (directory, new_disks) = directory_of(directory, &geometry, &map, id, disk_bytes)?;
+        let (directory, new_disks) = directory_of(directory, &volume_map, &map, id, disk_bytes)?;
         let ours = disks.iter().filter(|disk| disk.superblock.volume() == geometry.volume);
         let newest = ours.map(|disk| disk.superblock.epoch).max().unwrap_or_default();
         if newest > map.epoch {
-            raise(engine, geometry, newest, lease)?;
+            raise(engine, volume_map.clone(), newest, lease)?;
         }
         let threads = if run.threads == 0 { cores() } else { run.threads };
         let config = Config {
             threads,
             fs_nodes: geometry.fs_nodes,
-            disk_nodes: geometry.disk_nodes,
+            disk_nodes: volume_map.disk_nodes(),
             epoch: Epoch(0),
             pool_bytes: run.cache_bytes + TRANSFER_BYTES,
             disk_access: DiskAccess::from_environment()?,
@@ -196,7 +197,7 @@ impl ClusterMember {
         let cache_bytes = run.cache_bytes * living;
         let memory = ProcessMemory::of_machine(&machine, &geometry, run.cache_bytes);
         let running =
-            RunningVolume::of_cluster(machine, geometry, (number, client_budget), directory);
+            RunningVolume::of_cluster(machine, volume_map, (number, client_budget), directory);
         Ok(Self {
             running,
             id,
@@ -400,7 +401,7 @@ impl ClusterMember {
         for node in nodes {
             tracing::info!(%node, "begins here");
             let start = NodeStart {
-                geometry: self.running.geometry(),
+                map: self.running.map().clone(),
                 cache_bytes: self.cache_bytes,
                 memory: self.memory.clone(),
                 paths: self.running.disk_paths(node),
@@ -507,7 +508,7 @@ async fn hand_over_with_retries(servers: &NodeServers, context: &Context) -> Nod
 
 /// A node on its way up, while others live.
 struct NodeStart {
-    geometry: Geometry,
+    map: VolumeMap,
     cache_bytes: usize,
     memory: ProcessMemory,
     /// Of its disks, if it is a disk node.
@@ -559,16 +560,16 @@ impl NodeStart {
         by: u64,
         index: u32,
     ) -> Result<NodeServers, VolumeError> {
-        let (key, geometry) = (served_key(index), self.geometry);
+        let (key, map) = (served_key(index), &self.map);
         let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
         if served.is_none() {
-            let disks = self.new_disks.iter().filter(|new| new.node == index).cloned().collect();
-            new_disks::make_disks(context, &geometry, disks, &self.consent).await?;
+            let disks = self.new_disks.iter().filter(|new| new.disk.disk_node == index);
+            new_disks::make_disks(context, map, disks.cloned().collect(), &self.consent).await?;
         }
         let handed = self.take(context.node(), by).await;
         let (last, now) = (served.unwrap_or_default(), context.epoch());
         let paths = self.paths.clone();
-        let disks = node::resume_disks(context.clone(), geometry, last, paths, handed.as_ref());
+        let disks = node::resume_disks(context.clone(), map.clone(), last, paths, handed.as_ref());
         let disks = Some(disks.await?);
         self.put(&key, to_bytes(&now)).await;
         Ok(NodeServers { disks, ..NodeServers::default() })
@@ -581,14 +582,14 @@ impl NodeStart {
         by: u64,
         index: u32,
     ) -> Result<NodeServers, VolumeError> {
-        let (key, geometry) = (formatted_key(index), self.geometry);
+        let (key, map) = (formatted_key(index), &self.map);
         let handed = self.take(context.node(), by).await;
-        let cache = node::serve_cache(context, geometry, self.cache_bytes);
+        let cache = node::serve_cache(context, map, self.cache_bytes);
         if let Some(handed) = &handed {
             handed.resume_cache(&cache);
         }
         if self.get(&key).await.is_none() {
-            match node::format_node(context.clone(), geometry, RootOwner::default()).await {
+            match node::format_node(context.clone(), map.clone(), RootOwner::default()).await {
                 // The record was lost, or is of an older copy of etcd: the disks know better.
                 Err(VolumeError::Metadata { error: StoreError::Formatted, .. }) => {
                     tracing::warn!(node = %context.node(), "has its metadata, though etcd does not know");
@@ -597,7 +598,7 @@ impl NodeStart {
             }
             self.put(&key, vec![1]).await;
         }
-        let meta = node::serve_metadata(context.clone(), geometry, self.memory.clone()).await?;
+        let meta = node::serve_metadata(context.clone(), map.clone(), self.memory.clone()).await?;
         if let Some(handed) = &handed {
             handed.resume_metadata(&meta);
         }
@@ -605,7 +606,7 @@ impl NodeStart {
             tracing::info!(node = %context.node(), %error, "the others are waited for");
             context.sleep(REJOIN_PAUSE).await;
         }
-        let files = node::serve_files(context, geometry, &meta, self.memory.clone());
+        let files = node::serve_files(context, map, &meta, self.memory.clone());
         if let Some(handed) = &handed {
             handed.resume_files(&files);
         }
@@ -645,7 +646,7 @@ pub(super) fn formatted_key(fs_node: u32) -> String {
 /// The process' own directory, with files for its disks, and what these are.
 fn directory_of(
     path: &Path,
-    geometry: &Geometry,
+    volume: &VolumeMap,
     map: &NodeMap,
     id: ProcessId,
     disk_bytes: u64,
@@ -654,9 +655,9 @@ fn directory_of(
     let mut disks = Vec::new();
     for (node, assignment) in map.assignments() {
         if let (NodeKind::Disk(index), true) = (node.kind(), assignment.owner() == id) {
-            for disk in 0..geometry.disks_per_node {
-                let (found, _) = directory.make_disk(index, disk, disk_bytes, None)?;
-                let new = NewDisk::of_path(index, disk, directory.disk(index, disk));
+            for name in volume.disks_of(index) {
+                let (found, _) = directory.make_disk(name, disk_bytes, None)?;
+                let new = NewDisk::of_path(name, directory.disk(name));
                 disks.push(NewDisk { device_id: found.device_id, ..new });
             }
         }

@@ -23,6 +23,7 @@ pub use self::decommission::{add, remove};
 pub use self::member::{ClusterMember, MemberOptions};
 pub use self::recover::{RecoveredCluster, formatted_disk, recover};
 
+use blockio::superblock::UnknownMap;
 use cluster::coordination::{CoordinationError, EtcdConfig};
 use cluster::membership::{CommandError, ProcessId};
 use std::path::PathBuf;
@@ -64,6 +65,9 @@ pub enum ClusterError {
          host with disks"
     )]
     NoDisks,
+    /// The disks do not tell what it is.
+    #[error("what the volume is cannot be found out from the disks of this host: {0}")]
+    Disks(UnknownMap),
     /// Disks of two volumes.
     #[error("disk {disk} holds volume {1}, other disks another one; put the right one back", disk = .0.display())]
     OtherVolume(PathBuf, VolumeId),

@@ -12,10 +12,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blockio::Geometry;
+use blockio::superblock::VolumeRecord;
+use blockio::{Superblock, VolumeMap};
 use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
 use cluster::membership::{self, CommandError, NodeMap, ProcessId};
-use runtime::wire::{from_bytes, to_bytes};
+use runtime::wire::to_bytes;
 use runtime::{Epoch, VolumeId};
 
 use super::bootstrap::{ClusterShape, ask};
@@ -35,8 +36,8 @@ const RAISE_PAUSE: Duration = Duration::from_millis(200);
 /// What was rebuilt.
 #[derive(Clone, Debug)]
 pub struct RecoveredCluster {
-    /// The shape of the volume.
-    pub geometry: Geometry,
+    /// The disks of the volume.
+    pub volume: VolumeMap,
     /// The epoch of the node map now.
     pub epoch: Epoch,
     /// Disks on this host that told it.
@@ -62,46 +63,50 @@ pub fn recover(
         .iter()
         .flat_map(|(id, directory)| formatted_disks(directory).into_iter().map(|disk| (*id, disk)))
         .collect();
-    let geometry = check_disks(shape, &disks)?;
+    let volume = check_disks(shape, &disks)?;
     let epochs = disks.iter().map(|(_, disk)| disk.superblock.epoch);
     let newest = epochs.max().unwrap_or_default();
-    let first = NodeMap::first(geometry.fs_nodes, &shape.founders);
+    let first = NodeMap::first(volume.geometry().fs_nodes, &shape.founders);
     let first = first.map_err(|error| ClusterError::Map(error.into()))?;
+    let known = volume.clone();
     let (epoch, had_map) =
         ask(
             engine,
-            move |_, engine| async move { rebuild(&*engine, geometry, first, newest).await },
+            move |_, engine| async move { rebuild(&*engine, &known, first, newest).await },
         )?;
-    Ok(RecoveredCluster { geometry, epoch, disks: disks.len(), had_map })
+    Ok(RecoveredCluster { volume, epoch, disks: disks.len(), had_map })
 }
 
 /// All disks are of one volume, and with the processes that the machine file names.
 fn check_disks(
     shape: &ClusterShape,
     disks: &[(ProcessId, FoundDisk)],
-) -> Result<Geometry, ClusterError> {
-    let (_, first) = disks.first().ok_or(ClusterError::NoDisks)?;
-    let geometry = first.superblock.geometry;
+) -> Result<VolumeMap, ClusterError> {
+    let superblocks: Vec<Superblock> =
+        disks.iter().map(|(_, disk)| disk.superblock.clone()).collect();
+    let first = superblocks.first().ok_or(ClusterError::NoDisks)?;
+    let volume = VolumeMap::from_superblocks(&superblocks).map_err(ClusterError::Disks)?;
+    let geometry = first.geometry;
     for (id, FoundDisk { path, superblock }) in disks {
         if superblock.geometry != geometry {
             return Err(ClusterError::OtherVolume(path.clone(), superblock.volume()));
         }
         let founder = shape.founders.iter().find(|founder| founder.id == *id);
-        if !founder.is_some_and(|founder| founder.disks.contains(&superblock.disk_node)) {
-            return Err(ClusterError::OtherProcess(path.clone(), *id, superblock.disk_node));
+        if !founder.is_some_and(|founder| founder.disks.contains(&superblock.disk.disk_node)) {
+            return Err(ClusterError::OtherProcess(path.clone(), *id, superblock.disk.disk_node));
         }
     }
     let disk_nodes: usize = shape.founders.iter().map(|founder| founder.disks.len()).sum();
-    if disk_nodes == geometry.disk_nodes as usize && shape.fs_nodes == geometry.fs_nodes {
-        Ok(geometry)
+    if disk_nodes == volume.disk_nodes() as usize && shape.fs_nodes == geometry.fs_nodes {
+        Ok(volume)
     } else {
-        Err(ClusterError::OtherShape(geometry.fs_nodes, geometry.disk_nodes))
+        Err(ClusterError::OtherShape(geometry.fs_nodes, volume.disk_nodes()))
     }
 }
 
 async fn rebuild(
     engine: &dyn Coordination,
-    geometry: Geometry,
+    volume: &VolumeMap,
     first: NodeMap,
     newest: Epoch,
 ) -> Result<(Epoch, bool), ClusterError> {
@@ -110,9 +115,9 @@ async fn rebuild(
         return Err(ClusterError::Runs(*id));
     }
     if let Some(record) = engine.get(VOLUME_KEY).await? {
-        let known: Geometry = from_bytes(&record.value).map_err(|_| ClusterError::Unreadable)?;
-        if known.volume != geometry.volume {
-            return Err(ClusterError::Shadowed(known.volume, geometry.volume));
+        let known = VolumeRecord::decode(&record.value).ok_or(ClusterError::Unreadable)?;
+        if known.volume() != volume.volume() {
+            return Err(ClusterError::Shadowed(known.volume(), volume.volume()));
         }
     }
     let known = match membership::node_map(engine).await {
@@ -124,8 +129,8 @@ async fn rebuild(
     for prefix in [KNOWN_PREFIX, ENDING_PREFIX] {
         remove_all(engine, prefix).await?;
     }
-    engine.put(VOLUME_KEY, &to_bytes(&geometry)).await?;
-    say_all_made(engine, &geometry).await?;
+    engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(volume))).await?;
+    say_all_made(engine, volume).await?;
     let after = known.as_ref().map_or(newest, |known| known.epoch.max(newest));
     let next = known.as_ref().unwrap_or(&first).raised(Epoch(after.0 + EPOCH_STEP));
     membership::replace(engine, known.as_ref(), &next).await?;
@@ -135,14 +140,14 @@ async fn rebuild(
 /// Says that all disks and nodes of the volume were made: none is formatted again.
 async fn say_all_made(
     engine: &dyn Coordination,
-    geometry: &Geometry,
+    volume: &VolumeMap,
 ) -> Result<(), CoordinationError> {
-    for disk_node in 0..geometry.disk_nodes {
+    for disk_node in 0..volume.disk_nodes() {
         let key = served_key(disk_node);
         // That it was served once is what matters: a blank disk is none that was never made.
         engine.write(&key, &to_bytes(&Epoch(0)), Expect::Absent {}, None).await?;
     }
-    for node in 0..geometry.fs_nodes {
+    for node in 0..volume.geometry().fs_nodes {
         engine.put(&formatted_key(node), &[1]).await?;
     }
     Ok(())
@@ -170,13 +175,13 @@ async fn remove_all(engine: &dyn Coordination, prefix: &str) -> Result<(), Coord
 /// are in the copy go with their leases, of the length `lease`.
 pub(super) fn raise(
     engine: &Engine,
-    geometry: Geometry,
+    volume: VolumeMap,
     newest: Epoch,
     lease: Duration,
 ) -> Result<(), VolumeError> {
     ask(engine, move |context, engine| async move {
         let patience = context.now() + lease + LEASE_END_MAX;
-        raise_map(&*engine, &geometry, newest, || {
+        raise_map(&*engine, &volume, newest, || {
             let pause = (context.now() < patience).then(|| context.sleep(RAISE_PAUSE));
             async move {
                 match pause {
@@ -195,7 +200,7 @@ pub(super) fn raise(
 /// `pause` waits a moment, and tells whether that may go on.
 async fn raise_map<F: Future<Output = bool>>(
     engine: &dyn Coordination,
-    geometry: &Geometry,
+    volume: &VolumeMap,
     newest: Epoch,
     pause: impl Fn() -> F,
 ) -> Result<(), ClusterError> {
@@ -217,7 +222,7 @@ async fn raise_map<F: Future<Output = bool>>(
             "etcd is older than the disks: the node map is raised above their epoch"
         );
         forget_handovers(engine).await?;
-        say_all_made(engine, geometry).await?;
+        say_all_made(engine, volume).await?;
         // No other process needs to raise it again, though its disks may be newer.
         let next = map.raised(Epoch(newest.0 + EPOCH_STEP));
         match membership::replace(engine, Some(&map), &next).await {
@@ -240,14 +245,14 @@ mod tests {
     fn an_older_copy_is_raised_with_all_that_was_made_and_while_no_process_runs() {
         let directory = tempfile::tempdir().unwrap();
         let engine = Sled::open(directory.path()).unwrap();
-        let geometry = Geometry::for_disks(VolumeId(7), 1 << 16, 3, 2, 1, 1 << 30).unwrap();
+        let volume = VolumeMap::for_disks(VolumeId(7), 1 << 16, 3, 2, 1, 1 << 30).unwrap();
         let founders = [
             Founder { id: ProcessId(1), disks: vec![0] },
             Founder { id: ProcessId(2), disks: vec![1] },
         ];
         let first = NodeMap::first(3, &founders).unwrap();
         let raise =
-            |newest| block_on(raise_map(&engine, &geometry, newest, || std::future::ready(false)));
+            |newest| block_on(raise_map(&engine, &volume, newest, || std::future::ready(false)));
         block_on(membership::found(&engine, &first)).unwrap();
         let id = ProcessId(2);
         let lease = cluster::coordination::LeaseId(5);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
+use blockio::DiskName;
 use fileio::client::ask;
 use fileio::protocol::{CallId, Error, FileIo};
 use futures::future::join_all;
@@ -14,14 +15,14 @@ use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
 use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, ProcessMemory};
-use volume::{Geometry, RootOwner, VolumeError};
+use volume::{Geometry, RootOwner, VolumeError, VolumeMap};
 
 const DISK: &str = "disk";
 
 /// The machine and what is on its one disk.
 pub(crate) struct Volume {
     pub(crate) world: World,
-    geometry: Geometry,
+    map: VolumeMap,
     epoch: Cell<u64>,
     /// The metadata of all nodes, to check it.
     mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
@@ -35,36 +36,26 @@ fn memory() -> ProcessMemory {
 impl Volume {
     /// A fresh volume, served by all nodes of the world.
     pub(crate) async fn format(world: &World, fs_nodes: u32) -> Self {
-        let geometry = Geometry {
-            volume: VolumeId(0x51ED),
-            stripe_size: 16 << 10,
-            fs_nodes,
-            disk_nodes: 1,
-            disks_per_node: 1,
-            stripes_per_disk: u64::from(fs_nodes) * 512,
-        };
-        world.create_disk(DISK, geometry.disk_length());
+        let geometry = Geometry { volume: VolumeId(0x51ED), stripe_size: 16 << 10, fs_nodes };
+        let map = VolumeMap::grid(geometry, 1, 1, u64::from(fs_nodes) * 512);
+        let map = map.expect("a small volume");
+        world.create_disk(DISK, map.disk_length(DiskName::default()));
         let volume = Self {
             world: world.clone(),
-            geometry,
+            map: map.clone(),
             epoch: Cell::new(1),
             mounted: Rc::default(),
             calls: Cell::default(),
         };
+        let disks = map.clone();
         let disk = move |context: Context| async move {
-            new_disks::format_disks(
-                &context,
-                &geometry,
-                vec![vec![DISK.into()]],
-                &OverwriteConsent::of_anything(),
-            )
-            .await?;
-            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await.map(drop)
+            let (paths, consent) = (vec![vec![DISK.into()]], OverwriteConsent::of_anything());
+            new_disks::format_disks(&context, &disks, paths, &consent).await?;
+            node::serve_disks(context, disks, Epoch(0), vec![DISK.into()]).await.map(drop)
         };
         volume.on(NodeId::disk(0), disk).await;
-        volume
-            .on_all(move |context| node::format_node(context, geometry, RootOwner::default()))
-            .await;
+        let format = |context| node::format_node(context, map.clone(), RootOwner::default());
+        volume.on_all(format).await;
         volume.restart().await;
         volume
     }
@@ -77,23 +68,24 @@ impl Volume {
         self.world.set_epoch(epoch);
         self.world.node(NodeId::application(0)).set_epoch(epoch);
         self.world.restart(NodeId::disk(0));
-        let fs_nodes = 0..self.geometry.fs_nodes;
+        let fs_nodes = 0..self.map.geometry().fs_nodes;
         fs_nodes.map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
-        let geometry = self.geometry;
+        let map = &self.map;
+        let disks = map.clone();
         let disk = move |context| async move {
-            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await.map(drop)
+            node::serve_disks(context, disks, Epoch(0), vec![DISK.into()]).await.map(drop)
         };
         self.on(NodeId::disk(0), disk).await;
-        self.on_all(move |context| async move {
-            node::serve_cache(&context, geometry, 4 << 20);
-            Ok(())
+        self.on_all(|context| {
+            node::serve_cache(&context, map, 4 << 20);
+            async { Ok(()) }
         })
         .await;
-        self.on_all(move |context| {
-            let mounted = self.mounted.clone();
+        self.on_all(|context| {
+            let (mounted, map) = (self.mounted.clone(), map.clone());
             async move {
                 let node = context.node();
-                let meta = node::serve_metadata(context, geometry, memory()).await?;
+                let meta = node::serve_metadata(context, map, memory()).await?;
                 mounted.borrow_mut().insert(node, meta);
                 Ok(())
             }
@@ -103,10 +95,8 @@ impl Volume {
         self.on_all(node::end_recovery).await;
         self.on_all(|context| {
             let meta = self.mounted.borrow()[&context.node()].clone();
-            async move {
-                node::serve_files(&context, geometry, &meta, memory());
-                Ok(())
-            }
+            node::serve_files(&context, map, &meta, memory());
+            async { Ok(()) }
         })
         .await;
     }
@@ -115,7 +105,7 @@ impl Volume {
         &self,
         work: impl Fn(Context) -> F,
     ) {
-        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let nodes = (0..self.map.geometry().fs_nodes).map(NodeId::fs);
         join_all(nodes.map(|node| self.on(node, &work))).await;
     }
 

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
+use blockio::{Geometry, VolumeMap};
 use bytes::Bytes;
 use fileio::protocol::*;
 use machine_emu::{World, WorldShape};
@@ -32,7 +33,7 @@ const TRIES_MAX: u32 = 2_000;
 
 pub(crate) struct Cluster {
     pub(crate) world: World,
-    geometry: blockio::Geometry,
+    map: VolumeMap,
     cache_bytes: usize,
     epoch: Cell<u64>,
     mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
@@ -51,50 +52,43 @@ impl Cluster {
     /// The same, with a limit of cached bytes for each file-system node.
     pub(crate) fn with_cache(seed: u64, cache_bytes: usize) -> Self {
         let stripe_size = STRIPE_SIZE;
-        let geometry = blockio::Geometry {
-            volume: VolumeId(7),
-            stripe_size,
-            fs_nodes: FS_NODES,
-            disk_nodes: DISK_NODES,
-            disks_per_node: 1,
-            stripes_per_disk: u64::from(FS_NODES) * (12 << 20)
-                / u64::from(stripe_size * DISK_NODES),
-        };
+        let geometry = Geometry { volume: VolumeId(7), stripe_size, fs_nodes: FS_NODES };
+        let stripes_per_disk =
+            u64::from(FS_NODES) * (12 << 20) / u64::from(stripe_size * DISK_NODES);
+        let map = VolumeMap::grid(geometry, DISK_NODES, 1, stripes_per_disk);
+        let map = map.expect("a small volume");
         let world = World::new(seed, WorldShape { fs_nodes: FS_NODES, disk_nodes: DISK_NODES });
-        (0..DISK_NODES)
-            .for_each(|node| world.create_used_disk(&path(node), geometry.disk_length()));
+        (0..DISK_NODES).for_each(|node| {
+            world.create_used_disk(&path(node), geometry.disk_length(stripes_per_disk));
+        });
         let (epoch, mounted) = (Cell::new(1), Rc::default());
-        let cluster = Self { world, geometry, cache_bytes, epoch, mounted };
+        let cluster = Self { world, map, cache_bytes, epoch, mounted };
         let world = cluster.world.clone();
         world.run(cluster.format()).expect("an empty volume");
         cluster
     }
 
     async fn format(&self) -> Result<(), VolumeError> {
-        let geometry = self.geometry;
+        let map = self.map.clone();
         let paths = (0..DISK_NODES).map(|node| vec![path(node).into()]).collect();
         let format = |context: Context| async move {
-            new_disks::format_disks(&context, &geometry, paths, &OverwriteConsent::of_anything())
-                .await
+            let consent = OverwriteConsent::of_anything();
+            new_disks::format_disks(&context, &map, paths, &consent).await
         };
         self.on(NodeId::disk(0), format).await?;
         for node in disk_nodes() {
             self.serve(node).await?;
         }
         for node in fs_nodes() {
-            self.on(node, move |context| {
-                node::format_node(context, geometry, RootOwner::default())
-            })
-            .await?;
+            self.format_again(node).await?;
         }
         self.restart_all().await
     }
 
     /// Writes the first metadata of a node, though it may have some.
     pub(crate) async fn format_again(&self, node: NodeId) -> Result<(), VolumeError> {
-        let geometry = self.geometry;
-        self.on(node, move |context| node::format_node(context, geometry, RootOwner::default()))
-            .await
+        let map = self.map.clone();
+        self.on(node, move |context| node::format_node(context, map, RootOwner::default())).await
     }
 
     /// Runs `work` as a task of `node`, so that it ends with the node.
@@ -108,18 +102,18 @@ impl Cluster {
 
     /// Brings the layers of one node up, or those below its metadata.
     async fn serve(&self, node: NodeId) -> Result<(), VolumeError> {
-        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        let (map, cache_bytes) = (self.map.clone(), self.cache_bytes);
         match node.kind() {
             NodeKind::Disk(index) => {
                 let paths = vec![path(index).into()];
                 self.on(node, move |context| async move {
-                    node::serve_disks(context, geometry, Epoch(0), paths).await.map(drop)
+                    node::serve_disks(context, map, Epoch(0), paths).await.map(drop)
                 })
                 .await
             }
             _ => {
                 self.on(node, move |context| async move {
-                    node::serve_cache(&context, geometry, cache_bytes);
+                    node::serve_cache(&context, &map, cache_bytes);
                     Ok(())
                 })
                 .await
@@ -128,9 +122,9 @@ impl Cluster {
     }
 
     async fn serve_metadata(&self, node: NodeId) -> Result<(), VolumeError> {
-        let (geometry, mounted) = (self.geometry, self.mounted.clone());
+        let (map, mounted) = (self.map.clone(), self.mounted.clone());
         self.on(node, move |context| async move {
-            let meta = node::serve_metadata(context, geometry, memory()).await?;
+            let meta = node::serve_metadata(context, map, memory()).await?;
             mounted.borrow_mut().insert(node, meta);
             Ok(())
         })
@@ -138,10 +132,10 @@ impl Cluster {
     }
 
     async fn serve_files(&self, node: NodeId) -> Result<(), VolumeError> {
-        let geometry = self.geometry;
+        let map = self.map.clone();
         let meta = self.mounted.borrow()[&node].clone();
         self.on(node, move |context| async move {
-            node::serve_files(&context, geometry, &meta, memory());
+            node::serve_files(&context, &map, &meta, memory());
             Ok(())
         })
         .await

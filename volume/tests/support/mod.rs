@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use blockio::protocol::{Error, Unsynced};
-use blockio::{Answer, BootId, Geometry, Stripes};
+use blockio::{Answer, BootId, DiskName, Geometry, Stripes, VolumeMap};
 use bytes::Bytes;
 use fileio::FileServer;
 use fileio::client::SharedFileServer;
@@ -22,29 +22,29 @@ const BOOT_ID: BootId = 1;
 
 /// One logical disk in memory. What was never written reads as nonsense, as on a real disk.
 struct MemoryStripes {
-    geometry: Geometry,
+    map: VolumeMap,
     stripes: RefCell<BTreeMap<u64, Vec<u8>>>,
-    slots: RefCell<BTreeMap<(u32, u32), Bytes>>,
+    slots: RefCell<BTreeMap<(DiskName, u32), Bytes>>,
 }
 
 impl MemoryStripes {
-    fn new(geometry: Geometry) -> Rc<Self> {
-        Rc::new(Self { geometry, stripes: RefCell::default(), slots: RefCell::default() })
+    fn new(map: VolumeMap) -> Rc<Self> {
+        Rc::new(Self { map, stripes: RefCell::default(), slots: RefCell::default() })
     }
 
     fn with<T>(&self, stripe: u64, look: impl FnOnce(&mut Vec<u8>) -> T) -> Answer<T>
     where
         T: 'static,
     {
-        let fresh = || vec![0xEE; self.geometry.stripe_size as usize];
+        let fresh = || vec![0xEE; self.map.geometry().stripe_size as usize];
         let answer = look(self.stripes.borrow_mut().entry(stripe).or_insert_with(fresh));
         futures::future::ready(Ok(answer)).boxed_local()
     }
 }
 
 impl Stripes for MemoryStripes {
-    fn geometry(&self) -> Geometry {
-        self.geometry
+    fn map(&self) -> VolumeMap {
+        self.map.clone()
     }
 
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
@@ -85,13 +85,13 @@ impl Stripes for MemoryStripes {
         self.with(stripe, |bytes| bytes[offset as usize..][..length as usize].fill(0xDD))
     }
 
-    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+    fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
         let found = self.slots.borrow().get(&(disk, slot)).cloned();
         let empty = || Bytes::from(vec![0; blockio::protocol::SLOT_SIZE]);
         futures::future::ready(Ok(found.unwrap_or_else(empty))).boxed_local()
     }
 
-    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
+    fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()> {
         self.slots.borrow_mut().insert((disk, slot), data);
         futures::future::ready(Ok(())).boxed_local()
     }
@@ -127,18 +127,12 @@ pub(crate) fn machine_with(
         disk_access: DiskAccess::Best,
     })
     .expect("threads can be started");
-    let geometry = Geometry {
-        volume: VolumeId(7),
-        stripe_size: 64 << 10,
-        fs_nodes,
-        disk_nodes: 2,
-        disks_per_node: 1,
-        stripes_per_disk: stripes / 2,
-    };
+    let geometry = Geometry { volume: VolumeId(7), stripe_size: 64 << 10, fs_nodes };
+    let map = VolumeMap::grid(geometry, 2, 1, stripes / 2).expect("a small volume");
     machine.serve_shared(Arc::new(SharedFileServer(shared_attrs.clone())));
     let shared_attrs = Some(shared_attrs.clone());
     let booted = machine.on_node(NodeId::fs(0), move |context| async move {
-        let disk: Rc<dyn Stripes> = MemoryStripes::new(geometry);
+        let disk: Rc<dyn Stripes> = MemoryStripes::new(map);
         for node in 0..fs_nodes {
             let context: Context = context.beside(NodeId::fs(node));
             MetaServer::format(&context, &disk, RootOwner::default())

@@ -50,9 +50,9 @@ impl Init {
             keys.certify(&file.numbers(), CERTIFICATE_DAYS, false)?;
         }
         let made = cluster::bootstrap(&file.engine()?, &shape);
-        let geometry =
+        let map =
             made.map_err(|error| CommandFailure::Wrong(format!("no cluster was made: {error}")))?;
-        let bytes = geometry.stripes() * u64::from(geometry.stripe_size);
+        let (bytes, geometry) = (map.bytes(), map.geometry());
         if !self.insecure {
             session.print(format!("keys in {}: to each host its own\n", keys.0.display()))?;
         }
@@ -62,7 +62,7 @@ impl Init {
             geometry.volume,
             geometry.fs_nodes,
             human(bytes),
-            geometry.disk_nodes * geometry.disks_per_node,
+            map.disks().len(),
             file.processes.len(),
             path.display(),
         ))

@@ -41,7 +41,7 @@ impl Recover {
         session.print(format!(
             "volume {}: records {what} from {} disks here, epoch {}\n\
              start each process: mdfs cluster serve {} NUMBER\n",
-            done.geometry.volume,
+            done.volume.volume(),
             done.disks,
             done.epoch.0,
             self.file.display(),

@@ -62,7 +62,7 @@ impl Status {
         let status = cluster::status(&file.engine()?).map_err(|error| {
             CommandFailure::Wrong(format!("nothing is known of the cluster: {error}"))
         })?;
-        let ClusterStatus { geometry, map, .. } = &status;
+        let ClusterStatus { volume, map, .. } = &status;
         // Those of the file that have no nodes are not in the map while they are down.
         let ids = file.numbers().into_iter().map(ProcessId);
         let ids: BTreeSet<ProcessId> =
@@ -73,7 +73,7 @@ impl Status {
             row.addresses.extend(named.ok());
         }
         let report =
-            ProcessList { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
+            ProcessList { volume: volume.volume().to_string(), epoch: map.epoch.0, processes };
         if self.json {
             return session.print_json(&report);
         }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::support::{Volume, sync_all};
-use blockio::{BlockClient, Config, Stripes as _};
+use blockio::{BlockClient, Config, DiskName, Stripes as _};
 use bytes::Bytes;
 use futures::future::{join_all, select};
 use runtime::seed::{Rng, with_seed};
@@ -120,7 +120,8 @@ fn a_slot_is_durable_when_answered() {
         let mut model = BTreeMap::new();
         for boot_id in 0..20 {
             for _ in 0..rng.below(6) {
-                let (disk, slot) = (rng.below(4) as u32, rng.below(8) as u32);
+                let (disk_node, disk) = (rng.below(2) as u32, rng.below(2) as u32);
+                let (disk, slot) = (DiskName { disk_node, disk }, rng.below(8) as u32);
                 let data = Bytes::from(vec![rng.bits().to_le_bytes()[0]; 4096]);
                 model.insert((disk, slot), data.clone());
                 volume

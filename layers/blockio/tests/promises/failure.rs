@@ -7,7 +7,7 @@ use crate::support::disk::Started;
 use crate::support::volume::STRIPE;
 use crate::support::{Kind, Volume, sync_all};
 use blockio::protocol::{Describe, Error, Unsynced, WriteObstacle};
-use blockio::{Config, Stripes as _, checksum};
+use blockio::{Config, DiskName, Stripes as _, checksum};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::NodeId;
@@ -33,8 +33,9 @@ fn a_disk_that_fails_to_write_or_flush_is_never_written_again() {
             assert_eq!(client.write(0, 0, vec!["x".into()]).await, Err(FAILED));
             client.read(0, 0, 1, Vec::new()).await.expect("reads go on");
             assert_eq!(sync_all(&client).await, Err(FAILED));
-            client.read_slot(0, 0).await.expect("reads go on");
-            assert_eq!(client.write_slot(0, 0, vec![0; 4096].into()).await, Err(FAILED));
+            let disk = DiskName::default();
+            client.read_slot(disk, 0).await.expect("reads go on");
+            assert_eq!(client.write_slot(disk, 0, vec![0; 4096].into()).await, Err(FAILED));
             client.write(1, 0, vec!["x".into()]).await.expect("the other disk goes on");
             let status = context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there");
             assert_eq!([status[0].healthy, status[1].healthy], [false, true]);
@@ -62,7 +63,10 @@ fn a_disk_on_a_full_host_takes_no_writes_until_the_one_that_failed_succeeds() {
     let context = volume.context();
     volume.ask(async move |client| {
         assert_eq!(client.write(2, 0, x()).await, Err(FULL), "another place of the disk");
-        assert_eq!(client.write_slot(0, 0, vec![0; 4096].into()).await, Err(FULL));
+        assert_eq!(
+            client.write_slot(DiskName::default(), 0, vec![0; 4096].into()).await,
+            Err(FULL)
+        );
         client.read(0, 0, 1, Vec::new()).await.expect("reads go on");
         client.write(1, 0, x()).await.expect("the other disk goes on");
         let status = context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there");

@@ -5,41 +5,81 @@ use blockio::protocol::{
     Describe, DiskStatus, Error, Latency, Read, ReadSlot, Reply, Request, Sync, Write,
     WriteObstacle, WriteSlot,
 };
-use blockio::superblock::{Superblock, VERSION};
-use blockio::{BLOCK_SIZE, Geometry};
+use blockio::superblock::{SetRow, Superblock, VERSION, VERSION_ONE_SET};
+use blockio::{BLOCK_SIZE, DiskName, Geometry, VolumeMap};
 use runtime::wire::to_bytes;
 use runtime::{Epoch, Undelivered, VolumeId};
 
-#[test]
-fn a_superblock_has_the_agreed_bytes() {
-    let superblock = Superblock {
-        version: VERSION,
-        disk_node: 2,
-        disk: 1,
+/// Disk 1 of disk node 2.
+fn superblock(version: u32) -> Superblock {
+    let geometry = Geometry {
+        volume: VolumeId(0x0F0E_0D0C_0B0A_0908_0706_0504_0302_0100),
+        stripe_size: 65536,
+        fs_nodes: 4,
+    };
+    let map = VolumeMap::grid(geometry, 3, 2, 0x0102).expect("a small volume");
+    let disk = DiskName { disk_node: 2, disk: 1 };
+    Superblock {
+        version,
+        disk,
         features: 0,
-        geometry: Geometry {
-            volume: VolumeId(0x0F0E_0D0C_0B0A_0908_0706_0504_0302_0100),
-            stripe_size: 65536,
-            fs_nodes: 64,
-            disk_nodes: 3,
-            disks_per_node: 2,
-            stripes_per_disk: 0x0102,
-        },
+        geometry,
+        id: 0,
         length: 0x0130_1000,
         formatted_ms: 0x0199_0000_0001,
         epoch: Epoch(0x0A0B),
-    };
+        sets: map.rows_of(disk),
+    }
+}
+
+#[test]
+fn a_superblock_of_version_1_has_the_agreed_bytes() {
+    let superblock = superblock(VERSION_ONE_SET);
     let block = superblock.encode();
     assert_eq!(block.len(), BLOCK_SIZE);
     assert_eq!(
         hex(&block[..88]),
         "4d 44 46 53 44 49 53 4b 01 00 00 00 02 00 00 00 01 00 00 00 00 00 00 00 \
          00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f \
-         00 00 01 00 40 00 00 00 03 00 00 00 02 00 00 00 02 01 00 00 00 00 00 00 \
+         00 00 01 00 04 00 00 00 03 00 00 00 02 00 00 00 02 01 00 00 00 00 00 00 \
          00 10 30 01 00 00 00 00 01 00 00 00 99 01 00 00 0b 0a 00 00 00 00 00 00"
     );
     assert!(block[88..4092].iter().all(|&byte| byte == 0));
-    assert_eq!(hex(&block[4092..]), "63 d3 60 f5");
+    assert_eq!(Superblock::decode(&block), Ok(superblock));
+}
+
+#[test]
+fn a_superblock_has_the_agreed_bytes() {
+    let member = SetRow {
+        first: 0x0102,
+        stripes_per_disk: 0x20,
+        group_stripes: 8,
+        unit_stripes: 4,
+        lanes: 2,
+        disks: 5,
+        columns: 0,
+        position: 3,
+        base: 0x0102,
+    };
+    let mut superblock = superblock(VERSION);
+    superblock.id = 0x1F1E_1D1C_1B1A_1918_1716_1514_1312_1110;
+    let first = superblock.sets[0].stripes_per_disk * 6;
+    superblock.sets.push(SetRow { first, ..member });
+    let block = superblock.encode();
+    assert_eq!(
+        hex(&block[..180]),
+        "4d 44 46 53 44 49 53 4b 02 00 00 00 02 00 00 00 01 00 00 00 00 00 00 00 \
+         00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f \
+         00 00 01 00 04 00 00 00 10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f \
+         00 10 30 01 00 00 00 00 01 00 00 00 99 01 00 00 0b 0a 00 00 00 00 00 00 \
+         02 00 00 00 \
+         00 00 00 00 00 00 00 00 02 01 00 00 00 00 00 00 30 00 00 00 01 00 00 00 \
+         00 00 00 00 06 00 00 00 03 00 00 00 05 00 00 00 00 00 00 00 00 00 00 00 \
+         0c 06 00 00 00 00 00 00 20 00 00 00 00 00 00 00 08 00 00 00 04 00 00 00 \
+         02 00 00 00 05 00 00 00 00 00 00 00 03 00 00 00"
+    );
+    assert_eq!(hex(&block[180..188]), "02 01 00 00 00 00 00 00");
+    assert!(block[188..4092].iter().all(|&byte| byte == 0));
     assert_eq!(Superblock::decode(&block), Ok(superblock));
 }
 

@@ -5,12 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::support::{Kind, MemoryDisk, Volume, World};
-use blockio::geometry::GeometryError;
 use blockio::protocol::{Error, Read};
 use blockio::superblock::Superblock;
 use blockio::{
-    Config, DiskError, DiskNodeError, ExpectedDisk, Geometry, Server, format_disk, identify,
-    open_disk,
+    Config, DiskError, DiskName, DiskNodeError, ExpectedDisk, Geometry, Server, VolumeMap,
+    format_disk, identify, open_disk,
 };
 use futures::FutureExt as _;
 use runtime::disk::Disk;
@@ -20,12 +19,18 @@ use runtime::{Epoch, NodeId, Undelivered, VolumeId};
 const LENGTH: u64 = 1 << 20;
 const COPY: u64 = LENGTH - 4096;
 
+const NAME: DiskName = DiskName { disk_node: 1, disk: 0 };
+
+fn map() -> VolumeMap {
+    VolumeMap::for_disks(VolumeId(7), 16384, 1, 2, 2, LENGTH).expect("a small volume")
+}
+
 fn geometry() -> Geometry {
-    Geometry::for_disks(VolumeId(7), 16384, 1, 2, 2, LENGTH).expect("a small volume")
+    map().geometry()
 }
 
 fn expected() -> ExpectedDisk {
-    ExpectedDisk { geometry: geometry(), disk_node: 1, disk: 0, epoch: Epoch(5), served: Epoch(0) }
+    ExpectedDisk { map: map(), disk: NAME, epoch: Epoch(5), served: Epoch(0) }
 }
 
 fn new_disk(length: u64) -> MemoryDisk {
@@ -41,7 +46,7 @@ fn formatted() -> MemoryDisk {
 }
 
 fn format(disk: &MemoryDisk) -> Result<Superblock, DiskError> {
-    now(format_disk(disk, &geometry(), 1, 0, Duration::from_secs(1)))
+    now(format_disk(disk, &map(), NAME, 9, Duration::from_secs(1)))
 }
 
 fn open(disk: &MemoryDisk) -> Result<Superblock, DiskError> {
@@ -69,8 +74,8 @@ fn refusal(disk: &MemoryDisk) -> String {
 fn a_formatted_disk_opens_and_remembers_the_epoch() {
     let disk = formatted();
     let superblock = open(&disk).expect("the right disk");
-    assert_eq!(superblock.geometry, geometry());
-    assert_eq!((superblock.disk_node, superblock.disk), (1, 0));
+    assert_eq!((superblock.geometry, superblock.disk), (geometry(), NAME));
+    assert_eq!((&superblock.sets, superblock.id), (&map().rows_of(NAME), 9));
     assert_eq!((superblock.length, superblock.formatted_ms), (LENGTH, 1000));
     assert_eq!(now(identify(&disk)).expect("formatted").epoch, Epoch(5));
     assert_eq!(disk.peek(0, 4096), disk.peek(COPY, 4096));
@@ -92,8 +97,8 @@ fn an_unformatted_disk_is_told() {
 #[test]
 fn a_foreign_disk_is_told_with_both_volumes() {
     let disk = new_disk(LENGTH);
-    let other = Geometry { volume: VolumeId(8), ..geometry() };
-    now(format_disk(&disk, &other, 1, 0, Duration::ZERO)).expect("large enough");
+    let other = VolumeMap::for_disks(VolumeId(8), 16384, 1, 2, 2, LENGTH).expect("small");
+    now(format_disk(&disk, &other, NAME, 1, Duration::ZERO)).expect("large enough");
     assert_eq!(
         refusal(&disk),
         "the disk belongs to volume 00000000000000000000000000000008, \
@@ -104,19 +109,20 @@ fn a_foreign_disk_is_told_with_both_volumes() {
 #[test]
 fn swapped_disks_are_told() {
     let disk = new_disk(LENGTH);
-    now(format_disk(&disk, &geometry(), 0, 1, Duration::ZERO)).expect("large enough");
-    assert_eq!(
-        refusal(&disk),
-        "this is disk 1 of disk node 0, but disk 0 of disk node 1 was expected: disks were swapped"
-    );
+    let other = DiskName { disk_node: 0, disk: 1 };
+    now(format_disk(&disk, &map(), other, 1, Duration::ZERO)).expect("large enough");
+    assert_eq!(refusal(&disk), "this is disk n0d1, but disk n1d0 was expected: disks were swapped");
 }
 
 #[test]
 fn a_disk_of_another_shape_of_the_volume_is_told() {
     let disk = new_disk(LENGTH);
-    let other = Geometry { stripes_per_disk: 10, ..geometry() };
-    now(format_disk(&disk, &other, 1, 0, Duration::ZERO)).expect("large enough");
-    assert!(matches!(open(&disk), Err(DiskError::OtherShape { volume: VolumeId(7) })));
+    let fewer = VolumeMap::grid(geometry(), 2, 2, 10).expect("a small volume");
+    let more = VolumeMap::for_disks(VolumeId(7), 16384, 2, 2, 2, LENGTH).expect("small");
+    for other in [fewer, more] {
+        now(format_disk(&disk, &other, NAME, 1, Duration::ZERO)).expect("large enough");
+        assert!(matches!(open(&disk), Err(DiskError::OtherShape { volume: VolumeId(7) })));
+    }
 }
 
 #[test]
@@ -147,10 +153,10 @@ fn a_disk_that_has_grown_opens() {
 fn a_disk_of_a_newer_program_is_told() {
     let disk = formatted();
     let superblock = now(identify(&disk)).expect("formatted");
-    let newer = Superblock { version: 2, ..superblock }.encode();
+    let newer = Superblock { version: 3, ..superblock.clone() }.encode();
     disk.poke(0, &newer);
     disk.poke(COPY, &newer);
-    assert!(refusal(&disk).contains("format version 2, this program knows 1"));
+    assert!(refusal(&disk).contains("format version 3, this program knows 2"));
     let newer = Superblock { features: 4, ..superblock }.encode();
     disk.poke(0, &newer);
     disk.poke(COPY, &newer);
@@ -207,11 +213,8 @@ fn a_disk_that_cannot_be_read_or_written_is_told() {
 
 #[test]
 fn what_cannot_be_formatted_is_told() {
-    let disk = new_disk(geometry().disk_length() - 1);
+    let disk = new_disk(map().disk_length(NAME) - 1);
     assert!(matches!(format(&disk), Err(DiskError::TooSmall { .. })));
-    let shape = Geometry { stripe_size: 5, ..geometry() };
-    let error = now(format_disk(&disk, &shape, 0, 0, Duration::ZERO)).expect_err("no shape");
-    assert!(matches!(error, DiskError::Shape(GeometryError::StripeSize { found: 5 })), "{error}");
 }
 
 #[test]
@@ -251,7 +254,7 @@ fn crash_everywhere(
 fn a_crash_while_the_epoch_is_made_durable_harms_nothing() {
     // What an earlier crash may have left, and the epoch that holds then.
     let superblock = now(identify(&formatted())).expect("formatted");
-    let newer = Superblock { epoch: Epoch(4), ..superblock }.encode();
+    let newer = Superblock { epoch: Epoch(4), ..superblock.clone() }.encode();
     let torn = [b"!".as_slice(), &newer[1..]].concat();
     let states = [
         (0, superblock.encode().to_vec(), 3),
@@ -289,12 +292,12 @@ fn a_newer_epoch_in_either_superblock_fences() {
 
 #[test]
 fn a_crash_while_a_disk_is_formatted_leaves_it_old_unformatted_or_new() {
-    let new = Geometry { volume: VolumeId(9), ..geometry() };
+    let new = VolumeMap::for_disks(VolumeId(9), 16384, 1, 2, 2, LENGTH).expect("small");
     crash_everywhere(
         formatted,
         |disk| {
             disk.poke(geometry().slot_offset(3), b"an old root");
-            drop(now(format_disk(disk, &new, 0, 0, Duration::ZERO)));
+            drop(now(format_disk(disk, &new, DiskName::default(), 1, Duration::ZERO)));
         },
         |disk| {
             let slot = disk.peek(geometry().slot_offset(3), 11);
@@ -303,7 +306,7 @@ fn a_crash_while_a_disk_is_formatted_leaves_it_old_unformatted_or_new() {
                     assert_eq!(slot, b"an old root");
                 }
                 Ok(superblock) => {
-                    assert_eq!(superblock.geometry, new);
+                    assert_eq!(superblock.geometry, new.geometry());
                     assert_eq!(slot, [0; 11]);
                 }
                 Err(error) => {
@@ -346,10 +349,10 @@ fn a_disk_node_wants_all_its_disks() {
     let volume = Volume::format(1, 1, 2);
     let context = volume.world.context(NodeId::disk(0));
     let disks = vec![Rc::new(volume.disks[0].clone()) as Rc<dyn Disk>];
-    let geometry = volume.geometry;
+    let map = volume.map.clone();
     let opened = volume
         .world
-        .run(async move { Server::open(&context, geometry, disks, Config::default()).await });
+        .run(async move { Server::open(&context, &map, disks, Config::default()).await });
     assert!(matches!(opened, Err(DiskNodeError::Count { expected: 2, found: 1, .. })));
 }
 

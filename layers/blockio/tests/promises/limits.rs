@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::Volume;
 use crate::support::volume::STRIPE;
 use blockio::protocol::{Error, Read, ReadSlot, Unsynced, Write, WriteSlot};
-use blockio::{Config, Stripes as _};
+use blockio::{Config, DiskName, Stripes as _};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::{NodeId, Undelivered};
@@ -93,7 +93,7 @@ fn a_full_queue_is_busy() {
 #[test]
 fn bytes_that_do_not_exist_are_refused_by_client_and_server() {
     let volume = Volume::start(1, 2, 1, Config::default());
-    let (context, stripes) = (volume.context(), volume.geometry.stripes());
+    let (context, stripes) = (volume.context(), volume.map.stripes());
     volume.ask(async move |client| {
         let beyond = [(stripes, 0, 1), (u64::MAX, 0, 1), (0, STRIPE, 1), (0, u32::MAX, u32::MAX)];
         for (stripe, offset, length) in beyond {
@@ -132,7 +132,10 @@ fn slots_that_do_not_exist_are_refused() {
     volume.ask(async move |client| {
         for (disk, slot) in [(2, 0), (0, slots), (u32::MAX, u32::MAX)] {
             let expected = Error::NoSuchSlot { disk, slot, length: 4096 };
-            assert_eq!(client.read_slot(disk, slot).await, Err(expected));
+            assert_eq!(
+                client.read_slot(DiskName { disk_node: 0, disk }, slot).await,
+                Err(expected)
+            );
             let by_server = context.spawn(NodeId::disk(0), ReadSlot { disk, slot }).await;
             assert_eq!(by_server, Err(expected));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{Kind, MemoryDisk, World};
 use blockio::probe::END_BYTES;
 use blockio::superblock::Superblock;
-use blockio::{DiskContent, Geometry, format_disk, identify, probe};
+use blockio::{DiskContent, DiskName, VolumeMap, format_disk, identify, probe};
 use futures::FutureExt as _;
 use runtime::VolumeId;
 use runtime::seed::with_seed;
@@ -27,13 +27,10 @@ fn content(disk: &MemoryDisk) -> Option<DiskContent> {
     probe(disk).now_or_never().expect("the disk has no latency").expect("it can be read")
 }
 
-fn geometry(volume: u128) -> Geometry {
-    Geometry::for_disks(VolumeId(volume), 16384, 1, 1, 1, LENGTH).expect("a small volume")
-}
-
 fn format(disk: &MemoryDisk, volume: u128) -> Superblock {
-    let geometry = geometry(volume);
-    let formatted = format_disk(disk, &geometry, 0, 0, Duration::ZERO);
+    let map = VolumeMap::for_disks(VolumeId(volume), 16384, 1, 1, 1, LENGTH);
+    let map = map.expect("a small volume");
+    let formatted = format_disk(disk, &map, DiskName::default(), 1, Duration::ZERO);
     formatted.now_or_never().expect("no latency").expect("large enough")
 }
 

@@ -7,7 +7,7 @@ use crate::support::volume::STRIPE;
 use crate::support::{Kind, Volume, sync, sync_all};
 use blockio::protocol::{Describe, DiskStatus, Latency};
 use blockio::server::DEPTH_PER_DISK;
-use blockio::{BlockClient, Config, Stripes as _};
+use blockio::{BlockClient, Config, DiskName, Stripes as _};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::NodeId;
@@ -162,7 +162,7 @@ fn neighbours_that_wait_go_to_the_disk_together() {
 #[test]
 fn a_transfer_does_not_grow_past_its_limit() {
     let volume = slow_volume(1, 1);
-    let stripes = volume.geometry.stripes().min(40);
+    let stripes = volume.map.stripes().min(40);
     volume.ask(async move |client| {
         let reads = (0..stripes).map(|stripe| client.read(stripe, 0, STRIPE, Vec::new()));
         assert!(join_all(reads).await.iter().all(Result::is_ok));
@@ -227,7 +227,7 @@ fn a_node_tells_what_its_disks_did() {
         context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there")
     });
     let idle = DiskStatus {
-        stripes: volume.geometry.stripes_per_disk,
+        stripes: volume.map.stripes_on(DiskName::default()),
         queued: 0,
         healthy: true,
         reads: 0,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::volume::STRIPE;
 use crate::support::{Kind, Volume, sync, sync_all};
 use blockio::protocol::Describe;
-use blockio::{Config, Stripes as _, read_range, write_range};
+use blockio::{Config, DiskName, Stripes as _, read_range, write_range};
 use bytes::Bytes;
 use runtime::NodeId;
 use runtime::seed::with_seed;
@@ -28,14 +28,14 @@ fn no_disk_gets_a_second_request_before_every_disk_got_one() {
 #[test]
 fn a_range_is_spread_evenly() {
     let volume = Volume::start(1, 2, 2, Config::default());
-    let whole = volume.geometry.bytes();
+    let whole = volume.map.bytes();
     volume.ask(async move |client| read_range(&client, 0, whole).await).expect("all is well");
     let context = volume.context();
     volume.ask(async move |client| {
         for node in 0..2 {
             for status in context.spawn(NodeId::disk(node), Describe {}).await.expect("it is there")
             {
-                assert_eq!(status.reads, client.geometry().stripes_per_disk);
+                assert_eq!(status.reads, client.map().stripes_on(DiskName::default()));
             }
         }
     });
@@ -45,7 +45,7 @@ fn a_range_is_spread_evenly() {
 fn any_range_reads_back_as_written() {
     with_seed(|rng| {
         let volume = Volume::start(rng.bits(), 3, 2, Config::default());
-        let whole = volume.geometry.bytes();
+        let whole = volume.map.bytes();
         let mut model = vec![0; whole as usize];
         for _ in 0..100 {
             let start = rng.below(whole);
@@ -89,20 +89,23 @@ fn zeros_replace_exactly_their_range() {
 fn slots_are_apart_from_each_other_and_from_stripes() {
     let volume = Volume::start(1, 2, 2, Config::default());
     let slots = volume.geometry.slots_per_disk();
-    let fill = |disk: u32, slot: u32| Bytes::from(vec![(disk * slots + slot) as u8 + 1; 4096]);
-    for (disk, slot) in (0..4).flat_map(|disk| (0..slots).map(move |slot| (disk, slot))) {
-        let data = fill(disk, slot);
+    let all: Vec<(DiskName, u32)> = (volume.map.disks().into_iter())
+        .flat_map(|disk| (0..slots).map(move |slot| (disk, slot)))
+        .collect();
+    let fill = |index: usize| Bytes::from(vec![index as u8 + 1; 4096]);
+    for (index, &(disk, slot)) in all.iter().enumerate() {
+        let data = fill(index);
         volume.ask(async move |client| client.write_slot(disk, slot, data).await).expect("exists");
     }
-    let whole = volume.geometry.bytes();
+    let whole = volume.map.bytes();
     volume
         .ask(async move |client| {
             write_range(&client, 0, vec![vec![0xEE; whole as usize].into()]).await
         })
         .expect("the range exists");
-    for (disk, slot) in (0..4).flat_map(|disk| (0..slots).map(move |slot| (disk, slot))) {
+    for (index, &(disk, slot)) in all.iter().enumerate() {
         let found = volume.ask(async move |client| client.read_slot(disk, slot).await);
-        assert_eq!(found, Ok(fill(disk, slot)), "slot {slot} of disk {disk}");
+        assert_eq!(found, Ok(fill(index)), "slot {slot} of disk {disk}");
     }
 }
 

@@ -8,14 +8,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use blockio::protocol::{Error, Unsynced};
-use blockio::{BootId, Geometry};
+use blockio::{BootId, VolumeMap};
 use runtime::{Context, NodeId};
 
 /// The boot IDs of one cache and of the disk nodes below it.
 #[derive(Debug)]
 pub(super) struct BootIds {
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     by_disk_node: RefCell<BTreeMap<NodeId, DiskNodeBootIds>>,
     /// Restarts of disk nodes that this cache has noticed.
     restarts: Cell<u64>,
@@ -45,8 +45,8 @@ runtime::record! {
 }
 
 impl BootIds {
-    pub(super) fn new(context: Context, geometry: Geometry) -> Self {
-        Self { context, geometry, by_disk_node: RefCell::default(), restarts: Cell::default() }
+    pub(super) fn new(context: Context, map: VolumeMap) -> Self {
+        Self { context, map, by_disk_node: RefCell::default(), restarts: Cell::default() }
     }
 
     /// The boot IDs for the server that continues this one.
@@ -72,7 +72,7 @@ impl BootIds {
     fn with<T>(&self, stripe: u64, look: impl FnOnce(&mut DiskNodeBootIds) -> T) -> T {
         let mut by_disk_node = self.by_disk_node.borrow_mut();
         let fresh = || DiskNodeBootIds { own: self.context.random(), below: None, dropped: false };
-        let disk_node = self.geometry.disk_node(stripe);
+        let disk_node = self.map.disk_node(stripe);
         look(by_disk_node.entry(disk_node).or_insert_with(fresh))
     }
 
@@ -95,7 +95,7 @@ impl BootIds {
         let mut below = BTreeMap::new();
         for &stripe in stripes {
             if let Some(boot_id) = self.with(stripe, |ids| ids.below) {
-                let disk_node = self.geometry.disk_node(stripe);
+                let disk_node = self.map.disk_node(stripe);
                 below.entry(disk_node).or_insert(Unsynced { stripe, boot_id });
             }
         }

@@ -128,7 +128,7 @@ impl Server {
             let lines = self.lines.borrow();
             let is_due = |stripe: u64, line: &Line| {
                 limit.is_some_and(|limit| line.is_dirty_since(limit))
-                    || self.refusals.has(&self.geometry, stripe)
+                    || self.refusals.has(&self.map, stripe)
             };
             let due = lines.dirty().filter(|(stripe, line)| is_due(*stripe, line));
             due.map(|(stripe, _)| stripe).collect()

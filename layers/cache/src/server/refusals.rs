@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use blockio::Geometry;
+use blockio::{DiskName, VolumeMap};
 
 use super::lines::Lines;
 use crate::line::Line;
@@ -17,16 +17,15 @@ type RefusedLines = BTreeMap<u64, Error>;
 /// or is not dirty any more.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// By disk node and disk.
-    by_disk: RefCell<BTreeMap<(u32, u32), RefusedLines>>,
+    by_disk: RefCell<BTreeMap<DiskName, RefusedLines>>,
 }
 
 impl Refusals {
     /// The line of `stripe` was written back, or was not.
-    pub(super) fn note(&self, geometry: &Geometry, stripe: u64, result: Result<(), Error>) {
-        let place = geometry.place(stripe);
+    pub(super) fn note(&self, map: &VolumeMap, stripe: u64, result: Result<(), Error>) {
+        let disk = map.place(stripe).disk;
         let mut by_disk = self.by_disk.borrow_mut();
-        let refused = by_disk.entry((place.disk_node, place.disk)).or_default();
+        let refused = by_disk.entry(disk).or_default();
         match result {
             Err(error) if error.is_unwritable() || matches!(error, Error::DiskFailed { .. }) => {
                 if refused.is_empty() {
@@ -40,32 +39,25 @@ impl Refusals {
             }
         }
         if refused.is_empty() {
-            by_disk.remove(&(place.disk_node, place.disk));
+            by_disk.remove(&disk);
         }
     }
 
     /// Was the line of `stripe` refused last?
-    pub(super) fn has(&self, geometry: &Geometry, stripe: u64) -> bool {
-        let place = geometry.place(stripe);
+    pub(super) fn has(&self, map: &VolumeMap, stripe: u64) -> bool {
+        let disk = map.place(stripe).disk;
         let by_disk = self.by_disk.borrow();
-        by_disk
-            .get(&(place.disk_node, place.disk))
-            .is_some_and(|refused| refused.contains_key(&stripe))
+        by_disk.get(&disk).is_some_and(|refused| refused.contains_key(&stripe))
     }
 
     /// Fails while the disk of `stripe` takes no more, unless its line is dirty already.
-    pub(super) fn check(
-        &self,
-        geometry: &Geometry,
-        lines: &Lines,
-        stripe: u64,
-    ) -> Result<(), Error> {
+    pub(super) fn check(&self, map: &VolumeMap, lines: &Lines, stripe: u64) -> Result<(), Error> {
         let mut by_disk = self.by_disk.borrow_mut();
         if by_disk.is_empty() || lines.get(stripe).is_some_and(Line::is_dirty) {
             return Ok(());
         }
-        let place = geometry.place(stripe);
-        let Some(refused) = by_disk.get_mut(&(place.disk_node, place.disk)) else { return Ok(()) };
+        let disk = map.place(stripe).disk;
+        let Some(refused) = by_disk.get_mut(&disk) else { return Ok(()) };
         while let Some((&stripe, &error)) = refused.first_key_value() {
             if lines.get(stripe).is_some_and(Line::is_dirty) {
                 return Err(error);

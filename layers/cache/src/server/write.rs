@@ -71,7 +71,7 @@ impl Server {
     ) -> Result<BootId, Error> {
         let epoch = self.context.epoch();
         let _turn = self.changing.exclusive(stripe).await;
-        self.refusals.check(&self.geometry, &self.lines.borrow(), stripe)?;
+        self.refusals.check(&self.map, &self.lines.borrow(), stripe)?;
         if self.lines.borrow().is_fragmented(stripe) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
@@ -90,7 +90,7 @@ impl Server {
                 break;
             }
             self.make_room(&mut patience).await?;
-            self.refusals.check(&self.geometry, &self.lines.borrow(), stripe)?;
+            self.refusals.check(&self.map, &self.lines.borrow(), stripe)?;
         }
         self.note_written(stripe);
         // No await since: it is the boot ID of this change.
@@ -102,7 +102,7 @@ impl Server {
         !self.changing.is_open(&stripe)
             || self.lines.borrow().is_fragmented(stripe)
             || self.is_paced(stripe)
-            || self.refusals.check(&self.geometry, &self.lines.borrow(), stripe).is_err()
+            || self.refusals.check(&self.map, &self.lines.borrow(), stripe).is_err()
     }
 
     /// A write of `stripe` makes one more line dirty, and there are many.

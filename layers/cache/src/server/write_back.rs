@@ -38,7 +38,7 @@ impl Server {
             self.range(unsynced.stripe, 0, 0)?;
         }
         if let Some(Unsynced { stripe, boot_id }) = restarted {
-            if stripe >= self.geometry.stripes() {
+            if stripe >= self.map.stripes() {
                 return Err(Error::OutOfRange { stripe, offset: 0, length: 0 });
             }
             self.note_boot_id_below(stripe, boot_id);
@@ -91,7 +91,7 @@ impl Server {
         let since = begun.dirty_since;
         self.lines.borrow_mut().change(stripe, |line| line.end_write_back(since));
         let result = first_error.get().map_or(Ok(()), Err);
-        self.refusals.note(&self.geometry, stripe, result);
+        self.refusals.note(&self.map, stripe, result);
         result
     }
 
@@ -115,9 +115,9 @@ impl Server {
         if !self.boot_ids.note_below(stripe, boot_id) {
             return;
         }
-        let (disk_node, now) = (self.geometry.disk_node(stripe), self.context.now());
+        let (disk_node, now) = (self.map.disk_node(stripe), self.context.now());
         let mut lines = self.lines.borrow_mut();
-        let given = lines.given().filter(|&stripe| self.geometry.disk_node(stripe) == disk_node);
+        let given = lines.given().filter(|&stripe| self.map.disk_node(stripe) == disk_node);
         let given: Vec<u64> = given.collect();
         tracing::warn!(%disk_node, lines = given.len(), "a disk node has restarted");
         for stripe in given {

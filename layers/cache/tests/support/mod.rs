@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{Answer, BootId, Geometry, Stripes};
+use blockio::{Answer, BootId, DiskName, Geometry, Stripes, VolumeMap};
 use bytes::Bytes;
 use cache::protocol::{Cache, Error, Unsynced};
 use cache::{CacheClient, Config, Server};
@@ -21,14 +21,14 @@ use runtime::{Context, NodeId, VolumeId};
 
 /// Three nodes, small stripes.
 pub(crate) fn geometry() -> Geometry {
-    Geometry {
-        volume: VolumeId(1),
-        stripe_size: 16384,
-        fs_nodes: 3,
-        disk_nodes: 1,
-        disks_per_node: 1,
-        stripes_per_disk: 1000,
-    }
+    Geometry { volume: VolumeId(1), stripe_size: 16384, fs_nodes: 3 }
+}
+
+/// Stripes of the logical disk.
+pub(crate) const STRIPES: u64 = 1000;
+
+fn map_of(setup: &Setup) -> VolumeMap {
+    VolumeMap::grid(setup.geometry, 1, 1, setup.stripes).expect("a small volume")
 }
 
 /// Syncs what was written to these stripes in the present lives of their caches.
@@ -44,6 +44,7 @@ pub(crate) async fn sync(client: &CacheClient, stripes: Vec<u64>) -> Result<(), 
 /// What a world is made of.
 pub(crate) struct Setup {
     pub(crate) geometry: Geometry,
+    pub(crate) stripes: u64,
     pub(crate) lines_per_node: usize,
     pub(crate) pool_bytes: usize,
     pub(crate) seed: u64,
@@ -51,14 +52,15 @@ pub(crate) struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { geometry: geometry(), lines_per_node: 100, pool_bytes: 64 << 20, seed: 1 }
+        let pool_bytes = 64 << 20;
+        Self { geometry: geometry(), stripes: STRIPES, lines_per_node: 100, pool_bytes, seed: 1 }
     }
 }
 
 /// The caches of all nodes over one memory disk.
 pub(crate) struct World {
     machine: machine_emu::World,
-    geometry: Geometry,
+    map: VolumeMap,
     config: Config,
     pub(crate) disk: Rc<MemoryDisk>,
     /// Asks from an application node.
@@ -67,17 +69,17 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let geometry = setup.geometry;
-        let shape = WorldShape { fs_nodes: geometry.fs_nodes, disk_nodes: geometry.disk_nodes };
+        let (geometry, map) = (setup.geometry, map_of(setup));
+        let shape = WorldShape { fs_nodes: geometry.fs_nodes, disk_nodes: 1 };
         let machine = machine_emu::World::new(setup.seed, shape);
         machine.set_pool_limit_bytes(setup.pool_bytes);
         let asker = machine.context(NodeId::application(0));
-        let disk = Rc::new(MemoryDisk::new(asker.clone(), geometry));
+        let disk = Rc::new(MemoryDisk::new(asker.clone(), map.clone()));
         let below: Rc<dyn Stripes> = Rc::new(Below(disk.clone()));
         let stripe_size = geometry.stripe_size as usize;
         let config = Config { node_budget_bytes: setup.lines_per_node * stripe_size };
-        let client = CacheClient::new(asker, geometry, below);
-        let world = Self { machine, geometry, config, disk, client };
+        let client = CacheClient::new(asker, map.clone(), below);
+        let world = Self { machine, map, config, disk, client };
         // A fresh incarnation has a pool with the limit that was set above.
         (0..geometry.fs_nodes).for_each(|index| world.restart(index));
         world
@@ -87,7 +89,7 @@ impl World {
     pub(crate) fn restart(&self, index: u32) {
         let context = self.machine.restart(NodeId::fs(index));
         let below = Rc::new(Below(self.disk.clone()));
-        let server = Server::new(context.clone(), self.geometry, self.config, below);
+        let server = Server::new(context.clone(), self.map.clone(), self.config, below);
         context.serve::<Cache>(server);
     }
 
@@ -104,7 +106,7 @@ impl World {
     /// Asks from a file-system node: stripes that are cached there come without a message.
     pub(crate) fn client_at(&self, index: u32) -> CacheClient {
         let context = self.machine.context(NodeId::fs(index));
-        CacheClient::new(context, self.geometry, Rc::new(Below(self.disk.clone())))
+        CacheClient::new(context, self.map.clone(), Rc::new(Below(self.disk.clone())))
     }
 
     /// The buffers of a file-system node.
@@ -131,7 +133,7 @@ pub(crate) const FAILURE: Error = Error::DiskFailed { disk: 0 };
 /// All stripes in memory. A stripe never written holds [`old_byte`]s.
 pub(crate) struct MemoryDisk {
     context: Context,
-    geometry: Geometry,
+    map: VolumeMap,
     content: RefCell<BTreeMap<u64, Vec<u8>>>,
     /// What of it survives a restart of the disk node.
     flushed: RefCell<BTreeMap<u64, Vec<u8>>>,
@@ -165,10 +167,10 @@ pub(crate) fn old_byte(stripe: u64, offset: usize) -> u8 {
 }
 
 impl MemoryDisk {
-    fn new(context: Context, geometry: Geometry) -> Self {
+    fn new(context: Context, map: VolumeMap) -> Self {
         Self {
             context,
-            geometry,
+            map,
             content: RefCell::default(),
             flushed: RefCell::default(),
             boot_id: Cell::new(100),
@@ -191,7 +193,7 @@ impl MemoryDisk {
     /// What the disk holds of a stripe.
     pub(crate) fn content(&self, stripe: u64) -> Vec<u8> {
         let known = self.content.borrow().get(&stripe).cloned();
-        let size = self.geometry.stripe_size as usize;
+        let size = self.map.geometry().stripe_size as usize;
         known.unwrap_or_else(|| (0..size).map(|offset| old_byte(stripe, offset)).collect())
     }
 
@@ -271,8 +273,8 @@ impl MemoryDisk {
 struct Below(Rc<MemoryDisk>);
 
 impl Stripes for Below {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry
+    fn map(&self) -> VolumeMap {
+        self.0.map.clone()
     }
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
         assert!(expect.is_empty(), "the cache compares checksums itself");
@@ -297,10 +299,10 @@ impl Stripes for Below {
     fn forget(&self, _: u64, _: u32, _: u32) -> Answer<()> {
         unreachable!("a disk has nothing to forget")
     }
-    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+    fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
         ready(Ok(Bytes::from(format!("slot {slot} of disk {disk}")))).boxed_local()
     }
-    fn write_slot(&self, _: u32, _: u32, _: Bytes) -> Answer<()> {
+    fn write_slot(&self, _: DiskName, _: u32, _: Bytes) -> Answer<()> {
         ready(Ok(())).boxed_local()
     }
 }

@@ -61,7 +61,7 @@ pub async fn read_node(
         node,
         nodes: geometry.fs_nodes,
         chunk_blocks: geometry.blocks_per_stripe(),
-        volume_groups: GroupLayout::of(&geometry).count(),
+        volume_groups: GroupLayout::of(&stripes.map()).count(),
         groups: space.groups.clone(),
         owned_blocks: space.owned_blocks,
         free_blocks: space.free_blocks,
@@ -131,7 +131,7 @@ async fn read_keys(
 impl ReadPace<'_> {
     async fn read_chunk(&mut self, ino: u64, index: u64, chunk: &Chunk, found: &mut NodeAudit) {
         let stripes = self.stripes;
-        let layout = GroupLayout::of(&stripes.geometry());
+        let layout = &GroupLayout::of(&stripes.map());
         let runs = chunk.runs.iter().map(|run| async move {
             let place = Run { start: run.start, count: run.count() };
             if !layout.is_run(place) {

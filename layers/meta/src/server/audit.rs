@@ -33,7 +33,7 @@ impl MetaServer {
             node: self.base.node,
             nodes: self.base.context.fs_nodes(),
             chunk_blocks: self.base.stripes.geometry().blocks_per_stripe(),
-            volume_groups: GroupLayout::of(&self.base.stripes.geometry()).count(),
+            volume_groups: GroupLayout::of(&self.base.stripes.map()).count(),
             groups: self.base.store.space().groups(),
             owned_blocks: space.owned_blocks,
             free_blocks: space.free_blocks,

@@ -135,7 +135,7 @@ impl StoreSpace<'_> {
     /// node that looks `ahead`, twice that.
     pub fn spare_groups(&self, count: usize, ahead: bool) -> Vec<u64> {
         let state = self.0.state.borrow();
-        let layout = state.space.layout;
+        let layout = &state.space.layout;
         let mut left = state.space.whole_stripes;
         let floor = state.data_floor() * if ahead { 2 } else { 1 };
         let emptied = EmptyingGroups(&state.space).list().filter(|&(_, busy)| busy == 0);
@@ -153,7 +153,7 @@ impl StoreSpace<'_> {
     pub fn spare_blocks(&self, emptying: bool) -> u64 {
         let spare = self.spare_groups(usize::MAX, false);
         let state = self.0.state.borrow();
-        let layout = state.space.layout;
+        let layout = &state.space.layout;
         let blocks = spare.into_iter().map(|group| layout.blocks_of(group));
         let now = blocks.map(|blocks| blocks.end - blocks.start).sum();
         if !emptying {

@@ -68,7 +68,7 @@ impl Store {
         }
         audit.tree.sort_unstable();
         audit.map = state.map_pages.iter().map(PageRef::run).collect();
-        let layout = state.space.layout;
+        let layout = &state.space.layout;
         audit.log = state.log.stripes().map(|stripe| layout.stripe_run(stripe)).collect();
         audit.kept = state.space.kept_runs();
         audit.busy = state.space.busy_runs();

@@ -206,7 +206,7 @@ impl CheckpointInput {
     /// What the new root keeps. Not in it: the space map itself and the log, which a mount finds by
     /// following them.
     fn kept_after(&self, written: &CheckpointOutput, state: &StoreState) -> KeptBlocks {
-        let layout = state.space.layout;
+        let layout = &state.space.layout;
         let mut kept = self.kept.clone();
         let dropped = written.dropped.iter().map(|page| (page.run(), false));
         for (run, value) in written.tree_pages.iter().map(|run| (*run, true)).chain(dropped) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::{Error as DiskError, SLOT_SIZE, Unsynced};
 use blockio::stripes::Answer;
-use blockio::{BLOCK_SIZE, Geometry, Stripes};
+use blockio::{BLOCK_SIZE, DiskName, Geometry, Stripes, VolumeMap};
 use bytes::Bytes;
 use runtime::{Context, Undelivered};
 
@@ -124,6 +124,11 @@ impl Device {
         Self { ctx, stripes, geometry, pauses: Rc::default() }
     }
 
+    /// The disks of the volume.
+    pub(crate) fn map(&self) -> VolumeMap {
+        self.stripes.map()
+    }
+
     /// Reads a run whose blocks have these checksums.
     pub(crate) async fn read(&self, run: Run, expect: &[u32]) -> Result<Bytes, DiskError> {
         let (stripe, offset) = self.geometry.block(run.start);
@@ -152,14 +157,14 @@ impl Device {
         self.patiently(|| self.stripes.sync(written.to_vec())).await
     }
 
-    pub(crate) async fn read_slot(&self, disk: u32, slot: u32) -> Result<Bytes, DiskError> {
+    pub(crate) async fn read_slot(&self, disk: DiskName, slot: u32) -> Result<Bytes, DiskError> {
         let bytes = self.insistently(|| self.stripes.read_slot(disk, slot)).await?;
         exactly(bytes, SLOT_SIZE)
     }
 
     pub(crate) async fn write_slot(
         &self,
-        disk: u32,
+        disk: DiskName,
         slot: u32,
         data: Bytes,
     ) -> Result<(), DiskError> {

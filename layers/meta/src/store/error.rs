@@ -1,5 +1,6 @@
 //! Why the store could not do as asked, in terms of what the caller can do about it.
 
+use blockio::DiskName;
 use blockio::protocol::Error as DiskError;
 
 /// What the store returns.
@@ -35,14 +36,11 @@ pub enum StoreError {
     /// A disk lacks what was durable on it: it was put back from an older image, or it has answered
     /// writes and not done them. Nothing was changed.
     #[error(
-        "disk {disk} of disk node {disk_node} is an older image of itself, or has lost writes: \
-         {what} are missing there that were durable; put its newest copy back"
+        "disk {disk} is an older image of itself, or has lost writes: {what} are missing there that were durable; put its newest copy back"
     )]
     Outdated {
-        /// The disk node.
-        disk_node: u32,
-        /// The disk within the node.
-        disk: u32,
+        /// The disk.
+        disk: DiskName,
         /// What is missing.
         what: &'static str,
     },

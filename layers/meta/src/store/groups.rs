@@ -4,52 +4,64 @@ use std::ops::Range;
 
 pub use blockio::geometry::Run;
 
-use blockio::Geometry;
+use blockio::VolumeMap;
 
-/// Groups that each node owns at first, if there are enough stripes.
-const GROUPS_PER_NODE: u64 = 8;
-/// Stripes of one group, at most: its bitmap then has at most 8 KiB.
-const STRIPES_PER_GROUP_MAX: u64 = 256;
-
-/// How a volume is cut into allocation groups: group `g` is the stripes
-/// `g * stripes_per_group .. (g + 1) * stripes_per_group`; the last one may be shorter.
-///
-/// A group has `clamp(stripes / (fs_nodes * 8), 1, 256)` stripes. Frozen: part of the disk format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a volume is cut into allocation groups. Each disk set is cut by itself, from its beginning,
+/// into groups of as many stripes as it says; the last one may be shorter. Groups are numbered over
+/// all sets. Part of the disk format.
+#[derive(Clone, Debug)]
 pub struct GroupLayout {
-    stripes: u64,
-    stripes_per_group: u64,
+    map: VolumeMap,
     blocks_per_stripe: u64,
     fs_nodes: u32,
 }
 
 impl GroupLayout {
-    /// The groups of a volume of this shape.
-    pub fn of(geometry: &Geometry) -> Self {
-        let stripes = geometry.stripes();
-        let wanted = stripes / (u64::from(geometry.fs_nodes).max(1) * GROUPS_PER_NODE);
+    /// The groups of this volume.
+    pub fn of(map: &VolumeMap) -> Self {
+        let geometry = map.geometry();
         Self {
-            stripes,
-            stripes_per_group: wanted.clamp(1, STRIPES_PER_GROUP_MAX),
+            map: map.clone(),
             blocks_per_stripe: u64::from(geometry.blocks_per_stripe()),
-            fs_nodes: geometry.fs_nodes.max(1),
+            fs_nodes: geometry.fs_nodes,
         }
+    }
+
+    /// The disks of the volume.
+    pub(crate) fn map(&self) -> &VolumeMap {
+        &self.map
     }
 
     /// How many groups there are.
     pub fn count(&self) -> u64 {
-        self.stripes.div_ceil(self.stripes_per_group)
+        self.map.groups()
     }
 
     /// The groups that `node` owns at birth.
+    ///
+    /// In a set with lanes each row of groups is given out from one node further on, so that the
+    /// groups of a node, which may be one unit each, are not all on the same disk.
     pub fn born(&self, node: u32) -> impl Iterator<Item = u64> + use<> {
-        (u64::from(node)..self.count()).step_by(self.fs_nodes as usize)
+        let (node, nodes) = (u64::from(node), u64::from(self.fs_nodes));
+        let sets: Vec<_> = (self.map.sets())
+            .map(|placed| (placed.first_group, placed.set.groups(), placed.set.lanes > 0))
+            .collect();
+        sets.into_iter().flat_map(move |(first, groups, is_skewed)| {
+            let in_row = move |row: u64| {
+                let turned = if is_skewed { row } else { first };
+                first + row * nodes + (node + nodes - turned % nodes) % nodes
+            };
+            (0..groups.div_ceil(nodes)).map(in_row).filter(move |&group| group < first + groups)
+        })
     }
 
     /// The stripes of `group`.
     pub fn stripes_of(&self, group: u64) -> Range<u64> {
-        let start = group.saturating_mul(self.stripes_per_group).min(self.stripes);
-        start..start.saturating_add(self.stripes_per_group).min(self.stripes)
+        let placed = self.map.set_of_group(group);
+        let (set, end) = (&placed.set, placed.set.end());
+        let before = (group - placed.first_group).saturating_mul(set.group_stripes.into());
+        let start = set.first.saturating_add(before).min(end);
+        start..start.saturating_add(set.group_stripes.into()).min(end)
     }
 
     /// How many stripes `group` has.
@@ -66,7 +78,8 @@ impl GroupLayout {
 
     /// The group that `stripe` is in.
     pub fn group_of_stripe(&self, stripe: u64) -> u64 {
-        stripe / self.stripes_per_group
+        let placed = self.map.set_of(stripe);
+        placed.first_group + (stripe - placed.set.first) / u64::from(placed.set.group_stripes)
     }
 
     /// The group that `block` is in.
@@ -100,56 +113,94 @@ impl GroupLayout {
     /// Is `run` a run at all: not empty, on the disk, within one stripe?
     pub fn is_run(&self, run: Run) -> bool {
         run.count > 0
-            && run.start < self.stripes * self.blocks_per_stripe
+            && run.start < self.map.stripes() * self.blocks_per_stripe
             && self.stripe_of(run.start) == self.stripe_of(run.blocks().end - 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use blockio::plan::{FreeDisk, Spread, plan_sets};
+    use blockio::{DiskName, DiskSet, Geometry, SetMember, SetMembers};
     use runtime::VolumeId;
 
     use super::*;
 
-    fn geometry(stripes: u64) -> Geometry {
-        Geometry {
-            volume: VolumeId(1),
-            stripe_size: 65536,
-            fs_nodes: 4,
-            disk_nodes: 2,
-            disks_per_node: 1,
-            stripes_per_disk: stripes / 2,
-        }
+    fn map(stripes: u64) -> VolumeMap {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 4 };
+        VolumeMap::grid(geometry, 2, 1, stripes / 2).expect("a small volume")
+    }
+
+    /// The same with a second set of three disks.
+    fn grown(stripes: u64) -> VolumeMap {
+        let map = map(stripes);
+        let member = |disk| SetMember { disk: DiskName { disk_node: 5, disk }, base: 7 };
+        let set = DiskSet {
+            first: map.stripes(),
+            stripes_per_disk: 33,
+            group_stripes: 4,
+            unit_stripes: 1,
+            lanes: 0,
+            members: SetMembers::List { disks: (0..3).map(member).collect() },
+        };
+        map.append(set.clone()).expect("it begins where the first one ends");
+        let first = map.stripes();
+        map.append(DiskSet { first, lanes: 2, ..set }).expect("it begins where that one ends");
+        map
     }
 
     #[test]
     fn every_stripe_is_in_one_group_and_every_group_has_one_owner() {
-        for stripes in [2, 30, 64, 1000, 100_000] {
-            let layout = GroupLayout::of(&geometry(stripes));
+        for map in
+            [64, 1000, 100_000].into_iter().flat_map(|stripes| [map(stripes), grown(stripes)])
+        {
+            let layout = GroupLayout::of(&map);
             let mut owned: Vec<u64> = (0..4).flat_map(|node| layout.born(node)).collect();
             owned.sort_unstable();
             assert!(owned.iter().copied().eq(0..layout.count()));
-            let covered: u64 = owned.iter().map(|&g| layout.blocks_of(g).count() as u64).sum();
-            assert_eq!(covered, stripes * 16);
+            let stripes = owned.iter().flat_map(|&group| layout.stripes_of(group));
+            assert!(stripes.eq(0..map.stripes()));
             for group in owned {
                 assert!(layout.stripes_of(group).all(|s| layout.group_of_stripe(s) == group));
+                assert!(layout.stripe_count(group) > 0);
             }
+            assert!(layout.stripes_of(layout.count()).is_empty());
+            assert!(layout.stripes_of(u64::MAX).is_empty());
         }
     }
 
     #[test]
-    fn the_cut_is_frozen() {
-        let size = |stripes| GroupLayout::of(&geometry(stripes)).stripes_per_group;
-        assert_eq!([2, 64, 1000, 100_000].map(size), [1, 2, 31, 256]);
+    fn groups_of_one_unit_put_a_node_on_all_disks() {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 64 };
+        let free =
+            |disk_node| FreeDisk { disk: DiskName { disk_node, disk: 0 }, base: 0, stripes: 16384 };
+        let disks: Vec<FreeDisk> = (0..4).map(free).collect();
+        let sets = plan_sets(&geometry, 0, &disks, Spread::Units).expect("they fit");
+        assert_eq!(sets[0].group_stripes, sets[0].unit_stripes);
+        let map = VolumeMap::new(geometry, sets).expect("a volume");
+        let layout = GroupLayout::of(&map);
+        for node in 0..64 {
+            let stripes = layout.born(node).map(|group| layout.stripes_of(group).start);
+            let mut on = [0; 4];
+            stripes.for_each(|stripe| on[map.place(stripe).disk.disk_node as usize] += 1);
+            assert_eq!(on, [16; 4], "node {node}");
+        }
+    }
+
+    #[test]
+    fn the_cut_of_a_volume_of_version_1_is_frozen() {
+        let size = |stripes| GroupLayout::of(&map(stripes)).stripe_count(0);
+        assert_eq!([64, 1000, 100_000].map(size), [2, 31, 256]);
     }
 
     #[test]
     fn a_run_never_crosses_a_stripe() {
-        let layout = GroupLayout::of(&geometry(64));
+        let layout = GroupLayout::of(&map(64));
         assert!(layout.is_run(Run { start: 16, count: 16 }));
         assert!(!layout.is_run(Run { start: 17, count: 16 }));
         assert!(!layout.is_run(Run { start: 17, count: 0 }));
         assert!(!layout.is_run(Run { start: 1024, count: 1 }));
         assert!(!layout.is_run(Run { start: u64::MAX, count: 4 }));
+        assert!(GroupLayout::of(&grown(64)).is_run(Run { start: 1024, count: 16 }));
     }
 }

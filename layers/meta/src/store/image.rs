@@ -12,7 +12,7 @@ use runtime::Context;
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::limits;
-use super::open::{RecoveredState, alone, outdated, pages, recover};
+use super::open::{RecoveredState, alone, pages, recover};
 use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
 use super::root::{self, RootCopies};
@@ -65,7 +65,7 @@ impl StoreImage {
         let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
         if let Some(disk) = root_copies.outdated {
-            return Err(outdated(&pages.device, disk, "root records"));
+            return Err(StoreError::Outdated { disk, what: "root records" });
         }
         let past = recover(&pages, root).await?;
         Self { pages, past, root_copies }.outdated().map_or(Ok(()), Err)
@@ -84,11 +84,10 @@ impl StoreImage {
 
     /// A disk that lacks what was durable on it, as a mount would tell it.
     pub fn outdated(&self) -> Option<StoreError> {
-        let device = &self.pages.device;
         let by_roots = self.root_copies.outdated.map(|disk| (disk, "root records"));
         let (disk, what) =
             by_roots.or_else(|| Some((self.past.log_copies.outdated()?, "entries of a log")))?;
-        Some(outdated(device, disk, what))
+        Some(StoreError::Outdated { disk, what })
     }
 
     /// How its space is used.
@@ -104,7 +103,7 @@ impl StoreImage {
         ImageSpace {
             groups: space.groups().collect(),
             owned_blocks: space.owned_blocks,
-            free_blocks: free_blocks.saturating_sub(limits::kept_blocks(geometry)),
+            free_blocks: free_blocks.saturating_sub(limits::kept_blocks(space.layout.map())),
             kept: space.kept_runs(),
             map: map_pages.iter().map(PageRef::run).collect(),
             log: stripes.into_iter().map(|stripe| space.layout.stripe_run(stripe)).collect(),

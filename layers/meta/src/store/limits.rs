@@ -1,6 +1,6 @@
 //! How large the parts of a store may become, from the share of the volume that the node owns.
 
-use blockio::{BLOCK_SIZE, Geometry};
+use blockio::{BLOCK_SIZE, Geometry, VolumeMap};
 use runtime::VolumeId;
 
 use super::batch::{BATCH_BYTES_MAX, RECORD_HEAD};
@@ -44,15 +44,16 @@ const USEFUL_STRIPES_MIN: u64 = 8;
 /// Stripes of the volume for each node. What a node keeps back is measured by this and not by what
 /// it owns: else part of each group that it gets from another node would be kept back too, and no
 /// node could say what another can store.
-fn share_stripes(geometry: &Geometry) -> u64 {
-    geometry.stripes() / u64::from(geometry.fs_nodes.max(1))
+fn share_stripes(map: &VolumeMap) -> u64 {
+    map.stripes() / u64::from(map.geometry().fs_nodes.max(1))
 }
 
 /// Segment pairs of the log, at most.
-pub(crate) fn log_pairs_max(geometry: &Geometry) -> u64 {
-    let least = log_pairs_least(geometry);
+pub(crate) fn log_pairs_max(map: &VolumeMap) -> u64 {
+    let geometry = map.geometry();
+    let least = log_pairs_least(&geometry);
     let most = (LOG_BYTES_MAX / u64::from(geometry.stripe_size)).max(least);
-    (share_stripes(geometry) / LOG_SHARE / 2).clamp(least, most)
+    (share_stripes(map) / LOG_SHARE / 2).clamp(least, most)
 }
 
 fn log_pairs_least(geometry: &Geometry) -> u64 {
@@ -62,10 +63,10 @@ fn log_pairs_least(geometry: &Geometry) -> u64 {
 /// Segment pairs from which on a checkpoint of `node` is due. The nodes of a volume fill alike:
 /// each has another threshold, between half of [`LOG_BYTES_CHECKPOINT`] and all of it, so that they
 /// do not write, and do not keep in memory what is to be written, all at the same time.
-pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, node: u32) -> u64 {
-    let most = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
+pub(crate) fn log_pairs_checkpoint(map: &VolumeMap, node: u32) -> u64 {
+    let most = LOG_BYTES_CHECKPOINT / u64::from(map.geometry().stripe_size);
     let wanted = most - most * spread(node) / 512;
-    wanted.min(log_pairs_max(geometry) / 2).max(3)
+    wanted.min(log_pairs_max(map) / 2).max(3)
 }
 
 /// A number below 256 that differs between neighbouring nodes.
@@ -74,15 +75,15 @@ pub(crate) fn spread(node: u32) -> u64 {
 }
 
 /// Blocks kept back from data, besides what the log may take.
-pub(crate) fn reserve_blocks(geometry: &Geometry) -> u64 {
-    let share = share_stripes(geometry) * u64::from(geometry.blocks_per_stripe());
+pub(crate) fn reserve_blocks(map: &VolumeMap) -> u64 {
+    let share = share_stripes(map) * u64::from(map.geometry().blocks_per_stripe());
     (share / RESERVE_SHARE).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
 }
 
 /// Blocks that a node keeps back from data: for its log, and for deletions and checkpoints.
-pub(crate) fn kept_blocks(geometry: &Geometry) -> u64 {
-    let log = 2 * (log_pairs_max(geometry) + MOUNT_PAIRS);
-    log * u64::from(geometry.blocks_per_stripe()) + reserve_blocks(geometry)
+pub(crate) fn kept_blocks(map: &VolumeMap) -> u64 {
+    let log = 2 * (log_pairs_max(map) + MOUNT_PAIRS);
+    log * u64::from(map.geometry().blocks_per_stripe()) + reserve_blocks(map)
 }
 
 /// Stripes that a node's share of a volume of this shape must have, at least.
@@ -95,22 +96,15 @@ pub fn stripes_min(geometry: &Geometry) -> u64 {
 /// How many nodes a volume of `stripes` stripes of this size gets if nothing else is wished, at
 /// most `most`: what each keeps back ([`stripes_min`]) is a small part of its share then.
 pub fn suitable_nodes(stripe_size: u32, stripes: u64, most: u32) -> u32 {
-    let geometry = Geometry {
-        volume: VolumeId(0),
-        stripe_size,
-        fs_nodes: 1,
-        disk_nodes: 1,
-        disks_per_node: 1,
-        stripes_per_disk: 0,
-    };
+    let geometry = Geometry { volume: VolumeId(0), stripe_size, fs_nodes: 1 };
     let nodes = stripes / (SHARE_PER_KEPT_MIN * stripes_min(&geometry)).max(1);
     let nodes = nodes.clamp(1, u64::from(most.max(1))) as u32;
     1 << nodes.ilog2()
 }
 
 /// Stripes of the node that gets the fewest in a volume of this shape: groups are given whole.
-pub fn smallest_share(geometry: &Geometry) -> u64 {
-    let layout = GroupLayout::of(geometry);
+pub fn smallest_share(map: &VolumeMap) -> u64 {
+    let layout = GroupLayout::of(map);
     let share_of = |node| {
         let groups = layout.born(node);
         groups
@@ -118,7 +112,7 @@ pub fn smallest_share(geometry: &Geometry) -> u64 {
             .map(|stripes| stripes.end - stripes.start)
             .sum()
     };
-    (0..geometry.fs_nodes).map(share_of).min().unwrap_or(0)
+    (0..map.geometry().fs_nodes).map(share_of).min().unwrap_or(0)
 }
 
 /// Bytes of one batch, at most: its record fits a segment besides the segment's header.

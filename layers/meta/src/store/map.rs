@@ -152,21 +152,15 @@ pub(crate) fn open(body: &[u8]) -> Result<(Option<PageRef>, &[u8]), Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use blockio::Geometry;
+    use blockio::{Geometry, VolumeMap};
     use runtime::VolumeId;
     use runtime::seed::with_seed;
 
     use super::*;
 
     fn layout() -> GroupLayout {
-        GroupLayout::of(&Geometry {
-            volume: VolumeId(1),
-            stripe_size: 65536,
-            fs_nodes: 1,
-            disk_nodes: 1,
-            disks_per_node: 1,
-            stripes_per_disk: 64,
-        })
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
+        GroupLayout::of(&VolumeMap::grid(geometry, 1, 1, 64).expect("a small volume"))
     }
 
     #[test]

@@ -74,15 +74,14 @@ impl Store {
             Err(StoreError::NoRoot | StoreError::ForeignVolume) => {}
             Err(error) => return Err(error),
         }
-        let geometry = pages.device.geometry;
-        let layout = GroupLayout::of(&geometry);
-        let mut space = BlockAllocator::new(layout);
+        let layout = GroupLayout::of(&pages.device.map());
+        let mut space = BlockAllocator::new(layout.clone());
         for group in layout.born(node) {
             let blocks = layout.blocks_of(group);
             let bits = Bits::new((blocks.end - blocks.start) as u32, false);
             space.add_group(group, &Rc::new(bits));
         }
-        let needed = limits::stripes_min(&geometry);
+        let needed = limits::stripes_min(&pages.device.geometry);
         if space.owned_stripes() < needed {
             return Err(StoreError::TooSmall { stripes: space.owned_stripes(), needed });
         }
@@ -126,11 +125,11 @@ impl Store {
             return Err(StoreError::Fenced { epoch: root.log.epoch });
         }
         if let Some(disk) = copies.outdated {
-            return Err(outdated(&pages.device, disk, "root records"));
+            return Err(StoreError::Outdated { disk, what: "root records" });
         }
         let past = recover(&pages, root).await?;
         if let Some(disk) = past.log_copies.outdated() {
-            return Err(outdated(&pages.device, disk, "entries of a log"));
+            return Err(StoreError::Outdated { disk, what: "entries of a log" });
         }
         past.log_copies.warn(node);
         let lacking = root.heal(&pages.device, &copies).await;
@@ -148,7 +147,7 @@ impl Store {
         let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
         let mut space = past.space;
-        let mut pair = |after| space.allocate_pair(&geometry, after).ok_or(StoreError::NoSpace);
+        let mut pair = |after| space.allocate_pair(after).ok_or(StoreError::NoSpace);
         let here = pair(None)?;
         let next = pair(Some(here))?;
         let position = past.root.position;
@@ -163,12 +162,6 @@ impl Store {
         store.write_checkpoint().await?;
         Ok(store)
     }
-}
-
-/// The disk with this number, over the disk nodes first.
-pub(super) fn outdated(device: &Device, disk: u32, what: &'static str) -> StoreError {
-    let nodes = device.geometry.disk_nodes;
-    StoreError::Outdated { disk_node: disk % nodes, disk: disk / nodes, what }
 }
 
 /// The memory of a store that has a budget of its own.
@@ -190,7 +183,7 @@ pub(super) fn pages(
 /// The state of the node at the end of its log.
 pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<RecoveredState> {
     let (map_pages, kept) = read_map(pages, root.map).await?;
-    let mut space = BlockAllocator::new(GroupLayout::of(&pages.device.geometry));
+    let mut space = BlockAllocator::new(GroupLayout::of(&pages.device.map()));
     for (group, bits) in kept {
         space.add_group(group, &bits);
     }
@@ -298,7 +291,7 @@ async fn read_map(pages: &TreeReader, first: PageRef) -> StoreResult<(Vec<PageRe
         places.push(place);
         next = after;
     }
-    let layout = GroupLayout::of(&pages.device.geometry);
+    let layout = GroupLayout::of(&pages.device.map());
     let kept = map::decode(&bytes, &layout).map_err(|_: Malformed| first.damaged(WHAT))?;
     Ok((places, kept))
 }

@@ -1,8 +1,8 @@
 //! Root records: the ring of slots from which a node is mounted. `docs/format.md`, "Roots".
 
-use blockio::Geometry;
 use blockio::geometry::SLOTS_PER_NODE;
 use blockio::protocol::{Error as DiskError, SLOT_SIZE};
+use blockio::{DiskName, VolumeMap};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::VolumeId;
@@ -47,12 +47,12 @@ pub(crate) struct RootCopies {
     /// Copies of the newest root that there should be.
     pub(crate) count: usize,
     /// Disks that could be read and do not have it: its write was under way, or it is damaged.
-    pub(crate) lacking: Vec<u32>,
+    pub(crate) lacking: Vec<DiskName>,
     /// Disks that could not be read.
-    pub(crate) unreadable: Vec<u32>,
+    pub(crate) unreadable: Vec<DiskName>,
     /// A disk that does not even have the root before: that was on all of them before the newest
     /// one was written anywhere.
-    pub(crate) outdated: Option<u32>,
+    pub(crate) outdated: Option<DiskName>,
 }
 
 /// What a slot holds.
@@ -170,7 +170,7 @@ impl Root {
     /// [`newest`], which needs the others, meets at least one copy. Returns the copies that are
     /// missing, for the next root to tell.
     pub(crate) async fn write(&self, device: &Device) -> Result<u32, DiskError> {
-        let disks = disks(&device.geometry, self.log.owner.node);
+        let disks = disks(&device.map(), self.log.owner.node);
         let needed = disks.len() / 2 + 1;
         let (missing, error) = self.write_to(device, &disks).await;
         match error {
@@ -182,12 +182,13 @@ impl Root {
     /// Writes the root again to those of its disks that lack it, so that it is on all before the
     /// next one is on any. Returns the copies that are still missing.
     pub(crate) async fn heal(&self, device: &Device, copies: &RootCopies) -> u32 {
-        let lacking: Vec<u32> = copies.lacking.iter().chain(&copies.unreadable).copied().collect();
+        let lacking: Vec<DiskName> =
+            copies.lacking.iter().chain(&copies.unreadable).copied().collect();
         self.write_to(device, &lacking).await.0
     }
 
     /// Bits of the disks on which this failed, and one of the errors.
-    async fn write_to(&self, device: &Device, to: &[u32]) -> (u32, Option<DiskError>) {
+    async fn write_to(&self, device: &Device, to: &[DiskName]) -> (u32, Option<DiskError>) {
         let node = self.log.owner.node;
         let slot = slot(node, self.generation);
         let writes = to.iter().map(|&disk| device.write_slot(disk, slot, self.encode()));
@@ -195,8 +196,8 @@ impl Root {
         let (mut missing, mut failure) = (0, None);
         for (&disk, result) in to.iter().zip(results) {
             let Err(error) = result else { continue };
-            tracing::warn!(%error, node, disk, self.generation, "a root copy is missing");
-            let copy = disks(&device.geometry, node).iter().position(|&other| other == disk);
+            tracing::warn!(%error, node, %disk, self.generation, "a root copy is missing");
+            let copy = disks(&device.map(), node).iter().position(|&other| other == disk);
             missing |= copy.map_or(0, |copy| 1 << copy);
             failure = Some(error);
         }
@@ -209,16 +210,18 @@ fn slot(node: u32, generation: u64) -> u32 {
     node * SLOTS_PER_NODE + (generation % u64::from(SLOTS_PER_NODE)) as u32
 }
 
-/// The disks that hold roots of `node`. Disk numbers go over the disk nodes first, so these are on
-/// different disk nodes where there are several.
-fn disks(geometry: &Geometry, node: u32) -> Vec<u32> {
-    let count = geometry.disk_nodes * geometry.disks_per_node;
-    (0..COPIES_MAX.min(count)).map(|copy| (node + copy) % count).collect()
+/// The disks that hold roots of `node`: neighbours in the first set, which goes over the disk nodes
+/// first, so these are on different disk nodes where there are several.
+fn disks(map: &VolumeMap, node: u32) -> Vec<DiskName> {
+    let all = map.root_disks();
+    let count = all.count();
+    let copies = 0..COPIES_MAX.min(count);
+    copies.map(|copy| all.member((node % count + copy) % count).disk).collect()
 }
 
 /// The slots of one disk; `None` if it cannot be read.
 struct RootCopy {
-    disk: u32,
+    disk: DiskName,
     slots: Option<Vec<RootSlot>>,
 }
 
@@ -242,7 +245,7 @@ impl RootCopy {
 /// The newest root of a node, and what its copies tell.
 pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(Root, RootCopies)> {
     let slots = 0..u64::from(SLOTS_PER_NODE);
-    let reads = disks(&device.geometry, owner.node).into_iter().map(|disk| {
+    let reads = disks(&device.map(), owner.node).into_iter().map(|disk| {
         let slots = slots.clone().map(move |index| device.read_slot(disk, slot(owner.node, index)));
         async move { (disk, join_all(slots).await.into_iter().collect::<Result<Vec<_>, _>>()) }
     });
@@ -303,11 +306,16 @@ fn choose(slots: Vec<RootSlot>) -> StoreResult<Root> {
 
 #[cfg(test)]
 mod tests {
+    use blockio::Geometry;
     use runtime::seed::with_seed;
 
     use super::*;
 
     const OWNER: StoreOwner = StoreOwner { volume: VolumeId(7), node: 3 };
+
+    fn disk_of(disk_node: u32) -> DiskName {
+        DiskName { disk_node, disk: 0 }
+    }
 
     fn root() -> Root {
         let map = runtime::wire::from_bytes(&[
@@ -390,7 +398,7 @@ mod tests {
         for generation in rotten {
             slots[(generation % 8) as usize] = RootSlot::Rotten;
         }
-        RootCopy { disk, slots: Some(slots) }
+        RootCopy { disk: disk_of(disk), slots: Some(slots) }
     }
 
     #[test]
@@ -402,15 +410,23 @@ mod tests {
         };
         assert_eq!(other(&[18, 19, 20], &[], 0), RootCopies { count: 2, ..RootCopies::default() });
         let crash = other(&[17, 18, 19], &[], 0);
-        assert_eq!((crash.lacking, crash.outdated), (vec![2], None), "a crash at its last write");
-        assert_eq!(other(&[16, 17, 18], &[], 0).outdated, Some(2));
-        assert_eq!(other(&[], &[], 0).outdated, Some(2), "it was empty then");
+        assert_eq!(
+            (crash.lacking, crash.outdated),
+            (vec![disk_of(2)], None),
+            "a crash at its last write"
+        );
+        assert_eq!(other(&[16, 17, 18], &[], 0).outdated, Some(disk_of(2)));
+        assert_eq!(other(&[], &[], 0).outdated, Some(disk_of(2)), "it was empty then");
         assert_eq!(other(&[16, 17, 18], &[19], 0).outdated, None, "rot, and a crash");
         assert_eq!(other(&[16, 17, 18], &[], 0b10).outdated, None, "its write failed");
-        assert_eq!(other(&[16, 17, 18], &[], 0b01).outdated, Some(2), "another's write failed");
-        let dead = RootCopy { disk: 2, slots: None };
+        assert_eq!(
+            other(&[16, 17, 18], &[], 0b01).outdated,
+            Some(disk_of(2)),
+            "another's write failed"
+        );
+        let dead = RootCopy { disk: disk_of(2), slots: None };
         let told = compare(&[whole(), dead], &newest(0));
-        assert_eq!((told.unreadable, told.outdated), (vec![2], None));
+        assert_eq!((told.unreadable, told.outdated), (vec![disk_of(2)], None));
     }
 
     #[test]
@@ -428,16 +444,10 @@ mod tests {
 
     #[test]
     fn the_copies_of_a_root_are_on_different_disk_nodes() {
-        let geometry = Geometry {
-            volume: VolumeId(1),
-            stripe_size: 65536,
-            fs_nodes: 8,
-            disk_nodes: 3,
-            disks_per_node: 2,
-            stripes_per_disk: 10,
-        };
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 8 };
+        let map = VolumeMap::grid(geometry, 3, 2, 30).expect("a small volume");
         for node in 0..8 {
-            let mut nodes: Vec<u32> = disks(&geometry, node).iter().map(|disk| disk % 3).collect();
+            let mut nodes: Vec<u32> = disks(&map, node).iter().map(|disk| disk.disk_node).collect();
             nodes.sort_unstable();
             assert_eq!(nodes, [0, 1, 2]);
         }

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::Geometry;
 use blockio::geometry::Near;
 
 use super::bits::Bits;
@@ -366,19 +365,15 @@ impl BlockAllocator {
     /// Takes two stripes for a segment of the log, on different disks if there are several; near
     /// the segment before, `after`: a log that is strewn over groups keeps all of them from being
     /// given away.
-    pub(crate) fn allocate_pair(
-        &mut self,
-        geometry: &Geometry,
-        after: Option<SegmentPair>,
-    ) -> Option<SegmentPair> {
+    pub(crate) fn allocate_pair(&mut self, after: Option<SegmentPair>) -> Option<SegmentPair> {
         let group = after.map(|after| self.layout.group_of_stripe(after.b));
         let a = self.allocate_stripe(group, |_| true)?;
         let group = Some(self.layout.group_of_stripe(a));
-        let first = geometry.place(a);
+        let map = self.layout.map().clone();
+        let (first, one_node) = (map.place(a).disk, map.disk_nodes() == 1);
         let b = self.allocate_stripe(group, |stripe| {
-            let second = geometry.place(stripe);
-            let elsewhere = second.disk_node != first.disk_node;
-            elsewhere || geometry.disk_nodes == 1 && second.disk != first.disk
+            let second = map.place(stripe).disk;
+            second.disk_node != first.disk_node || one_node && second.disk != first.disk
         });
         if b.is_none() {
             self.set_busy(self.layout.stripe_run(a).blocks(), false);
@@ -386,14 +381,19 @@ impl BlockAllocator {
         b.map(|b| SegmentPair { a, b })
     }
 
-    /// Lets the search for whole stripes of `node` begin at the first that its own cache holds
-    /// (`cache::hash`), and not at the beginning of its groups: those begin at multiples of a power
-    /// of two, so the first stripes of all nodes would be held by the same few caches, and lie on
-    /// the same few disks.
+    /// Lets the search for whole stripes of `node` begin elsewhere than those of other nodes; by
+    /// modulo, at the first that its own cache holds (`cache::hash`). Groups begin at multiples of
+    /// a power of two, so the first stripes of all nodes would be held by the same few caches, and
+    /// lie on the same few disks.
     pub(crate) fn begin_at(&mut self, node: u32) {
         let Some(&group) = self.with_whole.first() else { return };
         let (stripes, nodes) = (self.layout.stripes_of(group), u64::from(self.layout.fs_nodes()));
-        let skip = (u64::from(node) + nodes - stripes.start % nodes) % nodes;
+        let set = &self.layout.map().set_of_group(group).set;
+        let skip = if set.lanes > 0 {
+            u64::from(node) * u64::from(set.unit_stripes)
+        } else {
+            (u64::from(node) + nodes - stripes.start % nodes) % nodes
+        };
         self.stripe_begin = stripes.start + skip % (stripes.end - stripes.start);
         self.begin_anew();
     }
@@ -428,6 +428,7 @@ fn set_member(set: &mut BTreeSet<u64>, number: u64, member: bool) {
 mod tests {
     use std::cell::Cell;
 
+    use blockio::{Geometry, VolumeMap};
     use runtime::VolumeId;
     use runtime::seed::{Rng, with_seed};
 
@@ -443,15 +444,10 @@ mod tests {
     }
 
     fn space_of(stripes: u64) -> BlockAllocator {
-        let layout = GroupLayout::of(&Geometry {
-            volume: VolumeId(1),
-            stripe_size: 65536,
-            fs_nodes: 3,
-            disk_nodes: 2,
-            disks_per_node: 1,
-            stripes_per_disk: stripes / 2,
-        });
-        let mut space = BlockAllocator::new(layout);
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 3 };
+        let map = VolumeMap::grid(geometry, 2, 1, stripes / 2).expect("a small volume");
+        let layout = GroupLayout::of(&map);
+        let mut space = BlockAllocator::new(layout.clone());
         for group in layout.born(1) {
             let blocks = layout.blocks_of(group);
             space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
@@ -461,17 +457,11 @@ mod tests {
 
     #[test]
     fn the_first_stripes_of_all_nodes_are_held_by_different_caches() {
-        let geometry = Geometry {
-            volume: VolumeId(1),
-            stripe_size: 65536,
-            fs_nodes: 64,
-            disk_nodes: 2,
-            disks_per_node: 2,
-            stripes_per_disk: 1 << 20,
-        };
-        let layout = GroupLayout::of(&geometry);
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 64 };
+        let map = VolumeMap::grid(geometry, 2, 2, 1 << 20).expect("a large volume");
+        let layout = GroupLayout::of(&map);
         let first = |node: u32| {
-            let mut space = BlockAllocator::new(layout);
+            let mut space = BlockAllocator::new(layout.clone());
             for group in layout.born(node).take(2) {
                 let blocks = layout.blocks_of(group);
                 let bits = Bits::new((blocks.end - blocks.start) as u32, false);

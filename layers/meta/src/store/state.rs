@@ -162,12 +162,12 @@ impl StoreState {
 
     fn log_is_long(&self) -> bool {
         let node = self.log.id.owner.node;
-        self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, node)
+        self.log.pairs() >= limits::log_pairs_checkpoint(self.space.layout.map(), node)
     }
 
     /// Whole stripes that the log may still take, those for the next mount included.
     fn log_stripes(&self) -> u64 {
-        let most = limits::log_pairs_max(&self.geometry);
+        let most = limits::log_pairs_max(self.space.layout.map());
         2 * (most + limits::MOUNT_PAIRS).saturating_sub(self.log.pairs())
     }
 
@@ -183,7 +183,7 @@ impl StoreState {
 
     /// Blocks that are kept back from data while there is little to do for a checkpoint.
     pub(crate) fn reserve_blocks(&self) -> u64 {
-        limits::reserve_blocks(&self.geometry)
+        limits::reserve_blocks(self.space.layout.map())
     }
 
     /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.
@@ -232,7 +232,9 @@ impl StoreState {
     /// The groups that cannot be emptied since the log is in them: none if it can go on elsewhere,
     /// for which it leaves its current segment and the next one.
     pub(crate) fn log_groups(&self) -> BTreeSet<u64> {
-        if self.log.pairs() + 2 * LEFT_SEGMENTS_MAX <= limits::log_pairs_max(&self.geometry) {
+        if self.log.pairs() + 2 * LEFT_SEGMENTS_MAX
+            <= limits::log_pairs_max(self.space.layout.map())
+        {
             return BTreeSet::new();
         }
         let pairs = [self.log.current_pair(), self.log.next_pair()];
@@ -243,7 +245,7 @@ impl StoreState {
     /// Lets the log leave its current segment if that or the next one is in a group that is being
     /// emptied.
     pub(crate) fn leave_emptying_segment(&mut self) -> bool {
-        let layout = self.space.layout;
+        let layout = &self.space.layout;
         let pairs = [self.log.current_pair(), self.log.next_pair()];
         let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
         let emptying = EmptyingGroups(&self.space);
@@ -287,7 +289,7 @@ impl StoreState {
         if self.log.pending_bytes() + length > PENDING_BYTES_MAX {
             return Err(CommitRefusal::LogBehind);
         }
-        let pairs_max = limits::log_pairs_max(&self.geometry);
+        let pairs_max = limits::log_pairs_max(self.space.layout.map());
         if self.log.pairs_after(length) > pairs_max {
             return Err(if self.log_is_long() {
                 CommitRefusal::TreeBehind

@@ -157,7 +157,7 @@ impl Store {
             return Some(WriterStep::Flush(state.blocked_records.dependencies_of_first()));
         }
         if state.log.needs_segment() {
-            match state.space.allocate_pair(&state.geometry, Some(state.log.next_pair())) {
+            match state.space.allocate_pair(Some(state.log.next_pair())) {
                 Some(next) => state.log.next_segment(next),
                 // The floor under every allocation keeps space for the log, so this is a bug; what
                 // is pending cannot become durable.

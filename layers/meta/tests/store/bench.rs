@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use blockio::Geometry;
+use blockio::{Geometry, VolumeMap};
 use bytes::Bytes;
 use meta::store::{Audit, Batch, Position, Run, Store, StoreError};
 use runtime::VolumeId;
@@ -17,15 +17,11 @@ pub(crate) type Map = BTreeMap<Bytes, Bytes>;
 
 pub(crate) const NODE: u32 = 1;
 
-pub(crate) fn geometry(stripe_size: u32, disk_nodes: u32, stripes: u64) -> Geometry {
-    Geometry {
-        volume: VolumeId(0x1234_5678),
-        stripe_size,
-        fs_nodes: 2,
-        disk_nodes,
-        disks_per_node: 2,
-        stripes_per_disk: stripes / u64::from(2 * disk_nodes),
-    }
+/// A volume of two disks for each disk node.
+pub(crate) fn map(stripe_size: u32, disk_nodes: u32, stripes: u64) -> VolumeMap {
+    let geometry = Geometry { volume: VolumeId(0x1234_5678), stripe_size, fs_nodes: 2 };
+    let stripes_per_disk = stripes / u64::from(2 * disk_nodes);
+    VolumeMap::grid(geometry, disk_nodes, 2, stripes_per_disk).expect("a small volume")
 }
 
 /// A disk and the processes that open the store on it, one after the other.
@@ -37,9 +33,9 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new(rng: &mut Rng, geometry: Geometry) -> Self {
+    pub(crate) fn new(rng: &mut Rng, map: VolumeMap) -> Self {
         let clock = Clock::new(rng.bits());
-        let disk = MemoryDisk::new(&clock, geometry);
+        let disk = MemoryDisk::new(&clock, map);
         let world = World::new(&clock, 1);
         let mut bench = Self { clock, disk, world, epoch: 1 };
         let (ctx, stripes) = (bench.world.ctx.clone(), bench.disk.stripes());

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
+use blockio::DiskName;
 use bytes::Bytes;
 use meta::store::{
     Batch, FORMAT_VERSION, LOG_DELAY, Position, Run, Store, StoreError, VALUE_BYTES_MAX,
@@ -12,10 +13,17 @@ use meta::store::{
 use runtime::hash::crc32c;
 use runtime::seed::{Rng, with_seed};
 
-use crate::bench::{Bench, Map, NODE, check_audit, flush, geometry, patiently, run_key};
+use crate::bench::{Bench, Map, NODE, check_audit, flush, map, patiently, run_key};
+
+/// The disks of a volume with two disk nodes.
+const DISKS: [DiskName; 4] = [name(0, 0), name(0, 1), name(1, 0), name(1, 1)];
+
+const fn name(disk_node: u32, disk: u32) -> DiskName {
+    DiskName { disk_node, disk }
+}
 
 fn bench(rng: &mut Rng) -> Bench {
-    Bench::new(rng, geometry(65536, 2, 400))
+    Bench::new(rng, map(65536, 2, 400))
 }
 
 fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Batch {
@@ -369,27 +377,26 @@ async fn commit_one_by_one(store: &Store, numbers: std::ops::Range<u64>) {
 
 #[test]
 fn whichever_read_fails_once_a_mount_sees_all_that_is_there() {
-    const DISKS: [(u32, u32); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
     with_seed(|rng| {
         let mut one_copy = 0;
-        for (disk_node, disk) in DISKS {
-            let mut bench = Bench::new(rng, geometry(64 << 10, 2, 200));
+        for disk in DISKS {
+            let mut bench = Bench::new(rng, map(64 << 10, 2, 200));
             let store = bench.mount();
             let before = store.clone();
             bench.run(async move { commit_one_by_one(&before, 0..5).await });
-            let old = bench.disk.image(disk_node, disk);
+            let old = bench.disk.image(disk);
             bench.run(async move { commit_one_by_one(&store, 5..6).await });
             bench.crash();
             // The last entry is on the other disk only.
-            bench.disk.put_back(disk_node, disk, &old);
-            let all = DISKS.map(|(node, disk)| bench.disk.image(node, disk));
+            bench.disk.put_back(disk, &old);
+            let all = DISKS.map(|disk| bench.disk.image(disk));
             let reads_before = bench.disk.reads();
             bench.mount();
             let reads = bench.disk.reads() - reads_before;
             for failing in 0..reads {
                 bench.crash();
-                for ((node, disk), image) in DISKS.into_iter().zip(&all) {
-                    bench.disk.put_back(node, disk, image);
+                for (disk, image) in DISKS.into_iter().zip(&all) {
+                    bench.disk.put_back(disk, image);
                 }
                 bench.disk.read_fails_after(failing);
                 let store = bench.mount();
@@ -405,13 +412,13 @@ fn whichever_read_fails_once_a_mount_sees_all_that_is_there() {
 fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
     with_seed(|rng| {
         let mut refused_for = [0, 0];
-        for (disk_node, disk) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for disk in DISKS {
             for checkpoints in [0, 2] {
-                let mut bench = Bench::new(rng, geometry(64 << 10, 2, 200));
+                let mut bench = Bench::new(rng, map(64 << 10, 2, 200));
                 let store = bench.mount();
                 let before = store.clone();
                 bench.run(async move { commit_one_by_one(&before, 0..5).await });
-                let old = bench.disk.image(disk_node, disk);
+                let old = bench.disk.image(disk);
                 bench.run(async move {
                     for _ in 0..checkpoints {
                         commit_one_by_one(&store, 5..15).await;
@@ -420,17 +427,17 @@ fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
                     commit_one_by_one(&store, 15..30).await;
                 });
                 bench.crash();
-                let newest = bench.disk.image(disk_node, disk);
-                bench.disk.put_back(disk_node, disk, &old);
+                let newest = bench.disk.image(disk);
+                bench.disk.put_back(disk, &old);
                 match bench.try_mount() {
-                    Err(StoreError::Outdated { disk_node: named_node, disk: named, .. }) => {
-                        assert_eq!((named_node, named), (disk_node, disk));
+                    Err(StoreError::Outdated { disk: named, .. }) => {
+                        assert_eq!(named, disk);
                         refused_for[usize::from(checkpoints > 0)] += 1;
                     }
                     // It has neither roots nor log, but a page: that one is of another time.
                     Err(error) => {
                         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
-                        assert!((disk_node, disk) == (0, 0) && checkpoints > 0, "{error}");
+                        assert!(disk == DISKS[0] && checkpoints > 0, "{error}");
                     }
                     // Nothing was written to it that is read at a mount.
                     Ok(store) => {
@@ -439,7 +446,7 @@ fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
                     }
                 }
                 bench.crash();
-                bench.disk.put_back(disk_node, disk, &newest);
+                bench.disk.put_back(disk, &newest);
                 let store = bench.mount();
                 assert!(bench.content(&store).len() >= 20, "with its own newest disk");
             }
@@ -501,22 +508,24 @@ fn a_disk_without_a_usable_root_is_refused_with_the_reason() {
 #[test]
 fn roots_survive_the_loss_of_one_disk_and_say_so_if_two_are_lost() {
     with_seed(|rng| {
-        // Node 1 has its roots on disks 1, 2 and 3.
+        // Node 1 has its roots on the second disk and those after it, which go over the disk nodes
+        // first.
+        let disks = [DISKS[0], DISKS[2], DISKS[1], DISKS[3]];
         for (lost_at_write, lost_at_read) in [(1, 2), (3, 1), (2, 2)] {
             let (mut bench, _) = prepared(rng);
-            bench.disk.lose_slots_of(&[lost_at_write]);
+            bench.disk.lose_slots_of(&[disks[lost_at_write]]);
             let store = bench.mount();
             bench.run(async move {
                 patiently(&store, put("k", "v")).await.unwrap();
                 store.checkpoint().await.unwrap();
             });
             bench.crash();
-            bench.disk.lose_slots_of(&[lost_at_read]);
+            bench.disk.lose_slots_of(&[disks[lost_at_read]]);
             let store = bench.mount();
             assert_eq!(bench.content(&store).len(), 304);
             drop(store);
             bench.crash();
-            bench.disk.lose_slots_of(&[1, 3]);
+            bench.disk.lose_slots_of(&[disks[1], disks[3]]);
             assert!(matches!(bench.try_mount(), Err(StoreError::Disk(_))));
         }
     });
@@ -594,7 +603,7 @@ fn damage_with_a_good_checksum_is_an_error_and_never_a_panic() {
 fn a_share_that_is_too_small_is_refused_at_format() {
     with_seed(|rng| {
         let clock = crate::machine::Clock::new(rng.bits());
-        let disk = crate::disk::MemoryDisk::new(&clock, geometry(65536, 1, 40));
+        let disk = crate::disk::MemoryDisk::new(&clock, map(65536, 1, 40));
         let mut world = crate::machine::World::new(&clock, 1);
         let ctx = world.ctx.clone();
         let result = world.run(async move { Store::format(ctx, &disk.stripes(), NODE).await });
@@ -605,7 +614,7 @@ fn a_share_that_is_too_small_is_refused_at_format() {
 #[test]
 fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
     with_seed(|rng| {
-        let mut bench = Bench::new(rng, geometry(65536, 2, 4000));
+        let mut bench = Bench::new(rng, map(65536, 2, 4000));
         let mut rng = Rng::new(rng.bits());
         let store = bench.mount();
         bench.run(async move {
@@ -649,7 +658,7 @@ fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
 #[test]
 fn reads_beside_commits_and_checkpoints_miss_nothing() {
     with_seed(|rng| {
-        let mut bench = Bench::new(rng, geometry(65536, 2, 1600));
+        let mut bench = Bench::new(rng, map(65536, 2, 1600));
         let store = bench.mount();
         bench.run(async move {
             for number in 0..KEYS {
@@ -687,7 +696,7 @@ fn reads_beside_commits_and_checkpoints_miss_nothing() {
 #[test]
 fn reads_that_take_longer_than_checkpoints_miss_nothing() {
     with_seed(|rng| {
-        let mut bench = Bench::new(rng, geometry(65536, 2, 400));
+        let mut bench = Bench::new(rng, map(65536, 2, 400));
         let store = bench.mount();
         let rewrite = async |store: &Store, round: u8| {
             for number in 0..KEYS / 10 {
@@ -727,7 +736,7 @@ fn reads_that_take_longer_than_checkpoints_miss_nothing() {
 #[test]
 fn a_checkpoint_goes_on_in_a_cache_of_few_lines() {
     with_seed(|rng| {
-        let mut bench = Bench::new(rng, geometry(65536, 2, 1600));
+        let mut bench = Bench::new(rng, map(65536, 2, 1600));
         for round in 0..3 {
             let store = bench.mount();
             bench.disk.set_delay(300);

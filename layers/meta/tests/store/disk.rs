@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::{Error, SLOT_SIZE, Unsynced};
 use blockio::stripes::{Answer, BootId};
-use blockio::{BLOCK_SIZE, Geometry, Stripes};
+use blockio::{BLOCK_SIZE, DiskName, Stripes, VolumeMap};
 use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _};
 use meta::store::Run;
@@ -32,15 +32,15 @@ pub(crate) struct MemoryDisk {
 }
 
 struct Inner {
-    geometry: Geometry,
+    map: VolumeMap,
     durable: BTreeMap<u64, Vec<u8>>,
     /// Blocks that were written since the last sync of their stripe, oldest version first.
     cached: BTreeMap<u64, Vec<Version>>,
     /// Blocks that are in memory as they were written.
     written: BTreeSet<u64>,
-    slots: BTreeMap<(u32, u32), Vec<u8>>,
+    slots: BTreeMap<(DiskName, u32), Vec<u8>>,
     /// Slots that are being written.
-    slot_writes: BTreeMap<(u32, u32), Vec<u8>>,
+    slot_writes: BTreeMap<(DiskName, u32), Vec<u8>>,
     versions: u64,
     boot_id: BootId,
     rng: Rng,
@@ -57,9 +57,9 @@ struct Inner {
     max_delay_us: u64,
     max_read_delay_us: u64,
     /// Disks whose slots cannot be used.
-    lost_disks: BTreeSet<u32>,
-    /// Disks that take [`SLOW_FACTOR`] times as long as the others, as (disk node, disk).
-    slow_disks: BTreeSet<(u32, u32)>,
+    lost_disks: BTreeSet<DiskName>,
+    /// Disks that take [`SLOW_FACTOR`] times as long as the others.
+    slow_disks: BTreeSet<DiskName>,
     /// Every call takes the longest time.
     steady: bool,
     /// What reads and writes of blocks need for as long as they last.
@@ -70,18 +70,12 @@ struct Inner {
 /// What was durable on one disk at some time.
 pub(crate) struct Image {
     blocks: BTreeMap<u64, Vec<u8>>,
-    slots: BTreeMap<(u32, u32), Vec<u8>>,
+    slots: BTreeMap<(DiskName, u32), Vec<u8>>,
 }
 
-/// The disk node and the disk of a block.
-fn disk_of(geometry: &Geometry, block: u64) -> (u32, u32) {
-    let place = geometry.place(block / u64::from(geometry.blocks_per_stripe()));
-    (place.disk_node, place.disk)
-}
-
-/// The same of a slot's disk, counted over the disk nodes first.
-fn slot_disk_of(geometry: &Geometry, disk: u32) -> (u32, u32) {
-    (disk % geometry.disk_nodes, disk / geometry.disk_nodes)
+/// The disk of a block.
+fn disk_of(map: &VolumeMap, block: u64) -> DiskName {
+    map.place(map.geometry().block(block).0).disk
 }
 
 struct Version {
@@ -135,8 +129,8 @@ impl Inner {
     }
 
     fn first_block(&self, stripe: u64, offset: u32, length: usize) -> u64 {
-        let geometry = &self.geometry;
-        assert!(stripe < geometry.stripes(), "the stripe exists");
+        let geometry = self.map.geometry();
+        assert!(stripe < self.map.stripes(), "the stripe exists");
         assert!(offset as usize + length <= geometry.stripe_size as usize, "within one stripe");
         assert!((offset as usize).is_multiple_of(BLOCK_SIZE) && length.is_multiple_of(BLOCK_SIZE));
         stripe * u64::from(geometry.blocks_per_stripe()) + u64::from(offset) / BLOCK_SIZE as u64
@@ -144,9 +138,9 @@ impl Inner {
 }
 
 impl MemoryDisk {
-    pub(crate) fn new(clock: &Rc<Clock>, geometry: Geometry) -> Self {
+    pub(crate) fn new(clock: &Rc<Clock>, map: VolumeMap) -> Self {
         let inner = Inner {
-            geometry,
+            map,
             durable: BTreeMap::new(),
             cached: BTreeMap::new(),
             written: BTreeSet::new(),
@@ -184,9 +178,7 @@ impl MemoryDisk {
 
     /// Each disk is slow from now on, or not, with equal odds.
     pub(crate) fn draw_slow_disks(&self, rng: &mut Rng) {
-        let geometry = self.geometry();
-        let disks = (0..geometry.disk_nodes)
-            .flat_map(|node| (0..geometry.disks_per_node).map(move |disk| (node, disk)));
+        let disks = self.map().disks().into_iter();
         self.inner.borrow_mut().slow_disks = disks.filter(|_| rng.chance(1, 2)).collect();
     }
 
@@ -199,10 +191,7 @@ impl MemoryDisk {
     fn slowness(&self, stripes: impl IntoIterator<Item = u64>) -> u32 {
         let inner = self.inner.borrow();
         let is_slow = |stripe: u64| {
-            stripe < inner.geometry.stripes() && {
-                let place = inner.geometry.place(stripe);
-                inner.slow_disks.contains(&(place.disk_node, place.disk))
-            }
+            stripe < inner.map.stripes() && inner.slow_disks.contains(&inner.map.place(stripe).disk)
         };
         if stripes.into_iter().any(is_slow) { SLOW_FACTOR } else { 1 }
     }
@@ -359,13 +348,11 @@ impl MemoryDisk {
     }
 
     /// All that is durable on one disk, slots too.
-    pub(crate) fn image(&self, disk_node: u32, disk: u32) -> Image {
+    pub(crate) fn image(&self, disk: DiskName) -> Image {
         let inner = self.inner.borrow();
-        let is_there = |place: (u32, u32)| place == (disk_node, disk);
-        let geometry = &inner.geometry;
-        let blocks = inner.durable.iter().filter(|(block, _)| is_there(disk_of(geometry, **block)));
-        let slots =
-            inner.slots.iter().filter(|((disk, _), _)| is_there(slot_disk_of(geometry, *disk)));
+        let map = &inner.map;
+        let blocks = inner.durable.iter().filter(|(block, _)| disk_of(map, **block) == disk);
+        let slots = inner.slots.iter().filter(|((slot_disk, _), _)| *slot_disk == disk);
         Image {
             blocks: blocks.map(|(block, data)| (*block, data.clone())).collect(),
             slots: slots.map(|(place, data)| (*place, data.clone())).collect(),
@@ -373,19 +360,18 @@ impl MemoryDisk {
     }
 
     /// One disk is as it was; nothing may be on its way.
-    pub(crate) fn put_back(&self, disk_node: u32, disk: u32, image: &Image) {
+    pub(crate) fn put_back(&self, disk: DiskName, image: &Image) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
-        let geometry = inner.geometry;
-        let stays = |place: (u32, u32)| place != (disk_node, disk);
-        inner.durable.retain(|block, _| stays(disk_of(&geometry, *block)));
-        inner.slots.retain(|(slot_disk, _), _| stays(slot_disk_of(&geometry, *slot_disk)));
+        let map = &inner.map;
+        inner.durable.retain(|block, _| disk_of(map, *block) != disk);
+        inner.slots.retain(|(slot_disk, _), _| *slot_disk != disk);
         inner.durable.extend(image.blocks.clone());
         inner.slots.extend(image.slots.clone());
     }
 
     /// The slots of these disks can neither be read nor written.
-    pub(crate) fn lose_slots_of(&self, disks: &[u32]) {
+    pub(crate) fn lose_slots_of(&self, disks: &[DiskName]) {
         self.inner.borrow_mut().lost_disks = disks.iter().copied().collect();
     }
 
@@ -480,8 +466,8 @@ fn mixture(choices: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
 }
 
 impl Stripes for MemoryDisk {
-    fn geometry(&self) -> Geometry {
-        self.inner.borrow().geometry
+    fn map(&self) -> VolumeMap {
+        self.inner.borrow().map.clone()
     }
 
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
@@ -494,7 +480,7 @@ impl Stripes for MemoryDisk {
             delay.await;
             inner.borrow_mut().read()?;
             let inner = inner.borrow();
-            if stripe >= inner.geometry.stripes() || offset + length > inner.geometry.stripe_size {
+            if !inner.map.contains(stripe, offset, length.into()) {
                 return Err(Error::OutOfRange { stripe, offset, length });
             }
             let first = inner.first_block(stripe, offset, length as usize);
@@ -548,7 +534,7 @@ impl Stripes for MemoryDisk {
         let flushing = self.change(
             self.slowness(stripes.iter().copied()),
             move |inner| {
-                let per_stripe = u64::from(inner.geometry.blocks_per_stripe());
+                let per_stripe = u64::from(inner.map.geometry().blocks_per_stripe());
                 let mut answered = Vec::new();
                 for (&block, versions) in &inner.cached {
                     let last = versions.iter().rfind(|version| version.answered);
@@ -585,25 +571,24 @@ impl Stripes for MemoryDisk {
         panic!("a store forgets nothing");
     }
 
-    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+    fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
         let mut inner = self.inner.borrow_mut();
         if let Err(error) = inner.read() {
             return futures::future::err(error).boxed_local();
         }
         if inner.lost_disks.contains(&disk) {
-            return futures::future::err(Error::DiskFailed { disk }).boxed_local();
+            return futures::future::err(Error::DiskFailed { disk: disk.disk }).boxed_local();
         }
         let data = inner.slots.get(&(disk, slot)).cloned().unwrap_or(vec![0; SLOT_SIZE]);
         futures::future::ok(data.into()).boxed_local()
     }
 
-    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
+    fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()> {
         assert_eq!(data.len(), SLOT_SIZE);
         if self.inner.borrow().lost_disks.contains(&disk) {
-            return futures::future::err(Error::DiskFailed { disk }).boxed_local();
+            return futures::future::err(Error::DiskFailed { disk: disk.disk }).boxed_local();
         }
-        let nodes = self.geometry().disk_nodes;
-        let is_slow = self.inner.borrow().slow_disks.contains(&(disk % nodes, disk / nodes));
+        let is_slow = self.inner.borrow().slow_disks.contains(&disk);
         self.change(
             if is_slow { SLOW_FACTOR } else { 1 },
             move |inner| {

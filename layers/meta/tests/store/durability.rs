@@ -11,7 +11,7 @@ use bytes::Bytes;
 use meta::store::{Batch, Position, Run, Store, StoreError};
 use runtime::seed::{Rng, with_seed};
 
-use crate::bench::{Bench, Map, NODE, check_audit, flush, geometry, run_key, runs};
+use crate::bench::{Bench, Map, NODE, check_audit, flush, map, run_key, runs};
 use crate::disk::MemoryDisk;
 
 /// Attempts to audit a store at rest, if checkpoints interfere.
@@ -390,9 +390,9 @@ fn broken_mounts(rng: &mut Rng, bench: &mut Bench) {
 fn boots(rng: &mut Rng) {
     let stripe_size = 16384 << rng.below(4);
     let disk_nodes = 1 + rng.below(3) as u32;
-    let share = meta::store::stripes_min(&geometry(stripe_size, 1, 100)) + rng.below(60);
+    let share = meta::store::stripes_min(&map(stripe_size, 1, 100).geometry()) + rng.below(60);
     let share = share.next_multiple_of(12);
-    let mut bench = Bench::new(rng, geometry(stripe_size, disk_nodes, 2 * share));
+    let mut bench = Bench::new(rng, map(stripe_size, disk_nodes, 2 * share));
     bench.disk.set_unsteady(1 + rng.below(3000));
     let model = Rc::new(RefCell::new(Model::default()));
     for _ in 0..4 + rng.below(4) {

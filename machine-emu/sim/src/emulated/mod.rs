@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::Sub;
 use std::time::Duration;
 
+use blockio::plan::Spread;
 use client::{Credentials, Error, FileSystem};
 use machine_emu::jmachine::{JMachine, Profile, Topology};
 use machine_emu::mesh::{ForwardPolicy, Mesh, MeshCounters, MeshTrace, Recorder};
@@ -126,6 +127,7 @@ impl Emulation {
                 disk_nodes: topology.disk_nodes,
                 disks_per_node: DISKS_PER_NODE,
                 stripe_size: STRIPE_BYTES as u32,
+                spread: Spread::Modulo,
                 stripes_per_node: 64,
                 cache_bytes: fs_nodes as usize * lines * STRIPE_BYTES,
             },

@@ -107,7 +107,7 @@ fn look_at(shape: VolumeShape, disks: &DiskImages) -> Result<(bool, bool), Strin
 async fn check(cluster: &SimulatedCluster) -> bool {
     let geometry = cluster.geometry();
     let context = cluster.application(1);
-    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), cluster.map()));
     let mut all = NodeAudit::default();
     for node in 0..geometry.fs_nodes {
         let data = Data { rate_bytes: 0, on_read: Box::new(|_| {}) };

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use blockio::plan::Spread;
 use fileio::protocol::{Change, Commit, Create, Credentials, Existing, Flush, Read, Write};
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
@@ -53,7 +54,8 @@ pub(super) const SHAPES: [VolumeShape; 2] = [
 impl VolumeShape {
     /// Bytes of each disk.
     pub(super) fn disk_length(self) -> u64 {
-        self.layout().geometry().disk_length()
+        let map = self.layout().map();
+        map.geometry().disk_length(map.set_of(0).set.stripes_per_disk)
     }
 
     fn layout(self) -> ClusterLayout {
@@ -64,14 +66,13 @@ impl VolumeShape {
             disk_nodes,
             disks_per_node,
             stripe_size,
+            spread: Spread::default(),
             stripes_per_node,
             cache_bytes: 64 * stripe_size as usize,
         };
         let least = self.size_factor * stripes_min(&layout(1).geometry());
         let mut sizes = (least..2 * least).map(layout);
-        sizes
-            .find(|layout| smallest_share(&layout.geometry()) >= least)
-            .unwrap_or(layout(2 * least))
+        sizes.find(|layout| smallest_share(&layout.map()) >= least).unwrap_or(layout(2 * least))
     }
 }
 

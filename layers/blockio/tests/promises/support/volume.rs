@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use blockio::protocol::{BlockIo, Error, Unsynced};
 use blockio::{
-    BlockClient, BootId, Config, DiskNodeError, Geometry, Server, Stripes as _, format_disk,
+    BlockClient, BootId, Config, DiskName, DiskNodeError, Geometry, Server, Stripes as _,
+    VolumeMap, format_disk,
 };
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeId, VolumeId};
@@ -29,11 +30,12 @@ pub(crate) async fn sync(client: &BlockClient, stripes: Vec<u64>) -> Result<(), 
 
 /// Syncs all disk nodes.
 pub(crate) async fn sync_all(client: &BlockClient) -> Result<(), Error> {
-    sync(client, (0..u64::from(client.geometry().disk_nodes)).collect()).await
+    sync(client, (0..u64::from(client.map().disk_nodes())).collect()).await
 }
 
 pub(crate) struct Volume {
     pub(crate) world: World,
+    pub(crate) map: VolumeMap,
     pub(crate) geometry: Geometry,
     /// In order of disk nodes, then disks within the node.
     pub(crate) disks: Vec<MemoryDisk>,
@@ -46,21 +48,23 @@ impl Volume {
     pub(crate) fn format(seed: u64, disk_nodes: u32, disks_per_node: u32) -> Self {
         let world = World::new(seed);
         let disk_length = 1 << 20;
-        let geometry =
-            Geometry::for_disks(VolumeId(7), STRIPE, 1, disk_nodes, disks_per_node, disk_length)
+        let map =
+            VolumeMap::for_disks(VolumeId(7), STRIPE, 1, disk_nodes, disks_per_node, disk_length)
                 .expect("a small volume");
         let log = Log::default();
         let new_disk = |index| MemoryDisk::new(world.clock(), index, log.clone(), disk_length);
-        let disks: Vec<_> = (0..geometry.disks() as usize).map(new_disk).collect();
+        let disks: Vec<_> = (0..map.disks().len()).map(new_disk).collect();
         for (disk, index) in disks.iter().cloned().zip(0..) {
-            let (disk_node, index) = (index / disks_per_node, index % disks_per_node);
+            let name = DiskName { disk_node: index / disks_per_node, disk: index % disks_per_node };
+            let (map, id) = (map.clone(), index.into());
             world
-                .run(async move {
-                    format_disk(&disk, &geometry, disk_node, index, Duration::from_secs(1)).await
-                })
+                .run(
+                    async move { format_disk(&disk, &map, name, id, Duration::from_secs(1)).await },
+                )
                 .expect("the disk is good");
         }
-        Self { world, geometry, disks, log, servers: RefCell::default() }
+        let geometry = map.geometry();
+        Self { world, map, geometry, disks, log, servers: RefCell::default() }
     }
 
     /// A volume with its servers running.
@@ -73,14 +77,14 @@ impl Volume {
 
     /// Starts the server of each disk node.
     pub(crate) fn serve(&self, config: Config) -> Result<(), DiskNodeError> {
-        let disks_per_node = self.geometry.disks_per_node as usize;
+        let disks_per_node = self.map.disks_of(0).len();
         let mut servers = Vec::new();
         for (index, disks) in (0..).zip(self.disks.chunks(disks_per_node)) {
             let disks = disks.iter().map(|disk| Rc::new(disk.clone()) as Rc<dyn Disk>).collect();
             let context = self.world.context(NodeId::disk(index));
-            let geometry = self.geometry;
+            let map = self.map.clone();
             let server = self.world.run(async move {
-                let server = Server::open(&context, geometry, disks, config).await?;
+                let server = Server::open(&context, &map, disks, config).await?;
                 context.serve::<BlockIo>(server.clone());
                 Ok::<_, DiskNodeError>(server)
             })?;
@@ -116,7 +120,7 @@ impl Volume {
     }
 
     pub(crate) fn client(&self) -> BlockClient {
-        BlockClient::new(self.context(), self.geometry)
+        BlockClient::new(self.context(), self.map.clone())
     }
 
     /// What a client of this volume is answered.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use blockio::Geometry;
+use blockio::{DiskName, VolumeMap};
 
 use super::format::{ENTRY_HEAD, SegmentPair};
 
@@ -62,30 +62,24 @@ impl DiskLog {
     }
 }
 
-/// What the copies of a log tell of the disks that hold them, by disk node and disk.
+/// What the copies of a log tell of the disks that hold them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogCopies {
-    pub(crate) disks: BTreeMap<(u32, u32), DiskLog>,
-    disk_nodes: u32,
+    pub(crate) disks: BTreeMap<DiskName, DiskLog>,
 }
 
 impl LogCopies {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        Self { disks: BTreeMap::new(), disk_nodes: geometry.disk_nodes }
-    }
-
     /// One more entry was read; `seen` is how each copy has it.
-    pub(crate) fn entry(&mut self, geometry: &Geometry, pair: SegmentPair, seen: [CopyState; 2]) {
+    pub(crate) fn entry(&mut self, map: &VolumeMap, pair: SegmentPair, seen: [CopyState; 2]) {
         for log in self.disks.values_mut() {
             // What is missing there came before this entry, so it was durable.
             log.missing_at_end += u64::from(std::mem::take(&mut log.last_is_missing));
             log.last_is_rotten = false;
         }
-        let places = pair.stripes().map(|stripe| geometry.place(stripe));
-        let is_apart =
-            (places[0].disk_node, places[0].disk) != (places[1].disk_node, places[1].disk);
-        for (place, seen) in places.iter().zip(seen) {
-            let log = self.disks.entry((place.disk_node, place.disk)).or_default();
+        let disks = pair.stripes().map(|stripe| map.place(stripe).disk);
+        let is_apart = disks[0] != disks[1];
+        for (disk, seen) in disks.into_iter().zip(seen) {
+            let log = self.disks.entry(disk).or_default();
             match seen {
                 CopyState::Whole if is_apart => {
                     (log.missing_at_end, log.last_is_missing) = (0, false);
@@ -104,23 +98,22 @@ impl LogCopies {
         }
     }
 
-    /// The number (over the disk nodes first) of a disk that ends too early: what it misses was
-    /// durable on it before later entries were written.
-    pub(crate) fn outdated(&self) -> Option<u32> {
+    /// A disk that ends too early: what it misses was durable on it before later entries were
+    /// written.
+    pub(crate) fn outdated(&self) -> Option<DiskName> {
         let mut old = self.disks.iter().filter(|(_, log)| log.missing_at_end >= MISSED_MIN);
-        old.next().map(|(&(node, disk), _)| disk * self.disk_nodes + node)
+        old.next().map(|(&disk, _)| disk)
     }
 
     /// Tells what was read from one copy only. The mount goes on with a fresh log, which has both.
     pub(crate) fn warn(&self, node: u32) {
-        for (&(disk_node, disk), log) in &self.disks {
+        for (disk, log) in &self.disks {
             let unreadable = log.unreadable;
             let (rotten, missing) = log.durable_losses();
             if rotten + unreadable + missing > 0 {
                 tracing::warn!(
                     node,
-                    disk_node,
-                    disk,
+                    %disk,
                     rotten,
                     unreadable,
                     missing,
@@ -133,15 +126,14 @@ impl LogCopies {
     /// The same in words, for a check.
     pub(crate) fn tell(&self) -> Vec<String> {
         let mut told = Vec::new();
-        for (&(disk_node, disk), log) in &self.disks {
+        for (disk, log) in &self.disks {
             let (rotten, missing) = log.durable_losses();
             for (count, what) in
                 [(rotten, "damaged"), (log.unreadable, "unreadable"), (missing, "missing")]
             {
                 if count > 0 {
                     told.push(format!(
-                        "{count} entries are {what} on disk {disk} of disk node {disk_node}, and \
-                         whole in their other copy"
+                        "{count} entries are {what} on disk {disk}, and whole in their other copy"
                     ));
                 }
             }
@@ -152,24 +144,21 @@ impl LogCopies {
 
 #[cfg(test)]
 mod tests {
+    use blockio::Geometry;
     use runtime::VolumeId;
 
     use super::*;
 
-    const GEOMETRY: Geometry = Geometry {
-        volume: VolumeId(1),
-        stripe_size: 65536,
-        fs_nodes: 1,
-        disk_nodes: 2,
-        disks_per_node: 2,
-        stripes_per_disk: 100,
-    };
+    fn map() -> VolumeMap {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
+        VolumeMap::grid(geometry, 2, 2, 100).expect("a small volume")
+    }
 
     fn told(seen: &[[CopyState; 2]]) -> LogCopies {
-        let mut copies = LogCopies::new(&GEOMETRY);
+        let mut copies = LogCopies::default();
         for seen in seen {
             // Disk 0 of both disk nodes.
-            copies.entry(&GEOMETRY, SegmentPair { a: 0, b: 1 }, *seen);
+            copies.entry(&map(), SegmentPair { a: 0, b: 1 }, *seen);
         }
         copies
     }
@@ -187,7 +176,7 @@ mod tests {
         let one = told(&[[Whole, Missing], [Whole, Missing]]);
         assert_eq!((one.outdated(), one.tell().len()), (None, 1), "one lost write at the end");
         let old = [[Whole, Whole], [Whole, Missing], [Whole, Missing], [Whole, Missing]];
-        assert_eq!(told(&old).outdated(), Some(1));
+        assert_eq!(told(&old).outdated(), Some(DiskName { disk_node: 1, disk: 0 }));
         let lost = [[Whole, Missing], [Whole, Missing], [Whole, Missing], [Whole, Whole]];
         assert_eq!(told(&lost).outdated(), None, "it has a later one");
         let rotten = [[Rotten, Whole], [Rotten, Whole], [Rotten, Whole], [Rotten, Whole]];
@@ -196,10 +185,10 @@ mod tests {
 
     #[test]
     fn both_copies_on_one_disk_say_nothing_of_its_age() {
-        let mut copies = LogCopies::new(&GEOMETRY);
+        let mut copies = LogCopies::default();
         for _ in 0..5 {
             copies.entry(
-                &GEOMETRY,
+                &map(),
                 SegmentPair { a: 0, b: 4 },
                 [CopyState::Whole, CopyState::Missing],
             );

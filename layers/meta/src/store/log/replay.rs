@@ -30,7 +30,7 @@ pub(crate) async fn replay(
 ) -> StoreResult<(Vec<Segment>, LogCopies)> {
     let mut segments = vec![start];
     let mut here = start;
-    let mut told = LogCopies::new(&device.geometry);
+    let mut told = LogCopies::default();
     let mut copies = Copies::read(device, here.pair).await?;
     let decode =
         |here: Segment| move |raw: &[u8]| SegmentHeader::decode(raw, id, here.sequence, here.pair);
@@ -59,8 +59,8 @@ fn replay_segment(
     told: &mut LogCopies,
     apply: &mut impl FnMut(RecordHead, Vec<BatchOp>) -> StoreResult<()>,
 ) -> StoreResult<u64> {
-    let geometry = copies.device.geometry;
-    let end = geometry.blocks_per_stripe() as usize;
+    let map = copies.device.map();
+    let end = map.geometry().blocks_per_stripe() as usize;
     let mut block = 1;
     while block < end {
         let found = copies.first(block * BLOCK_SIZE, |raw| {
@@ -72,7 +72,7 @@ fn replay_segment(
         });
         let Some(((length, records), copy)) = found else { break };
         let bytes = block * BLOCK_SIZE..block * BLOCK_SIZE + format::ENTRY_HEAD + length;
-        told.entry(&geometry, copies.pair, copies.compare(copy, bytes));
+        told.entry(&map, copies.pair, copies.compare(copy, bytes));
         for (head, ops) in records {
             apply(head, ops)?;
         }
@@ -109,7 +109,7 @@ impl<'a> Copies<'a> {
     async fn read(device: &'a Device, pair: SegmentPair) -> StoreResult<Self> {
         let nothing = [Ok(Bytes::new()), Ok(Bytes::new())];
         let mut copies = Self { device, pair, raw: nothing };
-        let end = device.geometry.stripes();
+        let end = device.map().stripes();
         if pair.stripes().into_iter().any(|stripe| stripe >= end) {
             return Err(copies.damaged("the chain of the log", 0));
         }
