@@ -37,6 +37,8 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<VolumeMap, Vo
     check_disks(options)?;
     let volume = new_volume_id();
     let plan = |disks: &[(DiskName, u64)]| {
+        // A number of nodes is chosen only for a stripe that can be.
+        Geometry { volume, stripe_size, fs_nodes: fs_nodes.max(1) }.check()?;
         let bytes = disks.iter().fold(0_u64, |all, (_, length)| all.saturating_add(*length));
         let fs_nodes = match fs_nodes {
             0 => fs_nodes_for(stripe_size, bytes, disk_nodes),
