@@ -79,7 +79,8 @@ fn a_directory_without_a_volume_is_told_with_how_to_make_one() {
             site.refused(arguments).says(VOLUME, &["cannot open volume", volume, next]);
         }
     }
-    site.refused(&["format", "VOL"]).says(VOLUME, &["VOL", "not overwritten", "remove"]);
+    site.refused(&["format", "VOL"])
+        .says(VOLUME, &["VOL", "not overwritten", "choose another directory"]);
     check_kept(&site);
 }
 
@@ -194,7 +195,12 @@ fn a_format_that_failed_can_be_repeated_with_other_disks() {
     site.refused(&format("small")).says(VOLUME, &["NEW", "too small"]);
     site.refused(&["format", "NEW", "--nodes", "4", "--disk", kept_disk]).says(
         VOLUME,
-        &["cannot make volume NEW", "holds volume", "not overwritten", "give another disk"],
+        &[
+            "cannot make volume NEW",
+            "holds a volume of MDFS",
+            "not overwritten",
+            "give another disk",
+        ],
     );
     site.ok(&["format", "NEW", "--nodes", "8", "--disk-size", "64MiB"]);
     assert!(!site.path("NEW/disks/n0d0").is_symlink(), "not on the disk that was refused");

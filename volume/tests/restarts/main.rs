@@ -11,6 +11,7 @@ mod pauses;
 mod ranks;
 mod readahead;
 mod remote_locks;
+mod renames;
 mod replies;
 mod returned;
 mod rights;

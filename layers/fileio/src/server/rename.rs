@@ -53,6 +53,8 @@ struct RenameDirs<'a> {
     to_made: CommitDependency,
     /// The epoch in which the rename began.
     since: u64,
+    /// No other directory moves into another one meanwhile.
+    is_alone: bool,
 }
 
 impl CallIdRequest for Rename {
@@ -109,11 +111,12 @@ impl RenameOperation<'_> {
                 let from_time = self
                     .names
                     .with_dir_locked_at(*to_directory, to_node, async |to| {
-                        let (since, to_made) = (since.unwrap_or(from.since), to.made);
+                        let (is_alone, to_made) = (since.is_some(), to.made);
+                        let since = since.unwrap_or(from.since);
                         let (from, to) = (&from.attributes, &to.attributes);
                         rules::check_search(&self.request.who, to)?;
                         rules::check_search(&self.request.who, from)?;
-                        let above = RenameDirs { from, to, to_made, since };
+                        let above = RenameDirs { from, to, to_made, since, is_alone };
                         self.run_locked(&above, to_node).await
                     })
                     .await?;
@@ -243,6 +246,11 @@ impl RenameOperation<'_> {
     ) -> Result<RenamePlan, Error> {
         let Rename { who, from_directory, to_directory, .. } = self.request;
         let moves_directory = moved.kind == (Kind::Directory {});
+        let moves_up = moves_directory && from_directory != to_directory;
+        if moves_up && !above.is_alone {
+            // It was something else when it was looked up first.
+            return Err(Error::Changed {});
+        }
         if moves_directory && self.is_below(*to_directory, moved.ino).await? {
             return Err(Error::Invalid {});
         }
@@ -261,7 +269,6 @@ impl RenameOperation<'_> {
                 }
             }
         }
-        let moves_up = moves_directory && from_directory != to_directory;
         if moves_up {
             // Its entry `..` changes.
             rules::permit(file.permits(who, meta::attributes::access::WRITE))?;
