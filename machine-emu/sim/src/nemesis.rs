@@ -520,6 +520,7 @@ impl Nemesis {
             }
             Fault::FillDisk { disk, after } => {
                 let full = std::io::ErrorKind::StorageFull;
+                self.hosts_filled.set(self.hosts_filled.get() + 1);
                 fail(disk, DiskOperation::Write, *after, true, full);
             }
             Fault::HostFull { disk, for_us, fails_flushes } => {
