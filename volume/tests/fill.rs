@@ -121,8 +121,7 @@ impl FilledVolume {
             change: Change::default(),
             durable: false,
         };
-        let made = block_on(ask(&self.handle, call))?.attributes;
-        Ok(Handle { ino: made.ino, generation: made.generation })
+        Ok(handle_of(&block_on(ask(&self.handle, call))?.attributes))
     }
 
     fn remove(&mut self, name: &str) {

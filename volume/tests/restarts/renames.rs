@@ -33,18 +33,8 @@ fn two_directories_replace_each_other(rng: &mut Rng) -> bool {
         let delays = [(); 3].map(|()| Duration::from_micros(rng.below(250)));
         let rename = async |delay: Duration, from: &(Handle, Name), to: &(Handle, Name)| {
             cluster.pass(delay).await;
-            let call = Rename {
-                who: Credentials::root(),
-                call: tree.call(),
-                from_directory: from.0,
-                from_name: from.1.clone(),
-                to_directory: to.0,
-                to_name: to.1.clone(),
-                replace: true,
-                durable: true,
-            };
             // It may come before there is anything to move.
-            let _ = cluster.ask_for(call).await;
+            let _ = cluster.ask_for(tree.renaming(from, to)).await;
         };
         let making = async {
             cluster.pass(delays[0]).await;

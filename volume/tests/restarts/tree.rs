@@ -81,8 +81,9 @@ impl<'a> Tree<'a> {
         handle(&self.cluster.ask(self.making(place, true)).await)
     }
 
-    pub(crate) async fn rename(&self, from: &Place, to: &Place) {
-        let rename = Rename {
+    /// To rename, in place of what is there.
+    pub(crate) fn renaming(&self, from: &(Handle, Name), to: &(Handle, Name)) -> Rename {
+        Rename {
             who: who(),
             call: self.call(),
             from_directory: from.0,
@@ -91,8 +92,11 @@ impl<'a> Tree<'a> {
             to_name: to.1.clone(),
             replace: true,
             durable: true,
-        };
-        self.cluster.ask(rename).await;
+        }
+    }
+
+    pub(crate) async fn rename(&self, from: &Place, to: &Place) {
+        self.cluster.ask(self.renaming(from, to)).await;
     }
 
     pub(crate) async fn remove(&self, (directory, name): &Place) {
