@@ -162,7 +162,7 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
              directory of their time"
         }
         E::Fenced { .. } => "stop this process",
-        E::TooSmall { .. } | E::Shape(_) => "use larger disks, or fewer",
+        E::TooSmall { .. } => "use larger disks, or fewer",
         E::Io(_) => "look at the host's log, and check the disk",
     }
 }

@@ -25,19 +25,12 @@ pub(crate) fn read_superblock(path: &Path) -> io::Result<Option<Superblock>> {
     let length = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
     let block = BLOCK_SIZE as u64;
     let copy_at = (length / block).saturating_sub(1) * block;
-    let mut newest: Option<Superblock> = None;
-    for at in [0, copy_at] {
+    let read = |at| {
         let mut bytes = vec![0; BLOCK_SIZE];
-        if length < block || file.read_exact_at(&mut bytes, at).is_err() {
-            continue;
-        }
-        if let Ok(found) = Superblock::decode(&bytes)
-            && newest.as_ref().is_none_or(|newest| newest.epoch < found.epoch)
-        {
-            newest = Some(found);
-        }
-    }
-    Ok(newest)
+        (length >= block && file.read_exact_at(&mut bytes, at).is_ok()).then_some(bytes)
+    };
+    let blocks: Vec<Vec<u8>> = [0, copy_at].into_iter().filter_map(read).collect();
+    Ok(Superblock::newest(blocks.iter().map(Vec::as_slice)))
 }
 
 /// The formatted disks in the directory of a process, or of a volume. Those that cannot be read are

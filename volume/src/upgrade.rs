@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use futures::executor::block_on;
-use runtime::embedded::{Config, DiskAccess, Embedded};
-use runtime::{Context, Epoch, NodeId};
+use runtime::embedded::DiskAccess;
+use runtime::{Context, NodeId};
 
 use crate::VolumeError;
 use crate::directory::VolumeDirectory;
 use crate::node::{open_disk, random_id};
-use crate::volume::TRANSFER_BYTES;
+use crate::volume::start_for_disks;
 
 /// What an upgrade has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,14 +29,7 @@ pub fn upgrade(directory: &Path) -> Result<UpgradeSummary, VolumeError> {
     let directory = VolumeDirectory::open_any(directory)?;
     let paths: Vec<PathBuf> =
         directory.disks()?.into_iter().map(|name| directory.disk(name)).collect();
-    let machine = Embedded::start(Config {
-        threads: 1,
-        fs_nodes: 1,
-        disk_nodes: 1,
-        epoch: Epoch(0),
-        pool_bytes: TRANSFER_BYTES,
-        disk_access: DiskAccess::from_environment()?,
-    })?;
+    let machine = start_for_disks(DiskAccess::from_environment()?)?;
     let work = move |context| async move { upgrade_all(&context, paths).await };
     block_on(machine.on_node(NodeId::disk(0), work))?
 }

@@ -225,15 +225,7 @@ pub(super) fn identify_disks(
 ) -> Result<(VolumeMap, Epoch), VolumeError> {
     let paths: Vec<PathBuf> =
         directory.disks()?.into_iter().map(|name| directory.disk(name)).collect();
-    let config = Config {
-        threads: 1,
-        fs_nodes: 1,
-        disk_nodes: 1,
-        epoch: Epoch(0),
-        pool_bytes: 64 << 20,
-        disk_access,
-    };
-    let machine = Embedded::start(config)?;
+    let machine = start_for_disks(disk_access)?;
     let identified = machine.on_node(NodeId::disk(0), move |context| async move {
         let mut disks: Vec<Superblock> = Vec::new();
         let mut troubles = Vec::new();
@@ -257,6 +249,19 @@ pub(super) fn identify_disks(
             Err(VolumeError::Unknown(troubles.join("; ")))
         }
     }
+}
+
+/// A machine with one disk node, to look at disks of which nothing is known.
+pub(super) fn start_for_disks(disk_access: DiskAccess) -> Result<Embedded, VolumeError> {
+    let machine = Embedded::start(Config {
+        threads: 1,
+        fs_nodes: 1,
+        disk_nodes: 1,
+        epoch: Epoch(0),
+        pool_bytes: 64 << 20,
+        disk_access,
+    })?;
+    Ok(machine)
 }
 
 fn trouble(path: PathBuf, error: DiskError) -> String {

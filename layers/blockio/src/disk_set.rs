@@ -1,7 +1,11 @@
 //! Disk sets: the parts of which the logical disk consists, one after the other (ADR 90). A set
 //! never changes, so a stripe keeps its place for life.
 
-use crate::geometry::{Geometry, GeometryError, SETS_MAX, STRIPES_PER_GROUP_MAX};
+use runtime::ids::DISK_NODES_MAX;
+
+use crate::geometry::{
+    DISKS_PER_NODE_MAX, Geometry, GeometryError, SETS_MAX, STRIPES_PER_GROUP_MAX, check_count,
+};
 
 runtime::record! {
     /// A disk of the volume, by its place: `n0d1` is disk 1 of disk node 0.
@@ -99,6 +103,19 @@ impl SetMembers {
         }
     }
 
+    /// The position of `disk`, if it is one of them.
+    pub fn position(&self, disk: DiskName) -> Option<u32> {
+        match self {
+            Self::Grid { disk_nodes, disks_per_node } => {
+                let is_in = disk.disk_node < *disk_nodes && disk.disk < *disks_per_node;
+                is_in.then(|| disk.disk_node + disk.disk * disk_nodes)
+            }
+            Self::List { disks } => {
+                disks.iter().position(|member| member.disk == disk).map(|position| position as u32)
+            }
+        }
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = SetMember> + '_ {
         (0..self.count()).map(|position| self.member(position))
@@ -158,12 +175,9 @@ impl DiskSet {
     }
 
     fn has_disks(&self) -> bool {
-        use crate::geometry::DISKS_PER_NODE_MAX;
-        use runtime::ids::DISK_NODES_MAX;
         match &self.members {
             SetMembers::Grid { disk_nodes, disks_per_node } => {
-                (1..=DISK_NODES_MAX).contains(disk_nodes)
-                    && (1..=DISKS_PER_NODE_MAX).contains(disks_per_node)
+                check_grid(*disk_nodes, *disks_per_node).is_ok()
             }
             SetMembers::List { disks } => {
                 let mut names: Vec<DiskName> = disks.iter().map(|member| member.disk).collect();
@@ -176,6 +190,12 @@ impl DiskSet {
             }
         }
     }
+}
+
+/// Refuses numbers of disk nodes, and of disks of each, that cannot be.
+pub(crate) fn check_grid(disk_nodes: u32, disks_per_node: u32) -> Result<(), GeometryError> {
+    check_count("disk nodes", disk_nodes, DISK_NODES_MAX)?;
+    check_count("disks per disk node", disks_per_node, DISKS_PER_NODE_MAX)
 }
 
 /// Disks of a set that are named one by one, at most: the record of a volume stays short enough for

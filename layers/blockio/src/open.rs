@@ -6,7 +6,7 @@ use runtime::disk::Disk;
 use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::DiskName;
-use crate::geometry::{BLOCK_SIZE, GeometryError};
+use crate::geometry::BLOCK_SIZE;
 use crate::superblock::{Superblock, SuperblockFlaw, VERSION};
 use crate::volume_map::VolumeMap;
 
@@ -112,9 +112,6 @@ pub enum DiskError {
         /// Bytes that the disk has.
         real_bytes: u64,
     },
-    /// The volume to be formatted has an impossible shape.
-    #[error(transparent)]
-    Shape(#[from] GeometryError),
     /// The disk cannot be read or written.
     #[error("the disk failed: {0}")]
     Io(#[from] io::Error),

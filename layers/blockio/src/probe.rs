@@ -229,8 +229,7 @@ impl DiskEnds<'_> {
         let block = BLOCK_SIZE as u64;
         let copy_offset = (self.length / block).checked_sub(1)? * block;
         let blocks = [0, copy_offset].map(|offset| self.bytes(offset, BLOCK_SIZE));
-        let found = blocks.iter().flatten().filter_map(|block| Superblock::decode(block).ok());
-        if let Some(superblock) = found.max_by_key(|found| found.epoch) {
+        if let Some(superblock) = Superblock::newest(blocks.into_iter().flatten()) {
             let id = superblock.volume().to_string();
             let (what, label, superblock) = ("a volume of MDFS", None, Some(superblock));
             return Some(DiskContent { what, label, id, superblock });

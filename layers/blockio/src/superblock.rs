@@ -92,8 +92,9 @@ pub enum SuperblockFlaw {
 impl SetRow {
     /// What `disk` says of `set`.
     pub fn of(set: &DiskSet, disk: DiskName) -> Self {
-        let own = (0u32..).zip(set.members.iter()).find(|(_, member)| member.disk == disk);
-        let (position, base) = own.map_or((NO_MEMBER, 0), |(at, member)| (at, member.base));
+        let position = set.members.position(disk);
+        let base = position.map_or(0, |position| set.members.member(position).base);
+        let position = position.unwrap_or(NO_MEMBER);
         let columns = match set.members {
             SetMembers::Grid { disk_nodes, .. } => disk_nodes,
             SetMembers::List { .. } => 0,
@@ -269,6 +270,12 @@ impl Superblock {
         let checksum = crc32c(&block);
         block.extend_from_slice(&checksum.to_le_bytes());
         block.into()
+    }
+
+    /// Of those blocks that are superblocks, the one of the highest epoch; the first of several.
+    pub fn newest<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let found = blocks.into_iter().filter_map(|block| Self::decode(block).ok());
+        found.reduce(|newest, other| if other.epoch > newest.epoch { other } else { newest })
     }
 
     /// Reads one block. Whatever passes is consistent in itself.

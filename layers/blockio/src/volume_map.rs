@@ -6,13 +6,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use runtime::ids::DISK_NODES_MAX;
 use runtime::{NodeId, VolumeId};
 
-use crate::disk_set::{DiskName, DiskSet, DiskStripe, SetMembers};
+use crate::disk_set::{DiskName, DiskSet, DiskStripe, SetMembers, check_grid};
 use crate::geometry::{
-    DISKS_PER_NODE_MAX, Geometry, GeometryError, SETS_MAX, STRIPES_PER_FS_NODE_MIN,
-    STRIPES_PER_GROUP_MAX, VOLUME_SIZE_MAX, check_count,
+    Geometry, GeometryError, SETS_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
+    VOLUME_SIZE_MAX,
 };
 
 /// Groups that each node owns at first, if there are enough stripes (volumes of version 1).
@@ -101,7 +100,7 @@ impl VolumeMap {
     ) -> Result<Self, GeometryError> {
         let geometry = Geometry { volume, stripe_size, fs_nodes };
         geometry.check()?;
-        check_counts(disk_nodes, disks_per_node)?;
+        check_grid(disk_nodes, disks_per_node)?;
         let found = geometry.stripes_on_disk(disk_length);
         let disks = u64::from(disk_nodes) * u64::from(disks_per_node);
         let least = (STRIPES_PER_FS_NODE_MIN * u64::from(fs_nodes)).div_ceil(disks);
@@ -198,8 +197,13 @@ impl VolumeMap {
 
     /// All disks, the first of each disk node before the second of any.
     pub fn disks(&self) -> Vec<DiskName> {
+        self.disks_that(|_| true)
+    }
+
+    fn disks_that(&self, is_wanted: impl Fn(&DiskName) -> bool) -> Vec<DiskName> {
         let members = self.sets().flat_map(|placed| placed.set.members.iter());
-        let mut disks: Vec<DiskName> = members.map(|member| member.disk).collect();
+        let mut disks: Vec<DiskName> =
+            members.map(|member| member.disk).filter(is_wanted).collect();
         disks.sort_unstable_by_key(|name| (name.disk, name.disk_node));
         disks.dedup();
         disks
@@ -218,7 +222,7 @@ impl VolumeMap {
 
     /// The disks of a disk node, in order.
     pub fn disks_of(&self, disk_node: u32) -> Vec<DiskName> {
-        self.disks().into_iter().filter(|name| name.disk_node == disk_node).collect()
+        self.disks_that(|disk| disk.disk_node == disk_node)
     }
 
     /// The disks that hold the roots of the nodes: those of the first set, in order.
@@ -229,8 +233,8 @@ impl VolumeMap {
     /// Stripes on `disk`.
     pub fn stripes_on(&self, disk: DiskName) -> u64 {
         let ends = self.sets().filter_map(|PlacedSet { set, .. }| {
-            let member = set.members.iter().find(|member| member.disk == disk)?;
-            Some(member.base + set.stripes_per_disk)
+            let position = set.members.position(disk)?;
+            Some(set.members.member(position).base + set.stripes_per_disk)
         });
         ends.max().unwrap_or(0)
     }
@@ -241,11 +245,6 @@ impl VolumeMap {
     }
 }
 
-fn check_counts(disk_nodes: u32, disks_per_node: u32) -> Result<(), GeometryError> {
-    check_count("disk nodes", disk_nodes, DISK_NODES_MAX)?;
-    check_count("disks per disk node", disks_per_node, DISKS_PER_NODE_MAX)
-}
-
 /// The only set of a volume of version 1.
 pub(crate) fn grid_set(
     geometry: &Geometry,
@@ -253,7 +252,7 @@ pub(crate) fn grid_set(
     disks_per_node: u32,
     stripes_per_disk: u64,
 ) -> Result<DiskSet, GeometryError> {
-    check_counts(disk_nodes, disks_per_node)?;
+    check_grid(disk_nodes, disks_per_node)?;
     let disks = u64::from(disk_nodes) * u64::from(disks_per_node);
     let stripes = disks.checked_mul(stripes_per_disk).ok_or(GeometryError::TooLarge)?;
     let group_stripes = stripes / (u64::from(geometry.fs_nodes).max(1) * GROUPS_PER_NODE);

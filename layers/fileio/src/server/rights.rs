@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use meta::attributes::access;
 
 use super::hand_over::RightHandover;
-use crate::protocol::{Attributes, Credentials, Handle};
+use crate::protocol::{Attributes, Credentials, Handle, handle_of};
 
 /// Rights at one node, at most, of all users, files and clients.
 const RIGHTS_MAX: usize = 1 << 16;
@@ -44,7 +44,7 @@ impl OpenRights {
 
     /// Has the user the file open for this?
     pub(super) fn has(&self, who: &Credentials, file: &Attributes, wanted: u32) -> bool {
-        let file = Handle { ino: file.ino, generation: file.generation };
+        let file = handle_of(file);
         let granted = self.granted.borrow();
         let clients = granted.get(&(file, who.uid));
         clients.is_some_and(|all| all.values().any(|granted| granted & wanted == wanted))

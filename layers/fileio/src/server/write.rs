@@ -176,7 +176,7 @@ impl FileWriter {
         let data = ByteRope::new(data);
         let end = offset + data.length() as u64;
         let chunk_size = u64::from(self.content.geometry.stripe_size);
-        let handle = Handle { ino: file.ino, generation: file.generation };
+        let handle = handle_of(file);
 
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
         let held = self.content.lock_chunks(file.ino, chunks.clone()).await;

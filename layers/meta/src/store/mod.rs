@@ -333,7 +333,6 @@ impl Store {
     ///
     /// An error means that nothing was changed. With [`StoreError::Busy`] the remedy has been
     /// started. While a disk takes no writes all batches are refused.
-    ///
     pub fn commit(&self, batch: Batch) -> StoreResult<Position> {
         self.pages.device.pauses.check()?;
         let admitted = self.state.borrow().admit(&batch);
