@@ -71,6 +71,10 @@ impl Nemesis {
         if let Some(filling) = &self.filling {
             let fails = self.allowed_faults.full_hosts_fail_flushes;
             faults.extend(draw_full_hosts(&mut filling.borrow_mut(), &disks, end_us, fails));
+            if fails && matches!(end, Fault::KillAll {}) {
+                // The host still shows what a failed flush has dropped, until the power goes.
+                end = Fault::PowerCut {};
+            }
         }
         if let Some(moving) = &self.moving {
             let may_restart = self.may_restart_nodes();
