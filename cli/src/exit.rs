@@ -1,6 +1,6 @@
 //! What can fail, and with which exit code.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -179,22 +179,19 @@ impl CommandFailure {
             | Self::Some { .. } => FAILED,
         }
     }
-
-    /// The reader of the output has gone, as in `mdfs ls VOL:/ | head`.
-    fn is_closed_output(&self) -> bool {
-        matches!(self, Self::Local { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
-    }
 }
 
 /// Prints a failure of `program` and returns its exit code.
 pub fn report(program: &str, failure: &CommandFailure) -> ExitCode {
-    if failure.is_closed_output() {
-        return ExitCode::SUCCESS;
-    }
     if !matches!(failure, CommandFailure::Reported { .. }) {
-        eprintln!("{program}: {failure}");
+        say(format_args!("{program}: {failure}"));
     }
     ExitCode::from(failure.code())
+}
+
+/// Prints a line on standard error, if it is open: the exit code does not depend on a reader.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// The exit code of what the argument parser has printed: help is a success.

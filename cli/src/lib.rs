@@ -84,6 +84,8 @@ pub fn run_program<P: Commands>(arguments: impl IntoIterator<Item = OsString>) -
     let log = EnvFilter::try_from_env("MDFS_LOG");
     let log = log.unwrap_or_else(|_| EnvFilter::new(program.log_level()));
     let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
+    // A closed standard error is no reason to panic.
+    let lines = lines.log_internal_errors(false);
     // A second call in one process changes nothing.
     let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
     if let Err(error) = runtime::embedded::raise_open_files() {

@@ -66,7 +66,7 @@ impl Progress {
 
     /// Prints a line without disturbing the bar.
     pub fn print_above(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| crate::exit::say(format_args!("{line}")));
     }
 
     /// Removes the bar.

@@ -24,6 +24,9 @@ pub struct CommandSession {
     volumes: BTreeMap<VolumeAddress, Volume>,
     waiting: WaitDisplay,
     out: Box<dyn Write>,
+    /// The reader of the output has gone, as in `mdfs ls VOL:/ | head`: the rest is discarded, and
+    /// the exit code says what it always says.
+    is_closed: bool,
     /// The output is a terminal.
     pub terminal: bool,
 }
@@ -46,7 +49,15 @@ impl CommandSession {
     fn printing_to(out: impl Write + 'static) -> Self {
         let (connection, volumes) = (ConnectionArguments::default(), BTreeMap::new());
         let waiting = WaitDisplay::default();
-        Self { open: None, connection, volumes, waiting, out: Box::new(out), terminal: false }
+        Self {
+            open: None,
+            connection,
+            volumes,
+            waiting,
+            out: Box::new(out),
+            is_closed: false,
+            terminal: false,
+        }
     }
 
     /// Volumes are opened as these options say.
@@ -84,7 +95,26 @@ impl CommandSession {
 
     /// Prints bytes.
     pub fn print(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), CommandFailure> {
-        self.out.write_all(bytes.as_ref()).map_err(no_output)
+        if self.is_closed {
+            return Ok(());
+        }
+        let written = self.out.write_all(bytes.as_ref());
+        self.unless_closed(written)
+    }
+
+    /// Has the reader of the output gone? Then nothing more need be found out to be printed.
+    pub(crate) fn is_output_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    fn unless_closed(&mut self, written: io::Result<()>) -> Result<(), CommandFailure> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_closed = true;
+                Ok(())
+            }
+            written => written.map_err(no_output),
+        }
     }
 
     /// Prints a value as one JSON document.
@@ -96,7 +126,11 @@ impl CommandSession {
 
     /// Prints what is still held back.
     pub fn flush(&mut self) -> Result<(), CommandFailure> {
-        self.out.flush().map_err(no_output)
+        if self.is_closed {
+            return Ok(());
+        }
+        let flushed = self.out.flush();
+        self.unless_closed(flushed)
     }
 
     /// Makes durable what the command has done, and prints what is still held back.

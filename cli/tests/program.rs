@@ -201,6 +201,47 @@ fn a_check_tells_sound_damaged_foreign_and_served_volumes_apart_and_writes_nothi
     assert!(text.contains("old image"), "{text}");
 }
 
+/// Standard output, or standard error, whose reader has gone before anything was written.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn exit_codes_do_not_depend_on_who_reads_the_output() {
+    let directory = formatted();
+    let here = directory.path();
+    fs::write(here.join("marked"), vec![0xA7; 50_000]).unwrap();
+    ok(here, &["put", "marked", "VOL:/marked"]);
+    let code = |arguments: &[&str], out: Stdio, errors: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+        command.args(arguments).current_dir(here).stdout(out).stderr(errors);
+        command.status().unwrap().code()
+    };
+    for sound in [&["check", "VOL"][..], &["ls", "-l", "VOL:/"], &["cat", "VOL:/marked"]] {
+        assert_eq!(code(sound, closed(), closed()), Some(0), "{sound:?}");
+    }
+    let is_marked = |block: &[u8]| block.iter().all(|&byte| byte == 0xA7);
+    let count: usize = ["VOL/disks/n0d0", "VOL/disks/n1d0"]
+        .map(|disk| overwrite(&here.join(disk), is_marked))
+        .into_iter()
+        .sum();
+    assert!(count > 0);
+    for (arguments, expected) in [
+        (&["check", "VOL", "--data"][..], 4),
+        (&["scrub", "VOL", "--json"], 4),
+        (&["cat", "VOL:/marked"], 1),
+        (&["ls", "VOL:/missing"], 1),
+        (&["df", "NONE"], 3),
+        (&["mv", "VOL:/a", "OTHER:/a"], 2),
+        (&["frobnicate"], 2),
+    ] {
+        assert_eq!(code(arguments, closed(), Stdio::null()), Some(expected), "{arguments:?}");
+        assert_eq!(code(arguments, Stdio::null(), closed()), Some(expected), "{arguments:?}");
+    }
+}
+
 /// What the gateway at `address` says it exports (MOUNT version 3, procedure 5), as it came.
 #[allow(clippy::disallowed_methods, reason = "the test is a client outside of any machine")]
 fn exported(address: &str) -> String {

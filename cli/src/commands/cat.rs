@@ -48,6 +48,9 @@ pub(super) fn print(path: &VolumePath, session: &mut CommandSession) -> Result<(
         for part in parts {
             session.print(part)?;
         }
+        if session.is_output_closed() {
+            break;
+        }
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, mount_remount};
 
 use super::{CACHE_MS, MountCommand, background};
 use crate::connection::ConnectionArguments;
-use crate::exit::CommandFailure;
+use crate::exit::{CommandFailure, say};
 
 /// The names of the helper, one for each name of the type.
 const NAMES: [&str; 2] = ["mount.mdfs", "mount.fuse.mdfs"];
@@ -92,7 +92,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     let call = match HelperCall::parse(arguments) {
         Ok(call) => call,
         Err(error) => {
-            eprintln!("mount.mdfs: {error}");
+            say(format_args!("mount.mdfs: {error}"));
             return ExitCode::from(USAGE);
         }
     };
@@ -100,7 +100,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, CommandFailure::Reported { .. }) {
-                eprintln!("mount.mdfs: {failure}");
+                say(format_args!("mount.mdfs: {failure}"));
             }
             ExitCode::from(FAILED)
         }

@@ -20,7 +20,7 @@ use runtime::{ClientHandle, Context};
 use volume::{DirectoryError, RunOptions, RunningVolume, VolumeError};
 
 use crate::connection::{ConnectionArguments, Timeout, volume_address};
-use crate::exit::{CommandFailure, MountFailure};
+use crate::exit::{CommandFailure, MountFailure, say};
 use crate::session::CommandSession;
 use crate::signals::EndSignals;
 
@@ -210,10 +210,10 @@ impl MountCommand {
                 return Ok(());
             }
         }
-        eprintln!(
+        say(format_args!(
             "mdfs: {} is in use; it is unmounted when the open files are closed, or at a second signal",
             self.point.display()
-        );
+        ));
         mount.unmount(true)?;
         signals.wait_or(&mut ended);
         Ok(())
