@@ -160,7 +160,12 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     step.end("  first look-up");
     scratch.crash();
     cool(&scratch);
-    let options = CheckOptions { data: false, rate_bytes: 0, on_step: std::sync::Arc::new(|_| {}) };
+    let options = CheckOptions {
+        data: false,
+        files: false,
+        rate_bytes: 0,
+        on_step: std::sync::Arc::new(|_| {}),
+    };
     let step = RecoveryStep::begin();
     let CheckResult { summary, .. } = scratch.check(&options);
     step.end("  check of all metadata");

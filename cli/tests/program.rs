@@ -242,6 +242,56 @@ fn exit_codes_do_not_depend_on_who_reads_the_output() {
     }
 }
 
+#[test]
+fn a_volume_without_a_disk_is_read_as_far_as_it_goes_and_not_written() {
+    let directory = formatted();
+    let here = directory.path();
+    fs::create_dir(here.join("tree")).unwrap();
+    let mut rng = Rng::new(7);
+    let contents: Vec<Vec<u8>> = (0..24)
+        .map(|number| {
+            let mut content = vec![0; 3000 * (number + 1)];
+            rng.fill(&mut content);
+            fs::write(here.join(format!("tree/f{number}")), &content).unwrap();
+            content
+        })
+        .collect();
+    ok(here, &["cp", "-r", "tree", "VOL:/"]);
+    assert!(ok(here, &["check", "VOL", "--files"]).contains("cannot be read 0 names"));
+    fs::rename(here.join("VOL/disks/n1d0"), here.join("kept")).unwrap();
+    let (code, text) = fails(here, &["serve", "VOL"]);
+    assert_eq!(code, Some(3));
+    assert!(text.contains("n1d0") && text.contains("serve --degraded"), "{text}");
+    let left = fs::read(here.join("VOL/disks/n0d0")).unwrap();
+
+    let output = mdfs(here, &["check", "VOL", "--files", "--json"]);
+    assert_eq!(output.status.code(), Some(4));
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let (server, ready) = Server::start(here, &["--degraded"]);
+    assert_eq!(ready, "ready: VOL\n");
+    let mut lost = 0;
+    for (number, content) in contents.iter().enumerate() {
+        let read = mdfs(here, &["cat", &format!("VOL:/tree/f{number}")]);
+        let is_listed = listed.contains(&format!("\"/tree/f{number}\""));
+        let names_are_lost = !listed.contains("\"names_lost\": []");
+        if read.status.success() {
+            assert!(read.stdout == *content && !is_listed, "f{number}");
+        } else {
+            let why = String::from_utf8(read.stderr).unwrap();
+            assert!(is_listed || names_are_lost, "f{number}: {why}");
+            lost += 1;
+        }
+    }
+    assert!(lost > 0, "half of the data was on that disk");
+    let (code, text) = fails(here, &["mkdir", "VOL:/new"]);
+    assert!(code == Some(1) && !text.contains("restarted"), "{text}");
+    server.stop("-TERM");
+    assert!(fs::read(here.join("VOL/disks/n0d0")).unwrap() == left, "nothing is written");
+    fs::rename(here.join("kept"), here.join("VOL/disks/n1d0")).unwrap();
+    assert!(ok(here, &["check", "VOL", "--files"]).contains("sound"));
+    assert_eq!(ok(here, &["ls", "VOL:/"]), "tree\n");
+}
+
 /// What the gateway at `address` says it exports (MOUNT version 3, procedure 5), as it came.
 #[allow(clippy::disallowed_methods, reason = "the test is a client outside of any machine")]
 fn exported(address: &str) -> String {

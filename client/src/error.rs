@@ -80,7 +80,12 @@ impl Cause {
                 E::NoSpace {} => "remove what is no longer needed",
                 E::TooManyLinks {} => "use a symbolic link, or copy the file",
                 E::Stale {} => "open it again by its path",
-                E::Damaged {} => "restore it from a copy, and look at the server's log",
+                E::ReadOnly {} => {
+                    "copy out what is needed; `mdfs check --files` names what cannot be read"
+                }
+                E::Damaged {} | E::Unreadable { .. } => {
+                    "restore it from a copy, and look at the server's log"
+                }
                 E::Changed {} => "look at it again and decide anew",
                 E::LostWrites {} => "write it again from the last sync on",
                 E::NoXattr {} => "list those that there are",
@@ -107,7 +112,9 @@ impl Cause {
                 E::Undelivered { why: Undelivered::Busy } | E::Changed {} => libc::EAGAIN,
                 E::AccessDenied {} | E::Undelivered { why: Undelivered::Refused } => libc::EACCES,
                 E::Undelivered { why: Undelivered::TimedOut } => libc::ETIMEDOUT,
-                E::Undelivered { .. } | E::Damaged {} | E::LostWrites {} => libc::EIO,
+                E::Undelivered { .. } | E::Damaged {} | E::Unreadable { .. } | E::LostWrites {} => {
+                    libc::EIO
+                }
                 E::NotFound {} => libc::ENOENT,
                 E::Exists {} => libc::EEXIST,
                 E::NotDirectory {} => libc::ENOTDIR,
@@ -117,7 +124,9 @@ impl Cause {
                 E::Invalid {} | E::BadCookie {} => libc::EINVAL,
                 E::FileTooLarge {} => libc::EFBIG,
                 E::NoSpace {} | E::Unwritable { why: WriteObstacle::Full {}, .. } => libc::ENOSPC,
-                E::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => libc::EROFS,
+                E::ReadOnly {} | E::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => {
+                    libc::EROFS
+                }
                 E::TooManyLinks {} => libc::EMLINK,
                 E::Stale {} => libc::ESTALE,
                 E::NoXattr {} => libc::ENODATA,

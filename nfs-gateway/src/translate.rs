@@ -29,10 +29,12 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NoSpace {} | Error::Unwritable { why: WriteObstacle::Full {}, .. } => {
             nfsstat3::NFS3ERR_NOSPC
         }
-        Error::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => nfsstat3::NFS3ERR_ROFS,
+        Error::ReadOnly {} | Error::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => {
+            nfsstat3::NFS3ERR_ROFS
+        }
         Error::TooManyLinks {} => nfsstat3::NFS3ERR_MLINK,
         Error::Stale {} => nfsstat3::NFS3ERR_STALE,
-        Error::Damaged {} => nfsstat3::NFS3ERR_IO,
+        Error::Damaged {} | Error::Unreadable { .. } => nfsstat3::NFS3ERR_IO,
         Error::Changed {} => nfsstat3::NFS3ERR_NOT_SYNC,
         // A lost stable write, which the client sends again.
         Error::LostWrites {} => nfsstat3::NFS3ERR_JUKEBOX,

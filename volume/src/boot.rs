@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 
+use blockio::degraded::DiskTrouble;
 use blockio::{Geometry, VolumeMap};
 use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
@@ -14,6 +15,7 @@ use runtime::{Context, Epoch, NodeId, Undelivered};
 
 use super::directory::VolumeDirectory;
 use super::error::VolumeError;
+use super::impaired::{ImpairedNode, impaired_node};
 use super::node::{self, ProcessMemory};
 
 /// Where the disks are, disk node by disk node.
@@ -60,6 +62,27 @@ pub(super) fn boot_disks(
     all_of(running)
 }
 
+/// Lets the disk nodes serve what is there of the disks, to be read. Returns what is wrong with
+/// which disk of which disk node.
+pub(super) fn boot_disks_to_read(
+    machine: &Embedded,
+    map: &VolumeMap,
+    served: Epoch,
+    paths: &[Vec<PathBuf>],
+) -> Result<Vec<(usize, DiskTrouble)>, VolumeError> {
+    let running = (0..).zip(paths.to_vec()).map(|(index, paths)| {
+        let map = map.clone();
+        machine.on_node(NodeId::disk(index), move |context| {
+            node::serve_disks_degraded(context, map, served, paths)
+        })
+    });
+    let mut troubles = Vec::new();
+    for (index, found) in block_on(join_all(running)).into_iter().enumerate() {
+        troubles.extend(found??.into_iter().map(|trouble| (index, trouble)));
+    }
+    Ok(troubles)
+}
+
 fn fs_nodes(geometry: Geometry) -> impl Iterator<Item = NodeId> {
     (0..geometry.fs_nodes).map(NodeId::fs)
 }
@@ -104,15 +127,42 @@ pub(super) fn boot_nodes(
     map: &VolumeMap,
     cache_bytes: usize,
 ) -> Result<(), VolumeError> {
-    use BootPhase::{Cache, Files, Intents, Metadata, Recovery};
     let memory = ProcessMemory::of_machine(machine, &map.geometry(), cache_bytes);
-    let nodes = fs_nodes(map.geometry()).map(|node| {
+    let map = map.clone();
+    run_phases(machine, map.geometry(), move |context, phases| {
+        boot_node(context, map.clone(), cache_bytes, memory.clone(), phases)
+    })
+}
+
+/// As [`boot_nodes`], to be read, of a volume of which a part may be missing. Returns the nodes
+/// whose metadata is damaged.
+pub(super) fn boot_nodes_to_read(
+    machine: &Embedded,
+    map: &VolumeMap,
+    cache_bytes: usize,
+) -> Result<Vec<ImpairedNode>, VolumeError> {
+    let memory = ProcessMemory::of_machine(machine, &map.geometry(), cache_bytes);
+    let map = map.clone();
+    let (found, mut impaired) = mpsc::unbounded();
+    run_phases(machine, map.geometry(), move |context, phases| {
+        boot_node_to_read(context, map.clone(), cache_bytes, memory.clone(), phases, found.clone())
+    })?;
+    let mut impaired: Vec<ImpairedNode> = std::iter::from_fn(|| impaired.try_recv().ok()).collect();
+    impaired.sort_by_key(|impaired| impaired.node);
+    Ok(impaired)
+}
+
+/// Lets each node run the phases by `boot`, all nodes one phase before the next.
+fn run_phases<F: Future<Output = ()> + 'static>(
+    machine: &Embedded,
+    geometry: Geometry,
+    boot: impl Fn(Context, mpsc::UnboundedReceiver<PhaseRequest>) -> F + Clone + Send + 'static,
+) -> Result<(), VolumeError> {
+    use BootPhase::{Cache, Files, Intents, Metadata, Recovery};
+    let nodes = fs_nodes(geometry).map(|node| {
         let (requests, phases) = mpsc::unbounded();
-        let (map, memory) = (map.clone(), memory.clone());
-        drop(
-            machine
-                .on_node(node, move |context| boot_node(context, map, cache_bytes, memory, phases)),
-        );
+        let boot = boot.clone();
+        drop(machine.on_node(node, move |context| boot(context, phases)));
         requests
     });
     let nodes: Vec<mpsc::UnboundedSender<PhaseRequest>> = nodes.collect();
@@ -155,5 +205,42 @@ async fn boot_node(
             }
         };
         let _ = reply.send(done);
+    }
+}
+
+/// Runs the phases of one node that is only read, and sends what of its metadata is damaged.
+async fn boot_node_to_read(
+    context: Context,
+    map: VolumeMap,
+    cache_bytes: usize,
+    memory: ProcessMemory,
+    mut phases: mpsc::UnboundedReceiver<PhaseRequest>,
+    found: mpsc::UnboundedSender<ImpairedNode>,
+) {
+    let mut meta = None;
+    while let Some((phase, reply)) = phases.next().await {
+        match phase {
+            BootPhase::Cache => drop(node::serve_cache(&context, &map, cache_bytes)),
+            BootPhase::Metadata => {
+                let mounted = node::serve_metadata_to_read(&context, &map, memory.clone()).await;
+                if let Some(impaired) = impaired_node(context.node(), &mounted) {
+                    // Without a receiver the start has failed elsewhere.
+                    let _ = found.unbounded_send(impaired);
+                }
+                meta = mounted.ok().map(|(server, _)| server);
+            }
+            BootPhase::Intents => {
+                if let Some(meta) = &meta {
+                    meta.recover_to_read().await;
+                }
+            }
+            BootPhase::Recovery => meta.iter().for_each(|meta| meta.refuse_changes()),
+            BootPhase::Files => {
+                if let Some(meta) = &meta {
+                    node::serve_files_to_read(&context, &map, meta, memory.clone());
+                }
+            }
+        }
+        let _ = reply.send(Ok(()));
     }
 }

@@ -1,22 +1,26 @@
 //! Checking a volume that is not being served. The disks are opened to be read only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use blockio::{BlockClient, Stripes, VolumeMap};
-use cluster::coordination::last_epoch;
 use futures::executor::block_on;
 use futures::future::join_all;
 use meta::audit::{Data, Flaw, NodeAudit, Summary, read_node};
-use runtime::embedded::{Config, DiskAccess, Embedded};
-use runtime::{Context, Epoch, NodeId};
+use runtime::embedded::Embedded;
+use runtime::{Context, NodeId};
 
 use super::boot::disk_paths;
+use super::degraded::{KnownVolume, serve_disks};
 use super::directory::VolumeDirectory;
-use super::superblocks::newest_epoch;
-use super::volume::{TRANSFER_BYTES, cores, identify_disks, recorded, served};
 use super::{VolumeError, node};
+
+/// What to do about a disk that is missing.
+const PUT_BACK: &str = "put it back in its place, or copy out what can be read \
+                        (`mdfs serve --degraded`)";
+/// What to do about a disk that can be read.
+const WATCH: &str = "the next start of the volume writes it anew; watch that disk";
 
 /// How far a check has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub enum CheckStep {
 pub struct CheckOptions {
     /// The data of all files, too.
     pub data: bool,
+    /// Which files cannot be read in full, of whatever is there of the disks. Reads the data.
+    pub files: bool,
     /// Bytes of data per second, at most; 0 for as many as the disks give.
     pub rate_bytes: u64,
     /// Told on the way, on any thread.
@@ -65,46 +71,43 @@ pub struct CheckResult {
 /// Reads everything of the volume in `directory` and compares. Errors mean that it could not be
 /// looked at: it is in use, or its disks are not those of the volume.
 pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, VolumeError> {
-    let newest = newest_epoch(directory);
-    let directory = VolumeDirectory::open(directory)?;
-    let engine = directory.coordination_if_sound();
-    let mut known = (None, Epoch(0), Epoch(0));
-    if let Some(engine) = &engine {
-        let epoch = block_on(last_epoch(engine))?.max(newest);
-        known = (recorded(engine)?, epoch, Epoch(served(engine)?));
-    }
-    let (map, epoch, served) = if let (Some(map), epoch, served) = known {
-        (map, epoch, served)
+    let path = directory;
+    let directory = VolumeDirectory::open(path)?;
+    let known = KnownVolume::of(&directory, path)?;
+    let machine = known.start_to_read(0, 0)?;
+    let mut all = NodeAudit::default();
+    if options.files {
+        for disk in serve_disks(&machine, &directory, &known)? {
+            let step = if disk.is_left_out { PUT_BACK } else { WATCH };
+            all.note(Flaw::new(format!("disk {}", disk.path.display()), disk.why, step));
+        }
     } else {
-        let (map, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
-        (map, epoch, Epoch(0))
-    };
-    let geometry = map.geometry();
-    let machine = Embedded::start(Config {
-        threads: cores().min(geometry.fs_nodes as usize),
-        fs_nodes: geometry.fs_nodes,
-        disk_nodes: map.disk_nodes(),
-        epoch,
-        pool_bytes: TRANSFER_BYTES,
-        disk_access: DiskAccess::ReadOnly,
-    })?;
-    let paths = disk_paths(&directory, &map);
-    let opened = (0..).zip(paths).map(|(index, paths)| {
-        let map = map.clone();
+        for path in serve_whole_disks(&machine, &directory, &known)? {
+            let what = "one of its two superblocks is missing, damaged or old";
+            all.note(Flaw::new(format!("disk {}", path.display()), what, WATCH));
+        }
+    }
+    Ok(read_all(&machine, known.map, options, all))
+}
+
+/// Serves the disks, all of which must be there. Returns those with a damaged superblock beside a
+/// good one.
+fn serve_whole_disks(
+    machine: &Embedded,
+    directory: &VolumeDirectory,
+    known: &KnownVolume,
+) -> Result<Vec<PathBuf>, VolumeError> {
+    let opened = (0..).zip(disk_paths(directory, &known.map)).map(|(index, paths)| {
+        let (map, served) = (known.map.clone(), known.served);
         machine.on_node(NodeId::disk(index), move |context| {
             node::serve_disks_to_read(context, map, served, paths)
         })
     });
-    let opened: Vec<_> = block_on(join_all(opened));
-    let mut all = NodeAudit::default();
-    for hurt in opened {
-        for path in hurt?? {
-            let what = "one of its two superblocks is missing, damaged or old";
-            let step = "the next start of the volume writes it anew; watch that disk";
-            all.note(Flaw::new(format!("disk {}", path.display()), what, step));
-        }
+    let mut hurt = Vec::new();
+    for found in block_on(join_all(opened)) {
+        hurt.extend(found??);
     }
-    Ok(read_all(&machine, map, options, all))
+    Ok(hurt)
 }
 
 fn read_all(
@@ -133,7 +136,7 @@ fn read_all(
             Err(error) => error.to_string(),
         };
         lost_nodes += 1;
-        all.lose(index, why);
+        all.lose_node(index, why);
     }
     CheckResult { map, summary: all.final_checkpoint(), lost_nodes }
 }
@@ -146,7 +149,7 @@ async fn read_one(
 ) -> Result<NodeAudit, meta::store::StoreError> {
     let fs_nodes = map.geometry().fs_nodes;
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
-    let data = options.data.then(|| {
+    let data = (options.data || options.files).then(|| {
         let on_step = options.on_step.clone();
         Data {
             // All nodes read at the same time, each its share.

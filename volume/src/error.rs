@@ -66,6 +66,14 @@ pub enum VolumeError {
         /// Why.
         error: blockio::DiskError,
     },
+    /// Several disks are not there.
+    #[error("{first}; missing are {}", in_words(missing))]
+    MissingDisks {
+        /// What happened with the first of them.
+        first: Box<VolumeError>,
+        /// All of them.
+        missing: Vec<PathBuf>,
+    },
     /// Disks to be formatted hold something.
     #[error("{0}")]
     UsedDisks(UsedDisks),
@@ -76,7 +84,7 @@ pub enum VolumeError {
     #[error("{0}")]
     DiskNode(#[from] blockio::DiskNodeError),
     /// The metadata of a node cannot be read.
-    #[error("the metadata of {node}: {error}")]
+    #[error("the metadata of {node}: {error}{}", metadata_advice(error))]
     Metadata {
         /// Which node.
         node: NodeId,
@@ -100,7 +108,8 @@ pub enum VolumeError {
     /// Metadata cannot be read, and this disk holds the place where it should be.
     #[error(
         "disk {}: {what} of {node} at block {block} of the volume is damaged, or the disk is an older \
-         image of itself; put the newest copy of the disk back, or see `mdfs check`",
+         image of itself; put the newest copy of the disk back, or copy out what can be read \
+         (`mdfs serve --degraded`)",
         path.display()
     )]
     DamagedDisk {
@@ -143,7 +152,25 @@ fn open_advice(error: &std::io::Error) -> &'static str {
             "another program has it open, or the host has mounted it: end that use of it first"
         }
         std::io::ErrorKind::PermissionDenied => "run this as a user who may read and write it",
-        _ => "put the disk back in its place",
+        _ => {
+            "put the disk back in its place, or copy out what the others have (`mdfs serve --degraded`)"
+        }
+    }
+}
+
+fn in_words(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
+}
+
+/// What the operator can do about metadata that cannot be read.
+fn metadata_advice(error: &meta::store::StoreError) -> &'static str {
+    use meta::store::StoreError as E;
+    match error {
+        E::Damaged { .. } | E::Disk(_) | E::NoRoot => {
+            "; `mdfs serve --degraded` lets what can be read be copied out"
+        }
+        _ => "",
     }
 }
 
@@ -155,7 +182,10 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
             "put the volume's own disk back in its place"
         }
         E::OtherShape { .. } => "use all disks of the volume, or all of its copy",
-        E::Truncated { .. } | E::Damaged => "bring the whole disk back, from a copy if need be",
+        E::Truncated { .. } | E::Damaged => {
+            "bring the whole disk back, from a copy if need be, or copy out what can be read \
+             (`mdfs serve --degraded`)"
+        }
         E::FutureVersion { .. } | E::UnknownFeatures { .. } => "nothing on it was changed",
         E::Outdated { .. } => {
             "put the newest copy of the disk back; older copies of all disks need the volume's \
@@ -163,6 +193,9 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
         }
         E::Fenced { .. } => "stop this process",
         E::TooSmall { .. } => "use larger disks, or fewer",
-        E::Io(_) => "look at the host's log, and check the disk",
+        E::Io(_) => {
+            "look at the host's log, and check the disk; `mdfs serve --degraded` lets what can be \
+             read be copied out"
+        }
     }
 }

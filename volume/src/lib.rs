@@ -8,10 +8,12 @@ mod boot;
 mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod degraded;
 mod directory;
 mod error;
 mod hand_over;
 mod host_disk;
+mod impaired;
 pub mod new_disks;
 pub mod node;
 mod options;
@@ -28,10 +30,12 @@ mod volume_status;
 
 pub use self::access::{ExposedFile, ExposedFiles};
 pub use self::check::{CheckOptions, CheckResult, CheckStep, check};
+pub use self::degraded::open_degraded;
 pub use self::directory::{DirectoryError, own_directory};
 pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
 pub use self::host_disk::BadDisk;
+pub use self::impaired::{ImpairedDisk, ImpairedNode, MissingParts};
 pub use self::options::{
     CACHE_BYTES, DISK_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE,
 };
@@ -48,5 +52,5 @@ pub use blockio::protocol::{DiskStatus, WriteObstacle};
 pub use blockio::{Geometry, VolumeMap};
 pub use cache::protocol::CacheStatus;
 pub use meta::RootOwner;
-pub use meta::audit::{Flaw, PendingWork, Summary};
+pub use meta::audit::{Flaw, PendingWork, Summary, UnreadableFile, UnreadableFiles};
 pub use meta::memory::MemoryBudget;

@@ -6,15 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blockio::degraded::DiskTrouble;
 use blockio::{BlockClient, DiskNodeError, Geometry, Stripes, VolumeMap};
 use cache::CacheClient;
-use fileio::FileServer;
 use fileio::client::SharedFileServer;
 use fileio::protocol::FileIo;
-use futures::future::try_join_all;
+use fileio::{FileServer, LostFiles};
+use futures::future::{join_all, try_join_all};
 use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Meta, Rejoin};
-use meta::{MetaServer, RootOwner, SharedAttrCache};
+use meta::store::StoreError;
+use meta::{LostMetadata, MetaServer, RootOwner, SharedAttrCache};
 use runtime::disk::Disk;
 use runtime::embedded::Embedded;
 use runtime::{Call, Context, Epoch, NodeKind};
@@ -110,6 +112,26 @@ pub async fn serve_disks_to_read(
     Ok(hurt.into_iter().filter_map(|disk| paths.get(disk as usize).cloned()).collect())
 }
 
+/// As [`serve_disks`], with what is there of the disks, to read a volume of which a part may be
+/// missing: nothing is written. Returns what is wrong with which disk.
+pub(super) async fn serve_disks_degraded(
+    context: Context,
+    map: VolumeMap,
+    last_served: Epoch,
+    paths: Vec<PathBuf>,
+) -> Result<Vec<DiskTrouble>, VolumeError> {
+    let opened = paths.iter().map(|path| path.to_string_lossy());
+    let opened = opened.map(|path| {
+        let context = context.clone();
+        async move { context.open_disk(&path).await }
+    });
+    let disks = join_all(opened).await;
+    let config = blockio::Config { served: last_served, ..blockio::Config::default() };
+    let (server, troubles) = blockio::Server::open_degraded(&context, &map, disks, config).await?;
+    context.serve::<blockio::protocol::BlockIo>(server);
+    Ok(troubles)
+}
+
 /// The operator knows disks by their paths.
 fn with_path(error: DiskNodeError, mut paths: Vec<PathBuf>) -> VolumeError {
     match error {
@@ -168,6 +190,29 @@ pub async fn serve_metadata(
     Ok(meta)
 }
 
+/// The metadata of a node that is only read, and what of it is damaged.
+pub(super) type MetadataToRead = (Rc<MetaServer>, Vec<StoreError>);
+
+/// As [`serve_metadata`], to be read. A node of which nothing can be read answers so.
+pub(super) async fn serve_metadata_to_read(
+    context: &Context,
+    map: &VolumeMap,
+    memory: ProcessMemory,
+) -> Result<MetadataToRead, StoreError> {
+    let ProcessMemory { metadata, shared_attrs } = memory;
+    let stripes = cached(context, map);
+    let mounted = MetaServer::mount_to_read(context.clone(), stripes, metadata, shared_attrs).await;
+    match &mounted {
+        Ok((meta, _)) => context.serve::<Meta>(meta.clone()),
+        Err(error) => {
+            let lost = LostMetadata::new(*error);
+            context.serve::<FileIo>(LostFiles::new(lost.error()));
+            context.serve::<Meta>(lost);
+        }
+    }
+    mounted
+}
+
 /// Phase 4, at each file-system node: brings about at other nodes what was promised before a crash.
 pub async fn finish_intents(context: Context) -> Result<(), VolumeError> {
     let finished = ask_own(&context, FinishIntents {}).await;
@@ -211,6 +256,18 @@ pub fn serve_files(
     let server = FileServer::new(context.clone(), stripes, information, memory.shared_attrs);
     context.serve::<FileIo>(server.clone());
     server
+}
+
+/// As [`serve_files`], to be read.
+pub(super) fn serve_files_to_read(
+    context: &Context,
+    map: &VolumeMap,
+    meta: &MetaServer,
+    memory: ProcessMemory,
+) {
+    let (stripes, information) = (cached(context, map), meta.information());
+    let server = FileServer::to_read(context.clone(), stripes, information, memory.shared_attrs);
+    context.serve::<FileIo>(server);
 }
 
 /// At a clean stop, at each file-system node, after all of them have settled.

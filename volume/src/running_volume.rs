@@ -28,6 +28,8 @@ pub struct RunningVolume {
     pub(crate) process: u32,
     /// What the clients of all listeners of the process may take together.
     pub(crate) client_budget: Arc<ClientBudget>,
+    /// It is only read: nothing has to be made durable.
+    pub(crate) is_read_only: bool,
     // After the machine: the lock is given up last.
     pub(crate) directory: VolumeDirectory,
 }
@@ -110,6 +112,9 @@ impl RunningVolume {
 
     /// Makes everything durable, and the logs short.
     pub fn flush(&self) -> Result<(), VolumeError> {
+        if self.is_read_only {
+            return Ok(());
+        }
         let client_handle = self.client_handle();
         let nodes = (0..self.geometry().fs_nodes).map(NodeId::fs);
         let flushed = nodes.map(|node| client_handle.spawn(node, Flush {}));
@@ -120,6 +125,9 @@ impl RunningVolume {
 
     /// Makes everything durable and ends.
     pub fn stop(self) -> Result<(), VolumeError> {
+        if self.is_read_only {
+            return Ok(());
+        }
         self.flush()?;
         boot::final_checkpoint(&self.machine, &self.geometry())
         // The machine ends when it is dropped.
@@ -134,7 +142,7 @@ impl RunningVolume {
         (process, client_budget): (u32, Arc<ClientBudget>),
         directory: VolumeDirectory,
     ) -> Self {
-        Self { machine, map, process, client_budget, directory }
+        Self { machine, map, process, client_budget, is_read_only: false, directory }
     }
 
     pub(crate) fn machine(&self) -> &Embedded {

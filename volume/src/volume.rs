@@ -159,7 +159,9 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     let served = Epoch(served(&engine)?);
     let epoch = block_on(next_epoch(&engine, seen))?;
     let machine = start(&map, epoch, options)?;
-    boot_disks(&machine, &map, served, &disk_paths(&directory, &map))?;
+    let paths = disk_paths(&directory, &map);
+    let booted = boot_disks(&machine, &map, served, &paths);
+    booted.map_err(|error| with_missing(error, &paths.concat()))?;
     let examined = examine_nodes(&machine, &map);
     examined.map_err(|error| with_path(error, &directory, &map))?;
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
@@ -168,7 +170,17 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     let booted = boot_nodes(&machine, &map, options.cache_bytes);
     booted.map_err(|error| with_path(error, &directory, &map))?;
     let client_budget = std::sync::Arc::default();
-    Ok(RunningVolume { machine, map, process: 0, client_budget, directory })
+    let (process, is_read_only) = (0, false);
+    Ok(RunningVolume { machine, map, process, client_budget, is_read_only, directory })
+}
+
+/// If more than one disk is not there, the operator should hear of all at once.
+fn with_missing(first: VolumeError, paths: &[PathBuf]) -> VolumeError {
+    let missing: Vec<PathBuf> = paths.iter().filter(|path| !path.exists()).cloned().collect();
+    if missing.len() < 2 {
+        return first;
+    }
+    VolumeError::MissingDisks { first: Box::new(first), missing }
 }
 
 /// The operator knows disks by their paths.

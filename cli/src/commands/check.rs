@@ -1,16 +1,17 @@
 //! `mdfs check` and `mdfs scrub`: is everything in a volume as it must be?
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use client::volume::{OpenCause, OpenError};
 use serde::Serialize;
-use volume::{CheckOptions, CheckResult, CheckStep, Summary};
+use volume::{CheckOptions, CheckResult, CheckStep, Summary, UnreadableFile, UnreadableFiles};
 
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
-use crate::output::table;
+use crate::output::{lossy, printable, table};
 use crate::progress::Progress;
 use crate::session::CommandSession;
 use crate::size::{ByteSize, human};
@@ -25,6 +26,7 @@ use crate::size::{ByteSize, human};
   mdfs check scratch
   mdfs check scratch --data --rate 200MiB
   mdfs check scratch --json | jq .flaws
+  mdfs check scratch --files                which files to bring back from elsewhere
 
 Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked (it is in use, or its disks
 are not those of the volume). Each flaw is one line on standard output: the thing and where it is, what
@@ -33,8 +35,12 @@ pub(crate) struct Check {
     /// Read all data of files too, and compare each block with its checksum.
     #[arg(long)]
     data: bool,
+    /// Name the files that cannot be read in full, and why. Reads all data, of the disks that are
+    /// there: disks may be missing.
+    #[arg(long)]
+    files: bool,
     /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
-    #[arg(long, value_name = "SIZE", requires = "data")]
+    #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,
     /// As JSON.
     #[arg(long)]
@@ -85,8 +91,28 @@ struct CheckReport {
     read_bytes: Option<u64>,
     pending: PendingRecord,
     lost_nodes: u32,
+    /// Files that cannot be read in full; absent if that was not asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    files: Option<UnreadableRecord>,
     flaws_count: u64,
     flaws: Vec<FlawRecord>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnreadableRecord {
+    unreadable: Vec<UnreadableFileRecord>,
+    /// Nodes where names are lost: files may be listed without their names.
+    names_lost: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnreadableFileRecord {
+    /// Bytes that are not UTF-8 are replaced.
+    path: String,
+    #[serde(skip)]
+    raw: Vec<u8>,
+    inode: u64,
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -108,23 +134,26 @@ struct FlawRecord {
 
 impl Check {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        run(&self.volume, self.data, self.rate, self.json, session)
+        run(&self.volume, (self.data || self.files, self.files), self.rate, self.json, session)
     }
 }
 
 impl Scrub {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        run(&self.volume, true, self.rate, self.json, session)
+        run(&self.volume, (true, false), self.rate, self.json, session)
     }
 }
 
 fn run(
     volume: &Path,
-    data: bool,
+    (data, files): (bool, bool),
     rate: Option<ByteSize>,
     json: bool,
     session: &mut CommandSession,
 ) -> Result<(), CommandFailure> {
+    if rate.is_some() && !data {
+        return Err(CommandFailure::Usage("--rate needs --data or --files".to_owned()));
+    }
     if rate.is_some_and(|rate| rate.0 == 0) {
         return Err(CommandFailure::Usage(
             "--rate 0 reads nothing; leave it out for no limit".to_owned(),
@@ -138,6 +167,7 @@ fn run(
     let read = Arc::new(AtomicU64::new(0));
     let options = CheckOptions {
         data,
+        files,
         rate_bytes: rate.map_or(0, |rate| rate.0),
         on_step: on_step(progress.clone(), read.clone()),
     };
@@ -145,7 +175,10 @@ fn run(
     progress.finish();
     let checked = checked.map_err(|error| opened(OpenCause::Stack(error)))?;
     let count = checked.summary.flaws.count();
-    let report = CheckReport::new(volume, &checked, data.then(|| read.load(Relaxed)));
+    let mut report = CheckReport::new(volume, &checked, data.then(|| read.load(Relaxed)));
+    if files {
+        report.files = Some(UnreadableRecord::new(&checked.summary.unreadable));
+    }
     if json {
         session.print_json(&report)?;
     } else {
@@ -202,14 +235,25 @@ impl CheckReport {
                 passing_groups: pending.passing_groups,
             },
             lost_nodes: checked.lost_nodes,
+            files: None,
             flaws_count: flaws.count(),
             flaws: flaws.listed().iter().map(FlawRecord::new).collect(),
         }
     }
 
     fn print(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        let files = self.files.iter().flat_map(|files| &files.unreadable);
+        let told: BTreeSet<u64> = files.clone().map(|file| file.inode).collect();
+        for UnreadableFileRecord { raw, why, .. } in files {
+            session.print(b"cannot be read: ")?;
+            session.print(printable(raw, session.terminal))?;
+            session.print(format!(": {why}\n"))?;
+        }
         for flaw in &self.flaws {
-            let FlawRecord { thing, what, next_step, .. } = flaw;
+            let FlawRecord { thing, what, next_step, inode } = flaw;
+            if inode.is_some_and(|inode| told.contains(&inode)) {
+                continue;
+            }
             session.print(format!("{thing}: {what}; {next_step}\n"))?;
         }
         let untold = self.flaws_count - self.flaws.len() as u64;
@@ -233,6 +277,13 @@ impl CheckReport {
         if self.lost_nodes > 0 {
             rows.push(("unreadable", format!("the metadata of {} nodes", self.lost_nodes)));
         }
+        if let Some(UnreadableRecord { unreadable, names_lost }) = &self.files {
+            rows.push(("cannot be read", format!("{} names", unreadable.len())));
+            if !names_lost.is_empty() {
+                let nodes = names_lost.len();
+                rows.push(("names lost", format!("at {nodes} nodes, of any directory")));
+            }
+        }
         let verdict = match self.flaws_count {
             0 => "sound".to_owned(),
             1 => "1 flaw".to_owned(),
@@ -242,6 +293,17 @@ impl CheckReport {
         let rows: Vec<Vec<Vec<u8>>> =
             rows.into_iter().map(|(head, value)| vec![head.into(), value.into()]).collect();
         session.print(table(&rows, &[false, false]))
+    }
+}
+
+impl UnreadableRecord {
+    fn new(found: &UnreadableFiles) -> Self {
+        let record = |file: &UnreadableFile| {
+            let UnreadableFile { path, ino, why } = file.clone();
+            UnreadableFileRecord { path: lossy(&path), raw: path, inode: ino, why }
+        };
+        let names_lost = found.names_lost.iter().copied().collect();
+        Self { unreadable: found.files.iter().map(record).collect(), names_lost }
     }
 }
 

@@ -19,10 +19,10 @@ use runtime::net::Address;
 use transport::fabric::{FabricOptions, Fabrics, Provider, unknown_provider};
 use transport::tls::volume_keys;
 use transport::{Guard, Security};
-use volume::{RunOptions, RunningVolume};
+use volume::{MissingParts, RunOptions, RunningVolume};
 
 use crate::connection::volume_directory;
-use crate::exit::{CommandFailure, ServeError};
+use crate::exit::{CommandFailure, ServeError, say};
 use crate::rpcbind::{self, RpcbindRegistration};
 use crate::session::CommandSession;
 use crate::signals::{EndSignals, secret};
@@ -42,6 +42,7 @@ use crate::watch::StatusServer;
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
   mdfs serve scratch --metrics 127.0.0.1:9100     then look at http://127.0.0.1:9100/, or
   curl http://127.0.0.1:9100/metrics")]
+#[allow(clippy::struct_excessive_bools, reason = "independent switches of the command line")]
 pub(crate) struct Serve {
     /// The volume's directory.
     #[arg(value_name = "VOL", value_parser = volume_directory())]
@@ -87,6 +88,11 @@ pub(crate) struct Serve {
     /// under way up to 256 MiB.
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = cache_size)]
     cache: ByteSize,
+    /// Open the volume to be read only, with what is there of it: disks may be missing, and
+    /// metadata damaged. Nothing is written to any disk. What cannot be read is an error; all else
+    /// can be listed and copied out. `mdfs check --files` names the files that cannot be read.
+    #[arg(long)]
+    degraded: bool,
     /// Find the memory of the cache at the start, instead of when it is first used: half a second
     /// for 2 GiB, which the first reads and writes then do not wait for.
     #[arg(long)]
@@ -108,7 +114,15 @@ impl Serve {
         }
         let cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);
         let options = RunOptions { threads: self.threads, cache_bytes, prefault: self.prefault };
-        let running = volume::open(volume, &options).map_err(|error| OpenError {
+        let opened = if self.degraded {
+            volume::open_degraded(volume, &options).map(|(running, missing)| {
+                tell_missing(volume, &missing);
+                running
+            })
+        } else {
+            volume::open(volume, &options)
+        };
+        let running = opened.map_err(|error| OpenError {
             address: volume.as_path().into(),
             cause: OpenCause::Stack(error),
         })?;
@@ -229,6 +243,23 @@ impl Serve {
         session.print(format!("ready: {}{watched}{nfs}{clients}\n", self.volume.display()))?;
         session.flush()
     }
+}
+
+/// Says what is missing of a volume that is open to be read.
+fn tell_missing(volume: &Path, missing: &MissingParts) {
+    let MissingParts { disks, nodes } = missing;
+    for disk in disks {
+        say(format_args!("mdfs: {disk}"));
+    }
+    for node in nodes {
+        say(format_args!("mdfs: {node}"));
+    }
+    let what = if disks.is_empty() && nodes.is_empty() {
+        "nothing was found missing"
+    } else {
+        "what is missing is above"
+    };
+    say(format_args!("mdfs: volume {} is open to be read only; {what}", volume.display()));
 }
 
 /// For the argument parser: a provider of libfabric.

@@ -41,6 +41,7 @@
 //! | `manager/` | the I/O manager: a queue per disk, fair passes, merged requests, flushes |
 //! | `stripes.rs` | what the layers above see, here and in the cache |
 //! | `client.rs` | the client: routing, retries, checksums |
+//! | `degraded.rs` | disks that are missing or damaged, in a volume that is only read |
 //! | `range.rs` | bytes of the whole logical disk, over many stripes at once |
 //! | `checksum.rs` | CRC-32C per block |
 
@@ -48,6 +49,8 @@
 pub mod checksum;
 #[cfg(feature = "server")]
 pub mod client;
+#[cfg(feature = "server")]
+pub mod degraded;
 #[cfg(feature = "server")]
 pub mod disk_set;
 #[cfg(feature = "server")]

@@ -243,6 +243,15 @@ runtime::choice! {
             /// What is in the way.
             why: WriteObstacle,
         },
+        /// The disk is not there, and the volume was opened without it: what it held must come from
+        /// elsewhere. Other disks go on.
+        #[error("disk n{disk_node}d{disk} is missing")]
+        9 Missing {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
     }
 }
 

@@ -11,6 +11,7 @@ use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 use runtime::{Caller, Context, Epoch, NodeKind};
 
+use crate::degraded::{self, DiskTrouble};
 use crate::disk_set::DiskName;
 use crate::manager::Manager;
 use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk};
@@ -90,14 +91,7 @@ async fn check_disks(
     disks: &[Rc<dyn Disk>],
     config: Config,
 ) -> Result<(u32, Vec<CheckedDisk>), DiskNodeError> {
-    let NodeKind::Disk(disk_node) = context.node().kind() else {
-        panic!("{} is no disk node", context.node());
-    };
-    let names = map.disks_of(disk_node);
-    let (expected, found) = (names.len() as u32, disks.len());
-    if found != names.len() {
-        return Err(DiskNodeError::Count { disk_node, expected, found });
-    }
+    let (disk_node, names) = disks_here(context, map, disks.len())?;
     let epoch = context.epoch();
     let checks = names.into_iter().zip(disks).map(|(disk, device)| async move {
         let map = map.clone();
@@ -107,6 +101,26 @@ async fn check_disks(
     });
     Ok((disk_node, try_join_all(checks).await?))
 }
+
+/// The disk node of `context` and its disks, if it was given as many.
+fn disks_here(
+    context: &Context,
+    map: &VolumeMap,
+    found: usize,
+) -> Result<(u32, Vec<DiskName>), DiskNodeError> {
+    let NodeKind::Disk(disk_node) = context.node().kind() else {
+        panic!("{} is no disk node", context.node());
+    };
+    let names = map.disks_of(disk_node);
+    if found != names.len() {
+        let expected = names.len() as u32;
+        return Err(DiskNodeError::Count { disk_node, expected, found });
+    }
+    Ok((disk_node, names))
+}
+
+/// What a server that opens what is there has found, disk by disk.
+type FoundDisks = (Vec<Rc<dyn Disk>>, Vec<DiskTrouble>);
 
 /// A disk that refuses all writes.
 struct ReadOnly(Rc<dyn Disk>);
@@ -140,6 +154,8 @@ pub struct Server {
     write_buffer_bytes: usize,
     /// Of these, held by writes.
     held_bytes: Cell<usize>,
+    /// Disks that are not there.
+    missing: Vec<u32>,
 }
 
 impl std::fmt::Debug for Server {
@@ -166,7 +182,7 @@ impl Server {
             taken.map_err(|why| DiskNodeError::Disk { disk_node, disk, why })
         });
         try_join_all(take_overs).await?;
-        Ok(Self::new(context, map, disk_node, disks, config))
+        Ok(Self::new(context, map, disk_node, disks, Vec::new(), config))
     }
 
     /// Checks the disks of the disk node of `context` likewise and serves them, without a write to
@@ -182,7 +198,30 @@ impl Server {
         let hurt = (0..).zip(&checked).filter(|(_, found)| found.needs_repair());
         let hurt = hurt.map(|(disk, _)| disk).collect();
         let disks = disks.into_iter().map(|disk| Rc::new(ReadOnly(disk)) as Rc<dyn Disk>);
-        Ok((Self::new(context, map, disk_node, disks.collect(), config), hurt))
+        Ok((Self::new(context, map, disk_node, disks.collect(), Vec::new(), config), hurt))
+    }
+
+    /// Serves what is there of the disks of the disk node of `context`, in their order, without a
+    /// write to any. What is on a disk that is missing is [`Error::Missing`], at once. Says what is
+    /// wrong with which disk.
+    pub async fn open_degraded(
+        context: &Context,
+        map: &VolumeMap,
+        opened: Vec<io::Result<Rc<dyn Disk>>>,
+        config: Config,
+    ) -> Result<(Rc<Self>, Vec<DiskTrouble>), DiskNodeError> {
+        let (disk_node, names) = disks_here(context, map, opened.len())?;
+        let epoch = context.epoch();
+        let (mut disks, mut troubles): FoundDisks = Default::default();
+        for (disk, opened) in names.into_iter().zip(opened) {
+            let expected = ExpectedDisk { map: map.clone(), disk, epoch, served: config.served };
+            let (found, trouble) = degraded::find(opened, &expected).await;
+            disks.push(Rc::new(ReadOnly(found)));
+            troubles.extend(trouble);
+        }
+        let missing = troubles.iter().filter(|trouble| trouble.is_left_out);
+        let missing = missing.map(|trouble| trouble.disk).collect();
+        Ok((Self::new(context, map, disk_node, disks, missing, config), troubles))
     }
 
     fn new(
@@ -190,6 +229,7 @@ impl Server {
         map: &VolumeMap,
         disk_node: u32,
         disks: Vec<Rc<dyn Disk>>,
+        missing: Vec<u32>,
         config: Config,
     ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
@@ -205,6 +245,7 @@ impl Server {
             ),
             write_buffer_bytes: write_buffer_bytes.max(map.geometry().stripe_size as usize),
             held_bytes: Cell::new(0),
+            missing,
         })
     }
 
@@ -261,7 +302,9 @@ impl Server {
     fn describe(&self) -> Vec<DiskStatus> {
         let status = |disk| {
             let name = DiskName { disk_node: self.disk_node, disk: disk as u32 };
-            self.manager.status(disk, self.map.stripes_on(name))
+            let status = self.manager.status(disk, self.map.stripes_on(name));
+            let healthy = status.healthy && !self.missing.contains(&name.disk);
+            DiskStatus { healthy, ..status }
         };
         (0..self.manager.disks()).map(status).collect()
     }
@@ -275,7 +318,7 @@ impl Server {
             return Err(Error::OutOfRange { stripe, offset, length });
         };
         let at = self.map.geometry().stripe_offset(place.index) + u64::from(offset);
-        Ok((place.disk.disk as usize, at))
+        Ok((self.present(place.disk.disk)?, at))
     }
 
     fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
@@ -284,7 +327,14 @@ impl Server {
         if !exists || length != SLOT_SIZE {
             return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
         }
-        Ok((disk as usize, geometry.slot_offset(slot)))
+        Ok((self.present(disk)?, geometry.slot_offset(slot)))
+    }
+
+    fn present(&self, disk: u32) -> Result<usize, Error> {
+        if self.missing.contains(&disk) {
+            return Err(Error::Missing { disk_node: self.disk_node, disk });
+        }
+        Ok(disk as usize)
     }
 
     /// Room for the data of a write, given back when dropped.

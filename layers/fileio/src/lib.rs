@@ -53,4 +53,4 @@ mod rules;
 mod server;
 
 #[cfg(feature = "server")]
-pub use server::{ClientHandover, FileServer, FilesHandover};
+pub use server::{ClientHandover, FileServer, FilesHandover, LostFiles};

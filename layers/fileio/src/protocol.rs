@@ -731,6 +731,18 @@ runtime::choice! {
             /// What is in the way.
             why: WriteObstacle,
         },
+        /// EROFS: the volume was opened to be read, with what is there of it. Nothing was changed.
+        #[error("the volume is open to be read only, since a part of it is missing or damaged")]
+        22 ReadOnly {},
+        /// EIO: what is stored there is on a disk that is missing, or is damaged on that disk, of a
+        /// volume that was opened all the same.
+        #[error("what disk n{disk_node}d{disk} has of it is missing or damaged")]
+        23 Unreadable {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
     }
 }
 

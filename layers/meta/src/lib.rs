@@ -76,5 +76,5 @@ pub use shared_attrs::SharedAttrCache;
 pub use {
     audit::NodeAudit,
     information::{FileInformation, InodeView},
-    server::{MetaHandover, MetaServer, RootOwner},
+    server::{LostMetadata, MetaHandover, MetaServer, RootOwner},
 };

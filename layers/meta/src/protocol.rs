@@ -761,6 +761,17 @@ runtime::choice! {
             /// What is in the way.
             why: WriteObstacle,
         },
+        /// The volume was opened to be read: nothing was changed.
+        #[error("the volume is only read")]
+        12 ReadOnly {},
+        /// What is asked for is on a disk that is missing. Everything else goes on.
+        #[error("disk n{disk_node}d{disk} is missing")]
+        13 Missing {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
     }
 }
 

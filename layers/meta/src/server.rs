@@ -22,6 +22,7 @@ mod inode_cache;
 mod inodes;
 mod intents;
 mod locks;
+mod lost;
 mod names;
 mod open_file_table;
 mod open_files;
@@ -53,6 +54,7 @@ use self::inodes::{InodeRequests, root_inode};
 use self::intents::IntentManager;
 use self::locks::LockManager;
 use self::locks::owner::RemoteLockId;
+pub use self::lost::LostMetadata;
 use self::names::NameRequests;
 use self::open_files::OpenFileRequests;
 use self::space::SpaceManager;
@@ -72,7 +74,7 @@ use crate::protocol::{
     UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
-use crate::store::{Batch, Store, StoreError};
+use crate::store::{Batch, Store, StoreError, mount_to_read, refuse_changes};
 
 /// The metadata of one node. State is borrowed for a statement, never across an await.
 pub struct MetaServer {
@@ -293,6 +295,38 @@ impl MetaServer {
             .boxed_local()
         }));
         Ok(server)
+    }
+
+    /// Brings up the metadata of the node of `context` to be read: nothing is written. Also says
+    /// what of it is damaged; an error means that nothing of it can be read ([`LostMetadata`]).
+    /// [`recover_to_read`](Self::recover_to_read) follows when all nodes are up, or lost.
+    pub async fn mount_to_read(
+        context: Context,
+        stripes: Rc<dyn Stripes>,
+        memory: Arc<MemoryBudget>,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
+    ) -> Result<(Rc<Self>, Vec<StoreError>), StoreError> {
+        let node = index(&context);
+        let share = MemoryShare::new(memory);
+        let mounted = mount_to_read(context.clone(), stripes.clone(), node, share.clone()).await;
+        let (store, mut damage) = mounted?;
+        let base = NodeBase::open(context, node, stripes, store, share, shared_attrs).await?;
+        let server = Rc::new(Self::assemble(Rc::new(base)));
+        server.open_files.open_to_read();
+        damage.extend(server.intents.recovery.load_intents().await.err());
+        Ok((server, damage))
+    }
+
+    /// Applies, in memory, what was decided before a crash, as far as all that it changes can be
+    /// read. When all nodes have done so, [`refuse_changes`](Self::refuse_changes) follows.
+    pub async fn recover_to_read(&self) {
+        self.intents.recovery.finish_to_read().await;
+    }
+
+    /// From now on nothing is changed, not even in memory, and requests are answered.
+    pub fn refuse_changes(&self) {
+        refuse_changes(&self.base.store);
+        self.intents.recovery.recovered();
     }
 
     /// What the file layer of this node may read without a message.

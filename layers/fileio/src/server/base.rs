@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use meta::hash::{ino_node, is_owner};
-use meta::protocol::{ChangeInode, CommitMark, GetInode, Inode, InodeChange};
+use meta::protocol::{ChangeInode, CommitMark, GetDirty, GetInode, Inode, InodeChange};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
@@ -15,6 +16,9 @@ use super::replays::ReplayTable;
 use super::rights::OpenRights;
 use crate::protocol::{Attributes, Credentials, Error, Handle, Time};
 use crate::rules;
+
+/// How often metadata gives back memory in a volume that is only read.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How a component reaches its node and the metadata. Cheap to clone.
 #[derive(Clone)]
@@ -28,6 +32,8 @@ pub(super) struct MetadataAccess {
     pub(super) replays: Rc<ReplayTable>,
     /// What users may do with files that they have open.
     pub(super) rights: Rc<OpenRights>,
+    /// The volume is only read, with what is there of it.
+    pub(super) is_read_only: bool,
 }
 
 impl MetadataAccess {
@@ -37,7 +43,23 @@ impl MetadataAccess {
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Self {
         let replays = Rc::new(ReplayTable::new(context.clone()));
-        Self { context, information, shared_attrs, replays, rights: Rc::default() }
+        let rights = Rc::default();
+        Self { context, information, shared_attrs, replays, rights, is_read_only: false }
+    }
+
+    /// The same for a volume that is only read.
+    pub(super) fn read_only(self) -> Self {
+        Self { is_read_only: true, ..self }
+    }
+
+    /// Lets the metadata of this node give back memory now and then, as long as the node runs. In a
+    /// volume that is written this comes with looking for changes.
+    pub(super) async fn give_memory_back(&self) {
+        loop {
+            self.context.sleep(MEMORY_INTERVAL).await;
+            // There are no changes.
+            let _ = self.meta_here(GetDirty { age_ms: u64::MAX }).await;
+        }
     }
 
     /// Calls the metadata server of `node`.
@@ -145,7 +167,7 @@ impl MetadataAccess {
     /// Notes that the content was read, as seldom as `relatime` does.
     pub(super) async fn note_access(&self, file: &Attributes) -> Result<Attributes, Error> {
         let now = self.now();
-        if !rules::notes_access(file, now) {
+        if self.is_read_only || !rules::notes_access(file, now) {
             return Ok(*file);
         }
         let change = InodeChange { atime: Some(now), ..InodeChange::default() };

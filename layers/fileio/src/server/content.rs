@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::LazyLock;
 
-use blockio::{Geometry, Stripes};
+use blockio::{DiskName, Geometry, Stripes};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk, Map, Release, Run};
@@ -157,7 +157,8 @@ impl ContentAccess {
                 let length = blocks.len() as u32 * BLOCK as u32;
                 let expect = run.checksums[blocks.clone()].to_vec();
                 let reading = self.stripes.read(stripe, offset, length, expect);
-                ReadPart::Stored { reading, skip, keep }
+                let disk = self.base.is_read_only.then(|| self.stripes.map().place(stripe).disk);
+                ReadPart::Stored { reading, skip, keep, disk }
             }
         };
         part.fetch()
@@ -237,14 +238,33 @@ pub(super) fn zeros(length: usize) -> Bytes {
 /// A piece of an answer.
 enum ReadPart {
     Hole(usize),
-    Stored { reading: blockio::Answer<Bytes>, skip: usize, keep: usize },
+    Stored {
+        reading: blockio::Answer<Bytes>,
+        skip: usize,
+        keep: usize,
+        /// The disk to be named if it cannot be read.
+        disk: Option<DiskName>,
+    },
 }
 
 impl ReadPart {
     async fn fetch(self) -> Result<Bytes, Error> {
         match self {
             Self::Hole(length) => Ok(zeros(length)),
-            Self::Stored { reading, skip, keep } => Ok(reading.await?.slice(skip..skip + keep)),
+            Self::Stored { reading, skip, keep, disk } => {
+                let read = reading.await.map_err(|error| unreadable_at(disk, error))?;
+                Ok(read.slice(skip..skip + keep))
+            }
         }
+    }
+}
+
+/// An error of the logical disk, which names `disk` if what it holds cannot be read.
+fn unreadable_at(disk: Option<DiskName>, error: blockio::protocol::Error) -> Error {
+    match (disk, Error::from(error)) {
+        (Some(DiskName { disk_node, disk }), Error::Damaged {}) => {
+            Error::Unreadable { disk_node, disk }
+        }
+        (_, error) => error,
     }
 }

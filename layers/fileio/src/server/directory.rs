@@ -10,7 +10,8 @@ use runtime::NodeId;
 
 use super::names::{Names, handle_of};
 use crate::protocol::{
-    Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, Kind, ReadDirectory,
+    Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, Handle, Kind, ReadDirectory,
+    Time,
 };
 use crate::rules;
 
@@ -126,7 +127,13 @@ impl Names {
     }
 
     async fn scan(&self, node: u32, call: ScanNames) -> Result<Vec<DirectoryEntry>, Error> {
-        let found = self.base.meta(NodeId::fs(node), call).await?;
+        let found = match self.base.meta(NodeId::fs(node), call).await {
+            Err(error) if self.base.is_read_only => {
+                tracing::error!(%error, node, "a listing lacks names that cannot be read");
+                return Ok(Vec::new());
+            }
+            found => found?,
+        };
         let entry = |NameEntry { position, name, dentry, attributes }| DirectoryEntry {
             cookie: u64::from(node) << POSITION_BITS | position,
             name,
@@ -152,6 +159,12 @@ impl Names {
             match self.base.inode(entry.handle).await {
                 // Removed meanwhile.
                 Err(Error::Stale {}) => {}
+                // It is there, and to open it is an error.
+                Err(_) if self.base.is_read_only => {
+                    let (Handle { ino, generation }, epoch) = (entry.handle, Time::default());
+                    let blank = Attributes::blank(ino, generation, entry.kind, epoch);
+                    entry.attributes = Some(Box::new(blank));
+                }
                 inode => entry.attributes = Some(Box::<Attributes>::new(inode?.attributes)),
             }
             Ok::<_, Error>(())

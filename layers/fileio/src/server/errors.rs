@@ -25,6 +25,8 @@ impl From<meta::protocol::Error> for Error {
             Meta::LostWrites {} => Self::LostWrites {},
             Meta::NoXattr {} => Self::NoXattr {},
             Meta::Unwritable { disk_node, disk, why } => Self::Unwritable { disk_node, disk, why },
+            Meta::ReadOnly {} => Self::ReadOnly {},
+            Meta::Missing { disk_node, disk } => Self::Unreadable { disk_node, disk },
         }
     }
 }
@@ -36,6 +38,9 @@ impl From<blockio::protocol::Error> for Error {
             blockio::protocol::Error::LostWrites { .. } => Self::LostWrites {},
             blockio::protocol::Error::Unwritable { disk_node, disk, why } => {
                 Self::Unwritable { disk_node, disk, why }
+            }
+            blockio::protocol::Error::Missing { disk_node, disk } => {
+                Self::Unreadable { disk_node, disk }
             }
             // The log says so once, where it happened.
             blockio::protocol::Error::DiskFailed { .. } => Self::Damaged {},

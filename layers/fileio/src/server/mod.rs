@@ -19,6 +19,7 @@ mod changed_ranges;
 mod commit;
 mod content;
 mod create;
+mod degraded;
 mod direct;
 mod directory;
 mod errors;
@@ -59,6 +60,7 @@ use meta::{FileInformation, SharedAttrCache};
 use runtime::delivery::Delivery;
 use runtime::{Caller, Context, RequestInfo as _, Senders, Server, Undelivered};
 
+pub use self::degraded::LostFiles;
 pub use self::hand_over::{ClientHandover, FilesHandover};
 
 use self::append::Appends;
@@ -139,6 +141,9 @@ impl Server<FileIo> for FileServer {
         if caller.is_client() && request.senders() == Senders::Servers {
             return ready(request.refused(Error::NotPermitted {})).boxed_local();
         }
+        if self.base.is_read_only && degraded::is_change(&request) {
+            return ready(request.refused(Error::ReadOnly {})).boxed_local();
+        }
         if !self.base.owns(request.route()) {
             return ready(Undelivered::ProtocolMismatch.into()).boxed_local();
         }
@@ -204,7 +209,29 @@ impl FileServer {
         information: FileInformation,
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Rc<Self> {
+        let server =
+            Self::assemble(MetadataAccess::new(context, information, shared_attrs), stripes);
+        server.start_tasks();
+        server
+    }
+
+    /// As [`new`](Self::new), of a volume that is only read. What of it cannot be read is an error
+    /// that names the disk; listings leave out names that cannot be read.
+    pub fn to_read(
+        context: Context,
+        stripes: Rc<dyn Stripes>,
+        information: FileInformation,
+        shared_attrs: Option<Arc<SharedAttrCache>>,
+    ) -> Rc<Self> {
         let base = MetadataAccess::new(context, information, shared_attrs);
+        let server = Self::assemble(base.read_only(), stripes);
+        let here = server.base.clone();
+        server.base.context.task(async move { here.give_memory_back().await });
+        server
+    }
+
+    /// Puts the components on one another.
+    fn assemble(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let file_content = Rc::new(ContentAccess::new(base.clone(), stripes));
         let commits = Rc::new(FileCommits::new(base.clone(), file_content.clone()));
         let parts = || (base.clone(), file_content.clone(), commits.clone());
@@ -229,7 +256,6 @@ impl FileServer {
             open_files,
         });
         server.base.context.serve::<Delivery>(Rc::new(BlockSender(file_content)));
-        server.start_tasks();
         server
     }
 

@@ -73,7 +73,12 @@ impl Names {
         nodes: Vec<u32>,
     ) -> Result<Vec<(u32, bool, CommitDependency)>, Error> {
         let asked = nodes.into_iter().map(|node| async move {
-            let (any, changed) = self.base.meta(NodeId::fs(node), HasNames { directory }).await?;
+            let found = self.base.meta(NodeId::fs(node), HasNames { directory }).await;
+            if found.is_err() && self.base.is_read_only {
+                // It may have some that can be read.
+                return Ok((node, true, CommitDependency::default()));
+            }
+            let (any, changed) = found?;
             Ok::<_, Error>((node, any, changed))
         });
         try_join_all(asked).await

@@ -59,14 +59,20 @@ impl FileSpace {
         // A file gets what its own node has, and what the others give.
         let mut kept_least = u64::MAX;
         for answer in join_all(asked).await {
-            let part = answer?;
+            let part = match answer {
+                // Of a node that is lost nothing is known.
+                Err(_) if self.base.is_read_only => continue,
+                part => part?,
+            };
             space.total_bytes += part.total_blocks * BLOCK;
             space.free_bytes += part.free_blocks * BLOCK;
             space.available_bytes += part.spare_blocks * BLOCK;
             space.inodes += part.inodes;
             kept_least = kept_least.min(part.free_blocks.saturating_sub(part.spare_blocks));
         }
-        space.available_bytes += kept_least * BLOCK;
+        if kept_least != u64::MAX {
+            space.available_bytes += kept_least * BLOCK;
+        }
         Ok(space)
     }
 

@@ -3,12 +3,14 @@
 //! ([`MetaServer::audit`](crate::MetaServer::audit)) and for a volume that is not served
 //! ([`read_node`]).
 
+mod files;
 mod flaw;
 mod node;
 mod read;
 mod space;
 mod volume;
 
+pub use self::files::{UnreadableFile, UnreadableFiles};
 pub use self::flaw::{FLAWS_MAX, Flaw, Flaws};
 pub use self::node::NodeAudit;
 pub use self::read::{Data, read_node};

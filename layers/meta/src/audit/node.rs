@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use runtime::wire::{Wire, from_bytes};
 
+use super::files::{BadData, LostKeys};
 use super::flaw::{COPY_OUT, Flaw, Flaws, REPLACE};
 use super::space::{BlockOwner, UsedBlocks};
 use crate::attributes::{Attributes, Kind, Name, XattrName};
@@ -61,6 +62,12 @@ pub struct NodeAudit {
     pub inode_count: u64,
     /// Nodes of which not everything could be read: what they held is not known.
     pub lost: BTreeSet<u32>,
+    /// Of these, the nodes of which nothing could be read.
+    pub(crate) lost_nodes: BTreeSet<u32>,
+    /// Keys that could not be read.
+    pub(crate) lost_keys: Vec<LostKeys>,
+    /// Data that could not be read, by inode.
+    pub(crate) bad_data: BTreeMap<u64, BadData>,
     /// What contradicts itself. Empty on a sound node.
     pub flaws: Flaws,
 }
@@ -97,6 +104,9 @@ impl NodeAudit {
         self.replies += other.replies;
         self.inode_count = self.inode_count.saturating_add(other.inode_count);
         self.lost.extend(other.lost);
+        self.lost_nodes.extend(other.lost_nodes);
+        self.lost_keys.extend(other.lost_keys);
+        self.bad_data.extend(other.bad_data);
         self.flaws.extend(other.flaws);
     }
 
@@ -106,7 +116,13 @@ impl NodeAudit {
     }
 
     /// Nothing of `node` could be read, for this reason.
-    pub fn lose(&mut self, node: u32, why: String) {
+    pub fn lose_node(&mut self, node: u32, why: String) {
+        self.lost_nodes.insert(node);
+        self.lose(node, why);
+    }
+
+    /// Not everything of `node` could be read, for this reason.
+    pub(crate) fn lose(&mut self, node: u32, why: String) {
         self.lost.insert(node);
         self.flaws.push(Flaw::new(format!("the metadata of node {node}"), why, COPY_OUT));
     }

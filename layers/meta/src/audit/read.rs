@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use blockio::protocol::Error as DiskError;
 use blockio::{BLOCK_SIZE, Stripes};
+use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
 use runtime::Context;
 
-use super::flaw::{COPY_BACK, COPY_OUT, Flaw, HEALS, REPLACE};
+use super::flaw::{COPY_BACK, Flaw, HEALS, REPLACE};
 use super::node::NodeAudit;
 use super::space::{BlockOwner, UsedBlocks, compare};
 use crate::protocol::{Chunk, Run};
@@ -86,7 +87,11 @@ pub async fn read_node(
         bytes: 0,
     });
     let mut used = Vec::new();
+    for error in image.damage() {
+        found.lose_keys(error.to_string(), Bytes::new()..Bytes::new(), Vec::new());
+    }
     let is_whole = read_keys(&image, &mut found, &mut used, &mut pace).await;
+    let is_whole = is_whole && image.damage().is_empty();
     // Of what a lost page named nothing is known: neither its blocks nor its inodes.
     if is_whole {
         for (runs, owner) in [(&space.map, BlockOwner::Map), (&space.log, BlockOwner::Log)] {
@@ -116,11 +121,9 @@ async fn read_keys(
                     }
                 }
             }
-            ImagePart::Damaged(error) => {
+            ImagePart::Damaged { error, from, to, known } => {
                 is_whole = false;
-                found.lost.insert(found.node);
-                let thing = format!("the metadata of node {}", found.node);
-                found.flaws.push(Flaw::new(thing, error.to_string(), COPY_OUT));
+                found.lose_keys(error.to_string(), from..to, known);
             }
         }
     }
@@ -149,6 +152,7 @@ impl ReadPace<'_> {
             let offset = index.saturating_mul(per_chunk).saturating_add(block);
             let offset = offset.saturating_mul(BLOCK_SIZE as u64);
             let what = format!("4096 bytes of data at offset {offset} are damaged: {why}");
+            found.lose_data(ino, offset, why);
             found.flaws.push(Flaw::of(ino, what, REPLACE));
         }
         self.rest(chunk.count() * BLOCK_SIZE as u64).await;

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::files::{UnreadableFiles, unreadable};
 use super::flaw::{COPY_OUT, Flaw, Flaws, ONLY_SPACE};
 use super::node::NodeAudit;
 use crate::attributes::{Kind, Name};
 use crate::protocol::{Dentry, Effect, Inode};
 
 /// The root directory.
-const ROOT: u64 = 1;
+pub(super) const ROOT: u64 = 1;
 /// Components of a path that is shown, at most.
 const PATH_DEPTH_MAX: usize = 64;
 
@@ -52,14 +53,16 @@ pub struct Summary {
     pub replies: u64,
     /// What is still to be done.
     pub pending: PendingWork,
+    /// The files that cannot be read in full, as far as data was read.
+    pub unreadable: UnreadableFiles,
     /// What is wrong.
     pub flaws: Flaws,
 }
 
 /// The tree as it is once everything pending is done.
-struct VolumeTree {
-    names: BTreeMap<(u64, Name), Dentry>,
-    inodes: BTreeMap<u64, Inode>,
+pub(super) struct VolumeTree {
+    pub(super) names: BTreeMap<(u64, Name), Dentry>,
+    pub(super) inodes: BTreeMap<u64, Inode>,
     trims: BTreeSet<u64>,
     flaws: Flaws,
 }
@@ -87,8 +90,11 @@ impl NodeAudit {
             tree
         } else {
             // Half of what belongs together may be on what was lost, and is reported with that.
-            VolumeTree::new(&mut self)
+            let mut tree = VolumeTree::new(&mut self);
+            tree.do_pending(&self);
+            tree
         };
+        let unreadable = unreadable(&self, &tree);
         tree.tell_paths();
         let is_directory = |inode: &&Inode| inode.attributes.kind == (Kind::Directory {});
         let is_file = |inode: &&Inode| inode.attributes.kind == (Kind::File {});
@@ -104,6 +110,7 @@ impl NodeAudit {
             xattrs,
             replies,
             pending,
+            unreadable,
             flaws: tree.flaws,
         }
     }

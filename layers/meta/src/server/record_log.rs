@@ -194,6 +194,10 @@ impl From<StoreError> for Error {
             StoreError::Disk(DiskError::Unwritable { disk_node, disk, why }) => {
                 Self::Unwritable { disk_node, disk, why }
             }
+            StoreError::ReadOnly => Self::ReadOnly {},
+            StoreError::Disk(DiskError::Missing { disk_node, disk }) => {
+                Self::Missing { disk_node, disk }
+            }
             // The log says so once, where it happened.
             StoreError::Failed(_)
             | StoreError::DependencyStopped { .. }

@@ -18,7 +18,7 @@ use super::page::PageRef;
 use super::rewrite::{PageAllocator, Rewrite};
 use super::root::Root;
 use super::space::KeptBlocks;
-use super::state::StoreState;
+use super::state::{ChangeMode, StoreState};
 use super::{LOSSES_MAX, Position, Store};
 
 /// The state at the moment of the freeze.
@@ -92,7 +92,8 @@ impl Store {
         let Some(me) = self.me.upgrade() else { return };
         {
             let mut state = self.state.borrow_mut();
-            if state.stopped.is_some() || std::mem::replace(&mut state.checkpointing, true) {
+            let is_written = state.changes == ChangeMode::Logged && state.stopped.is_none();
+            if !is_written || std::mem::replace(&mut state.checkpointing, true) {
                 return;
             }
         }

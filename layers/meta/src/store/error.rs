@@ -66,6 +66,9 @@ pub enum StoreError {
         /// The other node.
         node: u32,
     },
+    /// The store was mounted to be read: nothing was changed.
+    #[error("the metadata is only read")]
+    ReadOnly,
     /// The log or the space must first be cleaned up, which has been started. Nothing was done;
     /// retry later.
     #[error("the store is busy with a checkpoint, nothing was done; retry later")]

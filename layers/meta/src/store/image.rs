@@ -16,6 +16,7 @@ use super::open::{RecoveredState, alone, pages, recover};
 use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
 use super::root::{self, RootCopies};
+use super::to_read::recover_to_read;
 use super::tree::TreeReader;
 
 /// Above every key.
@@ -27,6 +28,8 @@ pub struct StoreImage {
     pages: TreeReader,
     past: RecoveredState,
     root_copies: RootCopies,
+    /// What of its log and space map cannot be read.
+    damage: Vec<StoreError>,
 }
 
 /// What every block that the store itself needs is used for.
@@ -47,12 +50,19 @@ pub struct ImageSpace {
 }
 
 impl StoreImage {
-    /// Reads the newest root of `node`, its space map and its log, with any epoch.
+    /// Reads the newest root of `node`, its space map and its log, with any epoch. Of a damaged log
+    /// what comes before the damage counts.
     pub async fn read(context: &Context, stripes: Rc<dyn Stripes>, node: u32) -> StoreResult<Self> {
         let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
-        let past = recover(&pages, root).await?;
-        Ok(Self { pages, past, root_copies })
+        let (past, damage) = recover_to_read(&pages, root).await;
+        Ok(Self { pages, past, root_copies, damage })
+    }
+
+    /// What of its log and space map cannot be read. Without them nothing is known of its space,
+    /// and its newest changes may be missing.
+    pub fn damage(&self) -> &[StoreError] {
+        &self.damage
     }
 
     /// Looks whether `node` can be mounted: its newest root, space map and log can be read, and no
@@ -68,7 +78,7 @@ impl StoreImage {
             return Err(StoreError::Outdated { disk, what: "root records" });
         }
         let past = recover(&pages, root).await?;
-        Self { pages, past, root_copies }.outdated().map_or(Ok(()), Err)
+        Self { pages, past, root_copies, damage: Vec::new() }.outdated().map_or(Ok(()), Err)
     }
 
     /// How many disks that should have a copy of the newest root have none, of how many.
@@ -125,6 +135,7 @@ impl StoreImage {
             seen: BTreeSet::new(),
             next_key: Bytes::new(),
             is_over: false,
+            damaged: None,
             tree_runs: Vec::new(),
             keys: 0,
         }
@@ -145,8 +156,18 @@ struct PageVisit {
 pub enum ImagePart {
     /// Keys with their values, in order.
     Entries(Vec<(Bytes, Bytes)>),
-    /// Damage: which page, and how.
-    Damaged(StoreError),
+    /// A page that cannot be used: how, and the keys that it may have had. Those of them that the
+    /// log has came before.
+    Damaged {
+        /// What is wrong.
+        error: StoreError,
+        /// The first key.
+        from: Bytes,
+        /// The first key behind them.
+        to: Bytes,
+        /// Of these keys, those that the log has changed: they are known all the same.
+        known: Vec<Bytes>,
+    },
 }
 
 /// A walk through the tree of an [`StoreImage`], with the changes of its log. Every page is read
@@ -159,6 +180,8 @@ pub struct ImageWalk<'a> {
     /// Keys before this one were returned.
     next_key: Bytes,
     is_over: bool,
+    /// Damage that is told next.
+    damaged: Option<ImagePart>,
     /// Pages that were read.
     pub tree_runs: Vec<Run>,
     keys: u64,
@@ -167,14 +190,20 @@ pub struct ImageWalk<'a> {
 impl ImageWalk<'_> {
     /// The next part; `None` at the end.
     pub async fn next(&mut self) -> Option<ImagePart> {
+        if let Some(damaged) = self.damaged.take() {
+            return Some(damaged);
+        }
         while let Some(step) = self.todo.pop() {
             match self.visit(&step).await {
                 Ok(None) => {}
                 Ok(Some(leaf)) => return Some(self.entries(Some(&leaf), &step.to)),
                 Err(error) => {
-                    // Changes in the log of keys on a lost page are not returned twice.
-                    self.next_key = self.next_key.clone().max(step.to);
-                    return Some(ImagePart::Damaged(error));
+                    let PageVisit { from, to, .. } = step.clone();
+                    let changes = self.image.past.overlay.range(Bound::Included(&from), &to);
+                    let known = changes.map(|(key, _)| key).collect();
+                    self.damaged = Some(ImagePart::Damaged { error, from, to, known });
+                    // What the log has changed of it can be read all the same.
+                    return Some(self.entries(None, &step.to));
                 }
             }
         }
@@ -183,14 +212,12 @@ impl ImageWalk<'_> {
         }
         self.is_over = true;
         let rest = self.entries(None, &Bytes::from_static(&KEYS_END));
-        match self.miscounted() {
-            Some(error) => {
-                self.todo.clear();
-                self.next_key = Bytes::from_static(&KEYS_END);
-                Some(ImagePart::Damaged(error))
-            }
-            None => Some(rest),
+        if let Some(error) = self.miscounted() {
+            let end = Bytes::from_static(&KEYS_END);
+            let (from, known) = (end.clone(), Vec::new());
+            self.damaged = Some(ImagePart::Damaged { error, from, to: end, known });
         }
+        Some(rest)
     }
 
     /// Reads a page: a leaf is returned, the children of any other are put on the list.

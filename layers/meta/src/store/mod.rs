@@ -57,6 +57,7 @@
 //! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
 //! | `emptying.rs` | pages that move out of groups that shall be given away |
 //! | `open.rs` | format and mount |
+//! | `to_read.rs` | the mount of a store that is only read |
 //! | `audit.rs`, `image.rs` | reading everything, to check it: of a running store, of one at rest |
 //! | `device.rs` | the logical disk, by block number |
 //!
@@ -85,6 +86,7 @@ mod rewrite;
 mod root;
 mod space;
 mod state;
+mod to_read;
 mod tree;
 mod writer;
 
@@ -110,13 +112,14 @@ pub use self::limits::{
     LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min, suitable_nodes,
 };
 pub use self::open::ALONE_BYTES;
+pub(crate) use self::open::has_at_rest;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;
-pub(crate) use open::has_at_rest;
+pub(crate) use self::to_read::{mount_to_read, refuse_changes};
 
 use self::overlay::{Changes, Merged};
 use self::page::TreePage;
-use self::state::{CommitRefusal, NUMBERS_AHEAD, StoreState};
+use self::state::{ChangeMode, CommitRefusal, NUMBERS_AHEAD, StoreState};
 use self::tree::TreeReader;
 
 /// A batch that no caller waits for is written after this time.
@@ -335,6 +338,17 @@ impl Store {
     /// started. While a disk takes no writes all batches are refused.
     pub fn commit(&self, batch: Batch) -> StoreResult<Position> {
         self.pages.device.pauses.check()?;
+        let changes = self.state.borrow().changes;
+        match changes {
+            ChangeMode::Logged => {}
+            ChangeMode::InMemory => {
+                let mut state = self.state.borrow_mut();
+                state.apply_in_memory(batch);
+                // It will never be more durable than this.
+                return Ok(Position(state.log.durable));
+            }
+            ChangeMode::Refused => return Err(StoreError::ReadOnly),
+        }
         let admitted = self.state.borrow().admit(&batch);
         match admitted {
             Ok(()) => {

@@ -16,7 +16,7 @@ use super::error::{StoreError, StoreResult};
 use super::groups::GroupLayout;
 use super::limits;
 use super::log::copies::LogCopies;
-use super::log::format::LogId;
+use super::log::format::{LogId, SegmentPair};
 use super::log::replay::replay;
 use super::log::{Log, Segment};
 use super::map;
@@ -85,7 +85,7 @@ impl Store {
         if space.owned_stripes() < needed {
             return Err(StoreError::TooSmall { stripes: space.owned_stripes(), needed });
         }
-        let nothing = Segment { sequence: 0, pair: super::log::format::SegmentPair { a: 0, b: 0 } };
+        let nothing = Segment { sequence: 0, pair: SegmentPair { a: 0, b: 0 } };
         let root = Root {
             generation: 0,
             log: LogId { owner: pages.owner, id: 0, epoch: 0 },
@@ -96,10 +96,7 @@ impl Store {
             tree: TreeRoot::default(),
             map: PageRef::default(),
         };
-        let (map_pages, segments) = (Vec::new(), Vec::new());
-        let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
-        let past = RecoveredState { space, overlay, root, map_pages, segments, log_copies };
-        Self::start(ctx, pages, past, 0).await?;
+        Self::start(ctx, pages, RecoveredState::before_log(space, root), 0).await?;
         Ok(())
     }
 
@@ -193,10 +190,10 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
         }
         space.set_busy(page.run().blocks(), true);
     }
-    let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
-    let mut past = RecoveredState { space, overlay, root, map_pages, segments: vec![], log_copies };
+    let mut past = RecoveredState::before_log(space, root);
+    past.map_pages = map_pages;
     let mut last = None;
-    let apply = |head, ops| past.replay_record(&mut last, head, ops);
+    let apply = |head, ops| past.replay_record(&mut last, head, ops, RecoveredState::replay_op);
     let (segments, log_copies) = replay(&pages.device, root.log, root.start, apply).await?;
     // Only now: a block that a record freed may have become a part of the log later.
     for stripe in segments.iter().flat_map(|segment| segment.pair.stripes()) {
@@ -214,12 +211,20 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
 }
 
 impl RecoveredState {
-    /// Applies a record, unless it is in the tree already. `last` is the position before.
-    fn replay_record(
+    /// What the newest root says, before the log is replayed.
+    pub(super) fn before_log(space: BlockAllocator, root: Root) -> Self {
+        let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
+        Self { space, overlay, root, map_pages: vec![], segments: vec![], log_copies }
+    }
+
+    /// Applies a record by `replay`, unless it is in the tree already. `last` is the position
+    /// before.
+    pub(super) fn replay_record(
         &mut self,
         last: &mut Option<u64>,
         head: RecordHead,
         ops: Vec<BatchOp>,
+        replay: fn(&mut Self, BatchOp) -> StoreResult<()>,
     ) -> StoreResult<()> {
         // The first record of a segment may be older than the root, but not leave a gap.
         let in_order = match *last {
@@ -239,7 +244,7 @@ impl RecoveredState {
         }
         self.root.position = head.position;
         self.root.counter = self.root.counter.max(head.counter);
-        ops.into_iter().try_for_each(|op| self.replay_op(op))
+        ops.into_iter().try_for_each(|op| replay(self, op))
     }
 
     fn replay_op(&mut self, op: BatchOp) -> StoreResult<()> {

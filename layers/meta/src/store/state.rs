@@ -46,6 +46,17 @@ impl From<StoreError> for CommitRefusal {
     }
 }
 
+/// Where the changes of a store go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeMode {
+    /// Into the log, and later into the tree.
+    Logged,
+    /// Nowhere but into memory: the store is only read, and its recovery is under way.
+    InMemory,
+    /// They are refused.
+    Refused,
+}
+
 /// Blocks that a record has freed.
 #[derive(Debug)]
 struct FreedBlocks {
@@ -90,6 +101,8 @@ pub(crate) struct StoreState {
     pub(crate) checkpoint_error: Option<StoreError>,
     /// Why nothing is accepted any more.
     pub(crate) stopped: Option<StoreError>,
+    /// Where changes go.
+    pub(crate) changes: ChangeMode,
     /// The part of the memory that the node has.
     share: Rc<MemoryShare>,
 }
@@ -125,6 +138,7 @@ impl StoreState {
             checkpointing: false,
             checkpoint_error: None,
             stopped: None,
+            changes: ChangeMode::Logged,
             share,
         }
     }
@@ -410,6 +424,18 @@ impl StoreState {
             self.waiting_blocks -= waiting.blocks.end - waiting.blocks.start;
             self.space.set_busy(waiting.blocks, false);
         }
+    }
+
+    /// Applies the keys of a batch in memory, and nothing else.
+    pub(crate) fn apply_in_memory(&mut self, batch: Batch) {
+        for op in batch.into_ops() {
+            match op {
+                BatchOp::Put { key, value } => self.active.set(key, Some(value)),
+                BatchOp::Delete { key } => self.active.set(key, None),
+                _ => {}
+            }
+        }
+        self.note_changes();
     }
 
     /// A stripe of the log is not needed any more.

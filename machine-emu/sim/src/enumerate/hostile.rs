@@ -113,7 +113,7 @@ async fn check(cluster: &SimulatedCluster) -> bool {
         let data = Data { rate_bytes: 0, on_read: Box::new(|_| {}) };
         match read_node(&context, stripes.clone(), node, Some(data)).await {
             Ok(audit) => all.join(audit),
-            Err(error) => all.lose(node, error.to_string()),
+            Err(error) => all.lose_node(node, error.to_string()),
         }
     }
     !all.final_checkpoint().flaws.is_empty()

@@ -79,7 +79,7 @@ impl ListReader {
 
     pub(in super::super) async fn read_list(&self, request: ReadList) -> Result<ListData, Error> {
         let outcome = self.read_list_once(&request).await;
-        if outcome != Err(Error::Damaged {}) {
+        if outcome != Err(Error::Damaged {}) || self.base.is_read_only {
             return outcome;
         }
         self.commits.recover_lost_writes(request.file).await;

@@ -99,6 +99,15 @@ impl Recovery {
         Ok(())
     }
 
+    /// As [`finish_intents`](Self::finish_intents), in memory, as far as the nodes can be read.
+    pub(crate) async fn finish_to_read(&self) {
+        let left = self.intents.at_stage(IntentStage::Left);
+        if let Err(error) = self.retirer.finish(left, false).await {
+            let node = self.base.node;
+            tracing::warn!(%error, node, "an operation that a crash has cut off is shown by halves");
+        }
+    }
+
     /// This node has restarted while others stayed up.
     pub(crate) async fn rejoin(&self) -> Result<(), Error> {
         // First: the others may release the old locks of this node only when they have its intents.
@@ -142,7 +151,7 @@ impl Recovery {
     }
 
     /// From now on names and inodes are what they seem.
-    fn recovered(&self) {
+    pub(crate) fn recovered(&self) {
         self.recovering.set(false);
         self.base.publisher.begin();
     }
