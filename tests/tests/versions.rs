@@ -6,15 +6,19 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use blockio::superblock::{Superblock, VERSION, VERSION_ONE_SET};
 use tests::site::{Site, VOLUME};
 
 /// Files of `dir`: number *i* has 977 *i* bytes of one letter. Number 8 was renamed.
 const FILES: usize = 40;
+/// Within this time each page has a second copy.
+const COPIED_MAX: Duration = Duration::from_mins(1);
 const DISKS: [&str; 2] = ["n0d0", "n1d0"];
 
 /// A folder with the stored volume.
@@ -74,6 +78,63 @@ fn a_volume_of_version_1_is_used_as_it_is_and_upgraded_in_place() {
     let told = site.run(&["ls", "VOL:/"]);
     assert!(String::from_utf8_lossy(&told.stderr).contains("rebuilt from the disks"));
     use_it(&site, "later");
+}
+
+/// Of the newest root of each node: its version, and of the pages of its tree how many there are
+/// and how many have one copy only (docs/format.md).
+fn roots(site: &Site) -> Vec<(u16, u64, u64)> {
+    let disks = DISKS.map(|name| fs::read(disk(site, name)).unwrap());
+    let nodes = Superblock::decode(&disks[0][..4096]).unwrap().geometry.fs_nodes as usize;
+    let number = |slot: &[u8], at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().unwrap());
+    let newest = |node| {
+        let slots = (1 + 8 * node..9 + 8 * node).map(|slot| 4096 * slot..4096 * (slot + 1));
+        let slots = slots.flat_map(|slot| disks.each_ref().map(|disk| &disk[slot.clone()]));
+        let roots = slots.filter(|slot| slot.starts_with(b"mdRT"));
+        let newest = roots.max_by_key(|slot| (number(slot, 40), number(slot, 32))).unwrap();
+        let version = u16::from_le_bytes([newest[4], newest[5]]);
+        (version, number(newest, 104), number(newest, 179))
+    };
+    (0..nodes).map(newest).collect()
+}
+
+#[test]
+fn pages_of_an_old_version_get_a_second_copy() {
+    let site = unpacked();
+    assert!(roots(&site).iter().all(|&(version, ..)| version < 3));
+    site.ok(&["ls", "VOL:/"]);
+    let opened = roots(&site);
+    assert!(opened.iter().all(|&(version, ..)| version == 3), "{opened:?}");
+    assert!(opened.iter().any(|&(_, pages, _)| pages > 0), "{opened:?}");
+    // While it is served also those that nothing changes.
+    let served = site.serve();
+    let begun = Instant::now();
+    while roots(&site).iter().any(|&(.., single)| single > 0) {
+        assert!(begun.elapsed() < COPIED_MAX, "{:?}", roots(&site));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(served);
+    // Each page of one disk rots, and nothing is lost.
+    let path = disk(&site, DISKS[1]);
+    let mut bytes = fs::read(&path).unwrap();
+    for page in (0..bytes.len()).step_by(4096) {
+        if bytes[page..].starts_with(b"mdPG") {
+            bytes[page + 1] ^= 1;
+        }
+    }
+    fs::write(&path, bytes).unwrap();
+    let told = String::from_utf8(site.run(&["check", VOLUME]).stdout).unwrap();
+    assert!(told.contains("the other whole") && told.contains("disks/n1d0"), "{told}");
+    let copied = site.run(&["cp", "-r", "VOL:/", "rotten"]);
+    let told = String::from_utf8(copied.stderr).unwrap();
+    assert!(copied.status.success(), "{told}");
+    // One line for each page.
+    let lines: Vec<&str> = told.lines().filter(|line| line.contains("its other copy")).collect();
+    let pages = lines.iter().filter_map(|line| line.split_once("block=")).map(|(_, page)| page);
+    assert_eq!((pages.collect::<BTreeSet<_>>().len(), lines.is_empty()), (lines.len(), false));
+    for i in (0..FILES).filter(|i| *i != 8) {
+        let content = fs::read(site.path(format!("rotten/dir/file-{i}"))).unwrap();
+        assert_eq!(content, vec![b'a' + (i % 26) as u8; 977 * i], "file {i}");
+    }
 }
 
 #[test]

@@ -87,7 +87,9 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, Vo
             all.note(Flaw::new(format!("disk {}", path.display()), what, WATCH));
         }
     }
-    Ok(read_all(&machine, known.map, options, all))
+    let mut result = read_all(&machine, known.map, options, all);
+    result.summary.flaws.tell_paths(|disk| directory.disk(disk).display().to_string());
+    Ok(result)
 }
 
 /// Serves the disks, all of which must be there. Returns those with a damaged superblock beside a

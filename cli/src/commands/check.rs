@@ -309,7 +309,7 @@ impl UnreadableRecord {
 
 impl FlawRecord {
     fn new(flaw: &volume::Flaw) -> Self {
-        let volume::Flaw { thing, what, step, ino } = flaw.clone();
+        let volume::Flaw { thing, what, step, ino, .. } = flaw.clone();
         Self { thing, what, next_step: step, inode: ino }
     }
 }

@@ -63,10 +63,19 @@ type StampedModel = BTreeMap<NameKey, StampedName>;
 enum ReadRule {
     /// What a crash leaves, and no error.
     Well,
+    /// What a crash leaves, and for data an error.
+    DataDamaged,
     /// What a crash leaves, or an error.
     Damaged,
     /// What once was, or an error.
     Older,
+}
+
+impl ReadRule {
+    /// May a name be refused because metadata is damaged?
+    fn allows_damaged_names(self) -> bool {
+        matches!(self, Self::Damaged | Self::Older)
+    }
 }
 
 /// All disks at one moment, and what they hold.
@@ -167,11 +176,16 @@ impl DamageWorkload<'_> {
     /// Mounts the damaged volume, and uses it if that can be done. True if it was refused because
     /// of its disks: then nothing was written.
     async fn look_at_damage(&self, tally: &DamageSummary) -> bool {
-        let older = tally.may_be_older(&self.harness.cluster.map());
-        let rule = match (tally.hurt, older) {
-            (false, _) => ReadRule::Well,
-            (true, false) => ReadRule::Damaged,
-            (true, true) => ReadRule::Older,
+        let map = self.harness.cluster.map();
+        let spares_metadata = tally.spares_metadata(&map);
+        let rule = if !tally.hurt || spares_metadata && tally.data == 0 {
+            ReadRule::Well
+        } else if spares_metadata {
+            ReadRule::DataDamaged
+        } else if tally.may_be_older(&map) {
+            ReadRule::Older
+        } else {
+            ReadRule::Damaged
         };
         match self.harness.try_recover().await {
             Ok(()) => {
@@ -189,6 +203,8 @@ impl DamageWorkload<'_> {
             Err(error) => {
                 assert!(tally.hurt, "nothing is damaged, but: {error}");
                 tracing::debug!(%error, "refused");
+                let about_disk = matches!(error, VolumeError::Disk { .. });
+                assert!(about_disk || !spares_metadata, "one disk rots: {error}");
                 check_refusal(&error, tally)
             }
         }
@@ -385,7 +401,7 @@ impl DamageWorkload<'_> {
             let made = self.harness.within_limit("a late file", self.write_one_late(&key)).await;
             match made {
                 Ok(place) => late.push((key, place)),
-                Err(CallFailure::Refused(Error::Damaged {})) if rule != ReadRule::Well => {}
+                Err(CallFailure::Refused(Error::Damaged {})) if rule.allows_damaged_names() => {}
                 Err(CallFailure::Refused(Error::Stale {})) if rule == ReadRule::Older => {}
                 Err(failure) => panic!("{key:?} cannot be made: {failure:?}"),
             }
@@ -416,7 +432,7 @@ impl DamageWorkload<'_> {
             let removed = self.harness.within_limit("a removal", self.remove(0, &key)).await;
             match removed {
                 Ok(()) | Err(CallFailure::Refused(Error::NotFound {})) => {}
-                Err(CallFailure::Refused(Error::Damaged {})) if rule != ReadRule::Well => {}
+                Err(CallFailure::Refused(Error::Damaged {})) if rule.allows_damaged_names() => {}
                 Err(CallFailure::Refused(Error::Stale {})) if rule == ReadRule::Older => {}
                 Err(failure) => panic!("{key:?} cannot be removed: {failure:?}"),
             }

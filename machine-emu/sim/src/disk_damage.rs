@@ -26,7 +26,9 @@ enum DiskRegion {
     Superblock,
     Roots,
     Log,
-    /// Pages of trees and maps, data, nothing.
+    /// Pages of trees and maps.
+    Page,
+    /// Other parts of such pages, data, nothing.
     Rest,
 }
 
@@ -40,6 +42,8 @@ fn region(map: &VolumeMap, disk: &DiskControl, offset: u64) -> DiskRegion {
         DiskRegion::Roots
     } else if disk.peek(geometry.stripe_offset(index), 4) == b"mdLS" {
         DiskRegion::Log
+    } else if disk.peek(offset / BLOCK * BLOCK, 4) == b"mdPG" {
+        DiskRegion::Page
     } else {
         DiskRegion::Rest
     }
@@ -55,6 +59,10 @@ fn stripes_per_disk(map: &VolumeMap) -> u64 {
 pub(super) struct DamageSummary {
     /// Bytes changed, or did not change when they should have.
     pub(super) hurt: bool,
+    /// Damage of other kinds than rot.
+    others: u32,
+    /// Rots that may have hit data of files.
+    pub(super) data: u32,
     /// Disks whose bytes were changed.
     pub(super) disks: BTreeSet<String>,
     /// Rots among root slots, and in the log.
@@ -69,10 +77,19 @@ pub(super) struct DamageSummary {
 }
 
 impl DamageSummary {
+    /// Has nothing happened but rot on one disk of several? Then only data can be lost: metadata
+    /// has a copy on another disk.
+    pub(super) fn spares_metadata(&self, map: &VolumeMap) -> bool {
+        self.others == 0 && self.disks.len() <= 1 && map.disks().len() > 1
+    }
+
     /// May what is found be of an earlier time than the last commit, though it is never torn and
     /// never another file's? Each case is a limit of today: issue 4 (recovery, scrubbing) and
     /// redundancy will make it tighter.
     pub(super) fn may_be_older(&self, map: &VolumeMap) -> bool {
+        if self.spares_metadata(map) {
+            return false;
+        }
         let copies = ROOT_COPIES_MAX.min(map.root_disks().count());
         // All copies of the newest root may be gone; the one before it starts a log of which the
         // rest may have been given back since (issue 4: a second copy where there is one disk).
@@ -119,6 +136,8 @@ impl DiskDamage {
         let control = |disk: &str| cluster.world().disk(disk);
         let mut tally = self.tally.borrow_mut();
         tally.hurt |= !matches!(fault, Fault::SaveImage { .. });
+        let is_other = !matches!(fault, Fault::SaveImage { .. } | Fault::BitRot { .. });
+        tally.others += u32::from(is_other);
         match fault {
             Fault::SwapDisks { disk, other } => {
                 tally.disks.extend([disk.clone(), other.clone()]);
@@ -136,7 +155,8 @@ impl DiskDamage {
                 match region(&cluster.map(), &control(disk), *offset) {
                     DiskRegion::Roots => tally.roots += 1,
                     DiskRegion::Log => tally.logs += 1,
-                    DiskRegion::Superblock | DiskRegion::Rest => {}
+                    DiskRegion::Rest => tally.data += 1,
+                    DiskRegion::Superblock | DiskRegion::Page => {}
                 }
                 control(disk).rot(*offset, *length as usize);
             }
@@ -258,13 +278,21 @@ pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<(u6
 fn draw_rots(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<Fault> {
     let map = cluster.map();
     let disks = cluster.world().disks();
-    let wanted =
-        [None, Some(DiskRegion::Superblock), Some(DiskRegion::Roots), Some(DiskRegion::Log)];
+    let wanted = [
+        None,
+        Some(DiskRegion::Superblock),
+        Some(DiskRegion::Roots),
+        Some(DiskRegion::Log),
+        Some(DiskRegion::Page),
+        Some(DiskRegion::Page),
+    ];
     let wanted = wanted[rng.index(wanted.len())];
+    // A disk that rots mostly does so alone.
+    let only = rng.chance(1, 2).then(|| pick(rng, &disks));
     let count = 1 + rng.below(ROTS_MAX);
     let mut faults = Vec::new();
     for _ in 0..count {
-        let disk = pick(rng, &disks);
+        let disk = only.clone().unwrap_or_else(|| pick(rng, &disks));
         let control = cluster.world().disk(&disk);
         let fits =
             |&block: &u64| wanted.is_none_or(|wanted| region(&map, &control, block) == wanted);

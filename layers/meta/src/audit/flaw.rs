@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use blockio::DiskName;
+
 /// Flaws of one node that are listed one by one, at most: a lost volume has millions.
 pub const FLAWS_MAX: usize = 1000;
 
@@ -17,6 +19,10 @@ pub(crate) const ONLY_SPACE: &str = "no file is hurt, only this space is lost";
 /// What to do about a copy of something that is well.
 pub(crate) const HEALS: &str = "the next start of the volume writes it anew; watch that disk";
 
+/// What to do about a bad copy of a page of metadata that is well.
+pub(crate) const WRITTEN_ANEW: &str =
+    "a volume that runs writes it anew where it reads it; watch that disk";
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flaw {
@@ -28,6 +34,8 @@ pub struct Flaw {
     pub step: &'static str,
     /// The inode that it is about, if it is about one.
     pub ino: Option<u64>,
+    /// The disk that it is on, if it is about one; the thing names it.
+    pub disk: Option<DiskName>,
 }
 
 impl fmt::Display for Flaw {
@@ -39,12 +47,22 @@ impl fmt::Display for Flaw {
 impl Flaw {
     /// Something about a thing that is no inode.
     pub fn new(thing: impl Into<String>, what: impl Into<String>, step: &'static str) -> Self {
-        Self { thing: thing.into(), what: what.into(), step, ino: None }
+        Self { thing: thing.into(), what: what.into(), step, ino: None, disk: None }
     }
 
     /// Something about an inode.
     pub(crate) fn of(ino: u64, what: impl Into<String>, step: &'static str) -> Self {
-        Self { thing: format!("inode {ino}"), what: what.into(), step, ino: Some(ino) }
+        Self { ino: Some(ino), ..Self::new(format!("inode {ino}"), what, step) }
+    }
+
+    /// Something on a disk.
+    pub(crate) fn on(
+        disk: DiskName,
+        thing: &str,
+        what: impl Into<String>,
+        step: &'static str,
+    ) -> Self {
+        Self { disk: Some(disk), ..Self::new(format!("{thing} on disk {disk}"), what, step) }
     }
 }
 
@@ -78,6 +96,15 @@ impl Flaws {
     /// The flaws that are listed one by one.
     pub fn listed(&self) -> &[Flaw] {
         &self.listed
+    }
+
+    /// Things on disks are named with these paths: the operator knows disks by them.
+    pub fn tell_paths(&mut self, path: impl Fn(DiskName) -> String) {
+        for flaw in &mut self.listed {
+            if let Some(disk) = flaw.disk {
+                flaw.thing = flaw.thing.replace(&format!("disk {disk}"), &path(disk));
+            }
+        }
     }
 
     /// The flaws that are listed one by one, to be changed.

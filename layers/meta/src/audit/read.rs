@@ -11,11 +11,11 @@ use futures::StreamExt as _;
 use futures::stream;
 use runtime::Context;
 
-use super::flaw::{COPY_BACK, Flaw, HEALS, REPLACE};
+use super::flaw::{COPY_BACK, Flaw, HEALS, REPLACE, WRITTEN_ANEW};
 use super::node::NodeAudit;
 use super::space::{BlockOwner, UsedBlocks, compare};
 use crate::protocol::{Chunk, Run};
-use crate::store::{GroupLayout, ImagePart, StoreError, StoreImage};
+use crate::store::{BadCopy, GroupLayout, ImagePart, StoreError, StoreImage};
 
 /// The longest wait, in microseconds.
 const YEAR_US: u128 = 365 * 24 * 3600 * 1_000_000;
@@ -73,6 +73,7 @@ pub async fn read_node(
         let what = format!("{missing} of {of} copies of it are missing or damaged");
         found.flaws.push(Flaw::new(format!("the root of node {node}"), what, HEALS));
     }
+    note_bad_copies(&mut found, "the space map", HEALS, &image.bad_map_copies().await);
     for what in image.missing_log() {
         found.flaws.push(Flaw::new(format!("the log of node {node}"), what, HEALS));
     }
@@ -127,8 +128,18 @@ async fn read_keys(
             }
         }
     }
+    note_bad_copies(found, "the metadata", WRITTEN_ANEW, &walk.bad_copies);
     used.extend(walk.tree_runs.iter().map(|&run| UsedBlocks { run, owner: BlockOwner::Tree }));
     is_whole
+}
+
+/// Pages of `thing` that are whole in one copy only.
+fn note_bad_copies(found: &mut NodeAudit, thing: &str, step: &'static str, bad: &[BadCopy]) {
+    for BadCopy { block, disk, error } in bad {
+        let thing = format!("{thing} of node {}", found.node);
+        let what = format!("the copy of a page at block {block} is bad ({error}), the other whole");
+        found.flaws.push(Flaw::on(*disk, &thing, what, step));
+    }
 }
 
 impl ReadPace<'_> {

@@ -11,9 +11,9 @@ use super::page::PageRef;
 /// wait until what freed them is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// Pages of the tree.
+    /// Pages of the tree, both copies of each.
     pub tree: Vec<Run>,
-    /// Pages of the space map.
+    /// Pages of the space map, likewise.
     pub map: Vec<Run>,
     /// Stripes of the log.
     pub log: Vec<Run>,
@@ -31,14 +31,15 @@ impl Store {
     pub async fn audit(&self) -> StoreResult<Audit> {
         let root = self.state.borrow().root;
         let mut audit = Audit::default();
-        let mut last_key = None;
+        let (mut last_key, mut pages) = (None, 0);
         let mut todo: Vec<(PageRef, u8)> =
             root.tree.top.map(|top| (top, root.tree.height - 1)).into_iter().collect();
         while let Some((place, level)) = todo.pop() {
             let page = self.pages.load(place, level).await.map_err(|error| {
                 if self.generation() == root.generation { error } else { StoreError::Busy }
             })?;
-            audit.tree.push(place.run());
+            audit.tree.extend(place.runs());
+            pages += 1;
             if level > 0 {
                 for index in (0..page.len()).rev() {
                     let child = page.child(index).map_err(|_| place.damaged("a tree page"))?;
@@ -53,21 +54,22 @@ impl Store {
             last_key = Some(page.entry(page.len() - 1).0) as Option<Bytes>;
             audit.keys += page.len() as u64;
         }
-        self.finish_audit(audit, root.generation)
+        self.finish_audit(audit, pages, root.generation)
     }
 
-    fn finish_audit(&self, mut audit: Audit, generation: u64) -> StoreResult<Audit> {
+    fn finish_audit(&self, mut audit: Audit, pages: u64, generation: u64) -> StoreResult<Audit> {
         let state = self.state.borrow();
         if state.root.generation != generation || state.checkpointing {
             return Err(StoreError::Busy);
         }
         let tree = &state.root.tree;
-        if audit.keys != tree.keys || audit.tree.len() as u64 != tree.pages {
+        let single = 2 * pages - audit.tree.len() as u64;
+        if (audit.keys, pages, single) != (tree.keys, tree.pages, tree.single) {
             let top = tree.top.unwrap_or_default();
             return Err(top.damaged("the count of keys or pages of the tree"));
         }
         audit.tree.sort_unstable();
-        audit.map = state.map_pages.iter().map(PageRef::run).collect();
+        audit.map = state.map_pages.iter().flat_map(PageRef::runs).collect();
         let layout = &state.space.layout;
         audit.log = state.log.stripes().map(|stripe| layout.stripe_run(stripe)).collect();
         audit.kept = state.space.kept_runs();

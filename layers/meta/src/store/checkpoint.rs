@@ -3,7 +3,7 @@
 //! Nothing that the old root needs is touched before the new one is durable, so a crash at any
 //! point leaves one of the two. Reads and commits go on meanwhile.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use blockio::protocol::{Error as DiskError, Unsynced};
@@ -11,13 +11,15 @@ use futures::future::try_join_all;
 
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
+use super::limits;
 use super::log::Segment;
 use super::map;
 use super::overlay::Overlay;
-use super::page::PageRef;
+use super::page::{PagePlaces, PageRef};
+use super::page_copies::touch_bad_pages;
 use super::rewrite::{PageAllocator, Rewrite};
 use super::root::Root;
-use super::space::KeptBlocks;
+use super::space::{CopyPlaces, KeptBlocks};
 use super::state::{ChangeMode, StoreState};
 use super::{LOSSES_MAX, Position, Store};
 
@@ -29,11 +31,13 @@ struct CheckpointInput {
     kept: KeptBlocks,
     start: Segment,
     old: Root,
+    /// Blocks that the first copies of its pages take, at most.
+    first_blocks: u64,
 }
 
 /// What a checkpoint has written.
 struct CheckpointOutput {
-    tree_pages: Vec<Run>,
+    tree_pages: Vec<PageRef>,
     dropped: Vec<PageRef>,
     map_pages: Vec<PageRef>,
     unsynced: Vec<Unsynced>,
@@ -41,13 +45,24 @@ struct CheckpointOutput {
     lacking: u32,
 }
 
-struct PageSpace<'a>(&'a RefCell<StoreState>);
+struct PageSpace<'a> {
+    state: &'a RefCell<StoreState>,
+    /// Blocks that first copies may still take.
+    first_blocks: Cell<u64>,
+}
 
 impl PageAllocator for PageSpace<'_> {
-    fn page(&self, blocks: u32) -> Option<Run> {
-        let mut state = self.0.borrow_mut();
+    /// A second copy never takes space that the first copies of later pages need: a store without
+    /// second copies, as of an old version, may be too full for them.
+    fn page(&self, blocks: u32) -> Option<PagePlaces> {
+        let mut state = self.state.borrow_mut();
         let floor = state.page_floor();
-        state.space.allocate_page(blocks, floor)
+        let first = state.space.allocate_page(blocks, floor)?;
+        let left = self.first_blocks.get().saturating_sub(blocks.into());
+        self.first_blocks.set(left);
+        let kept = left.div_ceil(u64::from(state.geometry.blocks_per_stripe()));
+        let second = CopyPlaces(&mut state.space).allocate(first, floor + kept);
+        Some(PagePlaces::new(first, second))
     }
 }
 
@@ -116,6 +131,7 @@ impl Store {
     /// A damaged page of the old tree leaves the store as it was. What had been written by then
     /// stays out of use until the next mount: writes to it may still be on their way.
     pub(super) async fn write_checkpoint(&self) -> StoreResult<()> {
+        touch_bad_pages(self).await;
         let frozen = self.state.borrow_mut().freeze();
         let mut outcome = self.write_frozen(&frozen).await;
         for _ in 0..LOSSES_MAX {
@@ -145,7 +161,8 @@ impl Store {
         frozen: &CheckpointInput,
     ) -> StoreResult<(Root, CheckpointOutput)> {
         let generation = frozen.old.generation + 1;
-        let space = PageSpace(&self.state);
+        let first_blocks = Cell::new(frozen.first_blocks);
+        let space = PageSpace { state: &self.state, first_blocks };
         let mut rewrite = Rewrite::new(&self.pages, &space, generation);
         let tree = rewrite.merge(frozen.old.tree, &frozen.overlay.changes()).await?;
         let mut written = CheckpointOutput {
@@ -155,7 +172,7 @@ impl Store {
             unsynced: std::mem::take(&mut rewrite.unsynced),
             lacking: 0,
         };
-        self.write_map(frozen, &mut written, generation).await?;
+        self.write_map(frozen, &mut written, &space, generation).await?;
         // The header of the segment where the log goes on may be on its way with the records that
         // were pending at the freeze.
         self.durable(Position(frozen.position)).await?;
@@ -186,17 +203,19 @@ impl Store {
         &self,
         frozen: &CheckpointInput,
         written: &mut CheckpointOutput,
+        space: &PageSpace<'_>,
         generation: u64,
     ) -> StoreResult<()> {
         let map = map::encode(&frozen.kept_after(written, &self.state.borrow()));
-        let space = PageSpace(&self.state);
-        let mut blocks = Vec::new();
+        let mut places = Vec::new();
         for count in map::page_blocks(map.len()) {
-            blocks.push(space.page(count).ok_or(StoreError::NoSpace)?.start);
+            places.push(space.page(count).ok_or(StoreError::NoSpace)?);
         }
-        let pages = map::pages(&map, &blocks, self.pages.owner, generation);
+        let pages = map::pages(&map, &places, self.pages.owner, generation);
         let device = &self.pages.device;
-        let writes = pages.iter().map(|(raw, place)| device.write(place.block, raw.clone()));
+        let writes = pages
+            .iter()
+            .flat_map(|(raw, place)| place.runs().map(|run| device.write(run.start, raw.clone())));
         written.unsynced.extend(try_join_all(writes).await.map_err(StoreError::Failed)?);
         written.map_pages = pages.into_iter().map(|(_, place)| place).collect();
         Ok(())
@@ -209,8 +228,11 @@ impl CheckpointInput {
     fn kept_after(&self, written: &CheckpointOutput, state: &StoreState) -> KeptBlocks {
         let layout = &state.space.layout;
         let mut kept = self.kept.clone();
-        let dropped = written.dropped.iter().map(|page| (page.run(), false));
-        for (run, value) in written.tree_pages.iter().map(|run| (*run, true)).chain(dropped) {
+        let with = |pages: &[PageRef], value| {
+            let runs: Vec<Run> = pages.iter().flat_map(PageRef::runs).collect();
+            runs.into_iter().filter(|run| layout.is_run(*run)).map(move |run| (run, value))
+        };
+        for (run, value) in with(&written.tree_pages, true).chain(with(&written.dropped, false)) {
             let group = layout.group_of(run.start);
             if let Some(bits) = kept.get_mut(&group) {
                 let first = layout.blocks_of(group).start;
@@ -225,6 +247,7 @@ impl CheckpointInput {
 impl StoreState {
     /// From now on changes go to a fresh overlay.
     fn freeze(&mut self) -> CheckpointInput {
+        let first_blocks = self.checkpoint_blocks(0, 0) / limits::PAGE_COPIES;
         let overlay = Rc::new(std::mem::take(&mut self.active));
         self.frozen = Some(overlay.clone());
         self.frozen_position = Some(self.log.last);
@@ -235,6 +258,7 @@ impl StoreState {
             kept: self.space.kept(),
             start: self.log.start(),
             old: self.root,
+            first_blocks,
         }
     }
 
@@ -245,11 +269,10 @@ impl StoreState {
         self.note_changes();
         self.root = root;
         self.lacking = written.lacking;
-        written.tree_pages.iter().for_each(|run| self.space.set_kept(*run, true));
-        written.dropped.iter().for_each(|page| self.free_page(page.run()));
-        for page in std::mem::replace(&mut self.map_pages, written.map_pages.clone()) {
-            self.free_page(page.run());
-        }
+        let runs = written.tree_pages.iter().flat_map(PageRef::runs);
+        runs.for_each(|run| self.space.set_kept(run, true));
+        let old_map = std::mem::replace(&mut self.map_pages, written.map_pages.clone());
+        written.dropped.iter().chain(&old_map).for_each(|page| self.free_page(page));
         for pair in self.log.trim(root.start.sequence) {
             pair.stripes().into_iter().for_each(|stripe| self.free_stripe(stripe));
         }
@@ -258,8 +281,7 @@ impl StoreState {
 
     /// Pages that were written in vain are free again.
     fn give_back(&mut self, written: &CheckpointOutput) {
-        let map = written.map_pages.iter().map(PageRef::run);
-        for run in written.tree_pages.iter().copied().chain(map) {
+        for run in written.tree_pages.iter().chain(&written.map_pages).flat_map(PageRef::runs) {
             self.space.set_busy(run.blocks(), false);
         }
     }

@@ -50,7 +50,7 @@ impl StoreSpace<'_> {
         let top = tree.top.map(|top| (top, tree.height.saturating_sub(1), false));
         let mut todo: Vec<(PageRef, u8, bool)> = top.into_iter().collect();
         while let Some((place, level, is_parent_moved)) = todo.pop() {
-            let moves = is_parent_moved || self.is_emptying(place.run().start);
+            let moves = is_parent_moved || place.runs().any(|run| self.is_emptying(run.start));
             if level == 0 && !moves {
                 continue;
             }

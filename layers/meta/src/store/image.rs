@@ -9,6 +9,7 @@ use blockio::Stripes;
 use bytes::Bytes;
 use runtime::Context;
 
+use super::bad_pages::BadCopy;
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::limits;
@@ -115,9 +116,20 @@ impl StoreImage {
             owned_blocks: space.owned_blocks,
             free_blocks: free_blocks.saturating_sub(limits::kept_blocks(space.layout.map())),
             kept: space.kept_runs(),
-            map: map_pages.iter().map(PageRef::run).collect(),
+            map: map_pages.iter().flat_map(PageRef::runs).collect(),
             log: stripes.into_iter().map(|stripe| space.layout.stripe_run(stripe)).collect(),
         }
+    }
+
+    /// Copies of the pages of its space map that are bad, while the other one is good.
+    pub async fn bad_map_copies(&self) -> Vec<BadCopy> {
+        let mut bad = Vec::new();
+        for page in &self.past.map_pages {
+            // A mount could not be without a good one, so there is one.
+            let read = self.pages.read_copies(*page, "the space map").await;
+            bad.extend(read.ok().and_then(|(_, bad)| bad));
+        }
+        bad
     }
 
     /// A walk over all its keys, in order.
@@ -137,7 +149,10 @@ impl StoreImage {
             is_over: false,
             damaged: None,
             tree_runs: Vec::new(),
+            bad_copies: Vec::new(),
             keys: 0,
+            pages: 0,
+            single: 0,
         }
     }
 }
@@ -182,9 +197,13 @@ pub struct ImageWalk<'a> {
     is_over: bool,
     /// Damage that is told next.
     damaged: Option<ImagePart>,
-    /// Pages that were read.
+    /// Pages that were read, both copies of each.
     pub tree_runs: Vec<Run>,
+    /// Copies of them that are bad, while the other one is good.
+    pub bad_copies: Vec<BadCopy>,
     keys: u64,
+    pages: u64,
+    single: u64,
 }
 
 impl ImageWalk<'_> {
@@ -226,8 +245,12 @@ impl ImageWalk<'_> {
         if !self.seen.insert(place.block) {
             return Err(place.damaged("a tree page that is named twice"));
         }
-        let page = self.image.pages.load(*place, *level).await?;
-        self.tree_runs.push(place.run());
+        let (raw, bad) = self.image.pages.read_copies(*place, "a tree page").await?;
+        let page = self.image.pages.parse(&raw, place, *level)?;
+        self.bad_copies.extend(bad);
+        self.tree_runs.extend(place.runs());
+        self.pages += 1;
+        self.single += u64::from(place.second().is_none());
         let (first, last) = (page.key(0), page.key(page.len() - 1));
         // What is below the first key of a page belongs to its first child.
         if (*level == 0 && first < &from[..]) || last >= &to[..] {
@@ -266,9 +289,9 @@ impl ImageWalk<'_> {
 
     fn miscounted(&self) -> Option<StoreError> {
         let tree = &self.image.past.root.tree;
-        let found = (self.keys, self.tree_runs.len() as u64);
-        let is_whole = self.seen.len() == self.tree_runs.len();
-        (is_whole && found != (tree.keys, tree.pages))
+        let found = (self.keys, self.pages, self.single);
+        let is_whole = self.seen.len() as u64 == self.pages;
+        (is_whole && found != (tree.keys, tree.pages, tree.single))
             .then(|| tree.top.unwrap_or_default().damaged("the count of keys or pages of the tree"))
     }
 }

@@ -31,8 +31,12 @@ const RESERVE_SHARE: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 384;
 const RESERVE_BLOCKS_MAX: u64 = 4096;
 
-/// Bytes that the tree grows by for a block of data in a usual chunk: twice its part of the record.
-const RECORD_BYTES_PER_LOAN: u64 = 32;
+/// Copies of each page.
+pub(crate) const PAGE_COPIES: u64 = 2;
+
+/// Bytes that the tree grows by for a block of data in a usual chunk: twice its part of the record,
+/// in each copy of its pages.
+const RECORD_BYTES_PER_LOAN: u64 = 32 * PAGE_COPIES;
 
 /// A node of a volume whose number of nodes is not given has at least this many stripes for each
 /// that it keeps back.
@@ -128,12 +132,12 @@ pub(crate) fn record_blocks(blocks: u64) -> u64 {
 }
 
 /// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes`
-/// bytes have changed in `tree` and the space map is as long as the last one was.
+/// bytes have changed in `tree` and one copy of the space map has as many as the last one had.
 pub(crate) fn checkpoint_blocks(tree: &TreeRoot, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
     let (page, height) = (u64::from(PAGE_BLOCKS_MAX), u64::from(tree.height));
     // Each key may be in a leaf of its own and lets all pages above it be written; a page that is
     // cut in two takes a block more than it had.
     let rewritten = (page + 1) * (keys * height).min(tree.pages);
     let added = 2 * (bytes / BLOCK_SIZE as u64 + keys / 64) + page * (height + 1);
-    rewritten + added + 2 * map_blocks
+    PAGE_COPIES * (rewritten + added + 2 * map_blocks)
 }

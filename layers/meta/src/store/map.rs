@@ -6,7 +6,7 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
 use super::bits::Bits;
 use super::groups::GroupLayout;
-use super::page::{self, BODY_MAX, PageDraft, PageKind, PageRef, StoreOwner};
+use super::page::{self, BODY_MAX, PageDraft, PageKind, PagePlaces, PageRef, StoreOwner};
 use super::space::KeptBlocks;
 
 mod tag {
@@ -123,18 +123,19 @@ fn draft(next: Option<PageRef>, piece: &[u8]) -> PageDraft {
     draft
 }
 
-/// The pages of a map, each with its reference, for the places `blocks` (the first block of each).
+/// The pages of a map, each with its reference, for these places.
 pub(crate) fn pages(
     map: &[u8],
-    blocks: &[u64],
+    places: &[PagePlaces],
     owner: StoreOwner,
     generation: u64,
 ) -> Vec<(bytes::Bytes, PageRef)> {
-    let mut pages = Vec::with_capacity(blocks.len());
+    let mut pages = Vec::with_capacity(places.len());
     let mut next = None;
     // Each page holds the reference to the next one, so the last is made first.
-    for (piece, &block) in map.chunks(PIECE_MAX).zip(blocks).collect::<Vec<_>>().into_iter().rev() {
-        let (raw, place) = draft(next, piece).finish(owner, generation, block);
+    let pieces: Vec<_> = map.chunks(PIECE_MAX).zip(places).collect();
+    for (piece, &places) in pieces.into_iter().rev() {
+        let (raw, place) = draft(next, piece).finish(owner, generation, places);
         next = Some(place);
         pages.push((raw, place));
     }
@@ -142,12 +143,15 @@ pub(crate) fn pages(
     pages
 }
 
-/// Takes the body of a map page apart: the next page, and the piece of the map.
-pub(crate) fn open(body: &[u8]) -> Result<(Option<PageRef>, &[u8]), Malformed> {
+/// Takes the body of a map page of this version apart: the next page, and the piece of the map.
+pub(crate) fn open(version: u16, body: &[u8]) -> Result<(Option<PageRef>, &[u8]), Malformed> {
     let (next, piece) =
-        body.split_at_checked(PageRef::LENGTH).ok_or(Malformed("short space map"))?;
-    let last = next.iter().all(|&byte| byte == 0);
-    Ok((if last { None } else { Some(runtime::wire::from_bytes(next)?) }, piece))
+        body.split_at_checked(PageRef::length(version)).ok_or(Malformed("short space map"))?;
+    if next.iter().all(|&byte| byte == 0) {
+        return Ok((None, piece));
+    }
+    let mut next = Decoder::new(next, bytes::Bytes::new());
+    Ok((Some(PageRef::take_of(version, &mut next)?), piece))
 }
 
 #[cfg(test)]
@@ -196,20 +200,23 @@ mod tests {
                     *byte &= 7;
                 }
                 let _ = decode(&bytes, &layout());
-                let _ = open(&bytes);
+                for version in 1..=page::FORMAT_VERSION {
+                    let _ = open(version, &bytes);
+                }
             }
             let mut map = vec![0; 40_000];
             rng.fill(&mut map);
             let owner = StoreOwner { volume: VolumeId(1), node: 0 };
             let blocks = page_blocks(map.len());
             assert_eq!(blocks, [4, 4, 2]);
-            let pages = pages(&map, &[10, 20, 30], owner, 1);
+            let places = [10, 20, 30].map(|first| PagePlaces { first, second: Some(first + 100) });
+            let pages = pages(&map, &places, owner, 1);
             let (mut read, mut next) = (Vec::new(), Some(pages[0].1));
             for (raw, place) in &pages {
                 assert_eq!(next, Some(*place));
                 let opened = crate::store::page::open(raw, owner, PageKind::SpaceMap, place);
-                let body = opened.unwrap().body;
-                let (after, piece) = open(&body).unwrap();
+                let page::Opened { version, body, .. } = opened.unwrap();
+                let (after, piece) = open(version, &body).unwrap();
                 read.extend_from_slice(piece);
                 next = after;
             }

@@ -8,7 +8,7 @@
 //! - No block that anything committed refers to is written again, and a block is handed out again
 //!   only once the batch that freed it is durable.
 //! - What a disk returns is checked against checksums and identity before it is believed; the log
-//!   has two copies on different disks, the root up to three.
+//!   and each page have two copies on different disks, the root up to three.
 //! - A full volume still takes batches that free space, and checkpoints.
 //!
 //! # Interface
@@ -22,6 +22,7 @@
 //! | [`Store::space`] | [`StoreSpace`]: blocks and allocation groups |
 //! | [`Batch::after`], [`Store::set_flush_dependency`] | dependencies on records of other nodes |
 //! | [`Store::audit`], [`StoreImage`] | read everything, to check it |
+//! | [`PageCopies::of`] | looks at both copies of pages |
 //!
 //! # Depends on
 //!
@@ -52,6 +53,7 @@
 //! | `blocked_records.rs` | records that wait for records of other nodes |
 //! | `recent.rs` | what records change that are not durable yet |
 //! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
+//! | `bad_pages.rs`, `page_copies.rs` | pages that lack a good copy, and get one |
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
 //! | `overlay.rs` | changes not yet in the tree |
 //! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
@@ -65,6 +67,7 @@
 
 mod allocate;
 mod audit;
+mod bad_pages;
 mod batch;
 mod bits;
 mod blocked_records;
@@ -81,6 +84,7 @@ mod open;
 mod overlay;
 mod page;
 mod page_cache;
+mod page_copies;
 mod recent;
 mod rewrite;
 mod root;
@@ -102,6 +106,7 @@ use runtime::sync::Event;
 
 pub use self::allocate::{SpaceStatus, StoreSpace};
 pub use self::audit::Audit;
+pub use self::bad_pages::BadCopy;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::blocked_records::FlushDependency;
 pub(crate) use self::device::WritePauses;
@@ -114,11 +119,13 @@ pub use self::limits::{
 pub use self::open::ALONE_BYTES;
 pub(crate) use self::open::has_at_rest;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use self::page_copies::{CopiesReport, PageCopies};
 pub use self::state::PENDING_BYTES_MAX;
 pub(crate) use self::to_read::{mount_to_read, refuse_changes};
 
 use self::overlay::{Changes, Merged};
 use self::page::TreePage;
+use self::page_copies::CopySearch;
 use self::state::{ChangeMode, CommitRefusal, NUMBERS_AHEAD, StoreState};
 use self::tree::TreeReader;
 
@@ -156,6 +163,7 @@ pub struct Store {
     checkpointed: Event,
     /// How to make records of other nodes durable.
     flush_dependency: RefCell<Option<FlushDependency>>,
+    copying: CopySearch,
 }
 
 impl std::fmt::Debug for Store {
@@ -174,6 +182,7 @@ impl Store {
             written: Event::default(),
             checkpointed: Event::default(),
             flush_dependency: RefCell::default(),
+            copying: CopySearch::default(),
         });
         let me = store.me.clone();
         store.pages.device.pauses.on_begin(Box::new(move || {
@@ -325,6 +334,12 @@ impl Store {
     /// too much. Called regularly.
     pub(crate) fn give_back(&self) {
         self.pages.shed();
+        if self.pages.bad.borrow().are_new() {
+            self.start_checkpoint();
+        }
+        if let Some(me) = self.me.upgrade() {
+            PageCopies::of(&me).add_missing();
+        }
         self.checkpoint_if_due();
     }
 

@@ -9,6 +9,7 @@ use runtime::Context;
 use runtime::wire::Malformed;
 
 use super::Store;
+use super::bad_pages::BadCopy;
 use super::batch::{BatchOp, RecordHead};
 use super::bits::Bits;
 use super::device::Device;
@@ -21,7 +22,7 @@ use super::log::replay::replay;
 use super::log::{Log, Segment};
 use super::map;
 use super::overlay::Overlay;
-use super::page::{self, COUNTER_END, PageKind, PageRef, StoreOwner};
+use super::page::{self, COUNTER_END, Opened, PageKind, PageRef, StoreOwner};
 use super::root::{self, Root};
 use super::space::{BlockAllocator, KeptBlocks};
 use super::state::{NUMBERS_AHEAD, StoreState};
@@ -42,6 +43,8 @@ pub(super) struct RecoveredState {
     /// Its newest root, with position and counter as of the end of the log.
     pub(super) root: Root,
     pub(super) map_pages: Vec<PageRef>,
+    /// Copies of these that were bad.
+    pub(super) bad_map_copies: Vec<BadCopy>,
     pub(super) segments: Vec<Segment>,
     pub(super) log_copies: LogCopies,
 }
@@ -129,6 +132,7 @@ impl Store {
             return Err(StoreError::Outdated { disk, what: "entries of a log" });
         }
         past.log_copies.warn(node);
+        past.bad_map_copies.iter().for_each(|bad| bad.warn(node));
         let lacking = root.heal(&pages.device, &copies).await;
         Self::start(ctx, pages, past, lacking).await
     }
@@ -179,16 +183,16 @@ pub(super) fn pages(
 
 /// The state of the node at the end of its log.
 pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<RecoveredState> {
-    let (map_pages, kept) = read_map(pages, root.map).await?;
+    let SpaceMap { pages: map_pages, bad_copies, kept } = read_map(pages, root.map).await?;
     let mut space = BlockAllocator::new(GroupLayout::of(&pages.device.map()));
     for (group, bits) in kept {
         space.add_group(group, &bits);
     }
     for page in &map_pages {
-        if !space.owns(page.run()) {
+        if !page.runs().all(|run| space.owns(run)) {
             return Err(page.damaged("the space map"));
         }
-        space.set_busy(page.run().blocks(), true);
+        page.runs().for_each(|run| space.set_busy(run.blocks(), true));
     }
     let mut past = RecoveredState::before_log(space, root);
     past.map_pages = map_pages;
@@ -203,6 +207,7 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
         }
         past.space.set_busy(run.blocks(), true);
     }
+    past.bad_map_copies = bad_copies;
     past.space.begin_at(pages.owner.node);
     past.segments = segments;
     past.log_copies = log_copies;
@@ -214,7 +219,8 @@ impl RecoveredState {
     /// What the newest root says, before the log is replayed.
     pub(super) fn before_log(space: BlockAllocator, root: Root) -> Self {
         let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
-        Self { space, overlay, root, map_pages: vec![], segments: vec![], log_copies }
+        let (map_pages, bad_map_copies, segments) = (vec![], vec![], vec![]);
+        Self { space, overlay, root, map_pages, bad_map_copies, segments, log_copies }
     }
 
     /// Applies a record by `replay`, unless it is in the tree already. `last` is the position
@@ -279,24 +285,35 @@ impl RecoveredState {
     }
 }
 
-/// The pages of the space map, and what is kept in each group.
-async fn read_map(pages: &TreeReader, first: PageRef) -> StoreResult<(Vec<PageRef>, KeptBlocks)> {
+/// A space map that was read.
+struct SpaceMap {
+    pages: Vec<PageRef>,
+    /// First copies of them that are bad.
+    bad_copies: Vec<BadCopy>,
+    /// What is kept in each group.
+    kept: KeptBlocks,
+}
+
+/// The space map that begins at `first`.
+async fn read_map(pages: &TreeReader, first: PageRef) -> StoreResult<SpaceMap> {
     const WHAT: &str = "the space map";
     let (mut places, mut seen, mut bytes) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let mut bad_copies = Vec::new();
     let mut next = Some(first);
     while let Some(place) = next {
         if !seen.insert(place.block) {
             return Err(place.damaged(WHAT));
         }
-        let raw = pages.read_raw(place, WHAT).await?;
+        let (raw, bad) = pages.read_page(place, WHAT).await?;
+        bad_copies.extend(bad);
         let opened = page::open(&raw, pages.owner, PageKind::SpaceMap, &place);
-        let body = opened.map_err(|_| place.damaged(WHAT))?.body;
-        let (after, piece) = map::open(&body).map_err(|_| place.damaged(WHAT))?;
+        let Opened { version, body, .. } = opened.map_err(|_| place.damaged(WHAT))?;
+        let (after, piece) = map::open(version, &body).map_err(|_| place.damaged(WHAT))?;
         bytes.extend_from_slice(piece);
         places.push(place);
         next = after;
     }
     let layout = GroupLayout::of(&pages.device.map());
     let kept = map::decode(&bytes, &layout).map_err(|_: Malformed| first.damaged(WHAT))?;
-    Ok((places, kept))
+    Ok(SpaceMap { pages: places, bad_copies, kept })
 }

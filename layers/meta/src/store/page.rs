@@ -13,7 +13,10 @@ use super::error::StoreError;
 use super::groups::Run;
 
 /// Version of all structures that the store writes.
-pub const FORMAT_VERSION: u16 = 2;
+pub const FORMAT_VERSION: u16 = 3;
+
+/// From this version on references to pages have a second place.
+pub(crate) const VERSION_TWO_PLACES: u16 = 3;
 
 /// Pages and segments of these versions are read.
 pub(crate) const FORMAT_VERSIONS: std::ops::RangeInclusive<u16> = 1..=FORMAT_VERSION;
@@ -58,29 +61,88 @@ pub(crate) enum PageKind {
     SpaceMap = 2,
 }
 
+/// The first blocks of the two copies of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PagePlaces {
+    pub(crate) first: u64,
+    /// None if there was no space for it.
+    pub(crate) second: Option<u64>,
+}
+
+impl PagePlaces {
+    /// In this order, unless the second begins with block 0, which stands for no second place.
+    pub(crate) fn new(first: Run, second: Option<Run>) -> Self {
+        match second.map(|run| run.start) {
+            Some(0) => Self { first: 0, second: Some(first.start) },
+            second => Self { first: first.start, second },
+        }
+    }
+}
+
 /// Where a page is, and the checksums of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageRef {
     pub(crate) block: u64,
     pub(crate) blocks: u8,
     checksums: [u32; PAGE_BLOCKS_MAX as usize],
+    /// The first block of the second copy, which has the same bytes; 0 if there is none.
+    second: u64,
 }
 
 impl PageRef {
     /// Bytes of a reference.
-    pub(crate) const LENGTH: usize = 8 + 1 + 4 * PAGE_BLOCKS_MAX as usize;
+    pub(crate) const LENGTH: usize = Self::LENGTH_ONE_PLACE + 8;
+    /// The same before there were second places.
+    pub(crate) const LENGTH_ONE_PLACE: usize = 8 + 1 + 4 * PAGE_BLOCKS_MAX as usize;
 
-    /// The reference to a page with this content, at `block`.
-    fn new(block: u64, raw: &[u8]) -> Self {
+    /// The reference to a page with this content, at `places`.
+    fn new(places: PagePlaces, raw: &[u8]) -> Self {
         let mut checksums = [0; PAGE_BLOCKS_MAX as usize];
         for (checksum, content) in checksums.iter_mut().zip(raw.chunks(BLOCK_SIZE)) {
             *checksum = crc32c(content);
         }
-        Self { block, blocks: (raw.len() / BLOCK_SIZE) as u8, checksums }
+        let PagePlaces { first, second } = places;
+        let blocks = (raw.len() / BLOCK_SIZE) as u8;
+        Self { block: first, blocks, checksums, second: second.unwrap_or(0) }
     }
 
+    /// Bytes of a reference in a page or root of this version.
+    pub(crate) fn length(version: u16) -> usize {
+        if version < VERSION_TWO_PLACES { Self::LENGTH_ONE_PLACE } else { Self::LENGTH }
+    }
+
+    /// Reads a reference in a page or root of this version.
+    pub(crate) fn take_of(version: u16, input: &mut Decoder) -> Result<Self, Malformed> {
+        let one_place = Self::take_one_place(input)?;
+        let second = if version < VERSION_TWO_PLACES { 0 } else { u64::take(input)? };
+        Ok(Self { second, ..one_place })
+    }
+
+    fn take_one_place(input: &mut Decoder) -> Result<Self, Malformed> {
+        let (block, blocks) = (u64::take(input)?, u8::take(input)?);
+        if !(1..=PAGE_BLOCKS_MAX).contains(&u32::from(blocks)) {
+            return Err(Malformed("a page has 1 to 4 blocks"));
+        }
+        let mut checksums = [0; PAGE_BLOCKS_MAX as usize];
+        for checksum in &mut checksums {
+            *checksum = u32::take(input)?;
+        }
+        Ok(Self { block, blocks, checksums, second: 0 })
+    }
+
+    /// The first copy.
     pub(crate) fn run(&self) -> Run {
         Run { start: self.block, count: u32::from(self.blocks) }
+    }
+
+    /// The second copy, if there is one.
+    pub(crate) fn second(&self) -> Option<Run> {
+        (self.second != 0).then(|| Run { start: self.second, count: u32::from(self.blocks) })
+    }
+
+    /// All copies.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + use<> {
+        std::iter::once(self.run()).chain(self.second())
     }
 
     /// The checksum of each block.
@@ -94,27 +156,21 @@ impl PageRef {
 }
 
 /// Block (u64), blocks (u8, 1 to 4), one checksum for each of four blocks (u32 each, 0 past the
-/// end).
+/// end), block of the second copy (u64).
 impl Wire for PageRef {
     fn put(&self, out: &mut Encoder) {
         self.block.put(out);
         self.blocks.put(out);
         self.checksums.iter().for_each(|checksum| checksum.put(out));
+        self.second.put(out);
     }
     fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        let (block, blocks) = (u64::take(input)?, u8::take(input)?);
-        if !(1..=PAGE_BLOCKS_MAX).contains(&u32::from(blocks)) {
-            return Err(Malformed("a page has 1 to 4 blocks"));
-        }
-        let mut checksums = [0; PAGE_BLOCKS_MAX as usize];
-        for checksum in &mut checksums {
-            *checksum = u32::take(input)?;
-        }
-        Ok(Self { block, blocks, checksums })
+        Self::take_of(FORMAT_VERSION, input)
     }
     fn sample(rng: &mut Rng) -> Self {
         let raw = vec![rng.bits() as u8; BLOCK_SIZE * (1 + rng.index(PAGE_BLOCKS_MAX as usize))];
-        Self::new(rng.bits(), &raw)
+        let second = rng.chance(1, 2).then(|| rng.bits() | 1);
+        Self::new(PagePlaces { first: rng.bits(), second }, &raw)
     }
 }
 
@@ -164,12 +220,12 @@ impl PageDraft {
         blocks_for(self.body_bytes())
     }
 
-    /// The page's bytes at `block`, and the reference to them.
+    /// The page's bytes at `places`, the same at both, and the reference to them.
     pub(crate) fn finish(
         mut self,
         owner: StoreOwner,
         generation: u64,
-        block: u64,
+        places: PagePlaces,
     ) -> (Bytes, PageRef) {
         let (blocks, body_bytes) = (self.blocks(), self.body_bytes());
         let mut head = Encoder::new();
@@ -180,18 +236,19 @@ impl PageDraft {
         owner.node.put(&mut head);
         self.count.put(&mut head);
         generation.put(&mut head);
-        block.put(&mut head);
+        places.first.put(&mut head);
         (body_bytes as u32).put(&mut head);
         0u32.put(&mut head);
         self.raw[..HEADER].copy_from_slice(&head.finish_joined());
         self.raw.resize(blocks as usize * BLOCK_SIZE, 0);
-        let reference = PageRef::new(block, &self.raw);
+        let reference = PageRef::new(places, &self.raw);
         (self.raw.into(), reference)
     }
 }
 
 /// The header of a page that was read.
 pub(crate) struct Opened {
+    pub(crate) version: u16,
     pub(crate) level: u8,
     pub(crate) count: u32,
     pub(crate) body: Bytes,
@@ -205,7 +262,8 @@ pub(crate) fn open(
     place: &PageRef,
 ) -> Result<Opened, Malformed> {
     let mut input = Decoder::new(raw, Bytes::new());
-    if u32::take(&mut input)? != MAGIC || !FORMAT_VERSIONS.contains(&u16::take(&mut input)?) {
+    let (magic, version) = (u32::take(&mut input)?, u16::take(&mut input)?);
+    if magic != MAGIC || !FORMAT_VERSIONS.contains(&version) {
         return Err(Malformed("not a page"));
     }
     let (page_kind, level) = (u8::take(&mut input)?, u8::take(&mut input)?);
@@ -221,11 +279,11 @@ pub(crate) fn open(
     if length > raw.len().saturating_sub(HEADER) {
         return Err(Malformed("short page"));
     }
-    Ok(Opened { level, count, body: raw.slice(HEADER..HEADER + length) })
+    Ok(Opened { version, level, count, body: raw.slice(HEADER..HEADER + length) })
 }
 
 /// A page of the tree, ready to be searched: sorted keys with their values. The values of a page
-/// above the leaves are the references to its children.
+/// above the leaves are the references to its children, with two places whatever its version.
 #[derive(Debug)]
 pub(crate) struct TreePage {
     level: u8,
@@ -250,7 +308,7 @@ impl TreePage {
 
     /// Reads a page that should be at `level`.
     pub(crate) fn new(opened: Opened, level: u8) -> Result<Self, Malformed> {
-        let Opened { level: found, count, body } = opened;
+        let Opened { version, level: found, count, body } = opened;
         if found != level {
             return Err(Malformed("a page of another level"));
         }
@@ -262,10 +320,13 @@ impl TreePage {
         let mut offset = 0;
         for _ in 0..count {
             page.offsets.push(offset as u16);
-            offset = page.check_entry(offset)?;
+            offset = page.check_entry(offset, version)?;
         }
         if offset != page.body.len() {
             return Err(Malformed("overlong page"));
+        }
+        if level > 0 && version < VERSION_TWO_PLACES {
+            page.add_second_places();
         }
         if !page.keys().is_sorted_by(|one, next| one < next) {
             return Err(Malformed("keys out of order"));
@@ -273,8 +334,24 @@ impl TreePage {
         Ok(page)
     }
 
+    /// Gives the references of a page of an old version their second places, which are none.
+    fn add_second_places(&mut self) {
+        let longer = PageRef::LENGTH - PageRef::LENGTH_ONE_PLACE;
+        let mut body = Vec::with_capacity(self.body.len() + longer * self.offsets.len());
+        let mut offsets = Vec::with_capacity(self.offsets.len());
+        for (key, value) in self.entries() {
+            offsets.push(body.len() as u16);
+            body.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            body.extend_from_slice(&(PageRef::LENGTH as u16).to_le_bytes());
+            body.extend_from_slice(&key);
+            body.extend_from_slice(&value);
+            body.resize(body.len() + longer, 0);
+        }
+        (self.body, self.offsets) = (body.into(), offsets);
+    }
+
     /// Checks the entry at `offset` and says where it ends.
-    fn check_entry(&self, offset: usize) -> Result<usize, Malformed> {
+    fn check_entry(&self, offset: usize, version: u16) -> Result<usize, Malformed> {
         let mut input = Decoder::new(&self.body[offset..], Bytes::new());
         let key = usize::from(u16::take(&mut input)?);
         let value = usize::from(u16::take(&mut input)?);
@@ -284,7 +361,9 @@ impl TreePage {
         input.bytes(key)?;
         let content = input.bytes(value)?;
         if self.level > 0 {
-            runtime::wire::from_bytes::<PageRef>(content)?;
+            let mut content = Decoder::new(content, Bytes::new());
+            PageRef::take_of(version, &mut content)?;
+            content.finish()?;
         }
         Ok(offset + ENTRY_HEAD + key + value)
     }
@@ -401,13 +480,14 @@ mod tests {
     use super::*;
 
     const OWNER: StoreOwner = StoreOwner { volume: VolumeId(7), node: 3 };
+    const PLACES: PagePlaces = PagePlaces { first: 100, second: Some(200) };
 
     fn leaf() -> (Bytes, PageRef) {
         let entries = [
             (b"ab".as_slice().into(), b"value".as_slice().into()),
             (b"abc".as_slice().into(), Bytes::new()),
         ];
-        draft(0, &entries).0.finish(OWNER, 9, 100)
+        draft(0, &entries).0.finish(OWNER, 9, PLACES)
     }
 
     fn read(
@@ -422,7 +502,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_page_are_frozen() {
         let (raw, place) = leaf();
-        let mut golden = b"mdPG\x02\x00\x01\x00".to_vec();
+        let mut golden = b"mdPG\x03\x00\x01\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 2, 0, 0, 0]);
         golden.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0]);
@@ -434,12 +514,50 @@ mod tests {
         let mut reference = vec![100, 0, 0, 0, 0, 0, 0, 0, 1];
         reference.extend_from_slice(&crc32c(&raw).to_le_bytes());
         reference.extend_from_slice(&[0; 12]);
+        reference.extend_from_slice(&[200, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(runtime::wire::to_bytes(&place), reference);
-        for (version, is_read) in [(0, false), (1, true), (3, false)] {
+        for (version, is_read) in [(0, false), (1, true), (2, true), (4, false)] {
             let mut other = raw.to_vec();
             other[4] = version;
             assert_eq!(read(&other.into(), OWNER, &place, 0).is_ok(), is_read, "{version}");
         }
+    }
+
+    #[test]
+    fn a_page_above_the_leaves_of_an_old_version_has_references_with_one_place() {
+        let places = |first| PagePlaces { first, second: None };
+        let children: Vec<PageRef> = (0..BODY_MAX / 31)
+            .map(|number| PageRef::new(places(number as u64), &[number as u8; 2 * BLOCK_SIZE]))
+            .collect();
+        let old: Vec<(Bytes, Bytes)> = (0u16..)
+            .zip(&children)
+            .map(|(number, child)| {
+                let key = number.to_be_bytes().to_vec().into();
+                (key, runtime::wire::to_bytes(child)[..PageRef::LENGTH_ONE_PLACE].to_vec().into())
+            })
+            .collect();
+        let (raw, place) = draft(1, &old).0.finish(OWNER, 9, PLACES);
+        assert!(read(&raw, OWNER, &place, 1).is_err(), "as a page of today");
+        for version in 1..VERSION_TWO_PLACES {
+            let mut raw = raw.to_vec();
+            raw[4] = version as u8;
+            let page = read(&raw.into(), OWNER, &place, 1).unwrap();
+            let found: Vec<PageRef> = (0..page.len()).map(|at| page.child(at).unwrap()).collect();
+            assert_eq!(found, children);
+            assert!(page.keys().eq(old.iter().map(|(key, _)| key)));
+            let new: Vec<(Bytes, Bytes)> = page.entries().take(300).collect();
+            let (raw, place) = draft(1, &new).0.finish(OWNER, 10, PLACES);
+            assert_eq!(read(&raw, OWNER, &place, 1).unwrap().child(299), Ok(children[299]));
+        }
+    }
+
+    #[test]
+    fn block_0_is_never_a_second_place() {
+        let run = |start| Run { start, count: 1 };
+        let both = |first, second| PagePlaces::new(run(first), Some(run(second)));
+        assert_eq!(both(0, 7), both(7, 0));
+        assert_eq!(both(7, 0), PagePlaces { first: 0, second: Some(7) });
+        assert_eq!(PagePlaces::new(run(0), None), PagePlaces { first: 0, second: None });
     }
 
     #[test]

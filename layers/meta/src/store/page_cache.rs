@@ -160,12 +160,13 @@ mod tests {
 
     use super::*;
     use crate::memory::MemoryBudget;
-    use crate::store::page::{self, PageKind, StoreOwner};
+    use crate::store::page::{self, PageKind, PagePlaces, StoreOwner};
 
     fn page(block: u64) -> (PageRef, Rc<TreePage>) {
         let owner = StoreOwner { volume: VolumeId(1), node: 0 };
         let entries = [(Bytes::from_static(b"key"), Bytes::from(vec![0; 1000]))];
-        let (raw, place) = page::draft(0, &entries).0.finish(owner, 1, block);
+        let places = PagePlaces { first: block, second: None };
+        let (raw, place) = page::draft(0, &entries).0.finish(owner, 1, places);
         let opened = page::open(&raw, owner, PageKind::TreeRoot, &place).unwrap();
         (place, Rc::new(TreePage::new(opened, 0).unwrap()))
     }

@@ -10,8 +10,7 @@ use futures::future::{Either, FutureExt as _, LocalBoxFuture, select};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
 use super::error::{StoreError, StoreResult};
-use super::groups::Run;
-use super::page::{self, BODY_MAX, ENTRY_HEAD, PageRef, TreePage};
+use super::page::{self, BODY_MAX, ENTRY_HEAD, PagePlaces, PageRef, TreePage};
 use super::tree::{TreeReader, TreeRoot};
 
 /// A page with fewer bytes is merged with a neighbour when it is rewritten.
@@ -28,8 +27,8 @@ type TreeEntry = (Bytes, Bytes);
 
 /// Where fresh pages come from.
 pub(crate) trait PageAllocator {
-    /// Allocates a page of `blocks` blocks; `None` if there is no space.
-    fn page(&self, blocks: u32) -> Option<Run>;
+    /// Allocates the places of a page of `blocks` blocks; `None` if there is no space.
+    fn page(&self, blocks: u32) -> Option<PagePlaces>;
 }
 
 /// One rewrite of a tree and what came of it.
@@ -39,7 +38,7 @@ pub(crate) struct Rewrite<'a> {
     generation: u64,
     writes: FuturesUnordered<LocalBoxFuture<'a, StoreResult<Unsynced>>>,
     /// Pages written.
-    pub(crate) written: Vec<Run>,
+    pub(crate) written: Vec<PageRef>,
     /// What has to be synced for them.
     pub(crate) unsynced: Vec<Unsynced>,
     /// Pages of the old tree that the new one does not use.
@@ -79,13 +78,16 @@ impl<'a> Rewrite<'a> {
         }
         let (top, height) = self.merge_top(old, changes).await?;
         self.all_writes().await?;
+        let singles =
+            |pages: &[PageRef]| pages.iter().filter(|page| page.second().is_none()).count() as u64;
+        let (written, dropped) = (&self.written, &self.dropped);
+        // A root that tells wrong counts is found by an audit; it must not stop anything here.
         Ok(TreeRoot {
             top,
             height,
-            // A root that tells wrong counts is found by an audit; it must not stop anything here.
             keys: (old.keys + self.keys_added).saturating_sub(self.keys_removed),
-            pages: (old.pages + self.written.len() as u64)
-                .saturating_sub(self.dropped.len() as u64),
+            pages: (old.pages + written.len() as u64).saturating_sub(dropped.len() as u64),
+            single: (old.single + singles(written)).saturating_sub(singles(dropped)),
         })
     }
 
@@ -277,14 +279,18 @@ impl<'a> Rewrite<'a> {
     /// Starts to write a page and gives the entry for its parent.
     async fn write(&mut self, level: u8, entries: &[TreeEntry]) -> StoreResult<TreeEntry> {
         let (draft, layout) = page::draft(level, entries);
-        let run = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
-        self.written.push(run);
-        let (raw, place) = draft.finish(self.pages.owner, self.generation, run.start);
+        let places = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
+        let (raw, place) = draft.finish(self.pages.owner, self.generation, places);
+        self.written.push(place);
         self.pages.remember(place, TreePage::written(level, &raw, layout));
         let device = &self.pages.device;
-        let write = async move { device.write(run.start, raw).await.map_err(StoreError::Failed) };
-        self.writes.push(write.boxed_local());
-        if self.writes.len() >= WRITES_MAX {
+        for run in place.runs() {
+            let raw = raw.clone();
+            let write =
+                async move { device.write(run.start, raw).await.map_err(StoreError::Failed) };
+            self.writes.push(write.boxed_local());
+        }
+        while self.writes.len() >= WRITES_MAX {
             self.one_write().await?;
         }
         Ok((entries[0].0.clone(), runtime::wire::to_bytes(&place).into()))

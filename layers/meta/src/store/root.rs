@@ -13,7 +13,9 @@ use super::device::Device;
 use super::error::{StoreError, StoreResult};
 use super::log::Segment;
 use super::log::format::{LogId, SegmentPair};
-use super::page::{COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, PageRef, StoreOwner};
+use super::page::{
+    COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, PageRef, StoreOwner, VERSION_TWO_PLACES,
+};
 use super::tree::TreeRoot;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"mdRT");
@@ -92,6 +94,7 @@ impl Root {
         self.tree.height.put(&mut out);
         self.tree.top.unwrap_or_default().put(&mut out);
         self.map.put(&mut out);
+        self.tree.single.put(&mut out);
         let mut slot = out.finish_joined();
         slot.resize(SLOT_SIZE - 4, 0);
         slot.extend_from_slice(&crc32c(&slot).to_le_bytes());
@@ -144,11 +147,13 @@ impl Root {
             return Ok(RootSlot::Nothing);
         }
         let top = if height == 0 {
-            input.bytes(PageRef::LENGTH)?;
+            input.bytes(PageRef::length(version))?;
             None
         } else {
-            Some(PageRef::take(input)?)
+            Some(PageRef::take_of(version, input)?)
         };
+        let map = PageRef::take_of(version, input)?;
+        let single = if version < VERSION_TWO_PLACES { pages } else { u64::take(input)? };
         Ok(RootSlot::Root(Box::new(Self {
             generation,
             log: LogId { owner, id, epoch },
@@ -156,8 +161,8 @@ impl Root {
             position,
             counter,
             lacking,
-            tree: TreeRoot { top, height, keys, pages },
-            map: PageRef::take(input)?,
+            tree: TreeRoot { top, height, keys, pages, single: single.min(pages) },
+            map,
         })))
     }
 
@@ -319,7 +324,8 @@ mod tests {
 
     fn root() -> Root {
         let map = runtime::wire::from_bytes(&[
-            20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 21, 0, 0,
+            0, 0, 0, 0, 0,
         ]);
         Root {
             generation: 11,
@@ -328,7 +334,7 @@ mod tests {
             position: 17,
             counter: 18,
             lacking: 5,
-            tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0 },
+            tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0, single: 0 },
             map: map.unwrap(),
         }
     }
@@ -336,14 +342,16 @@ mod tests {
     #[test]
     fn the_bytes_of_a_root_are_frozen() {
         let slot = root().encode();
-        let mut golden = b"mdRT\x02\x00\x00\x00".to_vec();
+        let mut golden = b"mdRT\x03\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
         for field in [11u64, 12, 13, 14, 15, 16, 17, 18, 0, 0] {
             golden.extend_from_slice(&field.to_le_bytes());
         }
-        golden.extend_from_slice(&[0; 1 + 25]);
+        golden.extend_from_slice(&[0; 1 + 33]);
         golden.extend_from_slice(&[20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9]);
+        golden.extend_from_slice(&[0; 12]);
+        golden.push(21);
         assert_eq!(slot[..golden.len()], golden);
         assert!(slot[golden.len()..SLOT_SIZE - 4].iter().all(|&byte| byte == 0));
         assert_eq!(slot[SLOT_SIZE - 4..], crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes());
@@ -364,18 +372,32 @@ mod tests {
         assert_eq!(Root::decode(&slot, StoreOwner { node: 4, ..OWNER }), RootSlot::Nothing);
         assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), RootSlot::Nothing);
         let mut future = slot.to_vec();
-        future[4] = 3;
+        future[4] = 4;
         assert_eq!(Root::decode(&future, OWNER), RootSlot::Rotten, "its checksum is wrong");
-        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(3));
-        let mut of_version_1 = slot.to_vec();
-        of_version_1[4] = 1;
-        let read = Root::decode(&stamp(of_version_1), OWNER);
-        assert_eq!(read, RootSlot::Root(Box::new(root())));
+        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(4));
         assert_eq!(
             choose(vec![RootSlot::Foreign, RootSlot::Nothing]),
             Err(StoreError::ForeignVolume)
         );
         assert_eq!(choose(vec![RootSlot::Nothing]), Err(StoreError::NoRoot));
+    }
+
+    #[test]
+    fn a_root_of_an_old_version_has_references_with_one_place() {
+        for version in 1..VERSION_TWO_PLACES {
+            let (slot, mut old) = (root().encode(), root());
+            let mut short = slot[..113].to_vec();
+            short[4] = version as u8;
+            short[104] = 6;
+            // 25 zeros for no top page, the map with its first place, and zeros to the end.
+            short.extend_from_slice(&[0; 25]);
+            short.extend_from_slice(&slot[146..171]);
+            short.resize(SLOT_SIZE, 0);
+            let map = [&slot[146..171], &[0; 8]].concat();
+            old.map = runtime::wire::from_bytes(&map).unwrap();
+            (old.tree.pages, old.tree.single) = (6, 6);
+            assert_eq!(Root::decode(&stamp(short), OWNER), RootSlot::Root(Box::new(old)));
+        }
     }
 
     #[test]

@@ -15,9 +15,11 @@ use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
 use super::log::format::SegmentPair;
 
+mod copies;
 mod emptying;
 mod search;
 
+pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 use search::{GROUPS_SEARCHED_MAX, whole_in};
 
@@ -53,6 +55,9 @@ pub(crate) struct BlockAllocator {
     stripes_freed: u64,
     /// The stripe that small requests are filling.
     small_cursor: u64,
+    /// The stripes that second copies of pages are filling, by the disk node, or the disk, of the
+    /// first copies.
+    copy_cursors: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug)]
@@ -97,6 +102,7 @@ impl BlockAllocator {
             stripes_taken: 0,
             stripes_freed: 0,
             small_cursor: 0,
+            copy_cursors: BTreeMap::new(),
         }
     }
 

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use super::batch::{Batch, BatchOp};
 use super::blocked_records::BlockedRecords;
 use super::error::{StoreError, StoreResult};
-use super::groups::Run;
 use super::limits;
 use super::log::Log;
 use super::log::format::SegmentPair;
@@ -201,7 +200,7 @@ impl StoreState {
     }
 
     /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.
-    fn checkpoint_blocks(&self, keys: u64, bytes: u64) -> u64 {
+    pub(crate) fn checkpoint_blocks(&self, keys: u64, bytes: u64) -> u64 {
         let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
         let tree = &self.root.tree;
         let need = |keys, bytes| limits::checkpoint_blocks(tree, keys, bytes, map_blocks);
@@ -445,8 +444,13 @@ impl StoreState {
     }
 
     /// A page of an old tree or an old space map is not needed any more.
-    pub(crate) fn free_page(&mut self, run: Run) {
-        self.space.set_kept(run, false);
-        self.space.set_busy(run.blocks(), false);
+    pub(crate) fn free_page(&mut self, page: &PageRef) {
+        for run in page.runs() {
+            // A reference with a good checksum may name a second place that cannot be.
+            if self.space.owns(run) {
+                self.space.set_kept(run, false);
+                self.space.set_busy(run.blocks(), false);
+            }
+        }
     }
 }

@@ -10,8 +10,10 @@ use futures::StreamExt as _;
 use futures::stream;
 use runtime::hash::crc32c;
 
+use super::bad_pages::{BadCopy, BadPages};
 use super::device::Device;
 use super::error::{StoreError, StoreResult};
+use super::groups::Run;
 use super::page::{self, PageKind, PageRef, StoreOwner, TreePage};
 use super::page_cache::PageCache;
 use crate::memory::{MemoryKind, MemoryShare};
@@ -28,6 +30,8 @@ pub(crate) struct TreeRoot {
     pub(crate) height: u8,
     pub(crate) keys: u64,
     pub(crate) pages: u64,
+    /// Pages that have one copy only.
+    pub(crate) single: u64,
 }
 
 /// Where tree pages are read from.
@@ -36,13 +40,15 @@ pub(crate) struct TreeReader {
     pub(crate) device: Device,
     pub(crate) owner: StoreOwner,
     cache: RefCell<PageCache>,
+    pub(super) bad: RefCell<BadPages>,
     /// The part of the memory that the node has.
     pub(crate) share: Rc<MemoryShare>,
 }
 
 impl TreeReader {
     pub(crate) fn new(device: Device, owner: StoreOwner, share: Rc<MemoryShare>) -> Self {
-        Self { device, owner, cache: RefCell::new(PageCache::new(share.clone())), share }
+        let cache = RefCell::new(PageCache::new(share.clone()));
+        Self { device, owner, cache, bad: RefCell::default(), share }
     }
 
     /// Gives back what the node has too many of.
@@ -56,29 +62,76 @@ impl TreeReader {
         if let Some(page) = known {
             return Ok(page);
         }
-        let raw = self.read_raw(place, "a tree page").await?;
+        let dropped = self.bad.borrow().dropped;
+        let (raw, bad) = self.read_page(place, "a tree page").await?;
         let page = self.parse(&raw, &place, level)?;
+        // A page that was given back meanwhile has lost its first place to another one.
+        if let Some(bad) = bad.filter(|_| self.bad.borrow().dropped == dropped) {
+            self.note_bad(place, page.entry(0).0, &bad);
+        }
         self.cache.borrow_mut().insert(place, page.clone());
         Ok(page)
     }
 
-    /// The bytes of a page, checked against its reference.
-    pub(crate) async fn read_raw(&self, place: PageRef, what: &'static str) -> StoreResult<Bytes> {
-        let raw =
-            self.device.read(place.run(), place.checksums()).await.map_err(
-                |error| match error {
-                    DiskError::Corrupt { .. } | DiskError::OutOfRange { .. } => place.damaged(what),
-                    other => StoreError::Disk(other),
-                },
-            )?;
+    /// The bytes of a page, checked against its reference: of its second copy if the first one
+    /// cannot be read as it was written. That one is returned too.
+    pub(crate) async fn read_page(
+        &self,
+        place: PageRef,
+        what: &'static str,
+    ) -> StoreResult<(Bytes, Option<BadCopy>)> {
+        let error = match self.read_copy(place.run(), &place, what).await {
+            Ok(raw) => return Ok((raw, None)),
+            Err(error) => error,
+        };
+        let Some(second) = place.second() else { return Err(error) };
+        let raw = self.read_copy(second, &place, what).await.map_err(|_| error)?;
+        Ok((raw, Some(self.bad_copy(place.run(), error))))
+    }
+
+    /// As [`read_page`](Self::read_page), but reads both copies.
+    pub(crate) async fn read_copies(
+        &self,
+        place: PageRef,
+        what: &'static str,
+    ) -> StoreResult<(Bytes, Option<BadCopy>)> {
+        let (raw, bad) = self.read_page(place, what).await?;
+        let (None, Some(second)) = (bad, place.second()) else { return Ok((raw, bad)) };
+        let error = self.read_copy(second, &place, what).await.err();
+        Ok((raw, error.map(|error| self.bad_copy(second, error))))
+    }
+
+    async fn read_copy(&self, run: Run, place: &PageRef, what: &'static str) -> StoreResult<Bytes> {
+        let damaged = StoreError::Damaged { what, block: run.start };
+        let raw = self.device.read(run, place.checksums()).await.map_err(|error| match error {
+            DiskError::Corrupt { .. } | DiskError::OutOfRange { .. } => damaged,
+            other => StoreError::Disk(other),
+        })?;
         // What the cache has not read from a disk it does not compare. A page that was given back
         // while this waited may have another one in its place there.
         let blocks = raw.chunks(BLOCK_SIZE).map(crc32c);
         if !blocks.eq(place.checksums().iter().copied()) {
-            return Err(place.damaged(what));
+            return Err(damaged);
         }
         // The slice may be a small part of a large buffer, which it would keep alive.
         Ok(Bytes::copy_from_slice(&raw))
+    }
+
+    fn bad_copy(&self, run: Run, error: StoreError) -> BadCopy {
+        let stripe = self.device.geometry.block(run.start).0;
+        BadCopy { block: run.start, disk: self.device.map().place(stripe).disk, error }
+    }
+
+    /// Notes that a page of the tree to which `key` leads has a bad copy.
+    pub(crate) fn note_bad(&self, place: PageRef, key: Bytes, bad: &BadCopy) {
+        let is_damage = matches!(
+            bad.error,
+            StoreError::Damaged { .. } | StoreError::Disk(DiskError::Unreadable { .. })
+        );
+        // A disk that is away or has failed is no matter of single pages.
+        if is_damage && self.bad.borrow_mut().note(place, key) {
+            bad.warn(self.owner.node);
+        }
     }
 
     /// Keeps a page that has just been written.
@@ -89,9 +142,15 @@ impl TreeReader {
     /// Drops a page that is not used any more.
     pub(crate) fn drop_page(&self, place: &PageRef) {
         self.cache.borrow_mut().remove(place);
+        self.bad.borrow_mut().drop_page(place);
     }
 
-    fn parse(&self, raw: &Bytes, place: &PageRef, level: u8) -> StoreResult<Rc<TreePage>> {
+    pub(crate) fn parse(
+        &self,
+        raw: &Bytes,
+        place: &PageRef,
+        level: u8,
+    ) -> StoreResult<Rc<TreePage>> {
         page::open(raw, self.owner, PageKind::TreeRoot, place)
             .and_then(|opened| TreePage::new(opened, level))
             .map(Rc::new)
@@ -177,7 +236,7 @@ pub(crate) type Leaf = Option<(Rc<TreePage>, Option<Bytes>)>;
 
 /// The child of `page`, which is at `place`, that `key` belongs to; `end` becomes the first key
 /// that belongs to a later child, if there is one.
-fn step(
+pub(super) fn step(
     page: &TreePage,
     place: PageRef,
     key: &[u8],

@@ -387,6 +387,19 @@ impl MemoryDisk {
         }
     }
 
+    /// What is in the blocks of `run`.
+    pub(crate) fn content(&self, run: Run) -> Vec<u8> {
+        let inner = self.inner.borrow();
+        run.blocks().flat_map(|block| inner.read_block(block)).collect()
+    }
+
+    /// Changes every root slot of one disk.
+    pub(crate) fn edit_slots_of(&self, disk: DiskName, mut edit: impl FnMut(&mut Vec<u8>)) {
+        let mut inner = self.inner.borrow_mut();
+        let slots = inner.slots.iter_mut().filter(|((slot_disk, _), _)| *slot_disk == disk);
+        slots.for_each(|(_, slot)| edit(slot));
+    }
+
     /// Changes every root slot.
     pub(crate) fn edit_slots(&self, edit: impl FnMut(&mut Vec<u8>)) {
         self.inner.borrow_mut().slots.values_mut().for_each(edit);

@@ -4,6 +4,7 @@
 
 mod bench;
 mod cases;
+mod copies;
 mod disk;
 mod durability;
 mod machine;

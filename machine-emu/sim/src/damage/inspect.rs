@@ -81,7 +81,7 @@ impl DamageWorkload<'_> {
         match self.harness.ask(0, lookup).await {
             Ok(attributes) => Some(Some(self.identify(key, handle_of(&attributes)))),
             Err(CallFailure::Refused(Error::NotFound {})) => Some(None),
-            Err(CallFailure::Refused(Error::Damaged {})) if rule != ReadRule::Well => None,
+            Err(CallFailure::Refused(Error::Damaged {})) if rule.allows_damaged_names() => None,
             // A directory that is not there yet.
             Err(CallFailure::Refused(Error::Stale {})) if rule == ReadRule::Older => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
@@ -102,7 +102,7 @@ impl DamageWorkload<'_> {
     async fn inspect_list(&self, index: usize, rule: ReadRule) {
         let listed = match list(self.harness, 0, self.directories[index], 50).await {
             Ok(listed) => listed,
-            Err(Error::Damaged {}) if rule != ReadRule::Well => return,
+            Err(Error::Damaged {}) if rule.allows_damaged_names() => return,
             Err(Error::Stale {}) if rule == ReadRule::Older => return,
             Err(error) => panic!("directory {index} cannot be listed: {error}"),
         };
@@ -156,7 +156,9 @@ impl DamageWorkload<'_> {
             let version = version.unwrap_or_else(|wrong| panic!("{key:?}: {wrong}"));
             let right = match rule {
                 ReadRule::Older => version <= *versions.last(),
-                ReadRule::Well | ReadRule::Damaged => versions.after_crash().contains(&version),
+                ReadRule::Well | ReadRule::DataDamaged | ReadRule::Damaged => {
+                    versions.after_crash().contains(&version)
+                }
             };
             let possible = versions.after_crash();
             assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");

@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_segment_header_are_frozen() {
         let block = HEADER.encode(LOG);
-        let mut golden = b"mdLS\x02\x00\x00\x00".to_vec();
+        let mut golden = b"mdLS\x03\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]);
         numbers(&mut golden, &[5, 0x0102, 8, 9, 10, 11, 12, 13]);

@@ -106,7 +106,7 @@ impl BlockAllocator {
 
     /// The first wholly free stripe from `cursor` on, round the groups, of which it looks through
     /// `groups_max`. The error is where to go on.
-    fn whole_from(
+    pub(super) fn whole_from(
         &self,
         cursor: u64,
         groups_max: usize,
@@ -210,7 +210,7 @@ fn fragment(space: &BlockAllocator, wanted: u32) -> Option<Run> {
 }
 
 /// `wanted` free blocks in a row of a stripe that is partly used.
-fn fit_in_stripe(group: &GroupBlocks, stripe: Run, wanted: u32) -> Option<Run> {
+pub(super) fn fit_in_stripe(group: &GroupBlocks, stripe: Run, wanted: u32) -> Option<Run> {
     let local = group.local(stripe.blocks());
     let used = group.busy.ones_in(local.clone());
     if used == 0 || local.end - local.start - used < wanted {

@@ -1,0 +1,145 @@
+//! Where second copies of pages go: to another disk, into stripes that they fill one after the
+//! other.
+
+use super::BlockAllocator;
+use super::search::{GROUPS_SEARCHED_MAX, fit_in_stripe};
+use crate::store::groups::Run;
+
+/// Places for second copies of pages.
+#[derive(Debug)]
+pub(crate) struct CopyPlaces<'a>(pub(crate) &'a mut BlockAllocator);
+
+impl CopyPlaces<'_> {
+    /// Allocates the place of the second copy of a page whose first one is at `first`, and leaves
+    /// at least `floor` whole stripes. On another disk node if there are several, else on another
+    /// disk; if there is only one, or nothing is free on others, in another stripe.
+    pub(crate) fn allocate(&mut self, first: Run, floor: u64) -> Option<Run> {
+        let map = self.0.layout.map().clone();
+        let stripe = self.0.layout.stripe_of(first.start);
+        let disk = map.place(stripe).disk;
+        let has_nodes = map.disk_nodes() > 1;
+        let key = if has_nodes { disk.disk_node } else { disk.disk };
+        let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
+        let on_other_disk = |other: u64| map.place(other).disk != disk;
+        let copy = has_nodes
+            .then(|| self.place_of_copy(first.count, key, floor, &on_other_node))
+            .flatten()
+            .or_else(|| self.place_of_copy(first.count, key, floor, &on_other_disk))
+            .or_else(|| self.place_of_copy(first.count, key, floor, &|other| other != stripe))?;
+        self.0.set_busy(copy.blocks(), true);
+        self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
+        Some(copy)
+    }
+
+    fn place_of_copy(
+        &self,
+        wanted: u32,
+        key: u32,
+        floor: u64,
+        accept: &dyn Fn(u64) -> bool,
+    ) -> Option<Run> {
+        let cursor = self.0.copy_cursors.get(&key).copied();
+        let whole = |cursor: Option<u64>| {
+            let from = cursor.unwrap_or(self.0.stripe_begin);
+            let stripe = self.0.whole_from(from, usize::MAX, accept).ok()?;
+            Some(Run { start: self.0.layout.stripe_run(stripe).start, count: wanted })
+        };
+        cursor
+            .filter(|&stripe| accept(stripe))
+            .and_then(|stripe| self.fitting_in(stripe, wanted))
+            .or_else(|| self.fitting_at(cursor, wanted, GROUPS_SEARCHED_MAX, accept))
+            .or_else(|| (self.0.whole_stripes > floor).then(|| whole(cursor)).flatten())
+            .or_else(|| self.fitting_at(cursor, wanted, usize::MAX, accept))
+    }
+
+    /// `wanted` blocks in a row in a partly used stripe of a kind, from that of the cursor on.
+    fn fitting_at(
+        &self,
+        cursor: Option<u64>,
+        wanted: u32,
+        groups_max: usize,
+        accept: &dyn Fn(u64) -> bool,
+    ) -> Option<Run> {
+        let first = self.0.layout.group_of_stripe(cursor.unwrap_or(self.0.small_cursor));
+        let ahead = self.0.with_partial.range(first..);
+        let candidates = ahead.chain(self.0.with_partial.range(..first)).take(groups_max);
+        candidates
+            .filter(|number| self.0.groups.get(number).is_some_and(|group| group.fit_max >= wanted))
+            .flat_map(|&number| self.0.layout.stripes_of(number))
+            .filter(|&stripe| accept(stripe))
+            .find_map(|stripe| self.fitting_in(stripe, wanted))
+    }
+
+    /// The same in this stripe.
+    fn fitting_in(&self, stripe: u64, wanted: u32) -> Option<Run> {
+        let number = self.0.layout.group_of_stripe(stripe);
+        let group = self.0.groups.get(&number).filter(|_| self.0.with_partial.contains(&number))?;
+        fit_in_stripe(group, self.0.layout.stripe_run(stripe), wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use blockio::{Geometry, VolumeMap};
+    use runtime::VolumeId;
+    use runtime::seed::with_seed;
+
+    use super::*;
+    use crate::store::bits::Bits;
+    use crate::store::groups::GroupLayout;
+
+    /// All of a volume of 64 stripes.
+    fn space(disk_nodes: u32, disks: u32) -> BlockAllocator {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
+        let stripes = 64 / u64::from(disk_nodes * disks);
+        let map = VolumeMap::grid(geometry, disk_nodes, disks, stripes).expect("a small volume");
+        let layout = GroupLayout::of(&map);
+        let mut space = BlockAllocator::new(layout.clone());
+        for group in layout.born(0) {
+            let blocks = layout.blocks_of(group);
+            space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
+        }
+        space
+    }
+
+    #[test]
+    fn copies_fill_stripes_of_other_disks_as_long_as_these_have_some() {
+        with_seed(|rng| {
+            for (disk_nodes, disks) in [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)] {
+                let mut space = space(disk_nodes, disks);
+                let map = space.layout.map().clone();
+                let (mut pages, mut apart, all) = (0, 0, space.free_blocks);
+                while let Some(first) = space.allocate_page(1 + rng.below(4) as u32, 0) {
+                    pages += 1;
+                    let Some(copy) = CopyPlaces(&mut space).allocate(first, 0) else { break };
+                    assert_eq!((copy.count, space.layout.is_run(copy)), (first.count, true));
+                    let [a, b] = [first, copy].map(|run| space.layout.stripe_of(run.start));
+                    assert_ne!(a, b);
+                    let [a, b] = [a, b].map(|stripe| map.place(stripe).disk);
+                    let is_apart = if disk_nodes > 1 {
+                        a.disk_node != b.disk_node
+                    } else {
+                        a != b || disks == 1
+                    };
+                    apart += u64::from(is_apart);
+                }
+                assert!(apart * 20 > pages * 19, "{apart} of {pages}");
+                assert!(space.free_blocks < all / 20, "{} of {all} are left", space.free_blocks);
+            }
+        });
+    }
+
+    #[test]
+    fn a_copy_leaves_whole_stripes_and_takes_what_fits_elsewhere() {
+        let mut space = space(2, 1);
+        let first = space.allocate_page(4, 0).unwrap();
+        let whole = space.whole_stripes;
+        assert_eq!(CopyPlaces(&mut space).allocate(first, whole), None);
+        let copy = CopyPlaces(&mut space).allocate(first, whole - 1).unwrap();
+        assert_eq!(space.whole_stripes, whole - 1);
+        let next = CopyPlaces(&mut space).allocate(first, whole).unwrap();
+        assert_eq!(next.start, copy.blocks().end, "beside the copy before");
+    }
+}
