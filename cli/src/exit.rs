@@ -79,6 +79,9 @@ pub enum CommandFailure {
     /// A check has found flaws and reported each.
     #[error("volume {}: {count} flaws, nothing was changed; see the advice for each above", volume.display())]
     Flawed { volume: PathBuf, count: u64 },
+    /// A check of a volume in use has found flaws and reported each.
+    #[error("volume {volume}: {count} flaws; see the advice for each above")]
+    FlawedInUse { volume: VolumeAddress, count: u64 },
     /// A process in the background failed, and has reported why.
     #[error("the process in the background has failed")]
     Reported { code: Option<u8> },
@@ -168,7 +171,7 @@ impl CommandFailure {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
             Self::Stopped { .. } => STOPPED,
-            Self::Flawed { .. } => FLAWED,
+            Self::Flawed { .. } | Self::FlawedInUse { .. } => FLAWED,
             Self::Reported { code } => code.unwrap_or(FAILED),
             Self::Serve { .. }
             | Self::Mount { .. }

@@ -85,6 +85,23 @@ impl CommandSession {
         Ok(client::volume::connect(address, &options)?)
     }
 
+    /// The volume at `address`, if a server serves it; `None` if it is in a directory of this host
+    /// and no server does.
+    pub(crate) fn open_served(
+        &mut self,
+        address: &VolumeAddress,
+    ) -> Result<Option<Volume>, CommandFailure> {
+        let options = self.options(address)?;
+        self.waiting.watch(options.outages.clone());
+        match client::volume::reach(address, &options) {
+            Ok(client_handle) => Ok(Some(Volume::new(client_handle, options.who))),
+            Err(OpenCause::NotServed(_)) if matches!(address, VolumeAddress::Directory(_)) => {
+                Ok(None)
+            }
+            Err(cause) => Err(OpenError { address: address.clone(), cause }.into()),
+        }
+    }
+
     /// How the volume at `address` is opened.
     fn options(&self, address: &VolumeAddress) -> Result<ConnectOptions, OpenError> {
         self.connection.options().map_err(|error| OpenError {

@@ -24,6 +24,7 @@
 //! | `session.rs` | requests of one user to the nodes |
 //! | `file_system.rs` | operations on paths; `walk.rs` resolves them, `tree.rs` does whole trees |
 //! | `xattrs.rs` | extended attributes |
+//! | `scrub.rs` | comparing what the disks have with its checksums |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
 //! | `append.rs` | appends, each done once |
@@ -56,6 +57,7 @@ pub mod lock;
 pub mod options;
 pub mod process;
 pub mod root_keys;
+pub mod scrub;
 mod session;
 pub mod stream;
 mod tree;

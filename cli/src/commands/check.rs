@@ -1,75 +1,90 @@
 //! `mdfs check` and `mdfs scrub`: is everything in a volume as it must be?
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use client::VolumeAddress;
+use client::scrub::ScrubExtent;
 use client::volume::{OpenCause, OpenError};
 use serde::Serialize;
 use volume::{CheckOptions, CheckResult, CheckStep, Summary, UnreadableFile, UnreadableFiles};
 
-use crate::connection::volume_directory;
+use super::online_check::OnlineCheck;
+use crate::connection::{ConnectionArguments, volume_address};
 use crate::exit::CommandFailure;
 use crate::output::{lossy, printable, table};
 use crate::progress::Progress;
 use crate::session::CommandSession;
 use crate::size::{ByteSize, human};
 
-/// Check all metadata of a volume that is not served; nothing is written.
+/// Check a volume: all of its metadata, or what can be compared while it is in use.
 ///
-/// Reads superblocks, roots, logs, every page of metadata with its checksum, and compares names
-/// with files, counts of links, and every block with its owner. What a crash has left to be
-/// finished by the next start is reported as pending, not as damage. Nothing is repaired.
+/// Of a volume that is not served, reads superblocks, roots, logs, every page of metadata with its
+/// checksum, and compares names with files, counts of links, and every block with its owner. What a
+/// crash has left to be finished by the next start is reported as pending, not as damage.
+///
+/// Of a volume that is served, also by a cluster, the nodes read their metadata from the disks and
+/// compare it with its checksums, while others work. Names, links and space are not compared with
+/// one another then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs check scratch
   mdfs check scratch --data --rate 200MiB
   mdfs check scratch --json | jq .flaws
   mdfs check scratch --files                which files to bring back from elsewhere
+  mdfs check mdfs://node1/scratch --data    a cluster, while it works
 
-Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked (it is in use, or its disks
-are not those of the volume). Each flaw is one line on standard output: the thing and where it is, what
-is wrong, what to do next.")]
+Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked (its disks are not those of
+the volume, or no server answers). Each flaw is one line on standard output: the thing and where it is,
+what is wrong, what to do next.")]
 pub(crate) struct Check {
     /// Read all data of files too, and compare each block with its checksum.
     #[arg(long)]
     data: bool,
-    /// Name the files that cannot be read in full, and why. Reads all data, of the disks that are
-    /// there: disks may be missing.
-    #[arg(long)]
-    files: bool,
-    /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
-    #[arg(long, value_name = "SIZE")]
-    rate: Option<ByteSize>,
-    /// As JSON.
-    #[arg(long)]
-    json: bool,
-    /// The volume's directory.
-    #[arg(value_name = "VOL", value_parser = volume_directory())]
-    volume: PathBuf,
+    #[command(flatten)]
+    common: CheckArguments,
 }
 
-/// Read all data and metadata of a volume that is not served, and compare it with its checksums.
+/// Read all data and metadata of a volume, and compare it with its checksums.
 ///
-/// The same as `mdfs check --data`: finds bad blocks before they are needed. Nothing
-/// is written and nothing is repaired.
+/// The same as `mdfs check --data`: finds bad blocks before they are needed, also while the volume
+/// is in use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs scrub scratch
   mdfs scrub scratch --rate 100MiB          leaves the disks time for others
+  mdfs scrub mdfs://node1/scratch --repair
 
 Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked.")]
-pub(crate) struct Scrub {
-    /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
+pub(crate) struct ScrubCommand {
+    #[command(flatten)]
+    common: CheckArguments,
+}
+
+/// What both have in common.
+#[derive(Debug, clap::Args)]
+struct CheckArguments {
+    /// Name the files that cannot be read in full, and why. Reads all data, of the disks that are
+    /// there: of a volume that is not served disks may be missing.
+    #[arg(long)]
+    files: bool,
+    /// Bytes per second, at most, as in 200MiB [default: as many as the disks give]
     #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,
+    /// Write anew what is bad and has a good copy. For volumes that are served; the start of a
+    /// volume does so by itself.
+    #[arg(long)]
+    repair: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
-    /// The volume's directory.
-    #[arg(value_name = "VOL", value_parser = volume_directory())]
-    volume: PathBuf,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,60 +149,75 @@ struct FlawRecord {
 
 impl Check {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        run(&self.volume, (self.data || self.files, self.files), self.rate, self.json, session)
+        self.common.run(self.data || self.common.files, session)
     }
 }
 
-impl Scrub {
+impl ScrubCommand {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        run(&self.volume, (true, false), self.rate, self.json, session)
+        self.common.run(true, session)
     }
 }
 
-fn run(
-    volume: &Path,
-    (data, files): (bool, bool),
-    rate: Option<ByteSize>,
-    json: bool,
-    session: &mut CommandSession,
-) -> Result<(), CommandFailure> {
-    if rate.is_some() && !data {
-        return Err(CommandFailure::Usage("--rate needs --data or --files".to_owned()));
+impl CheckArguments {
+    fn run(&self, data: bool, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        if self.rate.is_some_and(|rate| rate.0 == 0) {
+            return Err(CommandFailure::Usage(
+                "--rate 0 reads nothing; leave it out for no limit".to_owned(),
+            ));
+        }
+        session.connect_with(&self.connection);
+        if let Some(volume) = session.open_served(&self.volume)? {
+            let extent = ScrubExtent { data, repair: self.repair };
+            let (rate_bytes, json) = (self.rate.map_or(0, |rate| rate.0), self.json);
+            let check = OnlineCheck { extent, rate_bytes, json };
+            return check.run(&self.volume, &volume, session);
+        }
+        let VolumeAddress::Directory(directory) = &self.volume else { return Ok(()) };
+        if self.repair {
+            return Err(CommandFailure::Usage(
+                "--repair is for a volume that is served; start `mdfs serve` first, which writes \
+                 anew much of what is bad by itself"
+                    .to_owned(),
+            ));
+        }
+        self.run_at_rest(directory, data, session)
     }
-    if rate.is_some_and(|rate| rate.0 == 0) {
-        return Err(CommandFailure::Usage(
-            "--rate 0 reads nothing; leave it out for no limit".to_owned(),
-        ));
-    }
-    let opened = |cause| OpenError { address: volume.into(), cause };
-    if !volume.is_dir() {
-        return Err(opened(OpenCause::NoDirectory).into());
-    }
-    let progress = Progress::of_work(1);
-    let read = Arc::new(AtomicU64::new(0));
-    let options = CheckOptions {
-        data,
-        files,
-        rate_bytes: rate.map_or(0, |rate| rate.0),
-        on_step: on_step(progress.clone(), read.clone()),
-    };
-    let checked = volume::check(volume, &options);
-    progress.finish();
-    let checked = checked.map_err(|error| opened(OpenCause::Stack(error)))?;
-    let count = checked.summary.flaws.count();
-    let mut report = CheckReport::new(volume, &checked, data.then(|| read.load(Relaxed)));
-    if files {
-        report.files = Some(UnreadableRecord::new(&checked.summary.unreadable));
-    }
-    if json {
-        session.print_json(&report)?;
-    } else {
-        report.print(session)?;
-    }
-    if count == 0 {
-        Ok(())
-    } else {
-        Err(CommandFailure::Flawed { volume: volume.to_owned(), count })
+
+    /// Checks a volume that is not served.
+    fn run_at_rest(
+        &self,
+        volume: &Path,
+        data: bool,
+        session: &mut CommandSession,
+    ) -> Result<(), CommandFailure> {
+        let opened = |cause| OpenError { address: volume.into(), cause };
+        let progress = Progress::of_work(1);
+        let read = Arc::new(AtomicU64::new(0));
+        let options = CheckOptions {
+            data,
+            files: self.files,
+            rate_bytes: self.rate.map_or(0, |rate| rate.0),
+            on_step: on_step(progress.clone(), read.clone()),
+        };
+        let checked = volume::check(volume, &options);
+        progress.finish();
+        let checked = checked.map_err(|error| opened(OpenCause::Stack(error)))?;
+        let count = checked.summary.flaws.count();
+        let mut report = CheckReport::new(volume, &checked, data.then(|| read.load(Relaxed)));
+        if self.files {
+            report.files = Some(UnreadableRecord::new(&checked.summary.unreadable));
+        }
+        if self.json {
+            session.print_json(&report)?;
+        } else {
+            report.print(session)?;
+        }
+        if count == 0 {
+            Ok(())
+        } else {
+            Err(CommandFailure::Flawed { volume: volume.to_owned(), count })
+        }
     }
 }
 

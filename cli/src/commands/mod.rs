@@ -13,6 +13,7 @@ mod ls;
 mod mkdir;
 pub(crate) mod mount;
 mod mv;
+mod online_check;
 mod put;
 mod rm;
 mod rotate_keys;
@@ -56,7 +57,7 @@ enum MdfsCommand {
     Mv(mv::Mv),
     Df(df::Df),
     Check(check::Check),
-    Scrub(check::Scrub),
+    Scrub(check::ScrubCommand),
     RotateKeys(rotate_keys::RotateKeys),
     Upgrade(upgrade::Upgrade),
     Token(token::TokenCommand),

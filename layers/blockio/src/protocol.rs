@@ -243,8 +243,7 @@ runtime::choice! {
             /// What is in the way.
             why: WriteObstacle,
         },
-        /// The disk is not there, and the volume was opened without it: what it held must come from
-        /// elsewhere. Other disks go on.
+        /// The volume was opened without this disk: what it held must come from elsewhere.
         #[error("disk n{disk_node}d{disk} is missing")]
         9 Missing {
             /// The disk node.

@@ -2,6 +2,7 @@
 //! cache offers the same in front of it, so a volume also runs without the cache.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -47,6 +48,11 @@ pub trait Stripes {
         _length: u32,
         _expect: &[u32],
     ) -> Option<Bytes> {
+        None
+    }
+
+    /// The same logical disk past a cache, if there is one: what the disks have.
+    fn below(&self) -> Option<Rc<dyn Stripes>> {
         None
     }
 

@@ -125,6 +125,10 @@ impl Stripes for CacheClient {
         self.context.try_now(hash::owner(&self.map, stripe), call)?.ok()
     }
 
+    fn below(&self) -> Option<Rc<dyn Stripes>> {
+        Some(self.below.clone())
+    }
+
     fn node_of(&self, stripe: u64) -> Option<NodeId> {
         Some(hash::owner(&self.map, stripe))
     }

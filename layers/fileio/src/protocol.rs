@@ -21,7 +21,7 @@ pub use meta::attributes::{
     WccAttr, WriteResult, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
     access,
 };
-pub use meta::protocol::{CallId, WriteObstacle};
+pub use meta::protocol::{CallId, ScrubFlaw, ScrubPart, WriteObstacle};
 
 pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
 pub use crate::regions::Regions;
@@ -633,8 +633,7 @@ runtime::protocol! {
     } -> DirectData, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Write bytes, of which the client has left some at other processes. None if these do not
-    /// have them, or cannot store them: then nothing was written, and it is to be sent as a
-    /// [`Write`].
+    /// have them, or cannot store them: then nothing was written. Send it as a [`Write`].
     42 Bulk WriteDirect {
         who: Credentials,
         file: Handle,
@@ -646,6 +645,18 @@ runtime::protocol! {
         /// The others, in order; places count from `offset`.
         deposited: Vec<DepositedRange>,
     } -> Option<WriteResult>, by inode(file.ino), retry never, from any, after recovery;
+
+    /// Compare a part of what this node has on the disks with its checksums. Root and the owner of
+    /// the root directory may.
+    47 Bulk Scrub {
+        who: Credentials,
+        /// The root directory of the volume.
+        root: Handle,
+        /// As in [`meta::protocol::Scrub`].
+        after: Vec<u8>,
+        data: bool,
+        repair: bool,
+    } -> ScrubPart, by caller, retry idempotent, from any, after recovery;
 }
 
 runtime::choice! {
@@ -731,11 +742,10 @@ runtime::choice! {
             /// What is in the way.
             why: WriteObstacle,
         },
-        /// EROFS: the volume was opened to be read, with what is there of it. Nothing was changed.
+        /// EROFS: the volume was opened to be read. Nothing was changed.
         #[error("the volume is open to be read only, since a part of it is missing or damaged")]
         22 ReadOnly {},
-        /// EIO: what is stored there is on a disk that is missing, or is damaged on that disk, of a
-        /// volume that was opened all the same.
+        /// EIO: it is on a disk that is missing, or damaged there, of a volume opened to be read.
         #[error("what disk n{disk_node}d{disk} has of it is missing or damaged")]
         23 Unreadable {
             /// The disk node.

@@ -26,10 +26,10 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `protocol.rs` | every request and reply |
+//! | `protocol.rs` | every request and reply; `chunk_types.rs`: records of blocks |
 //! | `attributes.rs` | types for files that all layers above share |
 //! | `effect.rs` | sets of effects |
-//! | `operations.rs` | intents of operations, and stored replies to calls |
+//! | `operations.rs` | intents of operations, stored replies to calls, what a scrub finds |
 //! | `audit/` | reading all metadata, of nodes that run or of a volume at rest, to check it |
 //! | `marks.rs` | which changes of a file are there, over losses |
 //! | `hash.rs` | which node owns an inode, a name |
@@ -48,6 +48,7 @@ mod active;
 pub mod attributes;
 #[cfg(feature = "server")]
 pub mod audit;
+mod chunk_types;
 #[cfg(feature = "server")]
 pub mod chunks;
 #[cfg(feature = "server")]

@@ -77,3 +77,32 @@ runtime::record! {
         outcome: CallOutcome,
     }
 }
+
+runtime::record! {
+    /// What was found in a part of what a node has.
+    #[derive(Default)]
+    pub struct ScrubPart {
+        /// Where to go on; `None` at the end.
+        next: Option<Vec<u8>>,
+        /// Keys of metadata that were looked at.
+        keys: u64,
+        /// Bytes that were read.
+        read_bytes: u64,
+        /// What is wrong.
+        flaws: Vec<ScrubFlaw>,
+    }
+}
+
+runtime::record! {
+    /// Something that does not match its checksum.
+    pub struct ScrubFlaw {
+        /// The file whose data it is; 0 for metadata.
+        ino: u64,
+        /// Where in the file.
+        offset: u64,
+        /// It had a good copy, and is written anew.
+        is_mended: bool,
+        /// What is wrong.
+        what: String,
+    }
+}

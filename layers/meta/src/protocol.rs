@@ -16,9 +16,11 @@ use runtime::wire::{Malformed, from_bytes, to_bytes};
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
+pub use crate::chunk_types::{BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk};
 pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
 pub use crate::operations::{
-    AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, StoredReply,
+    AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, ScrubFlaw, ScrubPart,
+    StoredReply,
 };
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::{Unsynced, WriteObstacle};
@@ -223,73 +225,6 @@ runtime::record! {
         inode: Inode,
         /// Nodes that may hold names of it; `None` if that is not known (after a restart).
         nodes: Option<Vec<u32>>,
-    }
-}
-
-runtime::record! {
-    /// A run of blocks of a chunk.
-    pub struct BlockRun {
-        /// The first block, counted within the chunk.
-        at: u16,
-        /// The first block on the logical disk. A run stays within one stripe.
-        start: u64,
-        /// The CRC-32C of each block: its length is the run's.
-        checksums: Vec<u32>,
-        /// Named by a record that is or will be durable: the blocks may not be rewritten.
-        sealed: bool,
-    }
-}
-
-impl BlockRun {
-    /// Blocks of the run.
-    pub fn count(&self) -> u32 {
-        self.checksums.len() as u32
-    }
-
-    /// The first block after the run, counted within the chunk.
-    pub fn end(&self) -> u32 {
-        u32::from(self.at) + self.count()
-    }
-}
-
-runtime::record! {
-    /// A chunk: the blocks of one stripe-sized piece of a file. What no run covers is a hole.
-    #[derive(Default)]
-    pub struct Chunk {
-        /// In order, without overlap.
-        runs: Vec<BlockRun>,
-    }
-}
-
-runtime::record! {
-    /// A chunk whose new content is in the cache.
-    pub struct ChunkUpdate {
-        /// Which chunk of the file.
-        index: u64,
-        /// Its blocks now.
-        chunk: Chunk,
-        /// The stripes that have the new content, and the boot IDs with which they took it.
-        written: Vec<Unsynced>,
-    }
-}
-
-runtime::record! {
-    /// A chunk of a file that has blocks.
-    pub struct IndexedChunk {
-        /// Which chunk of the file.
-        index: u64,
-        /// Its blocks.
-        chunk: Chunk,
-    }
-}
-
-runtime::record! {
-    /// Chunks of a file that have blocks.
-    pub struct ChunkPage {
-        /// In the order of their indices.
-        chunks: Vec<IndexedChunk>,
-        /// The index from which on others may follow; `None` if there are no more.
-        next: Option<u64>,
     }
 }
 
@@ -692,7 +627,7 @@ runtime::protocol! {
         by inode(directory), retry idempotent, from servers, after recovery;
 
     /// A reply was lost: of all remote locks with numbers below one, the caller holds only these
-    /// here, and will hold no others. The rest is void: names, directories, renames.
+    /// here, and will hold no others. The rest is void.
     54 Control ReleaseOrphanedLocks {
         /// Above all numbers that the caller has given so far.
         below: u64,
@@ -705,12 +640,22 @@ runtime::protocol! {
     55 Bulk WaitForIntents { node: u32 } -> (),
         by caller, retry idempotent, from servers, during recovery;
 
-    /// A node has given groups to this one ([`RequestGroups`]) and does not know that they arrived:
-    /// they have no owner until they do.
+    /// A node has given groups to this one ([`RequestGroups`]) that may not have arrived: they have
+    /// no owner until then.
     56 Control ConfirmGroups {
         /// That node.
         donor: u32,
     } -> (), by caller, retry never, from servers, after recovery;
+
+    /// Compare a part of what this node has on the disks with its checksums.
+    70 Bulk Scrub {
+        /// Where to go on ([`ScrubPart::next`]); empty for the start.
+        after: Vec<u8>,
+        /// The data of files, too.
+        data: bool,
+        /// Write anew what has a good copy.
+        repair: bool,
+    } -> ScrubPart, by caller, retry idempotent, from servers, after recovery;
 }
 
 runtime::choice! {
@@ -764,7 +709,7 @@ runtime::choice! {
         /// The volume was opened to be read: nothing was changed.
         #[error("the volume is only read")]
         12 ReadOnly {},
-        /// What is asked for is on a disk that is missing. Everything else goes on.
+        /// It is on a disk that is missing.
         #[error("disk n{disk_node}d{disk} is missing")]
         13 Missing {
             /// The disk node.

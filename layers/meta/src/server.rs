@@ -2,7 +2,7 @@
 //! component that answers it. A component owns its state, and knows only components below it:
 //!
 //! ```text
-//! flush   intents/   find_reply   housekeeping
+//! flush   intents/   find_reply   housekeeping   scrub
 //! open_files   names
 //! effects   content/
 //! space/   locks/
@@ -28,6 +28,7 @@ mod open_file_table;
 mod open_files;
 mod record_log;
 mod replies;
+mod scrub;
 mod space;
 pub(crate) mod verifiers;
 mod xattrs;
@@ -57,6 +58,7 @@ use self::locks::owner::RemoteLockId;
 pub use self::lost::LostMetadata;
 use self::names::NameRequests;
 use self::open_files::OpenFileRequests;
+use self::scrub::Scrubber;
 use self::space::SpaceManager;
 use self::space::reclaim::Reclaim;
 use self::verifiers::WriteVerifiers;
@@ -70,7 +72,7 @@ use crate::protocol::{
     GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, Install,
     ListUntrimmed, ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta,
     NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
-    RequestGroups, RollBack, ScanNames, Seal, SetOccupancy, SyncNames, Trim, Truncate,
+    RequestGroups, RollBack, ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate,
     UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
@@ -92,6 +94,7 @@ pub struct MetaServer {
     xattrs: Rc<Xattrs>,
     flusher: Flusher,
     housekeeping: Housekeeping,
+    scrubber: Scrubber,
 }
 
 impl std::fmt::Debug for MetaServer {
@@ -230,6 +233,7 @@ runtime::handlers! { MetaServer;
     WaitForIntents => |server, _, request| {
         server.intents.sender.wait_for_intents(request.node).await
     };
+    Scrub => |server, _, request| server.scrubber.scrub(request).await;
 }
 
 impl MetaServer {
@@ -362,6 +366,7 @@ impl MetaServer {
             replies: ReplyLookup::new(&base, intents.sender.clone()),
             flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),
             housekeeping: Housekeeping::new(&base, locks.directories.clone()),
+            scrubber: Scrubber::new(&base),
             base,
             locks,
             content,

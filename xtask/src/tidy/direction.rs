@@ -48,8 +48,16 @@ const MAY_TEST_WITH: &[&str] = &["machine-emu"];
 const TABLE_IMPORTS: &[&str] = &["runtime", "std", "bytes", "thiserror"];
 
 /// The modules of a layer that hold nothing but words.
-const VOCABULARY: &[&str] =
-    &["protocol", "attributes", "operations", "lock_types", "marks", "geometry", "regions"];
+const VOCABULARY: &[&str] = &[
+    "protocol",
+    "attributes",
+    "operations",
+    "lock_types",
+    "chunk_types",
+    "marks",
+    "geometry",
+    "regions",
+];
 
 /// A crate depends on nothing but its row of [`MAY_USE`].
 pub(super) fn crates_use_only_what_is_below(tree: &SourceTree) -> Vec<Breach> {

@@ -31,6 +31,7 @@ const TABLES: &[&str] = &[
     "/src/attributes.rs",
     "/src/operations.rs",
     "/src/lock_types.rs",
+    "/src/chunk_types.rs",
     "/src/regions/mod.rs",
 ];
 

@@ -12,7 +12,7 @@ use crate::rules;
 
 /// Answers requests for attributes.
 pub(super) struct FileAttributes {
-    base: MetadataAccess,
+    pub(super) base: MetadataAccess,
     space: Rc<FileSpace>,
 }
 

@@ -55,6 +55,7 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::Unlock(_)
         | Request::SyncDirectory(_)
         | Request::WasDone(_) => false,
+        Request::Scrub(scrub) => scrub.repair,
     }
 }
 

@@ -42,6 +42,7 @@ mod rename;
 mod replay;
 mod replays;
 mod rights;
+mod scrub;
 mod space;
 mod store_deposit;
 mod sync;
@@ -83,8 +84,9 @@ use crate::protocol::{
     Allocate, Append, CloseHandle, Commit, Create, Error, FileIo, Flush, GetAttributes, GetSpace,
     GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
     PunchHole, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory,
-    RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Seek, SetAttributes,
-    SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteDirect, WriteList,
+    RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Scrub, Seek,
+    SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteDirect,
+    WriteList,
 };
 
 /// How often a node looks for files to commit.
@@ -197,6 +199,7 @@ runtime::handlers! { FileServer;
     Lock => |server, _, request| server.open_files.lock(&request);
     TestLock => |server, _, request| server.open_files.test_lock(&request);
     Unlock => |server, _, request| server.open_files.unlock(&request);
+    Scrub => |server, _, request| server.attributes.scrub(request).await;
 }
 
 impl FileServer {

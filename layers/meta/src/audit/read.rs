@@ -135,7 +135,10 @@ async fn read_keys(
 
 /// Pages of `thing` that are whole in one copy only.
 fn note_bad_copies(found: &mut NodeAudit, thing: &str, step: &'static str, bad: &[BadCopy]) {
-    for BadCopy { block, disk, error } in bad {
+    // Of a disk that is missing it is said once.
+    let is_missing =
+        |bad: &&BadCopy| matches!(bad.error, StoreError::Disk(DiskError::Missing { .. }));
+    for BadCopy { block, disk, error } in bad.iter().filter(|bad| !is_missing(bad)) {
         let thing = format!("{thing} of node {}", found.node);
         let what = format!("the copy of a page at block {block} is bad ({error}), the other whole");
         found.flaws.push(Flaw::on(*disk, &thing, what, step));
@@ -186,7 +189,11 @@ impl ReadPace<'_> {
 }
 
 /// The blocks of a run that cannot be read as they were written, and why.
-async fn bad_blocks(stripes: &dyn Stripes, run: Run, expect: &[u32]) -> Vec<(u64, String)> {
+pub(crate) async fn bad_blocks(
+    stripes: &dyn Stripes,
+    run: Run,
+    expect: &[u32],
+) -> Vec<(u64, String)> {
     let (mut bad, mut next) = (Vec::new(), 0);
     let (stripe, offset) = stripes.geometry().block(run.start);
     let first = offset / BLOCK_SIZE as u32;

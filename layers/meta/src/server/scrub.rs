@@ -1,0 +1,118 @@
+//! Reading what a node has on its disks while it is in use, a part at a time ([`Scrub`]).
+//!
+//! Data and pages are read past all caches and compared with their checksums. What a change of the
+//! node has given back meanwhile is looked at again, so that nothing is called damaged by that.
+
+use std::ops::Bound;
+use std::rc::Rc;
+
+use blockio::{BLOCK_SIZE, Stripes};
+use futures::StreamExt as _;
+use futures::stream;
+use runtime::wire::from_bytes;
+
+use super::base::NodeBase;
+use crate::audit::bad_blocks;
+use crate::keys;
+use crate::protocol::{Chunk, Error, Run, Scrub, ScrubFlaw, ScrubPart};
+use crate::store::{BadCopy, scrub_keys, scrub_roots};
+
+/// Keys of one part, at most.
+const KEYS_MAX: usize = 512;
+/// Bytes of data after which a part ends.
+const DATA_BYTES: u64 = 4 << 20;
+/// Runs of blocks that are read concurrently.
+const READS_MAX: usize = 8;
+
+/// Scrubs one node.
+pub(super) struct Scrubber {
+    base: Rc<NodeBase>,
+}
+
+impl Scrubber {
+    pub(super) fn new(base: &Rc<NodeBase>) -> Self {
+        Self { base: base.clone() }
+    }
+
+    pub(super) async fn scrub(&self, request: Scrub) -> Result<ScrubPart, Error> {
+        let Scrub { after, data, repair } = request;
+        let store = &self.base.store;
+        let below = self.base.stripes.below().unwrap_or_else(|| self.base.stripes.clone());
+        let mut part = ScrubPart::default();
+        let note = |what: String| ScrubFlaw { ino: 0, offset: 0, is_mended: false, what };
+        if after.is_empty() {
+            let roots = scrub_roots(store, repair).await.into_iter();
+            part.flaws.extend(roots.map(|what| ScrubFlaw { is_mended: repair, ..note(what) }));
+        }
+        let found = match scrub_keys(store, &below, &after, (KEYS_MAX, repair)).await {
+            Ok(found) => found,
+            Err(error) if error.is_busy() => return Err(error.into()),
+            Err(error) => {
+                part.flaws.push(note(format!("{error}; what lies behind it was not looked at")));
+                return Ok(part);
+            }
+        };
+        part.read_bytes = found.read_bytes;
+        part.flaws.extend(found.damage.into_iter().map(|error| note(error.to_string())));
+        for BadCopy { block, disk, error } in found.bad {
+            let what =
+                format!("a copy of a page, at block {block} on disk {disk}, is bad: {error}");
+            part.flaws.push(ScrubFlaw { is_mended: repair, ..note(what) });
+        }
+        part.next = found.next.map(|next| next.to_vec());
+        for (key, value) in found.entries {
+            part.keys += 1;
+            if !data || keys::table_of(&key) != Some(keys::KeyTable::Chunk) {
+                continue;
+            }
+            self.scrub_chunk(&below, &key, &value, &mut part).await?;
+            if part.read_bytes >= DATA_BYTES {
+                part.next = Some([&key, &[0][..]].concat());
+                break;
+            }
+        }
+        Ok(part)
+    }
+
+    /// Reads the blocks that a chunk names, and compares them.
+    async fn scrub_chunk(
+        &self,
+        below: &Rc<dyn Stripes>,
+        key: &[u8],
+        value: &[u8],
+        part: &mut ScrubPart,
+    ) -> Result<(), Error> {
+        let blocks = below.geometry().blocks_per_stripe();
+        let (Some(ino), Some(index)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
+            return Ok(());
+        };
+        let flaw = |offset, what| ScrubFlaw { ino, offset, is_mended: false, what };
+        let Some(chunk) = from_bytes::<Chunk>(value).ok().filter(|chunk| chunk.is_valid(blocks))
+        else {
+            part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
+            return Ok(());
+        };
+        part.read_bytes += chunk.count() * BLOCK_SIZE as u64;
+        let runs = chunk.runs.iter().map(|run| async move {
+            let place = Run { start: run.start, count: run.count() };
+            let bad = bad_blocks(&**below, place, &run.checksums).await;
+            bad.into_iter().map(|(block, why)| (u64::from(run.at) + block, why)).collect::<Vec<_>>()
+        });
+        let bad: Vec<_> = stream::iter(runs).buffered(READS_MAX).collect().await;
+        if bad.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        // Given back meanwhile: others may have written there.
+        let (first, end) = keys::only(key);
+        let now = self.base.store.scan(Bound::Included(&first), &end, 1).await?;
+        if now.first().is_none_or(|(_, now)| now[..] != *value) {
+            return Ok(());
+        }
+        for (block, why) in bad.into_iter().flatten() {
+            let offset = index.saturating_mul(blocks.into()).saturating_add(block);
+            let offset = offset.saturating_mul(BLOCK_SIZE as u64);
+            part.flaws.push(flaw(offset, format!("4096 bytes at offset {offset}: {why}")));
+        }
+        Ok(())
+    }
+}
