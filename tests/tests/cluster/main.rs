@@ -11,6 +11,8 @@ mod coordination;
 mod new_disks;
 mod rounds;
 
+use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -108,6 +110,8 @@ fn serve_and_have_it_again(fabric: &'static [&'static str], kills: bool) {
             }
         }
 
+        scrub(&cluster, rng);
+
         cluster.stop();
         for member in cluster.numbers() {
             cluster.start_member(member);
@@ -122,6 +126,43 @@ fn serve_and_have_it_again(fabric: &'static [&'static str], kills: bool) {
         let told = cluster.check();
         assert!(told.contains("sound"), "{told}");
     });
+}
+
+/// Any process is asked, and all nodes of all processes are compared.
+fn scrub(cluster: &Cluster, rng: &mut Rng) {
+    let mut content = vec![0; 8192];
+    rng.fill(&mut content);
+    let volume = cluster.open(1).unwrap();
+    let file = volume.create("/scrubbed").unwrap();
+    file.write_at(0, content.clone()).unwrap();
+    file.sync().unwrap();
+    let scrub = |member: usize| {
+        let directory = cluster.directory(member);
+        let output = cluster.run(&["scrub", directory.to_str().unwrap(), "--json"]);
+        let report = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let (code, report): (_, serde_json::Value) = scrub(3);
+    assert_eq!((code, &report["nodes"]), (Some(0), &12.into()), "{report}");
+
+    let disks = cluster.numbers().map(|member| cluster.directory(member).join("disks"));
+    let disks = disks.flat_map(|disks| fs::read_dir(disks).into_iter().flatten());
+    let mut hits = 0;
+    for disk in disks.map(|disk| disk.unwrap().path()) {
+        let bytes = fs::read(&disk).unwrap();
+        let blocks = bytes.chunks(4096);
+        let Some(block) = blocks.map(|block| block == &content[4096..]).position(|is_it| is_it)
+        else {
+            continue;
+        };
+        let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+        file.write_all_at(&[content[4096] ^ 1], block as u64 * 4096).unwrap();
+        hits += 1;
+    }
+    assert_eq!(hits, 1);
+    let (code, report) = scrub(2);
+    assert_eq!((code, &report["unreadable"][0]), (Some(4), &"/scrubbed".into()), "{report}");
+    assert_eq!(report["flaws"].as_array().unwrap().len(), 1, "{report}");
 }
 
 /// A file that grows, and is never synced.

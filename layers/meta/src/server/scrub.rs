@@ -15,7 +15,7 @@ use super::base::NodeBase;
 use crate::audit::bad_blocks;
 use crate::keys;
 use crate::protocol::{Chunk, Error, Run, Scrub, ScrubFlaw, ScrubPart};
-use crate::store::{BadCopy, scrub_keys, scrub_roots};
+use crate::store::{BadCopy, ScrubbedKeys, scrub_keys, scrub_map, scrub_roots};
 
 /// Keys of one part, at most.
 const KEYS_MAX: usize = 512;
@@ -29,6 +29,20 @@ pub(super) struct Scrubber {
     base: Rc<NodeBase>,
 }
 
+/// Something that is wrong with metadata.
+fn note(what: String) -> ScrubFlaw {
+    ScrubFlaw { ino: 0, offset: 0, is_mended: false, what }
+}
+
+/// What is wrong with pages.
+fn page_flaws(found: &ScrubbedKeys, repair: bool) -> impl Iterator<Item = ScrubFlaw> {
+    let bad = found.bad.iter().map(move |BadCopy { block, disk, error }| {
+        let what = format!("a copy of a page, at block {block} on disk {disk}, is bad: {error}");
+        ScrubFlaw { is_mended: repair, ..note(what) }
+    });
+    found.damage.iter().map(|error| note(error.to_string())).chain(bad)
+}
+
 impl Scrubber {
     pub(super) fn new(base: &Rc<NodeBase>) -> Self {
         Self { base: base.clone() }
@@ -39,10 +53,12 @@ impl Scrubber {
         let store = &self.base.store;
         let below = self.base.stripes.below().unwrap_or_else(|| self.base.stripes.clone());
         let mut part = ScrubPart::default();
-        let note = |what: String| ScrubFlaw { ino: 0, offset: 0, is_mended: false, what };
         if after.is_empty() {
             let roots = scrub_roots(store, repair).await.into_iter();
             part.flaws.extend(roots.map(|what| ScrubFlaw { is_mended: repair, ..note(what) }));
+            let map = scrub_map(store, &below, repair).await?;
+            part.read_bytes += map.read_bytes;
+            part.flaws.extend(page_flaws(&map, repair));
         }
         let found = match scrub_keys(store, &below, &after, (KEYS_MAX, repair)).await {
             Ok(found) => found,
@@ -52,13 +68,8 @@ impl Scrubber {
                 return Ok(part);
             }
         };
-        part.read_bytes = found.read_bytes;
-        part.flaws.extend(found.damage.into_iter().map(|error| note(error.to_string())));
-        for BadCopy { block, disk, error } in found.bad {
-            let what =
-                format!("a copy of a page, at block {block} on disk {disk}, is bad: {error}");
-            part.flaws.push(ScrubFlaw { is_mended: repair, ..note(what) });
-        }
+        part.read_bytes += found.read_bytes;
+        part.flaws.extend(page_flaws(&found, repair));
         part.next = found.next.map(|next| next.to_vec());
         for (key, value) in found.entries {
             part.keys += 1;

@@ -97,17 +97,18 @@ async fn scrub_path(
     for level in (1..tree.height).rev() {
         let page = store.pages.load(place, level).await?;
         if page.child_index(key) == 0 {
-            scrub_page(device, place, found, bad).await;
+            scrub_page(device, place, "a tree page", found, bad).await;
         }
         place = step(&page, place, key, &mut end)?;
     }
-    Ok((scrub_page(device, place, found, bad).await, end))
+    Ok((scrub_page(device, place, "a tree page", found, bad).await, end))
 }
 
 /// Is a copy of a page whole on the disks?
 async fn scrub_page(
     device: &Device,
     place: PageRef,
+    what: &'static str,
     found: &mut ScrubbedKeys,
     bad: &mut Vec<(PageRef, BadCopy)>,
 ) -> bool {
@@ -119,9 +120,7 @@ async fn scrub_page(
                 is_whole = true;
                 continue;
             }
-            Err(DiskError::Corrupt { .. }) => {
-                StoreError::Damaged { what: "a tree page", block: run.start }
-            }
+            Err(DiskError::Corrupt { .. }) => StoreError::Damaged { what, block: run.start },
             Err(other) => other.into(),
         };
         let disk = device.map().place(device.geometry.block(run.start).0).disk;
@@ -133,6 +132,36 @@ async fn scrub_page(
         found.damage.extend(wrong.first().map(|copy| copy.error));
     }
     is_whole
+}
+
+/// Copies of the pages of the space map of `store` that are bad, in words. With `repair` it is
+/// written anew.
+pub(crate) async fn scrub_map(
+    store: &Store,
+    below: &Rc<dyn Stripes>,
+    repair: bool,
+) -> StoreResult<ScrubbedKeys> {
+    let device = Device::new(store.ctx.clone(), below.clone());
+    for _ in 0..TRIES_MAX {
+        let (generation, pages) = {
+            let state = store.state.borrow();
+            (state.root.generation, state.map_pages.clone())
+        };
+        let (mut found, mut bad) = (ScrubbedKeys::default(), Vec::new());
+        for place in pages {
+            scrub_page(&device, place, "the space map", &mut found, &mut bad).await;
+        }
+        if store.generation() != generation {
+            continue;
+        }
+        found.bad = bad.into_iter().map(|(_, bad)| bad).collect();
+        if repair && !found.bad.is_empty() {
+            // Each checkpoint writes all of it.
+            store.start_checkpoint();
+        }
+        return Ok(found);
+    }
+    Err(StoreError::Busy)
 }
 
 /// Disks that should have a copy of the root of `store` and have none, in words. With `repair` they
