@@ -19,6 +19,8 @@ use tests::site::{Site, VOLUME};
 const FILES: usize = 40;
 /// Within this time each page has a second copy.
 const COPIED_MAX: Duration = Duration::from_mins(1);
+/// Within this time both copies of a small tree are read.
+const CHECKED_MAX: Duration = Duration::from_secs(15);
 const DISKS: [&str; 2] = ["n0d0", "n1d0"];
 
 /// A folder with the stored volume.
@@ -128,9 +130,15 @@ fn pages_of_an_old_version_get_a_second_copy() {
     let told = String::from_utf8(copied.stderr).unwrap();
     assert!(copied.status.success(), "{told}");
     // One line for each page.
-    let lines: Vec<&str> = told.lines().filter(|line| line.contains("its other copy")).collect();
+    let lines: Vec<&str> =
+        told.lines().filter(|line| line.contains("one copy of a page")).collect();
     let pages = lines.iter().filter_map(|line| line.split_once("block=")).map(|(_, page)| page);
     assert_eq!((pages.collect::<BTreeSet<_>>().len(), lines.is_empty()), (lines.len(), false));
+    // A volume that runs finds also the second copies, and writes their pages anew.
+    let served = site.serve();
+    std::thread::sleep(CHECKED_MAX);
+    drop(served);
+    assert!(site.ok(&["check", VOLUME]).contains("sound"));
     for i in (0..FILES).filter(|i| *i != 8) {
         let content = fs::read(site.path(format!("rotten/dir/file-{i}"))).unwrap();
         assert_eq!(content, vec![b'a' + (i % 26) as u8; 977 * i], "file {i}");

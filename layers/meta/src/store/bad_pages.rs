@@ -63,12 +63,12 @@ impl BadPages {
 }
 
 impl BadCopy {
-    /// Says that a page was read from its other copy.
+    /// Says that a page has lost it.
     pub(crate) fn warn(&self, node: u32) {
         let Self { block, disk, error } = self;
         tracing::warn!(
             node, block, %disk, %error,
-            "a page of metadata was read from its other copy and is written anew; watch that disk"
+            "one copy of a page of metadata is bad, so the page is written anew; watch that disk"
         );
     }
 }

@@ -341,7 +341,7 @@ impl Store {
             self.start_checkpoint();
         }
         if let Some(me) = self.me.upgrade() {
-            PageCopies::of(&me).add_missing();
+            PageCopies::of(&me).keep_whole();
         }
         self.checkpoint_if_due();
     }

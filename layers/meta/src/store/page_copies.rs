@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -19,25 +20,23 @@ const LEAVES_COPIED_MAX: u64 = 8;
 /// Leaves that are looked at for that, at most. Only the pages above them are read.
 const LEAVES_SEEN_MAX: u64 = 1024;
 
-/// The search for pages with one copy only.
+/// The time between two looks at some leaves in both copies: of a second copy that is bad nothing
+/// else learns. A node with a hundred leaves, which is some 30,000 files, looks at all of them in
+/// five minutes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Leaves of one such look.
+const LEAVES_CHECKED: u64 = 4;
+
+/// The searches for pages with one copy only, and for bad copies.
 #[derive(Debug, Default)]
 pub(super) struct CopySearch {
     is_running: Cell<bool>,
-    /// The key where it goes on.
-    from: RefCell<Bytes>,
-}
-
-impl CopySearch {
-    /// Where to begin, unless it is running.
-    fn begin(&self) -> Option<Bytes> {
-        (!self.is_running.replace(true)).then(|| self.from.borrow().clone())
-    }
-
-    /// It goes on with `next`, or from the beginning.
-    fn end(&self, next: Option<Bytes>) {
-        self.is_running.set(false);
-        self.from.replace(next.unwrap_or_default());
-    }
+    /// The key where the search for missing copies goes on.
+    missing_from: RefCell<Bytes>,
+    /// The same for bad ones.
+    bad_from: RefCell<Bytes>,
+    /// When that was looked for last.
+    checked: Cell<Duration>,
 }
 
 /// What a look at the copies of pages found.
@@ -51,6 +50,17 @@ pub struct CopiesReport {
     pub written_anew: u64,
     /// The key to go on with; `None` at the end.
     pub next: Option<Bytes>,
+}
+
+/// The pages from the top of a tree to a leaf.
+#[derive(Debug, Default)]
+struct CheckedPath {
+    /// One of them has one copy only.
+    has_single: bool,
+    /// Bad copies of them.
+    bad: Vec<(PageRef, BadCopy)>,
+    /// The first key of a later leaf.
+    end: Option<Bytes>,
 }
 
 /// The pages of a store, by their copies.
@@ -83,68 +93,87 @@ impl<'a> PageCopies<'a> {
         let mut from = Bytes::copy_from_slice(from);
         while report.leaves < looked_at_max && report.written_anew < written_max {
             let root = self.0.state.borrow().root;
-            let checked = self.check_path(root.tree, &from, read, &mut seen, &mut report).await;
+            let path = self.check_path(root.tree, &from, read, &mut seen).await;
             // The pages of that tree were given back meanwhile.
             if self.0.generation() != root.generation {
+                seen.clear();
                 continue;
             }
-            let Some((is_whole, end)) = checked? else { break };
+            let Some(path) = path? else { break };
             report.leaves += 1;
+            for (place, bad) in &path.bad {
+                self.0.pages.note_bad(*place, from.clone(), bad);
+                report.bad.push(*bad);
+            }
+            let is_whole = path.bad.is_empty() && !path.has_single;
             if !is_whole && touch_leaf(self.0, &from).await {
                 report.written_anew += 1;
             }
-            report.next = end;
+            report.next = path.end;
             let Some(end) = report.next.clone() else { break };
             from = end;
         }
         Ok(report)
     }
 
-    /// Are all pages from the top to the leaf of `key` whole, those aside that were `seen`? And the
-    /// first key of a later leaf.
+    /// Looks at the pages from the top to the leaf of `key`, but not at those that were `seen`.
     async fn check_path(
         &self,
         tree: TreeRoot,
         key: &[u8],
         read: bool,
         seen: &mut BTreeSet<PageRef>,
-        report: &mut CopiesReport,
-    ) -> StoreResult<Option<(bool, Option<Bytes>)>> {
+    ) -> StoreResult<Option<CheckedPath>> {
         let Some(mut place) = tree.top else { return Ok(None) };
-        let (mut is_whole, mut end) = (true, None);
+        let mut path = CheckedPath::default();
         for level in (0..tree.height).rev() {
             if seen.insert(place) {
-                is_whole &= place.second().is_some();
+                path.has_single |= place.second().is_none();
                 if read {
                     let (_, bad) = self.0.pages.read_copies(place, "a tree page").await?;
-                    is_whole &= bad.is_none();
-                    report.bad.extend(bad);
+                    path.bad.extend(bad.map(|bad| (place, bad)));
                 }
             }
             if level > 0 {
                 let page = self.0.pages.load(place, level).await?;
-                place = step(&page, place, key, &mut end)?;
+                place = step(&page, place, key, &mut path.end)?;
             }
         }
-        Ok(Some((is_whole, end)))
+        Ok(Some(path))
     }
 
-    /// Gives pages with one copy only a second one, a few at a time, as long as there are any:
-    /// those of a store of an old version, and those for which there was no space. Called
-    /// regularly.
-    pub(super) fn add_missing(&self) {
-        let has_some = {
+    /// Now and then looks at a few leaves. Those with one copy only, which there are in a store of
+    /// an old version and where there was no space, get a second one; if there are none, both
+    /// copies of some are read. Called regularly.
+    pub(super) fn keep_whole(&self) {
+        let search = &self.0.copying;
+        let has_single = {
             let state = self.0.state.borrow();
             let is_written = state.changes == ChangeMode::Logged && state.stopped.is_none();
-            is_written && state.root.tree.single > 0 && !state.checkpointing
+            if !is_written || state.checkpointing || search.is_running.get() {
+                return;
+            }
+            state.root.tree.single > 0
         };
-        let Some(from) = has_some.then(|| self.0.copying.begin()).flatten() else { return };
+        let now = self.0.ctx.now();
+        if !has_single && now < search.checked.get() + CHECK_INTERVAL {
+            return;
+        }
+        search.is_running.set(true);
         let store = self.0.clone();
         self.0.ctx.task(async move {
-            let most = (LEAVES_SEEN_MAX, LEAVES_COPIED_MAX);
-            let looked = PageCopies(&store).look(&from, false, most).await;
+            let search = &store.copying;
+            let (from, most) = if has_single {
+                (&search.missing_from, (LEAVES_SEEN_MAX, LEAVES_COPIED_MAX))
+            } else {
+                search.checked.set(now);
+                (&search.bad_from, (LEAVES_CHECKED, LEAVES_CHECKED))
+            };
+            let begin = from.borrow().clone();
+            let looked = PageCopies(&store).look(&begin, !has_single, most).await;
+            search.is_running.set(false);
             let written_anew = looked.as_ref().map_or(0, |report| report.written_anew);
-            store.copying.end(looked.ok().and_then(|report| report.next));
+            from.replace(looked.ok().and_then(|report| report.next).unwrap_or_default());
             if written_anew > 0 {
                 store.start_checkpoint();
             }
