@@ -61,6 +61,15 @@ fn write(volume: &Volume, writer: u64, is_over: &AtomicBool, written: &AtomicU64
     }
 }
 
+/// Ends the writers when it is dropped.
+struct EndWriters<'a>(&'a AtomicBool);
+
+impl Drop for EndWriters<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Changes a bit of a block of a disk that holds `bytes`; how many were found.
 fn flip_at(directory: &Path, bytes: &[u8]) -> usize {
     let mut found = 0;
@@ -103,6 +112,8 @@ fn a_scrub_under_load_finds_what_is_damaged_and_nothing_else() {
             let (client, is_over, written) = (client.clone(), &is_over, &written);
             scope.spawn(move || write(&client, writer, is_over, written));
         }
+        // Also if the test fails.
+        let writers_end = EndWriters(&is_over);
         let end = Instant::now() + TIME;
         while Instant::now() < end {
             assert_eq!(scrub(&client, false), [], "after {passes} passes");
@@ -111,7 +122,7 @@ fn a_scrub_under_load_finds_what_is_damaged_and_nothing_else() {
         // Now something is damaged, below a server that has it in its cache.
         assert_eq!(flip_at(&directory, &kept[4096..]), 1);
         let flaws = scrub(&client, false);
-        is_over.store(true, Ordering::Relaxed);
+        drop(writers_end);
         let [ScrubFlaw { ino, offset: 4096, is_mended: false, .. }] = flaws[..] else {
             panic!("{flaws:?}")
         };
