@@ -248,6 +248,24 @@ fn forgotten_bytes_are_not_written() {
 }
 
 #[test]
+fn what_lies_beside_a_bad_sector_can_be_read() {
+    let world = World::new(&Setup::default());
+    let (client, disk) = (world.client.clone(), world.disk.clone());
+    world.run(async move {
+        let block = BLOCK_SIZE as u32;
+        disk.bad_sector.set(Some((2, BLOCK_SIZE + 700)));
+        let bad = Err(Error::Unreadable { disk: 0, offset: 0 });
+        assert_eq!(client.read(2, block, block, Vec::new()).await, bad);
+        for wanted in [0, 2, 3] {
+            let from = wanted * BLOCK_SIZE;
+            let read = client.read(2, wanted as u32 * block, block, Vec::new()).await.unwrap();
+            assert_eq!(&read[..], &old(2, from..from + BLOCK_SIZE)[..], "block {wanted}");
+        }
+        assert_eq!(client.read(2, 0, 4 * block, Vec::new()).await, bad);
+    });
+}
+
+#[test]
 fn a_damaged_block_is_read_twice_and_then_told() {
     let world = World::new(&Setup::default());
     let (client, disk) = (world.client.clone(), world.disk.clone());

@@ -111,7 +111,15 @@ impl Server {
             lines.get(stripe).filter(lacks).map(Line::gaps)
         };
         let Some(gaps) = gaps else { return Ok(false) };
-        let from_disk = self.read_below(stripe, plan(&gaps)).await?;
+        let from_disk = match self.read_below(stripe, plan(&gaps)).await {
+            // Perhaps not a part that is wanted.
+            Err(Error::Unreadable { .. }) => {
+                let lacking = |range| gaps.intersection(range).iter().collect::<Vec<_>>();
+                let parts = wanted.iter().flat_map(lacking);
+                self.read_below(stripe, parts.collect()).await?
+            }
+            read => read?,
+        };
         loop {
             let filled = self.lines.borrow_mut().change(stripe, |line| {
                 from_disk.iter().try_for_each(|(range, bytes)| {

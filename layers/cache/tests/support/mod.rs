@@ -159,6 +159,8 @@ pub(crate) struct MemoryDisk {
     pub(crate) failure: Cell<Error>,
     /// Reads that return a wrong bit, in percent.
     pub(crate) damaging_percent: Cell<u64>,
+    /// A byte of a stripe that cannot be read.
+    pub(crate) bad_sector: Cell<Option<(u64, usize)>>,
 }
 
 /// What the disk holds where nothing was written.
@@ -187,6 +189,7 @@ impl MemoryDisk {
             failing_percent: Cell::default(),
             failure: Cell::new(FAILURE),
             damaging_percent: Cell::default(),
+            bad_sector: Cell::default(),
         }
     }
 
@@ -232,6 +235,9 @@ impl MemoryDisk {
         }
         if self.happens(&self.failing_percent) {
             return Err(FAILURE);
+        }
+        if self.bad_sector.get().is_some_and(|(at, byte)| at == stripe && range.contains(&byte)) {
+            return Err(Error::Unreadable { disk: 0, offset: 0 });
         }
         let mut bytes: Vec<u8> = match self.content.borrow().get(&stripe) {
             Some(known) => known[range].to_vec(),
