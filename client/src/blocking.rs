@@ -6,10 +6,11 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fileio::protocol::DirectoryEntry;
+use fileio::protocol::{DirectoryEntry, DiskChange, DiskList};
 use runtime::client_handle::CallNumbers;
 use runtime::{ClientHandle, wait};
 
+use crate::disks::{change_disks, list_disks};
 use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
@@ -122,6 +123,16 @@ impl Volume {
     ) -> Result<Stream<BlockingFile>, Error> {
         let file = self.open(path, mode.options())?;
         Stream::new(file, mode)
+    }
+
+    /// See [`list_disks`].
+    pub fn disks(&self) -> Result<DiskList, Error> {
+        wait(list_disks(&self.file_system))
+    }
+
+    /// See [`change_disks`].
+    pub fn change_disks(&self, change: DiskChange) -> Result<(), Error> {
+        wait(change_disks(&self.file_system, change))
     }
 
     /// See [`FileSystem::xattrs`].

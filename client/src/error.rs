@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use fileio::protocol::{Error as FileIoError, NameError, WriteObstacle};
+use fileio::protocol::{DiskRefusal, Error as FileIoError, NameError, WriteObstacle};
 use runtime::Undelivered;
 
 /// An operation that failed: what was asked, of what, and why.
@@ -77,6 +77,7 @@ impl Cause {
                 E::Unwritable { why: WriteObstacle::ReadOnly {}, .. } => {
                     "make it writable; the volume goes on by itself"
                 }
+                E::DisksUnchanged { why } => disks_advice(why),
                 E::NoSpace {} => "remove what is no longer needed",
                 E::TooManyLinks {} => "use a symbolic link, or copy the file",
                 E::Stale {} => "open it again by its path",
@@ -132,6 +133,7 @@ impl Cause {
                 E::NoXattr {} => libc::ENODATA,
                 E::TooLarge {} => libc::E2BIG,
                 E::Unsupported {} => libc::EOPNOTSUPP,
+                E::DisksUnchanged { .. } => libc::EBUSY,
             },
             Self::Name(NameError::TooLong) => libc::ENAMETOOLONG,
             Self::EmptyPath => libc::ENOENT,
@@ -156,6 +158,21 @@ impl Cause {
     /// Is it that the name is taken?
     pub fn is_exists(&self) -> bool {
         *self == Self::FileIo(FileIoError::Exists {})
+    }
+}
+
+fn disks_advice(why: &DiskRefusal) -> &'static str {
+    use DiskRefusal as R;
+    match why {
+        R::NoSuchDisk {} | R::OtherNumber { .. } => "look at `mdfs disk list`",
+        R::NotDraining {} => "`mdfs disk drain` moves what it holds to other disks",
+        R::NotDrained { .. } => "wait; `mdfs disk list` shows how far it is",
+        R::NoRoom { .. } => "add a disk first, or remove files",
+        R::TooMany { .. } => "wait until one of them is retired",
+        R::BadSize {} => "use a larger disk",
+        R::NotReady {} => "mend what the log says, and give the command again: it goes on",
+        R::NoRecord {} => "see to the coordination engine, and give the command again",
+        R::NoPace {} => "choose gentle, balanced or fast",
     }
 }
 

@@ -46,6 +46,7 @@ pub mod blocking;
 mod deposits;
 pub mod direct;
 pub mod directory;
+pub mod disks;
 pub mod error;
 pub mod fabric;
 pub mod file;

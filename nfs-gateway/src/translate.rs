@@ -23,8 +23,11 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NotEmpty {} => nfsstat3::NFS3ERR_NOTEMPTY,
         Error::AccessDenied {} => nfsstat3::NFS3ERR_ACCES,
         Error::NotPermitted {} => nfsstat3::NFS3ERR_PERM,
-        // No procedure of version 3 is about extended attributes.
-        Error::Invalid {} | Error::NoXattr {} | Error::TooLarge {} => nfsstat3::NFS3ERR_INVAL,
+        // No procedure of version 3 is about extended attributes, and none about disks.
+        Error::Invalid {}
+        | Error::NoXattr {}
+        | Error::TooLarge {}
+        | Error::DisksUnchanged { .. } => nfsstat3::NFS3ERR_INVAL,
         Error::FileTooLarge {} => nfsstat3::NFS3ERR_FBIG,
         Error::NoSpace {} | Error::Unwritable { why: WriteObstacle::Full {}, .. } => {
             nfsstat3::NFS3ERR_NOSPC

@@ -14,6 +14,7 @@ use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeId, Undelivered};
 
 use super::directory::VolumeDirectory;
+use super::disk_manager::OpenEngine;
 use super::error::VolumeError;
 use super::impaired::{ImpairedNode, impaired_node};
 use super::node::{self, ProcessMemory};
@@ -50,12 +51,14 @@ pub(super) fn boot_disks(
     machine: &Embedded,
     map: &VolumeMap,
     served: Epoch,
-    paths: &[Vec<PathBuf>],
+    directory: &VolumeDirectory,
 ) -> Result<(), VolumeError> {
-    let running = (0..).zip(paths.to_vec()).map(|(index, paths)| {
-        let map = map.clone();
+    let running = (0..).zip(disk_paths(directory, map)).map(|(index, paths)| {
+        let (map, path_of) = (map.clone(), directory.path_of_disks());
         let running = machine.on_node(NodeId::disk(index), move |context| async move {
-            node::serve_disks(context, map, served, paths).await.map(drop)
+            let disks = node::serve_disks(context, map, served, paths).await?;
+            disks.find_new_disks(path_of);
+            Ok(())
         });
         async move { running.await? }
     });
@@ -126,11 +129,13 @@ pub(super) fn boot_nodes(
     machine: &Embedded,
     map: &VolumeMap,
     cache_bytes: usize,
+    directory: &VolumeDirectory,
 ) -> Result<(), VolumeError> {
     let memory = ProcessMemory::of_machine(machine, &map.geometry(), cache_bytes);
-    let map = map.clone();
+    let (map, engine) = (map.clone(), directory.engine());
     run_phases(machine, map.geometry(), move |context, phases| {
-        boot_node(context, map.clone(), cache_bytes, memory.clone(), phases)
+        let (memory, engine) = ((cache_bytes, memory.clone()), Box::new(engine.clone()));
+        boot_node(context, map.clone(), memory, engine, phases)
     })
 }
 
@@ -181,11 +186,11 @@ fn run_phases<F: Future<Output = ()> + 'static>(
 async fn boot_node(
     context: Context,
     map: VolumeMap,
-    cache_bytes: usize,
-    memory: ProcessMemory,
+    (cache_bytes, memory): (usize, ProcessMemory),
+    engine: OpenEngine,
     mut phases: mpsc::UnboundedReceiver<PhaseRequest>,
 ) {
-    let mut meta = None;
+    let (mut meta, mut engine) = (None, Some(engine));
     while let Some((phase, reply)) = phases.next().await {
         let done = match phase {
             BootPhase::Cache => {
@@ -200,7 +205,10 @@ async fn boot_node(
             BootPhase::Recovery => node::end_recovery(context.clone()).await,
             BootPhase::Files => {
                 let meta = meta.as_deref().expect("files follow metadata");
-                node::serve_files(&context, &map, meta, memory.clone());
+                let files = node::serve_files(&context, &map, meta, memory.clone());
+                if let Some(engine) = engine.take() {
+                    node::administrate_disks(&context, &map, &files, engine);
+                }
                 Ok(())
             }
         };

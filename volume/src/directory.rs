@@ -16,9 +16,10 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use blockio::{DiskName, Superblock};
-use cluster::coordination::{Coordination as _, CoordinationError, Sled};
+use cluster::coordination::{Coordination, CoordinationError, Sled};
 use futures::executor::block_on;
 use runtime::VolumeId;
 use runtime::seed::{fresh_bytes, fresh_seed};
@@ -439,6 +440,20 @@ impl VolumeDirectory {
                 })
             }
         }
+    }
+
+    /// Opens the coordination store while the volume is in use.
+    pub(crate) fn engine(
+        &self,
+    ) -> impl Fn() -> Result<Rc<dyn Coordination>, CoordinationError> + Clone + Send + 'static {
+        let path = self.path.join(COORDINATION);
+        move || Ok(Rc::new(Sled::open(&path)?) as Rc<dyn Coordination>)
+    }
+
+    /// Where each disk is, for those who have no directory.
+    pub(crate) fn path_of_disks(&self) -> impl Fn(DiskName) -> String + Send + 'static {
+        let disks = self.path.join(DISKS);
+        move |name| disks.join(name.to_string()).to_string_lossy().into_owned()
     }
 
     /// The coordination store, if there is one and it can be opened. One that cannot is left alone.

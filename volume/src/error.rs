@@ -182,6 +182,7 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
             "put the volume's own disk back in its place"
         }
         E::OtherShape { .. } => "use all disks of the volume, or all of its copy",
+        E::NewerRecord { .. } => "use the newest copy of all of the volume",
         E::Truncated { .. } | E::Damaged => {
             "bring the whole disk back, from a copy if need be, or copy out what can be read \
              (`mdfs serve --degraded`)"

@@ -4,12 +4,14 @@
 //! machine.
 
 mod access;
+mod added_disk;
 mod boot;
 mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 mod degraded;
 mod directory;
+pub mod disk_manager;
 mod error;
 mod hand_over;
 mod host_disk;
@@ -29,6 +31,7 @@ mod volume;
 mod volume_status;
 
 pub use self::access::{ExposedFile, ExposedFiles};
+pub use self::added_disk::{PlacedDisk, disk_nodes_in};
 pub use self::check::{CheckOptions, CheckResult, CheckStep, check};
 pub use self::degraded::open_degraded;
 pub use self::directory::{DirectoryError, own_directory};
@@ -49,7 +52,7 @@ pub use self::volume::{format, open};
 pub use self::volume_status::{VolumeStatus, volume_status};
 pub use blockio::plan::Spread;
 pub use blockio::protocol::{DiskStatus, WriteObstacle};
-pub use blockio::{Geometry, VolumeMap};
+pub use blockio::{DiskName, Geometry, VolumeMap};
 pub use cache::protocol::CacheStatus;
 pub use meta::RootOwner;
 pub use meta::audit::{Flaw, PendingWork, Summary, UnreadableFile, UnreadableFiles};

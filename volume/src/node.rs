@@ -16,11 +16,12 @@ use futures::future::{join_all, try_join_all};
 use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Meta, Rejoin};
 use meta::store::StoreError;
-use meta::{LostMetadata, MetaServer, RootOwner, SharedAttrCache};
+use meta::{LostMetadata, MetaServer, MovePace, RootOwner, SharedAttrCache};
 use runtime::disk::Disk;
 use runtime::embedded::Embedded;
 use runtime::{Call, Context, Epoch, NodeKind};
 
+use super::disk_manager::{DiskManager, OpenEngine};
 use super::error::VolumeError;
 use super::hand_over::NodeHandover;
 pub use super::hand_over::NodeServers;
@@ -35,12 +36,14 @@ pub struct ProcessMemory {
     pub metadata: Arc<MemoryBudget>,
     /// What they publish to all threads; `None` if the threads share no memory.
     pub shared_attrs: Option<Arc<SharedAttrCache>>,
+    /// How fast they move data between disks.
+    pub pace: Arc<MovePace>,
 }
 
 impl ProcessMemory {
     /// Of nodes that share only a budget for metadata.
     pub fn unshared(metadata: Arc<MemoryBudget>) -> Self {
-        Self { metadata, shared_attrs: None }
+        Self { metadata, shared_attrs: None, pace: Arc::default() }
     }
 
     /// Of the nodes of `machine`: `cache_bytes` for stripes, half as much again for metadata.
@@ -48,7 +51,7 @@ impl ProcessMemory {
         let shared_attrs = Arc::new(SharedAttrCache::new(geometry.fs_nodes));
         machine.serve_shared::<FileIo>(Arc::new(SharedFileServer(shared_attrs.clone())));
         let metadata = MemoryBudget::beside_cache(cache_bytes);
-        Self { metadata, shared_attrs: Some(shared_attrs) }
+        Self { metadata, shared_attrs: Some(shared_attrs), pace: Arc::default() }
     }
 }
 
@@ -182,9 +185,9 @@ pub async fn serve_metadata(
     map: VolumeMap,
     memory: ProcessMemory,
 ) -> Result<Rc<MetaServer>, VolumeError> {
-    let ProcessMemory { metadata, shared_attrs } = memory;
+    let ProcessMemory { metadata, shared_attrs, pace } = memory;
     let stripes = cached(&context, &map);
-    let mounted = MetaServer::mount(context.clone(), stripes, metadata, shared_attrs).await;
+    let mounted = MetaServer::mount(context.clone(), stripes, metadata, shared_attrs, pace).await;
     let meta = mounted.map_err(|error| VolumeError::Metadata { node: context.node(), error })?;
     context.serve::<meta::protocol::Meta>(meta.clone());
     Ok(meta)
@@ -199,7 +202,7 @@ pub(super) async fn serve_metadata_to_read(
     map: &VolumeMap,
     memory: ProcessMemory,
 ) -> Result<MetadataToRead, StoreError> {
-    let ProcessMemory { metadata, shared_attrs } = memory;
+    let ProcessMemory { metadata, shared_attrs, .. } = memory;
     let stripes = cached(context, map);
     let mounted = MetaServer::mount_to_read(context.clone(), stripes, metadata, shared_attrs).await;
     match &mounted {
@@ -268,6 +271,20 @@ pub(super) fn serve_files_to_read(
     let (stripes, information) = (cached(context, map), meta.information());
     let server = FileServer::to_read(context.clone(), stripes, information, memory.shared_attrs);
     context.serve::<FileIo>(server);
+}
+
+/// After phase 6, at the node of the root directory: changes the disks of the volume as its
+/// operator wants. Elsewhere it does nothing.
+pub fn administrate_disks(
+    context: &Context,
+    map: &VolumeMap,
+    files: &FileServer,
+    engine: OpenEngine,
+) {
+    let of_root = fileio::hash::ino_node(fileio::protocol::ROOT.ino, context.fs_nodes());
+    if of_root == context.node() {
+        files.administrate(DiskManager::start(context.clone(), map.clone(), engine));
+    }
 }
 
 /// At a clean stop, at each file-system node, after all of them have settled.

@@ -52,3 +52,9 @@ pub(crate) fn newest_epoch(directory: &Path) -> Epoch {
     let epochs = formatted_disks(directory).into_iter().map(|disk| disk.superblock.epoch);
     epochs.max().unwrap_or_default()
 }
+
+/// The newest version of the volume's record that any of the disks knows, 0 without disks.
+pub(crate) fn newest_version(directory: &Path) -> u64 {
+    let disks = formatted_disks(directory).into_iter().map(|disk| disk.superblock.decided);
+    disks.filter(|decided| decided.is_decided).map(|decided| decided.version).max().unwrap_or(0)
+}

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use blockio::VolumeRecord;
 use blockio::plan::plan_volume;
-use blockio::superblock::VolumeRecord;
 use blockio::{DiskError, DiskName, Geometry, GeometryError, Superblock, VolumeMap};
 use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
 use futures::executor::block_on;
@@ -23,7 +23,7 @@ use super::node::open_disk;
 use super::options::{FS_NODES, FormatOptions, RunOptions};
 use super::record::{FORMAT_EPOCH, VOLUME_KEY};
 use super::running_volume::RunningVolume;
-use super::superblocks::newest_epoch;
+use super::superblocks::{newest_epoch, newest_version};
 
 /// The key of the last epoch that was durable on all disks.
 const SERVED_KEY: &str = "served";
@@ -98,7 +98,7 @@ fn fill(
         write_superblocks(&context, &volume, disks).await
     };
     block_on(machine.on_node(NodeId::disk(0), work))??;
-    boot_disks(&machine, &map, Epoch(0), &disk_paths(directory, &map))?;
+    boot_disks(&machine, &map, Epoch(0), directory)?;
     format_nodes(&machine, &map, options.owner)?;
     drop(machine);
 
@@ -153,21 +153,21 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     directory.finish()?;
     let engine = directory.coordination()?;
     let (map, seen) = match recorded(&engine)? {
-        Some(map) => (map, epoch_of_disks(path, &engine)?),
-        None => rebuild(&directory, &engine)?,
+        Some(map) if map.version() >= newest_version(path) => (map, epoch_of_disks(path, &engine)?),
+        found => rebuild(&directory, &engine, found.is_some())?,
     };
     let served = Epoch(served(&engine)?);
     let epoch = block_on(next_epoch(&engine, seen))?;
     let machine = start(&map, epoch, options)?;
-    let paths = disk_paths(&directory, &map);
-    let booted = boot_disks(&machine, &map, served, &paths);
-    booted.map_err(|error| with_missing(error, &paths.concat()))?;
+    let booted = boot_disks(&machine, &map, served, &directory);
+    let paths = disk_paths(&directory, &map).concat();
+    booted.map_err(|error| with_missing(error, &paths))?;
     let examined = examine_nodes(&machine, &map);
     examined.map_err(|error| with_path(error, &directory, &map))?;
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
     block_on(engine.put(SERVED_KEY, &to_bytes(&epoch.0)))?;
     drop(engine);
-    let booted = boot_nodes(&machine, &map, options.cache_bytes);
+    let booted = boot_nodes(&machine, &map, options.cache_bytes, &directory);
     booted.map_err(|error| with_path(error, &directory, &map))?;
     let client_budget = std::sync::Arc::default();
     let (process, is_read_only) = (0, false);
@@ -222,9 +222,15 @@ fn epoch_of_disks(directory: &Path, engine: &Sled) -> Result<Epoch, VolumeError>
     Ok(newest)
 }
 
-/// Finds out from the disks what the volume is, and in which epoch it was opened last.
-fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(VolumeMap, Epoch), VolumeError> {
-    tracing::warn!("the volume's record is missing; it is rebuilt from the disks");
+/// Finds out from the disks what the volume is, and in which epoch it was opened last, since the
+/// record is missing, or an old copy.
+fn rebuild(
+    directory: &VolumeDirectory,
+    engine: &Sled,
+    is_old: bool,
+) -> Result<(VolumeMap, Epoch), VolumeError> {
+    let how = if is_old { "an old copy" } else { "missing" };
+    tracing::warn!("the volume's record is {how}; it is rebuilt from the disks");
     let (map, epoch) = identify_disks(directory, DiskAccess::from_environment()?)?;
     block_on(engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(&map))))?;
     Ok((map, epoch))

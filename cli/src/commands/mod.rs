@@ -7,6 +7,7 @@ mod cluster;
 mod cp;
 mod demo;
 mod df;
+mod disk;
 mod format;
 mod get;
 mod ls;
@@ -56,6 +57,8 @@ enum MdfsCommand {
     Rm(rm::Rm),
     Mv(mv::Mv),
     Df(df::Df),
+    Disk(disk::DiskCommand),
+    Rebalance(disk::rebalance::Rebalance),
     Check(check::Check),
     Scrub(check::ScrubCommand),
     RotateKeys(rotate_keys::RotateKeys),
@@ -94,6 +97,8 @@ impl Commands for MdfsProgram {
             MdfsCommand::Rm(rm) => rm.run(session),
             MdfsCommand::Mv(mv) => mv.run(session),
             MdfsCommand::Df(df) => df.run(session),
+            MdfsCommand::Disk(disk) => disk.run(session),
+            MdfsCommand::Rebalance(rebalance) => rebalance.run(session),
             MdfsCommand::Check(check) => check.run(session),
             MdfsCommand::Scrub(scrub) => scrub.run(session),
             MdfsCommand::RotateKeys(rotate) => rotate.run(session),

@@ -10,7 +10,7 @@ use crate::disk_set::DiskName;
 use crate::geometry::BLOCK_SIZE;
 use crate::open::{DiskError, whole_blocks};
 use crate::probe::END_BYTES;
-use crate::superblock::{FEATURES, Superblock, VERSION};
+use crate::superblock::{Decided, FEATURES, Superblock, VERSION};
 use crate::volume_map::VolumeMap;
 
 /// Bytes of the slot area that are cleared at a time, at most.
@@ -26,6 +26,17 @@ static ZEROS: [u8; CLEAR_BYTES as usize] = [0; CLEAR_BYTES as usize];
 pub async fn format_disk(
     disk: &dyn Disk,
     map: &VolumeMap,
+    name: DiskName,
+    id: u128,
+    now: Duration,
+) -> Result<Superblock, DiskError> {
+    format_as(disk, (map, map.decided()), name, id, now).await
+}
+
+/// The same for a volume of which not all is decided yet.
+pub(crate) async fn format_as(
+    disk: &dyn Disk,
+    (map, decided): (&VolumeMap, Decided),
     name: DiskName,
     id: u128,
     now: Duration,
@@ -46,6 +57,7 @@ pub async fn format_disk(
         formatted_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
         epoch: Epoch::default(),
         sets: map.rows_of(name),
+        decided,
     };
     let copy_offset = superblock.copy_offset();
     // The old identity goes first and the new one comes last: in between, the disk has none.

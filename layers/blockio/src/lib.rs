@@ -33,11 +33,12 @@
 //! | `protocol.rs` | every request and reply: the contract with the layer above |
 //! | `geometry.rs` | the constants of a volume, and how a disk is divided |
 //! | `disk_set.rs`, `volume_map.rs` | which disks there are, and where a stripe is |
+//! | `disk_state.rs` | disks that are being drained, or retired; the record of a volume |
 //! | `plan.rs` | the sets that new disks make |
 //! | `superblock.rs` | the identity of a disk, in its first and last block |
 //! | `probe.rs` | what a disk holds that is to be formatted |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
-//! | `server.rs` | the disk node |
+//! | `server.rs`, `new_disks.rs` | the disk node, and disks that come while it is served |
 //! | `manager/` | the I/O manager: a queue per disk, fair passes, merged requests, flushes |
 //! | `stripes.rs` | what the layers above see, here and in the cache |
 //! | `client.rs` | the client: routing, retries, checksums |
@@ -54,10 +55,14 @@ pub mod degraded;
 #[cfg(feature = "server")]
 pub mod disk_set;
 #[cfg(feature = "server")]
+pub mod disk_state;
+#[cfg(feature = "server")]
 pub mod format;
 pub mod geometry;
 #[cfg(feature = "server")]
 mod manager;
+#[cfg(feature = "server")]
+mod new_disks;
 #[cfg(feature = "server")]
 pub mod open;
 #[cfg(feature = "server")]
@@ -81,6 +86,7 @@ pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
 pub use {
     client::BlockClient,
     disk_set::{DiskName, DiskSet, DiskStripe, SetMember, SetMembers},
+    disk_state::{DiskStage, MovePolicy, VolumeRecord},
     format::format_disk,
     open::{DiskError, ExpectedDisk, identify, open_disk, upgrade_disk},
     probe::{DiskContent, probe},

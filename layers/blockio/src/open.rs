@@ -7,7 +7,7 @@ use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::DiskName;
 use crate::geometry::BLOCK_SIZE;
-use crate::superblock::{Superblock, SuperblockFlaw, VERSION};
+use crate::superblock::{Superblock, SuperblockFlaw, VERSION, VERSION_ONE_SET};
 use crate::volume_map::VolumeMap;
 
 /// What the opener knows of a disk before it looks.
@@ -54,6 +54,17 @@ pub enum DiskError {
     OtherShape {
         /// The volume.
         volume: VolumeId,
+    },
+    /// The disk knows a later decision about the disks of the volume than the opener.
+    #[error(
+        "the disk knows version {found} of the volume's record, which is here in version {ours}: \
+         the record is an old copy, or a newer process owns the volume"
+    )]
+    NewerRecord {
+        /// The version that the disk knows.
+        found: u64,
+        /// That of the opener.
+        ours: u64,
     },
     /// The end of the disk is missing.
     #[error("the disk was cut off: {real_bytes} bytes of {expected_bytes} are left")]
@@ -126,7 +137,7 @@ pub async fn identify(disk: &dyn Disk) -> Result<Superblock, DiskError> {
 /// earlier ones are refused from now on. A damaged superblock is replaced from its copy.
 pub async fn open_disk(disk: &dyn Disk, expected: &ExpectedDisk) -> Result<Superblock, DiskError> {
     let found = check_disk(disk, expected).await?;
-    found.take_over(disk, expected.epoch).await
+    found.take_over(disk, &expected.map, expected.epoch).await
 }
 
 impl CheckedDisk {
@@ -183,27 +194,64 @@ impl Superblock {
         if self.disk != expected.disk {
             return Err(DiskError::WrongPosition { expected: expected.disk, found: self.disk });
         }
-        if self.sets != expected.map.rows_of(self.disk) {
+        let (found, ours) = (self.decided.version, expected.map.version());
+        if found > ours {
+            return Err(DiskError::NewerRecord { found, ours });
+        }
+        // A disk that was away while sets were added learns of them now.
+        let rows = expected.map.rows_of(self.disk);
+        let is_known = rows.starts_with(&self.sets) && (found < ours || rows == self.sets);
+        if !is_known || self.decided.born_sets != expected.map.decided().born_sets {
             return Err(DiskError::OtherShape { volume });
         }
         if self.epoch > expected.epoch {
             return Err(DiskError::Fenced { found: self.epoch.0, ours: expected.epoch.0 });
         }
-        if self.epoch < expected.served {
+        // A disk that was made ready for this record has never been in use.
+        if self.epoch < expected.served && self.decided.is_decided {
             return Err(DiskError::Outdated { found: self.epoch.0, served: expected.served.0 });
         }
         Ok(())
     }
 }
 
+impl Superblock {
+    /// The same after all that `map` has decided. A volume of version 1 decides nothing.
+    fn following(&self, map: &VolumeMap) -> Self {
+        if self.version == VERSION_ONE_SET {
+            return self.clone();
+        }
+        Self { sets: map.rows_of(self.disk), decided: map.decided(), ..self.clone() }
+    }
+
+    /// Is this the same disk, opened or decided upon later than `other` tells?
+    fn is_later_than(&self, other: &Self) -> bool {
+        let age = |superblock: &Self| (superblock.epoch, superblock.decided.version);
+        let identity = |superblock: &Self| {
+            let Self { version, disk, features, geometry, id, length, formatted_ms, .. } =
+                *superblock;
+            (version, disk, features, geometry, id, length, formatted_ms)
+        };
+        age(self) > age(other) && identity(self) == identity(other)
+    }
+}
+
+/// Makes durable on a disk of `map`, which was opened, what the map has decided since.
+pub(crate) async fn update_disk(disk: &dyn Disk, map: &VolumeMap) -> Result<Superblock, DiskError> {
+    let found = find(disk).await?;
+    let epoch = found.superblock.epoch;
+    found.take_over(disk, map, epoch).await
+}
+
 impl CheckedDisk {
-    /// The second half of [`open_disk`]: makes `epoch` durable.
+    /// The second half of [`open_disk`]: makes `epoch` durable, and what `map` has decided.
     pub(crate) async fn take_over(
         self,
         disk: &dyn Disk,
+        map: &VolumeMap,
         epoch: Epoch,
     ) -> Result<Superblock, DiskError> {
-        let superblock = Superblock { epoch, ..self.superblock.clone() };
+        let superblock = Superblock { epoch, ..self.superblock.following(map) };
         if superblock == self.superblock && !self.needs_repair {
             return Ok(superblock);
         }
@@ -274,8 +322,7 @@ fn choose(
             // After a crash while an epoch was made durable one is behind. Neither has been acted
             // upon in the newer epoch, but the older one must not be taken for the truth.
             let needs_repair = first != copy;
-            let copy_is_newer = copy.epoch > first.epoch
-                && copy == Superblock { epoch: copy.epoch, ..first.clone() };
+            let copy_is_newer = copy.is_later_than(&first);
             let superblock = if copy_is_newer { copy } else { first };
             let rewrite = if copy_is_newer { [0, copy_offset] } else { [copy_offset, 0] };
             Ok(CheckedDisk { superblock, rewrite, needs_repair })

@@ -56,6 +56,20 @@ runtime::protocol! {
     /// What this node's disks are and have done.
     6 Control Describe {} -> Vec<DiskStatus>,
         by caller, retry idempotent, from any, during recovery;
+
+    /// Make the disks of this node ready that are new in this record of the volume: nothing of what
+    /// they hold is kept. They are not used before the record is the volume's.
+    7 Bulk PrepareDisks {
+        /// An encoded `VolumeRecord`.
+        record: Vec<u8>,
+    } -> (), by caller, retry idempotent, from servers, during recovery;
+
+    /// Follow a record of the volume: durable in the superblocks of all disks of this node when
+    /// answered. Disks that are new in it are served from now on, retired ones are given up.
+    8 Bulk FollowRecord {
+        /// An encoded `VolumeRecord`.
+        record: Vec<u8>,
+    } -> (), by caller, retry idempotent, from servers, during recovery;
 }
 
 runtime::record! {
@@ -94,6 +108,8 @@ runtime::record! {
 runtime::record! {
     /// One disk, as its disk node sees it. Counters since the node started.
     pub struct DiskStatus {
+        /// The disk within the node.
+        disk: u32,
         /// Usable stripes.
         stripes: u64,
         /// Requests waiting.
@@ -251,6 +267,18 @@ runtime::choice! {
             /// The disk within the node.
             disk: u32,
         },
+        /// The disk cannot become one of the volume, or cannot follow its record. The log of the
+        /// disk node says why.
+        #[error("disk n{disk_node}d{disk} cannot be made ready; the log of its server says why")]
+        10 NotReady {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
+        /// The record is not one of this volume, or not a later one.
+        #[error("the disk node does not take this record of the volume")]
+        11 BadRecord {},
     }
 }
 

@@ -9,15 +9,18 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all, ready, try_join_all};
 use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
+use runtime::wire::from_bytes;
 use runtime::{Caller, Context, Epoch, NodeKind};
 
 use crate::degraded::{self, DiskTrouble};
 use crate::disk_set::DiskName;
+use crate::disk_state::{DiskStage, VolumeRecord};
 use crate::manager::Manager;
+use crate::new_disks::NewDisks;
 use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk};
 use crate::protocol::{
-    BlockIo, Describe, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Sync, Write,
-    WriteSlot,
+    BlockIo, Describe, DiskStatus, Error, FollowRecord, PrepareDisks, Read, ReadSlot, Reply,
+    Request, SLOT_SIZE, Sync, Write, WriteSlot,
 };
 use crate::stripes::BootId;
 use crate::volume_map::VolumeMap;
@@ -156,6 +159,7 @@ pub struct Server {
     held_bytes: Cell<usize>,
     /// Disks that are not there.
     missing: Vec<u32>,
+    new_disks: NewDisks,
 }
 
 impl std::fmt::Debug for Server {
@@ -177,9 +181,11 @@ impl Server {
     ) -> Result<Rc<Self>, DiskNodeError> {
         let (disk_node, checked) = check_disks(context, map, &disks, config).await?;
         let epoch = context.epoch();
-        let take_overs = (0..).zip(&disks).zip(checked).map(|((disk, device), found)| async move {
-            let taken = found.take_over(&**device, epoch).await;
-            taken.map_err(|why| DiskNodeError::Disk { disk_node, disk, why })
+        let names = map.disks_of(disk_node);
+        let take_overs = names.iter().zip(&disks).zip(checked);
+        let take_overs = take_overs.map(|((name, device), found)| async move {
+            let taken = found.take_over(&**device, map, epoch).await;
+            taken.map_err(|why| DiskNodeError::Disk { disk_node, disk: name.disk, why })
         });
         try_join_all(take_overs).await?;
         Ok(Self::new(context, map, disk_node, disks, Vec::new(), config))
@@ -233,6 +239,8 @@ impl Server {
         config: Config,
     ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
+        let numbers = map.disks_of(disk_node).into_iter().map(|name| name.disk);
+        let disks = numbers.zip(disks).collect();
         Rc::new(Self {
             map: map.clone(),
             disk_node,
@@ -246,6 +254,7 @@ impl Server {
             write_buffer_bytes: write_buffer_bytes.max(map.geometry().stripe_size as usize),
             held_bytes: Cell::new(0),
             missing,
+            new_disks: NewDisks::new(context.clone()),
         })
     }
 
@@ -279,7 +288,8 @@ impl Server {
     }
 
     async fn sync(&self) -> Result<BootId, Error> {
-        let flushes = (0..self.manager.disks()).map(|disk| self.manager.sync(disk));
+        let disks = self.manager.disks().into_iter();
+        let flushes = disks.map(|disk| self.manager.sync(disk as usize));
         // All of them run to the end: one failed disk must not leave the others undone.
         let outcome: Result<(), Error> = join_all(flushes).await.into_iter().collect();
         outcome.map(|()| self.manager.boot_id())
@@ -301,12 +311,63 @@ impl Server {
 
     fn describe(&self) -> Vec<DiskStatus> {
         let status = |disk| {
-            let name = DiskName { disk_node: self.disk_node, disk: disk as u32 };
-            let status = self.manager.status(disk, self.map.stripes_on(name));
+            let name = DiskName { disk_node: self.disk_node, disk };
+            let status = self.manager.status(disk, self.map.stripes_on(name))?;
             let healthy = status.healthy && !self.missing.contains(&name.disk);
-            DiskStatus { healthy, ..status }
+            Some(DiskStatus { healthy, ..status })
         };
-        (0..self.manager.disks()).map(status).collect()
+        self.manager.disks().into_iter().filter_map(status).collect()
+    }
+
+    /// Lets disks that come while the node is served be found: `path_of` tells where each is.
+    pub fn find_new_disks(&self, path_of: impl Fn(DiskName) -> String + 'static) {
+        self.new_disks.find_by(path_of);
+    }
+
+    async fn prepare_disks(&self, request: PrepareDisks) -> Result<(), Error> {
+        let next = VolumeMap::of_record(&decoded(&request.record)?);
+        let next = next.map_err(|_| Error::BadRecord {})?;
+        if next.volume() != self.map.volume() || next.version() <= self.map.version() {
+            return Err(Error::BadRecord {});
+        }
+        for name in next.disks_of(self.disk_node) {
+            match self.manager.disk(name.disk) {
+                Some(device) => self.new_disks.check_version(&*device, name).await?,
+                None => self.new_disks.prepare(&next, name).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// New disks are served before the map has them: what is in it can be used.
+    async fn follow_record(&self, request: FollowRecord) -> Result<(), Error> {
+        let record = decoded(&request.record)?;
+        let _alone = self.new_disks.following().await;
+        let next = VolumeMap::of_record(&record).map_err(|_| Error::BadRecord {})?;
+        if next.volume() != self.map.volume() {
+            return Err(Error::BadRecord {});
+        }
+        if next.version() < self.map.version() {
+            return Ok(());
+        }
+        for name in next.disks_of(self.disk_node) {
+            if self.manager.disk(name.disk).is_none() {
+                self.manager.add(name.disk, self.new_disks.open(&next, name).await?);
+            }
+        }
+        for disk in self.manager.disks() {
+            let name = DiskName { disk_node: self.disk_node, disk };
+            let Some(device) = self.manager.disk(disk) else { continue };
+            self.new_disks.update(&*device, &next, name).await?;
+        }
+        self.map.advance(&record).map_err(|_| Error::BadRecord {})?;
+        let is_retired = |disk: &u32| {
+            let name = DiskName { disk_node: self.disk_node, disk: *disk };
+            self.map.state(name) == (DiskStage::Retired {})
+        };
+        let retired = self.manager.disks().into_iter().filter(is_retired);
+        retired.for_each(|disk| self.manager.close(disk));
+        Ok(())
     }
 
     /// The disk of this node that holds these bytes of a stripe, and where.
@@ -323,7 +384,7 @@ impl Server {
 
     fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
         let geometry = self.map.geometry();
-        let exists = (disk as usize) < self.manager.disks() && slot < geometry.slots_per_disk();
+        let exists = self.manager.disk(disk).is_some() && slot < geometry.slots_per_disk();
         if !exists || length != SLOT_SIZE {
             return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
         }
@@ -361,6 +422,12 @@ runtime::handlers! { Server;
     ReadSlot => |server, _, request| server.read_slot(&request).await;
     WriteSlot => |server, _, request| server.write_slot(request).await;
     Describe => |server, _, _request| Ok(server.describe());
+    PrepareDisks => |server, _, request| server.prepare_disks(request).await;
+    FollowRecord => |server, _, request| server.follow_record(request).await;
+}
+
+fn decoded(record: &[u8]) -> Result<VolumeRecord, Error> {
+    from_bytes(record).map_err(|_| Error::BadRecord {})
 }
 
 struct HeldBytes<'a> {

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use runtime::hash::crc32c;
-use runtime::wire::{Decoder, Encoder, Malformed, Wire, from_bytes};
+use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
+use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, STATES_MAX, VolumeRecord};
 use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX};
 use crate::volume_map::{VolumeMap, grid_set};
 
@@ -46,6 +47,24 @@ pub struct Superblock {
     pub epoch: Epoch,
     /// All sets of the volume, with this disk's part in them.
     pub sets: Vec<SetRow>,
+    /// What is decided about the disks.
+    pub decided: Decided,
+}
+
+runtime::record! {
+    /// What each disk knows of all disks, beside the sets.
+    #[derive(Default)]
+    pub struct Decided {
+        /// The version of the volume's record ([`VolumeRecord::version`]).
+        version: u64,
+        /// See [`VolumeRecord::born_sets`].
+        born_sets: u32,
+        /// See [`VolumeRecord::states`].
+        states: Vec<DiskEntry>,
+        /// The record was the volume's when this was written. A new disk is made ready for one that
+        /// may never be.
+        is_decided: bool,
+    }
 }
 
 runtime::record! {
@@ -127,50 +146,6 @@ impl SetRow {
     }
 }
 
-runtime::record! {
-    /// A volume in the records of its coordination engine. All of it can be found out from the
-    /// superblocks, too.
-    pub struct VolumeRecord {
-        /// What is fixed.
-        geometry: Geometry,
-        /// The sets, in order.
-        sets: Vec<DiskSet>,
-    }
-}
-
-impl VolumeRecord {
-    /// The record of a volume.
-    pub fn of(map: &VolumeMap) -> Self {
-        let sets = map.sets().map(|placed| placed.set.clone()).collect();
-        Self { geometry: map.geometry(), sets }
-    }
-
-    /// What a record says; `None` if it is damaged. Volumes of version 1 had another one.
-    pub fn decode(bytes: &[u8]) -> Option<VolumeMap> {
-        if let Ok(Self { geometry, sets }) = from_bytes(bytes) {
-            return VolumeMap::new(geometry, sets).ok();
-        }
-        let OneSetRecord { geometry, disk_nodes, disks_per_node, stripes_per_disk } =
-            from_bytes(bytes).ok()?;
-        VolumeMap::grid(geometry, disk_nodes, disks_per_node, stripes_per_disk).ok()
-    }
-}
-
-runtime::record! {
-    /// The record of a volume of version 1.
-    #[derive(Copy)]
-    pub struct OneSetRecord {
-        /// What is fixed.
-        geometry: Geometry,
-        /// Disk nodes.
-        disk_nodes: u32,
-        /// Disks of each.
-        disks_per_node: u32,
-        /// Stripes on each disk.
-        stripes_per_disk: u64,
-    }
-}
-
 /// Why the disks at hand do not tell what their volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownMap {
@@ -191,10 +166,12 @@ pub enum UnknownMap {
 }
 
 impl VolumeMap {
-    /// The volume of which these are the disks: the sets that the disk with the most of them knows,
-    /// which is one with the newest superblock.
+    /// The volume of which these are the disks, as one with the newest superblock has it.
     pub fn from_superblocks(disks: &[Superblock]) -> Result<Self, UnknownMap> {
-        let newest = disks.iter().max_by_key(|disk| disk.sets.len()).ok_or(UnknownMap::NoDisks)?;
+        let decided = disks.iter().filter(|disk| disk.decided.is_decided);
+        let newest = decided.max_by_key(|disk| disk.decided.version);
+        let newest = newest.ok_or(UnknownMap::NoDisks)?;
+        let Decided { version, born_sets, ref states, .. } = newest.decided;
         let set = |(index, row): (usize, &SetRow)| {
             Ok::<_, UnknownMap>(DiskSet {
                 first: row.first,
@@ -202,12 +179,22 @@ impl VolumeMap {
                 group_stripes: row.group_stripes,
                 unit_stripes: row.unit_stripes,
                 lanes: row.lanes,
-                members: members_of(disks, index, row)?,
+                members: members_of(disks, index, row, states)?,
             })
         };
         let sets: Result<Vec<DiskSet>, UnknownMap> =
             newest.sets.iter().enumerate().map(set).collect();
-        Ok(Self::new(newest.geometry, sets?)?)
+        let (geometry, states) = (newest.geometry, states.clone());
+        let (sets, policy) = (sets?, MovePolicy::default());
+        let record =
+            VolumeRecord { geometry, version, born_sets, sets, states, policy, balancing: false };
+        Ok(Self::of_record(&record)?)
+    }
+
+    /// What all disks say beside the sets.
+    pub fn decided(&self) -> Decided {
+        let VolumeRecord { version, born_sets, states, .. } = VolumeRecord::of(self);
+        Decided { version, born_sets, states, is_decided: true }
     }
 
     /// What `disk` says of the sets.
@@ -217,16 +204,31 @@ impl VolumeMap {
 }
 
 /// The disks of the set in row `index`, of which one superblock has `row`.
-fn members_of(disks: &[Superblock], index: usize, row: &SetRow) -> Result<SetMembers, UnknownMap> {
+///
+/// One that is missing may be retired: which of those it was does not matter, since nothing is read
+/// from any.
+fn members_of(
+    disks: &[Superblock],
+    index: usize,
+    row: &SetRow,
+    states: &[DiskEntry],
+) -> Result<SetMembers, UnknownMap> {
     if let Some(disks_per_node) = row.disks.checked_div(row.columns) {
         return Ok(SetMembers::Grid { disk_nodes: row.columns, disks_per_node });
     }
+    let is_there = |name: DiskName| {
+        let mut with_row = disks.iter().filter(|disk| disk.disk == name);
+        with_row.any(|disk| disk.sets.get(index).is_some_and(|own| own.position != NO_MEMBER))
+    };
+    let is_retired = |entry: &&DiskEntry| entry.state == (DiskStage::Retired {});
+    let mut retired = states.iter().filter(is_retired).filter(|entry| !is_there(entry.disk));
     let member = |position| {
         let found = disks.iter().find_map(|disk| {
             let own = disk.sets.get(index).filter(|own| own.position == position)?;
             Some(SetMember { disk: disk.disk, base: own.base })
         });
-        found.ok_or(UnknownMap::Missing { first: row.first, position })
+        let gone = || Some(SetMember { disk: retired.next()?.disk, base: 0 });
+        found.or_else(gone).ok_or(UnknownMap::Missing { first: row.first, position })
     };
     let count = 0..row.disks.min(SET_DISKS_MAX as u32);
     Ok(SetMembers::List { disks: count.map(member).collect::<Result<_, _>>()? })
@@ -264,6 +266,7 @@ impl Superblock {
         self.epoch.put(&mut out);
         if self.version != VERSION_ONE_SET {
             self.sets.put(&mut out);
+            self.decided.put(&mut out);
         }
         let mut block = out.finish_joined();
         block.resize(CHECKSUM_AT, 0);
@@ -307,7 +310,7 @@ impl Superblock {
         let disk = DiskName { disk_node: u32::take(input)?, disk: u32::take(input)? };
         let features = u32::take(input)?;
         let geometry = Geometry::take(input)?;
-        let (mut id, mut sets) = (0, Vec::new());
+        let (mut id, mut sets, mut decided) = (0, Vec::new(), Decided::default());
         if version == VERSION_ONE_SET {
             let (disk_nodes, disks_per_node) = (u32::take(input)?, u32::take(input)?);
             let stripes_per_disk = u64::take(input)?;
@@ -318,10 +321,23 @@ impl Superblock {
         }
         let (length, formatted_ms) = (u64::take(input)?, u64::take(input)?);
         let epoch = Epoch::take(input)?;
-        if version != VERSION_ONE_SET {
-            sets = Vec::take(input)?;
+        if version == VERSION_ONE_SET {
+            (decided.born_sets, decided.is_decided) = (1, true);
+        } else {
+            (sets, decided) = (Vec::take(input)?, Decided::take(input)?);
         }
-        Ok(Self { version, disk, features, geometry, id, length, formatted_ms, epoch, sets })
+        Ok(Self {
+            version,
+            disk,
+            features,
+            geometry,
+            id,
+            length,
+            formatted_ms,
+            epoch,
+            sets,
+            decided,
+        })
     }
 
     fn makes_sense(&self) -> bool {
@@ -343,6 +359,8 @@ impl Superblock {
         }
         let room = geometry.check().is_ok().then(|| geometry.stripes_on_disk(self.length));
         (1..=SETS_MAX).contains(&self.sets.len())
+            && (1..=self.sets.len()).contains(&(self.decided.born_sets as usize))
+            && self.decided.states.len() <= STATES_MAX
             && next.is_some()
             && end_of_disk > 0
             && room.is_some_and(|room| room >= end_of_disk)
@@ -369,6 +387,7 @@ mod tests {
             formatted_ms: 5,
             epoch: Epoch(9),
             sets: map.rows_of(disk),
+            decided: map.decided(),
         }
     }
 
@@ -430,6 +449,7 @@ mod tests {
             row(|row| row.first = 1),
             row(|row| row.unit_stripes = 0),
             row(|row| row.group_stripes = 0),
+            Superblock { decided: Decided::default(), ..superblock() },
         ];
         for superblock in bad {
             let flaw = Superblock::decode(&superblock.encode());
@@ -453,6 +473,8 @@ mod tests {
             let first = all.sets.last().and_then(SetRow::end).expect("a small volume");
             all.sets.push(SetRow { first, ..row });
         }
+        let entry = DiskEntry { disk: DiskName::default(), state: DiskStage::Retired {} };
+        all.decided.states = vec![entry; STATES_MAX];
         assert_eq!(all.encode().len(), BLOCK_SIZE);
         assert_eq!(Superblock::decode(&all.encode()), Ok(all));
     }

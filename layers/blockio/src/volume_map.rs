@@ -2,13 +2,15 @@
 //!
 //! The logical disk is a list of disk sets. It only grows, and all holders of a map see it grow.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use runtime::{NodeId, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, DiskStripe, SetMembers, check_grid};
+use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, STATES_MAX, VolumeRecord};
 use crate::geometry::{
     Geometry, GeometryError, SETS_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
     VOLUME_SIZE_MAX,
@@ -17,8 +19,8 @@ use crate::geometry::{
 /// Groups that each node owns at first, if there are enough stripes (volumes of version 1).
 const GROUPS_PER_NODE: u64 = 8;
 
-/// The disk sets of a volume. Clones share it: a set that is [appended](Self::append) is seen by
-/// all.
+/// The disks of a volume. Clones share it: a set that is [appended](Self::append), and what else is
+/// [decided](Self::advance), is seen by all.
 #[derive(Clone)]
 pub struct VolumeMap(Arc<MapState>);
 
@@ -28,6 +30,20 @@ struct MapState {
     sets: [OnceLock<PlacedSet>; SETS_MAX],
     /// How many are filled.
     count: AtomicUsize,
+    /// How many of them are as old as the volume.
+    born_sets: AtomicUsize,
+    /// See [`VolumeRecord::version`]. Set after all that belongs to it.
+    version: AtomicU64,
+    decisions: RwLock<Decisions>,
+}
+
+/// What changes as the operator says.
+#[derive(Default)]
+struct Decisions {
+    /// Disks that are not simply in use.
+    states: BTreeMap<DiskName, DiskStage>,
+    /// How fast data moves, and whether from fuller disks to emptier ones.
+    moves: (MovePolicy, bool),
 }
 
 /// A set in its map.
@@ -41,18 +57,13 @@ pub struct PlacedSet {
 
 impl fmt::Debug for VolumeMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sets: Vec<&DiskSet> = self.sets().map(|placed| &placed.set).collect();
-        f.debug_struct("VolumeMap")
-            .field("geometry", &self.0.geometry)
-            .field("sets", &sets)
-            .finish()
+        VolumeRecord::of(self).fmt(f)
     }
 }
 
 impl PartialEq for VolumeMap {
     fn eq(&self, other: &Self) -> bool {
-        let sets = |map: &Self| map.sets().map(|placed| placed.set.clone()).collect::<Vec<_>>();
-        self.0.geometry == other.0.geometry && sets(self) == sets(other)
+        VolumeRecord::of(self) == VolumeRecord::of(other)
     }
 }
 
@@ -67,8 +78,12 @@ impl VolumeMap {
             geometry,
             sets: [const { OnceLock::new() }; SETS_MAX],
             count: AtomicUsize::new(0),
+            born_sets: AtomicUsize::new(0),
+            version: AtomicU64::new(0),
+            decisions: RwLock::default(),
         }));
         sets.into_iter().try_for_each(|set| map.append(set))?;
+        map.0.born_sets.store(map.0.count.load(Ordering::Acquire), Ordering::Release);
         let needed = STRIPES_PER_FS_NODE_MIN * u64::from(geometry.fs_nodes);
         if map.stripes() < needed {
             let stripe = u64::from(geometry.stripe_size);
@@ -76,6 +91,49 @@ impl VolumeMap {
             return Err(GeometryError::TooSmall { found_bytes, needed_bytes: needed * stripe });
         }
         Ok(map)
+    }
+
+    /// The volume of a record.
+    pub fn of_record(record: &VolumeRecord) -> Result<Self, GeometryError> {
+        let map = Self::new(record.geometry, record.sets.iter().cloned())?;
+        let born_sets = record.born_sets as usize;
+        if !(1..=record.sets.len()).contains(&born_sets) || record.states.len() > STATES_MAX {
+            return Err(GeometryError::Set { first: 0 });
+        }
+        map.0.born_sets.store(born_sets, Ordering::Release);
+        map.decide(record);
+        Ok(map)
+    }
+
+    /// Follows a later record of the same volume; false if it is known already.
+    ///
+    /// Where it has more sets, their disks are there, and the record is durable in the superblocks
+    /// of all disks: what is allocated from now on may be in them.
+    pub fn advance(&self, record: &VolumeRecord) -> Result<bool, GeometryError> {
+        if record.version <= self.version() {
+            return Ok(false);
+        }
+        let known: Vec<&DiskSet> = self.sets().map(|placed| &placed.set).collect();
+        let is_same = record.geometry == self.0.geometry
+            && record.born_sets as usize == self.born_sets()
+            && record.states.len() <= STATES_MAX
+            && record.sets.len() >= known.len()
+            && record.sets.iter().zip(&known).all(|(set, known)| set == *known);
+        if !is_same {
+            return Err(GeometryError::Set { first: 0 });
+        }
+        let more = record.sets[known.len()..].iter().cloned();
+        more.into_iter().try_for_each(|set| self.append(set))?;
+        self.decide(record);
+        Ok(true)
+    }
+
+    fn decide(&self, record: &VolumeRecord) {
+        let states = record.states.iter().map(|entry| (entry.disk, entry.state)).collect();
+        let moves = (record.policy, record.balancing);
+        let decisions = Decisions { states, moves };
+        *self.0.decisions.write().unwrap_or_else(PoisonError::into_inner) = decisions;
+        self.0.version.store(record.version, Ordering::Release);
     }
 
     /// A volume of one set of equal disks, as in version 1 of the format: neighbouring stripes are
@@ -111,10 +169,8 @@ impl VolumeMap {
         Self::grid(geometry, disk_nodes, disks_per_node, found)
     }
 
-    /// Appends a set, which begins where the last one ends.
-    ///
-    /// Its disks must be there, and the set durable in the superblocks of all disks: what is
-    /// allocated from now on may be in it.
+    /// Appends a set, which begins where the last one ends. In a volume that is in use only as
+    /// [`advance`](Self::advance) says.
     pub fn append(&self, set: DiskSet) -> Result<(), GeometryError> {
         set.check(&self.0.geometry)?;
         let count = self.0.count.load(Ordering::Acquire);
@@ -142,6 +198,36 @@ impl VolumeMap {
         self.0.geometry.volume
     }
 
+    /// The version of what is decided: [`VolumeRecord::version`].
+    pub fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
+    }
+
+    /// How many sets are as old as the volume: the groups of these have owners from birth.
+    pub fn born_sets(&self) -> usize {
+        self.0.born_sets.load(Ordering::Acquire)
+    }
+
+    fn decisions(&self) -> RwLockReadGuard<'_, Decisions> {
+        self.0.decisions.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How fast data moves, and whether from fuller disks to emptier ones.
+    pub fn moves(&self) -> (MovePolicy, bool) {
+        self.decisions().moves
+    }
+
+    /// The disks that are not simply in use, in order.
+    pub fn states(&self) -> Vec<DiskEntry> {
+        let decisions = self.decisions();
+        decisions.states.iter().map(|(&disk, &state)| DiskEntry { disk, state }).collect()
+    }
+
+    /// What is done with `disk`.
+    pub fn state(&self, disk: DiskName) -> DiskStage {
+        self.decisions().states.get(&disk).copied().unwrap_or(DiskStage::Online {})
+    }
+
     /// The sets, in order.
     pub fn sets(&self) -> impl DoubleEndedIterator<Item = &PlacedSet> {
         let count = self.0.count.load(Ordering::Acquire);
@@ -156,6 +242,11 @@ impl VolumeMap {
     pub fn set_of(&self, stripe: u64) -> &PlacedSet {
         let found = self.sets().rev().find(|placed| placed.set.first <= stripe);
         found.expect("the first set begins at stripe 0")
+    }
+
+    /// The number of the set that `stripe` is in.
+    pub fn set_number(&self, stripe: u64) -> usize {
+        self.sets().take_while(|placed| placed.set.first <= stripe).count().saturating_sub(1)
     }
 
     /// The set that allocation group `group` is in; the last one if it does not exist.
@@ -195,15 +286,19 @@ impl VolumeMap {
         stripe < self.stripes() && end.is_some_and(|end| end <= self.0.geometry.stripe_size.into())
     }
 
-    /// All disks, the first of each disk node before the second of any.
+    /// All disks that are not retired, the first of each disk node before the second of any.
     pub fn disks(&self) -> Vec<DiskName> {
         self.disks_that(|_| true)
     }
 
+    /// All disks that are not retired and `is_wanted`, in the same order.
     fn disks_that(&self, is_wanted: impl Fn(&DiskName) -> bool) -> Vec<DiskName> {
+        let states = self.decisions().states.clone();
+        let is_retired = |disk: &DiskName| states.get(disk) == Some(&DiskStage::Retired {});
         let members = self.sets().flat_map(|placed| placed.set.members.iter());
         let mut disks: Vec<DiskName> =
             members.map(|member| member.disk).filter(is_wanted).collect();
+        disks.retain(|disk| !is_retired(disk));
         disks.sort_unstable_by_key(|name| (name.disk, name.disk_node));
         disks.dedup();
         disks
@@ -220,7 +315,14 @@ impl VolumeMap {
         self.sets().map(of_set).max().unwrap_or(0)
     }
 
-    /// The disks of a disk node, in order.
+    /// The number of the next disk of a disk node: none had it ever.
+    pub fn next_disk(&self, disk_node: u32) -> u32 {
+        let members = self.sets().flat_map(|placed| placed.set.members.iter());
+        let disks = members.map(|member| member.disk).filter(|disk| disk.disk_node == disk_node);
+        disks.map(|disk| disk.disk + 1).max().unwrap_or(0)
+    }
+
+    /// The disks of a disk node that are not retired, in order.
     pub fn disks_of(&self, disk_node: u32) -> Vec<DiskName> {
         self.disks_that(|disk| disk.disk_node == disk_node)
     }

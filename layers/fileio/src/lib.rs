@@ -32,12 +32,13 @@
 //! | `server/` | the server: a component for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `locks.rs` | who may lock which bytes: pure |
-//! | `lock_types.rs` | the records of locks in messages |
+//! | `lock_types.rs`, `disk_types.rs` | the records of locks and of disks in messages |
 //! | `pieces.rs` | bytes in pieces |
 //! | `regions/` | lists of regions that are described and not listed |
 //! | `model/` | the executable reference of the interface |
 
 pub mod client;
+pub mod disk_types;
 pub mod hash;
 pub mod lock_types;
 pub mod locks;

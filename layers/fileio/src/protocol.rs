@@ -23,6 +23,9 @@ pub use meta::attributes::{
 };
 pub use meta::protocol::{CallId, ScrubFlaw, ScrubPart, WriteObstacle};
 
+pub use crate::disk_types::{
+    AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, Space,
+};
 pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
 pub use crate::regions::Regions;
 
@@ -231,21 +234,6 @@ runtime::record! {
         created: Created,
         /// As in [`OpenedFile`].
         lease: u64,
-    }
-}
-
-runtime::record! {
-    /// Space of the volume, in bytes and inodes.
-    #[derive(Copy, Default)]
-    pub struct Space {
-        /// Bytes for data and metadata together.
-        total_bytes: u64,
-        /// Bytes that are free, in all nodes together.
-        free_bytes: u64,
-        /// Of these, bytes that one file can allocate, whatever its node.
-        available_bytes: u64,
-        /// Files, directories and other inodes in existence.
-        inodes: u64,
     }
 }
 
@@ -646,6 +634,13 @@ runtime::protocol! {
         deposited: Vec<DepositedRange>,
     } -> Option<WriteResult>, by inode(file.ino), retry never, from any, after recovery;
 
+    /// The disks of the volume. `root` is its root directory.
+    43 Control GetDisks { root: Handle } -> DiskList,
+        by inode(root.ino), retry idempotent, from any, after recovery;
+    /// Change the disks of the volume: root and the owner of its root directory may.
+    44 Bulk ChangeDisks { who: Credentials, root: Handle, change: DiskChange } -> (),
+        by inode(root.ino), retry idempotent, from any, after recovery;
+
     /// Compare a part of what this node has on the disks with its checksums. Root and the owner of
     /// the root directory may.
     47 Bulk Scrub {
@@ -753,6 +748,11 @@ runtime::choice! {
             /// The disk within the node.
             disk: u32,
         },
+        /// EBUSY: the disks of the volume are not changed.
+        #[error(transparent)]
+        24 DisksUnchanged { /// Why.
+            #[from]
+            why: DiskRefusal },
     }
 }
 

@@ -4,7 +4,7 @@
 //! There is no second copy: this is a look at the inodes in use of the node's metadata server, so
 //! it can never be behind a write, a cut, a commit or a removal, and it is gone with the node.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -32,6 +32,7 @@ pub struct FileInformation {
     publisher: Rc<Publisher>,
     verifiers: Rc<WriteVerifiers>,
     file_locks: FileLocks,
+    requests: Rc<Cell<u64>>,
 }
 
 /// One inode that is at hand.
@@ -44,8 +45,14 @@ impl FileInformation {
         publisher: Rc<Publisher>,
         verifiers: Rc<WriteVerifiers>,
         file_locks: FileLocks,
+        requests: Rc<Cell<u64>>,
     ) -> Self {
-        Self { inodes, publisher, verifiers, file_locks }
+        Self { inodes, publisher, verifiers, file_locks, requests }
+    }
+
+    /// The file layer has been asked for something: what moves between disks gives way.
+    pub fn note_request(&self) {
+        self.requests.set(self.requests.get().wrapping_add(1));
     }
 
     /// The locks of the files: shared by reads and writes of a file; exclusive to cut, seal, free

@@ -22,11 +22,15 @@ pub(crate) enum KeyTable {
     Xattr = 8,
     Unlinked = 9,
     OpenFiles = 10,
+    Adopted = 15,
 }
 
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
-    use KeyTable::{Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked, Xattr};
-    let tables = [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles];
+    use KeyTable::{
+        Adopted, Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked, Xattr,
+    };
+    let tables =
+        [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles, Adopted];
     tables.into_iter().find(|&table| key.first() == Some(&(table as u8)))
 }
 
@@ -171,6 +175,11 @@ pub(crate) fn open_files() -> Vec<u8> {
     key(KeyTable::OpenFiles, &[1])
 }
 
+/// The disk sets of which the node has taken over its groups.
+pub(crate) fn adopted() -> Vec<u8> {
+    key(KeyTable::Adopted, &[1])
+}
+
 /// The range that holds nothing but `key`.
 pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
@@ -240,6 +249,7 @@ mod tests {
             (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), KeyTable::Xattr),
             (unlinked(1), KeyTable::Unlinked),
             (open_files(), KeyTable::OpenFiles),
+            (adopted(), KeyTable::Adopted),
         ];
         for (key, table) in keys {
             assert_eq!(table_of(&key), Some(table));

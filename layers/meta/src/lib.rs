@@ -53,6 +53,7 @@ mod chunk_types;
 pub mod chunks;
 #[cfg(feature = "server")]
 pub mod client;
+pub mod disk_types;
 #[cfg(feature = "server")]
 mod effect;
 pub mod hash;
@@ -63,6 +64,8 @@ mod keys;
 mod marks;
 #[cfg(feature = "server")]
 pub mod memory;
+#[cfg(feature = "server")]
+mod move_pace;
 pub mod operations;
 pub mod protocol;
 #[cfg(feature = "server")]
@@ -77,5 +80,6 @@ pub use shared_attrs::SharedAttrCache;
 pub use {
     audit::NodeAudit,
     information::{FileInformation, InodeView},
+    move_pace::MovePace,
     server::{LostMetadata, MetaHandover, MetaServer, RootOwner},
 };

@@ -17,6 +17,7 @@ pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
 pub use crate::chunk_types::{BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk};
+pub use crate::disk_types::{DiskShare, NodeMoves};
 pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
 pub use crate::operations::{
     AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, ScrubFlaw, ScrubPart,
@@ -477,6 +478,8 @@ runtime::protocol! {
         count: u32,
         /// How much it needs them.
         urgency: GroupUrgency,
+        /// Only groups of this disk set; of any without it.
+        set: Option<u32>,
     } -> Vec<u64>, by caller, retry never, from servers, during recovery;
 
     /// The groups have arrived in the receiver's log.
@@ -646,6 +649,16 @@ runtime::protocol! {
         /// That node.
         donor: u32,
     } -> (), by caller, retry never, from servers, after recovery;
+
+    /// Follow a record of the volume that all disk nodes follow: take over the groups that are born
+    /// here of sets that are new, durably; move what is on disks that are being drained.
+    57 Bulk AdoptRecord {
+        /// An encoded `VolumeRecord`.
+        record: Vec<u8>,
+    } -> (), by caller, retry idempotent, from servers, after recovery;
+
+    /// What this node has on each disk, and what it moves.
+    58 Control GetMoves {} -> NodeMoves, by caller, retry idempotent, from servers, after recovery;
 
     /// Compare a part of what this node has on the disks with its checksums.
     70 Bulk Scrub {

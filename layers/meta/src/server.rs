@@ -65,13 +65,14 @@ use self::verifiers::WriteVerifiers;
 use self::xattrs::Xattrs;
 use crate::information::{FileInformation, FileLocks};
 use crate::memory::{MemoryBudget, MemoryShare};
+use crate::move_pace::MovePace;
 use crate::protocol::{
-    AckGroups, AddFile, Allocate, ApplyIntent, ChangeInode, ChangeXattr, CloseHandle, Commit,
-    ConfirmGroups, EndGrace, EndRecovery, Execute, FinalCheckpoint, FindChunks, FindName,
+    AckGroups, AddFile, AdoptRecord, Allocate, ApplyIntent, ChangeInode, ChangeXattr, CloseHandle,
+    Commit, ConfirmGroups, EndGrace, EndRecovery, Execute, FinalCheckpoint, FindChunks, FindName,
     FindReply, FinishIntents, Flush, FlushApplied, FlushNames, FlushTo, GetDirty, GetInode,
-    GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, Install,
-    ListUntrimmed, ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta,
-    NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
+    GetMoves, GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames,
+    Install, ListUntrimmed, ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map,
+    Meta, NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
     RequestGroups, RollBack, ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate,
     UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
@@ -202,6 +203,8 @@ runtime::handlers! { MetaServer;
     AckGroups => |server, _, request| server.space.groups.ack_groups(request).await;
     ConfirmGroups => |server, _, request| server.space.groups.confirm_groups(request.donor).await;
     GetSpace => |server, _, _request| Ok(server.space.allocator.get_space());
+    AdoptRecord => |server, _, request| server.space.disks.adopt_record(&request.record).await;
+    GetMoves => |server, _, _request| Ok(server.space.disks.get_moves());
     LockRename => |server, caller, request| {
         let lock = RemoteLockId { node: caller.node, number: request.lock };
         server.locks.renames.lock(lock).await
@@ -269,19 +272,21 @@ impl MetaServer {
     /// [`EndRecovery`](crate::protocol::EndRecovery)), or when it comes back to them
     /// ([`Rejoin`](crate::protocol::Rejoin)); until then it answers what is needed for that.
     ///
-    /// It shares `memory` with the other nodes of its process, and publishes to `shared_attrs`.
+    /// It shares `memory` and `pace` with the other nodes of its process, and publishes to
+    /// `shared_attrs`.
     pub async fn mount(
         context: Context,
         stripes: Rc<dyn Stripes>,
         memory: Arc<MemoryBudget>,
         shared_attrs: Option<Arc<SharedAttrCache>>,
+        pace: Arc<MovePace>,
     ) -> Result<Rc<Self>, StoreError> {
         let node = index(&context);
         let share = MemoryShare::new(memory);
         let store =
             Store::mount_within(context.clone(), stripes.clone(), node, share.clone()).await?;
         let base = NodeBase::open(context, node, stripes, store, share, shared_attrs).await?;
-        let server = Rc::new(Self::assemble(Rc::new(base)));
+        let server = Rc::new(Self::assemble(Rc::new(base), pace));
         let base = &server.base;
         base.store.set_flush_dependency(flush_dependency(&base.context));
         base.replies.load(&base.store, &base.context).await?;
@@ -289,6 +294,7 @@ impl MetaServer {
         server.intents.recovery.load_intents().await?;
         server.open_files.load_open_files().await?;
         server.space.groups.retry_offers();
+        server.space.disks.start();
         let groups = Rc::downgrade(&server.space.groups);
         base.records.set_refill(Box::new(move || {
             let groups = groups.clone();
@@ -315,7 +321,7 @@ impl MetaServer {
         let mounted = mount_to_read(context.clone(), stripes.clone(), node, share.clone()).await;
         let (store, mut damage) = mounted?;
         let base = NodeBase::open(context, node, stripes, store, share, shared_attrs).await?;
-        let server = Rc::new(Self::assemble(Rc::new(base)));
+        let server = Rc::new(Self::assemble(Rc::new(base), Arc::default()));
         server.open_files.open_to_read();
         damage.extend(server.intents.recovery.load_intents().await.err());
         Ok((server, damage))
@@ -337,11 +343,12 @@ impl MetaServer {
     pub fn information(&self) -> FileInformation {
         let inodes = self.base.inodes.table();
         let (publisher, verifiers) = (self.base.publisher.clone(), self.verifiers.clone());
-        FileInformation::new(inodes, publisher, verifiers, self.file_locks.clone())
+        let (locks, requests) = (self.file_locks.clone(), self.space.disks.requests());
+        FileInformation::new(inodes, publisher, verifiers, locks, requests)
     }
 
     /// Puts the components on one another.
-    fn assemble(base: Rc<NodeBase>) -> Self {
+    fn assemble(base: Rc<NodeBase>, pace: Arc<MovePace>) -> Self {
         let verifiers = Rc::new(WriteVerifiers::new(base.context.clone()));
         let boot_id = base.context.random();
         let xattrs = Rc::new(Xattrs::new(&base));
@@ -349,7 +356,7 @@ impl MetaServer {
         let locks = LockManager::new(&base);
         let content = Rc::new(FileContent::new(&base, reclaim, &verifiers));
         let file_locks = FileLocks::default();
-        let space = SpaceManager::new(&base, reclaim.clone(), &content, file_locks.clone());
+        let space = SpaceManager::new(&base, reclaim.clone(), &content, file_locks.clone(), pace);
         let effects = Rc::new(Effects::new(
             &base,
             locks.names.clone(),

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::plan::{Spread, plan_volume};
-use blockio::{BlockClient, DiskName, Geometry, Stripes, VolumeMap};
+use blockio::{BlockClient, DiskName, Geometry, Stripes, VolumeMap, VolumeRecord};
 use cache::CacheClient;
+use cluster::coordination::{Coordination, Records};
 use fileio::client::SharedFileServer;
 use fileio::protocol::FileIo;
 use futures::future::try_join_all;
@@ -20,10 +21,14 @@ use meta::store::StoreError;
 use meta::{NodeAudit, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
+use runtime::wire::to_bytes;
 use runtime::{Context, Epoch, NodeId, NodeKind, SharedServers, VolumeId};
+use volume::disk_manager::{OpenEngine, VOLUME_KEY};
 use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, NodeServers, ProcessMemory};
 use volume::{NodeHandover, RootOwner, VolumeError};
+
+use super::local_engine::LocalEngine;
 
 /// Application nodes.
 pub(super) const APPLICATIONS: u32 = 8;
@@ -88,7 +93,10 @@ impl ClusterLayout {
 /// A cluster: all layers, unmodified, on nodes of a [`World`].
 pub(super) struct SimulatedCluster {
     world: World,
-    map: VolumeMap,
+    /// As those know it that live.
+    map: RefCell<VolumeMap>,
+    /// What a coordination engine keeps.
+    records: Rc<RefCell<Records>>,
     cache_bytes: usize,
     /// Of all nodes: little for metadata, so that what can leave memory does.
     memory: Arc<MemoryBudget>,
@@ -103,11 +111,12 @@ pub(super) struct SimulatedCluster {
 
 impl std::fmt::Debug for SimulatedCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster").field("map", &self.map).finish_non_exhaustive()
+        f.debug_struct("Cluster").field("map", &self.map()).finish_non_exhaustive()
     }
 }
 
-fn path_of(DiskName { disk_node, disk }: DiskName) -> String {
+/// Where a disk is.
+pub(super) fn path_of(DiskName { disk_node, disk }: DiskName) -> String {
     format!("disk-{disk_node}-{disk}")
 }
 
@@ -120,9 +129,14 @@ impl SimulatedCluster {
         for disk in (0..disk_nodes).flat_map(|node| map.disks_of(node)) {
             world.create_used_disk(&path_of(disk), map.disk_length(disk));
         }
+        let records = Rc::new(RefCell::new(Records::restore([(
+            VOLUME_KEY.to_owned(),
+            to_bytes(&VolumeRecord::of(&map)),
+        )])));
         Self {
             world,
-            map,
+            map: RefCell::new(map),
+            records,
             cache_bytes,
             memory: MemoryBudget::beside_cache(cache_bytes),
             epoch: Cell::new(1),
@@ -167,12 +181,13 @@ impl SimulatedCluster {
             let NodeKind::Fs(index) = node.kind() else { return None };
             caches.get(index as usize % caches.len()).cloned()
         });
-        ProcessMemory { metadata: self.memory.clone(), shared_attrs }
+        ProcessMemory { metadata: self.memory.clone(), shared_attrs, pace: Arc::default() }
     }
 
     /// The paths of all disks, in the order in which they were created.
     pub(super) fn disk_paths(&self) -> Vec<String> {
-        let disks = (0..self.map.disk_nodes()).flat_map(|node| self.map.disks_of(node));
+        let map = self.map();
+        let disks = (0..map.disk_nodes()).flat_map(|node| map.disks_of(node));
         disks.map(path_of).collect()
     }
 
@@ -183,17 +198,27 @@ impl SimulatedCluster {
 
     /// What is fixed of the volume.
     pub(super) fn geometry(&self) -> Geometry {
-        self.map.geometry()
+        self.map.borrow().geometry()
     }
 
     /// The disks of the volume.
     pub(super) fn map(&self) -> VolumeMap {
-        self.map.clone()
+        self.map.borrow().clone()
+    }
+
+    /// What the coordination engine keeps.
+    pub(super) fn records(&self) -> Rc<RefCell<Records>> {
+        self.records.clone()
+    }
+
+    /// Who starts next knows of the disks what `map` says. No node lives any more.
+    pub(super) fn know(&self, map: VolumeMap) {
+        *self.map.borrow_mut() = map;
     }
 
     /// All nodes but the applications.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
-        let (fs_nodes, disk_nodes) = (self.geometry().fs_nodes, self.map.disk_nodes());
+        let (fs_nodes, disk_nodes) = (self.geometry().fs_nodes, self.map().disk_nodes());
         (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk)).collect()
     }
 
@@ -210,8 +235,9 @@ impl SimulatedCluster {
     }
 
     fn paths(&self) -> Vec<Vec<PathBuf>> {
-        let paths_of = |node| self.map.disks_of(node).into_iter().map(|disk| path_of(disk).into());
-        (0..self.map.disk_nodes()).map(|node| paths_of(node).collect()).collect()
+        let map = self.map();
+        let paths_of = |node| map.disks_of(node).into_iter().map(|disk| path_of(disk).into());
+        (0..map.disk_nodes()).map(|node| paths_of(node).collect()).collect()
     }
 
     /// Makes the volume. All nodes serve it afterwards, up to `phases`.
@@ -325,6 +351,7 @@ impl SimulatedCluster {
         }
         let (map, cache_bytes) = (self.map(), self.cache_bytes);
         let (servers, memory) = (self.servers.clone(), self.memory_of(node));
+        let engine = open_engine(self.records());
         if let NodeKind::Disk(index) = node.kind() {
             let (served, paths) =
                 (Epoch(self.served.get()), self.paths().swap_remove(index as usize));
@@ -345,6 +372,7 @@ impl SimulatedCluster {
                 context.sleep(REJOIN_PAUSE).await;
             }
             let files = node::serve_files(&context, &map, &meta, memory);
+            node::administrate_disks(&context, &map, &files, engine);
             handed.resume_files(&files);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
             Ok(())
@@ -425,6 +453,7 @@ impl SimulatedCluster {
         self.on(node, move |context| async move {
             let disks = node::resume_disks(context, map, served, paths, handed.as_ref());
             let disks = disks.await?;
+            disks.find_new_disks(path_of);
             servers.borrow_mut().entry(node).or_default().disks = Some(disks);
             Ok(())
         })
@@ -456,10 +485,11 @@ impl SimulatedCluster {
     /// Serves the files of `node`, whose metadata is served, when called at it.
     fn serve_files(&self, node: NodeId) -> impl FnOnce(Context) + 'static {
         let (map, memory) = (self.map(), self.memory_of(node));
-        let servers = self.servers.clone();
+        let (servers, engine) = (self.servers.clone(), open_engine(self.records()));
         move |context| {
             let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
             let files = node::serve_files(&context, &map, &meta, memory);
+            node::administrate_disks(&context, &map, &files, engine);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
         }
     }
@@ -486,6 +516,10 @@ impl SimulatedCluster {
     ) -> Result<(), VolumeError> {
         self.world.on(node, work).await.unwrap_or(Err(VolumeError::Node(Undelivered::Lost)))
     }
+}
+
+fn open_engine(records: Rc<RefCell<Records>>) -> OpenEngine {
+    Box::new(move || Ok(Rc::new(LocalEngine(records.clone())) as Rc<dyn Coordination>))
 }
 
 /// How much of the stack is served.

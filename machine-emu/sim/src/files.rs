@@ -20,6 +20,7 @@ use runtime::sync::KeyedLock;
 use super::content::{BLOCK, ExpectedContent, Moment};
 use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
 use super::losses::{CommitVerdict, Losses};
+use super::operator::Operator;
 
 /// How the clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ pub(super) struct Habits {
     pub(super) write_blocks: u64,
     /// The volume is too small for all that.
     pub(super) fills: bool,
+    /// Disks come and go.
+    pub(super) operates: bool,
     /// Rounds, each ended by a crash, a clean stop, or nothing.
     pub(super) rounds: u32,
     /// Virtual time of one round, at most.
@@ -143,11 +146,19 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         restarts_before: Cell::default(),
     };
     let free_bytes = workload.harness.space().await.free_bytes;
+    let operator = habits.operates.then(Operator::default);
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
             .map(|client| workload.client(client, harness.fork_rng()).boxed_local());
-        match harness.round(clients.collect(), habits.round_ms).await {
+        let mut clients: Vec<_> = clients.collect();
+        if let Some(operator) = &operator {
+            clients.push(operator.work(harness, harness.fork_rng()).boxed_local());
+        }
+        match harness.round(clients, habits.round_ms).await {
             RoundEnd::PowerCut => {
+                if let Some(operator) = &operator {
+                    operator.learn(harness, &mut rng).await;
+                }
                 harness.recover().await;
                 harness.within_limit("a check", workload.check_after_crash()).await;
             }
@@ -155,11 +166,22 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
                 harness.within_limit("a check", workload.check_all()).await;
                 if rng.chance(1, 2) {
                     workload.committed_all();
-                    harness.stop_and_recover().await;
+                    harness.stop().await;
+                    if let Some(operator) = &operator {
+                        operator.learn(harness, &mut rng).await;
+                    }
+                    harness.recover().await;
                     harness.within_limit("a check", workload.check_after_crash()).await;
                 }
             }
         }
+    }
+    if let Some(operator) = &operator {
+        harness.within_limit("moving data", operator.finish(harness)).await;
+        harness.within_limit("a check", workload.check_all()).await;
+        let audit = harness.cluster.audit().await.expect("it can be read");
+        let flaws = audit.final_checkpoint().flaws;
+        assert!(flaws.is_empty(), "{flaws:?}");
     }
     if habits.fills {
         workload.check_space_returns(free_bytes).await;

@@ -28,6 +28,7 @@
 //! | `losses.rs` | what may be lost of a file when single nodes restart |
 //! | `registers.rs` | workload: sectors of the logical disk |
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
+//! | `operator.rs` | the same while disks are added, drained and retired; `local_engine.rs` |
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `contention.rs` | workload: names that several want at the same time |
@@ -54,12 +55,14 @@ pub mod enumerate;
 mod files;
 mod harness;
 mod history;
+mod local_engine;
 mod losses;
 mod members;
 mod names;
 mod nemesis;
 mod nfs;
 mod open_unlinked;
+mod operator;
 mod planted;
 mod programs;
 pub mod quiet;
@@ -141,11 +144,13 @@ pub enum Workload {
     Remote,
     /// Native clients that send again what a node has lost.
     Retention,
+    /// Content of files, while disks come and go.
+    Elastic,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -162,6 +167,7 @@ impl Workload {
         Self::Nfs4,
         Self::Remote,
         Self::Retention,
+        Self::Elastic,
     ];
 
     /// The name by which it is chosen.
@@ -183,6 +189,7 @@ impl Workload {
             Self::Nfs4 => "nfs4",
             Self::Remote => "remote",
             Self::Retention => "retention",
+            Self::Elastic => "elastic",
         }
     }
 
@@ -296,6 +303,10 @@ impl Case {
         let mut layout = ClusterLayout::draw(rng);
         if self.workload == Workload::Full {
             layout.stripes_per_node = stripes_of_small_volume(&layout, rng);
+        }
+        if self.workload == Workload::Elastic {
+            // What clients write fits on a part of the disks.
+            layout.stripes_per_node *= 4;
         }
         layout
     }
@@ -417,6 +428,7 @@ fn drive<'a>(
         blocks: 16 << rng.below(4),
         write_blocks: 1 << rng.below(5),
         fills: false,
+        operates: false,
         rounds,
         round_ms,
     };
@@ -426,6 +438,10 @@ fn drive<'a>(
             registers::run(harness, cached, clients, rounds, round_ms.min(1_000)).boxed_local()
         }
         Workload::Files => files::run(harness, habits).boxed_local(),
+        Workload::Elastic => {
+            let habits = Habits { blocks: 512, operates: true, ..habits };
+            files::run(harness, habits).boxed_local()
+        }
         Workload::Full => {
             let habits = Habits { blocks: 3_000, write_blocks: 200, fills: true, ..habits };
             files::run(harness, habits).boxed_local()

@@ -155,6 +155,11 @@ impl DiskControl {
         self.replace(|platter| *platter = snapshot.platter.clone());
     }
 
+    /// Its length in bytes.
+    pub fn length(&self) -> u64 {
+        self.disks.table.borrow().get(self.disk).platter.length()
+    }
+
     /// A new disk of zeros takes the disk's place. Operations under way are lost, its owner finds
     /// it closed.
     pub fn wipe(&self) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 
+use blockio::VolumeRecord;
 use blockio::plan::{Spread, plan_volume};
-use blockio::superblock::VolumeRecord;
 use blockio::{Geometry, VolumeMap};
 use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
 use cluster::membership::{self, Founder, GoneRecord, NodeMap, ProcessId};

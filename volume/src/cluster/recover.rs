@@ -12,7 +12,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blockio::superblock::VolumeRecord;
+use blockio::VolumeRecord;
 use blockio::{Superblock, VolumeMap};
 use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
 use cluster::membership::{self, CommandError, NodeMap, ProcessId};

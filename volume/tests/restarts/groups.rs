@@ -11,7 +11,7 @@ use crate::space::{AFTERWARDS, free_blocks};
 
 /// What node 0 offers node `to`.
 async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
-    let call = RequestGroups { to, count: 1, urgency: GroupUrgency::Ahead {} };
+    let call = RequestGroups { to, count: 1, urgency: GroupUrgency::Ahead {}, set: None };
     meta::client::ask(&cluster.application(0), NodeId::fs(0), call).await
 }
 

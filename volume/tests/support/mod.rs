@@ -139,8 +139,13 @@ pub(crate) fn machine_with(
                 .await
                 .expect("an empty volume");
             let (memory, shared_attrs) = (memory.clone(), shared_attrs.clone());
-            let meta =
-                MetaServer::mount(context.clone(), disk.clone(), memory, shared_attrs.clone());
+            let meta = MetaServer::mount(
+                context.clone(),
+                disk.clone(),
+                memory,
+                shared_attrs.clone(),
+                Arc::default(),
+            );
             let meta = meta.await.expect("a volume");
             let information = meta.information();
             context.serve::<meta::protocol::Meta>(meta);

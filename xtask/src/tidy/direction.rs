@@ -54,6 +54,7 @@ const VOCABULARY: &[&str] = &[
     "operations",
     "lock_types",
     "chunk_types",
+    "disk_types",
     "marks",
     "geometry",
     "regions",

@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, ready};
 use runtime::Context;
 use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
@@ -25,7 +27,8 @@ pub(super) struct Flush {
 
 /// One disk and what waits for it.
 pub(super) struct Lane {
-    pub(super) disk: Rc<dyn Disk>,
+    /// None once it was given up.
+    disk: RefCell<Option<Rc<dyn Disk>>>,
     pub(super) queue: RefCell<DiskQueue>,
     pub(super) in_flight: Cell<usize>,
     disk_node: u32,
@@ -61,7 +64,7 @@ pub(super) struct DiskCounters {
 impl Lane {
     pub(super) fn new(disk: Rc<dyn Disk>, disk_node: u32) -> Self {
         Self {
-            disk,
+            disk: RefCell::new(Some(disk)),
             disk_node,
             queue: RefCell::default(),
             in_flight: Cell::new(0),
@@ -76,10 +79,26 @@ impl Lane {
         }
     }
 
-    pub(super) fn status(&self, stripes: u64) -> DiskStatus {
+    /// The disk, or one that does nothing.
+    pub(super) fn disk(&self) -> Rc<dyn Disk> {
+        self.disk.borrow().clone().unwrap_or_else(|| Rc::new(ClosedDisk))
+    }
+
+    /// Gives the disk up.
+    pub(super) fn close(&self) {
+        self.failed.set(true);
+        self.disk.take();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.disk.borrow().is_none()
+    }
+
+    pub(super) fn status(&self, disk: u32, stripes: u64) -> DiskStatus {
         let counters = self.counters.borrow();
         let obstruction = self.obstruction.borrow();
         DiskStatus {
+            disk,
             stripes,
             queued: self.queue.borrow().len() as u32,
             healthy: !self.failed.get(),
@@ -88,13 +107,13 @@ impl Lane {
             syncs: counters.syncs,
             read_bytes: counters.read_bytes,
             written_bytes: counters.written_bytes,
-            direct: self.disk.is_direct(),
+            direct: self.disk().is_direct(),
             merged: counters.merged,
             busy: counters.busy,
             read_latency: counters.read_latency.summary(),
             write_latency: counters.write_latency.summary(),
             sync_latency: counters.sync_latency.summary(),
-            path: self.disk.name(),
+            path: self.disk().name(),
             obstacle: obstruction.as_ref().map(|obstruction| obstruction.why),
             obstacle_since: obstruction.as_ref().map_or(0, |obstruction| obstruction.since),
         }
@@ -234,7 +253,7 @@ impl Lane {
         let state = obstruction.get_or_insert_with(|| Obstruction::new(obstacle, since));
         state.note_failure(obstacle, place, context.now());
         if !self.obstruction_logged.replace(true) {
-            let path = self.disk.name();
+            let path = self.disk().name();
             tracing::error!(
                 disk = path,
                 %why,
@@ -251,7 +270,7 @@ impl Lane {
     /// Notes in the log that the disk takes writes again.
     pub(super) fn log_end(&self) {
         self.obstruction_logged.set(false);
-        let path = self.disk.name();
+        let path = self.disk().name();
         tracing::warn!(disk = path, "{path} takes writes again");
     }
 
@@ -260,7 +279,7 @@ impl Lane {
     /// above know the checksums.
     fn fail(&self, disk: usize, why: &io::Error) -> Error {
         if !self.failed.replace(true) {
-            let path = self.disk.name();
+            let path = self.disk().name();
             tracing::error!(
                 disk = path,
                 %why,
@@ -273,6 +292,27 @@ impl Lane {
             let _ = flush.reply.send(Err(failed(disk)));
         }
         failed(disk)
+    }
+}
+
+/// In the place of a disk that was given up.
+struct ClosedDisk;
+
+impl Disk for ClosedDisk {
+    fn length(&self) -> u64 {
+        0
+    }
+    fn read(&self, _: u64, _: usize) -> LocalBoxFuture<'static, io::Result<Bytes>> {
+        ready(Err(io::ErrorKind::NotFound.into())).boxed_local()
+    }
+    fn write(&self, _: u64, _: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
+        ready(Err(io::ErrorKind::NotFound.into())).boxed_local()
+    }
+    fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {
+        ready(Err(io::ErrorKind::NotFound.into())).boxed_local()
+    }
+    fn name(&self) -> String {
+        String::new()
     }
 }
 

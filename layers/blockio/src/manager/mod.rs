@@ -16,7 +16,7 @@ mod latency;
 mod obstacle;
 mod queue;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::rc::Rc;
 
@@ -29,6 +29,7 @@ use runtime::protocol::Undelivered;
 use self::lane::{Flush, Lane};
 use self::obstacle::{SETTLED_AFTER, obstacle_of};
 use self::queue::{QueuedRequest, Read, Transfer, Write};
+use crate::geometry::DISKS_PER_NODE_MAX;
 use crate::protocol::{DiskStatus, Error};
 use crate::stripes::BootId;
 
@@ -37,7 +38,11 @@ pub(crate) struct Manager {
     context: Context,
     /// Another one after a flush that failed: what was answered before may be gone.
     boot_id: Cell<BootId>,
-    lanes: Vec<Lane>,
+    disk_node: u32,
+    /// By the number of the disk. Disks come, and one that goes keeps its lane.
+    lanes: Vec<OnceCell<Lane>>,
+    /// One more than the highest number of a disk.
+    count: Cell<usize>,
     /// The disk with which the next pass begins.
     next: Cell<usize>,
     /// A pass will begin in this turn of the node.
@@ -53,19 +58,60 @@ impl Manager {
     pub(crate) fn new(
         context: Context,
         (disk_node, boot_id): (u32, BootId),
-        disks: Vec<Rc<dyn Disk>>,
+        disks: Vec<(u32, Rc<dyn Disk>)>,
         depth: usize,
         queue_length_max: usize,
     ) -> Rc<Self> {
-        let lanes = disks.into_iter().map(|disk| Lane::new(disk, disk_node)).collect();
         let (next, pass_is_due) = (Cell::new(0), Cell::new(false));
-        let boot_id = Cell::new(boot_id);
-        Rc::new(Self { context, boot_id, lanes, next, pass_is_due, depth, queue_length_max })
+        let (boot_id, count) = (Cell::new(boot_id), Cell::new(0));
+        let lanes = (0..DISKS_PER_NODE_MAX).map(|_| OnceCell::new()).collect();
+        let manager = Self {
+            context,
+            boot_id,
+            disk_node,
+            lanes,
+            count,
+            next,
+            pass_is_due,
+            depth,
+            queue_length_max,
+        };
+        for (number, disk) in disks {
+            manager.add(number, disk);
+        }
+        Rc::new(manager)
     }
 
-    /// How many disks there are.
-    pub(crate) fn disks(&self) -> usize {
-        self.lanes.len()
+    /// One disk more.
+    pub(crate) fn add(&self, number: u32, disk: Rc<dyn Disk>) {
+        let Some(lane) = self.lanes.get(number as usize) else { return };
+        lane.get_or_init(|| Lane::new(disk, self.disk_node));
+        self.count.set(self.count.get().max(number as usize + 1));
+    }
+
+    /// Gives a disk up: it can be removed from the host.
+    pub(crate) fn close(&self, number: u32) {
+        if let Ok(lane) = self.lane(number as usize) {
+            lane.close();
+        }
+    }
+
+    /// The disks that are served, in order.
+    pub(crate) fn disks(&self) -> Vec<u32> {
+        let lanes = (0..).zip(&self.lanes[..self.count.get()]);
+        let open = lanes.filter(|(_, lane)| lane.get().is_some_and(|lane| !lane.is_closed()));
+        open.map(|(number, _)| number).collect()
+    }
+
+    /// A disk that is served.
+    pub(crate) fn disk(&self, number: u32) -> Option<Rc<dyn Disk>> {
+        let lane = self.lanes.get(number as usize)?.get()?;
+        (!lane.is_closed()).then(|| lane.disk())
+    }
+
+    fn lane(&self, disk: usize) -> Result<&Lane, Error> {
+        let lane = self.lanes.get(disk).and_then(OnceCell::get);
+        lane.ok_or(Error::DiskFailed { disk: disk as u32 })
     }
 
     /// The boot ID of what is answered now.
@@ -101,7 +147,7 @@ impl Manager {
         data: Vec<Bytes>,
     ) -> Result<BootId, Error> {
         let (came, length) = (self.context.now(), data.iter().map(Bytes::len).sum());
-        self.lanes[disk].check_write(disk, &(offset..offset + length as u64), came)?;
+        self.lane(disk)?.check_write(disk, &(offset..offset + length as u64), came)?;
         let lane = self.admit(disk)?;
         let (reply, answer) = oneshot::channel();
         let work = Write { data, reply };
@@ -113,7 +159,7 @@ impl Manager {
     /// Makes every write to a disk that was answered before durable. Those who ask while a flush
     /// runs share the next one: the running one need not cover what they wait for.
     pub(crate) async fn sync(self: &Rc<Self>, disk: usize) -> Result<(), Error> {
-        let lane = &self.lanes[disk];
+        let lane = self.lane(disk)?;
         lane.check(disk)?;
         if lane.is_flushed() {
             return Ok(());
@@ -128,14 +174,14 @@ impl Manager {
         answered(answer).await
     }
 
-    /// What a disk is and has done; it has `stripes` stripes.
-    pub(crate) fn status(&self, disk: usize, stripes: u64) -> DiskStatus {
-        self.lanes[disk].status(stripes)
+    /// What a disk that is served is and has done; it has `stripes` stripes.
+    pub(crate) fn status(&self, disk: u32, stripes: u64) -> Option<DiskStatus> {
+        Some(self.lane(disk as usize).ok()?.status(disk, stripes))
     }
 
     /// The lane of a disk that takes another request.
     fn admit(&self, disk: usize) -> Result<&Lane, Error> {
-        let lane = &self.lanes[disk];
+        let lane = self.lane(disk)?;
         // What the disk may start at once does not wait.
         let free = self.depth.saturating_sub(lane.in_flight.get());
         lane.check_room(lane.queue.borrow().len(), self.queue_length_max + free)?;
@@ -157,9 +203,10 @@ impl Manager {
     /// Goes round the disks, one transfer of each at a time, until none may start another.
     fn pass(self: &Rc<Self>) {
         let mut refused = 0;
-        while refused < self.lanes.len() {
+        let count = self.count.get();
+        while refused < count {
             let disk = self.next.get();
-            self.next.set((disk + 1) % self.lanes.len());
+            self.next.set((disk + 1) % count);
             refused = if self.start_one(disk) { 0 } else { refused + 1 };
         }
     }
@@ -167,7 +214,7 @@ impl Manager {
     /// Starts the next transfer of a disk, if the disk may start one. It runs as a task of its
     /// own, so that a caller that does not poll does not delay others.
     fn start_one(self: &Rc<Self>, disk: usize) -> bool {
-        let lane = &self.lanes[disk];
+        let Ok(lane) = self.lane(disk) else { return false };
         if lane.in_flight.get() >= self.depth {
             return false;
         }
@@ -182,7 +229,8 @@ impl Manager {
 
     fn start_read(self: &Rc<Self>, disk: usize, run: Vec<QueuedRequest<Read>>) {
         let lengths = run.iter().map(|read| read.length).collect();
-        let running = self.lanes[disk].disk.read_pieces(run[0].offset, lengths);
+        let Ok(lane) = self.lane(disk) else { return };
+        let running = lane.disk().read_pieces(run[0].offset, lengths);
         let manager = self.clone();
         self.context.task(async move {
             match running.await {
@@ -200,7 +248,7 @@ impl Manager {
         run: Vec<QueuedRequest<Read>>,
         read: io::Result<Vec<Bytes>>,
     ) {
-        let lane = &self.lanes[disk];
+        let Ok(lane) = self.lane(disk) else { return };
         lane.counters.borrow_mut().merged += run.len() as u64 - 1;
         let mut read = read.map(Vec::into_iter);
         for QueuedRequest { offset, length, came, work } in run {
@@ -218,17 +266,18 @@ impl Manager {
 
     async fn read_each(&self, disk: usize, run: Vec<QueuedRequest<Read>>) {
         for read in run {
-            let alone = self.lanes[disk].disk.read(read.offset, read.length).await;
+            let Ok(lane) = self.lane(disk) else { return };
+            let alone = lane.disk().read(read.offset, read.length).await;
             self.answer_reads(disk, vec![read], alone.map(|piece| vec![piece]));
         }
     }
 
     fn start_write(self: &Rc<Self>, disk: usize, run: Vec<QueuedRequest<Write>>) {
-        let lane = &self.lanes[disk];
+        let Ok(lane) = self.lane(disk) else { return };
         let data = run.iter().flat_map(|write| write.work.data.iter().cloned()).collect();
         // A flush that fails meanwhile may have been about this write.
         let boot_id = self.boot_id();
-        let running = lane.disk.write(run[0].offset, data);
+        let running = lane.disk().write(run[0].offset, data);
         let manager = self.clone();
         self.context.task(async move {
             match running.await {
@@ -249,7 +298,7 @@ impl Manager {
         boot_id: BootId,
         written: io::Result<()>,
     ) {
-        let lane = &self.lanes[disk];
+        let Ok(lane) = self.lane(disk) else { return };
         let (start, length) =
             (run[0].offset, run.iter().map(|write| write.length as u64).sum::<u64>());
         let place = (run.len(), start..start + length);
@@ -269,7 +318,8 @@ impl Manager {
     async fn write_each(self: &Rc<Self>, disk: usize, run: Vec<QueuedRequest<Write>>) {
         for write in run {
             let boot_id = self.boot_id();
-            let alone = self.lanes[disk].disk.write(write.offset, write.work.data.clone()).await;
+            let Ok(lane) = self.lane(disk) else { return };
+            let alone = lane.disk().write(write.offset, write.work.data.clone()).await;
             self.answer_writes(disk, vec![write], boot_id, alone);
         }
     }
@@ -277,10 +327,11 @@ impl Manager {
     /// The disk takes writes again. The log says so once it has done it for a while.
     fn log_end_later(self: &Rc<Self>, disk: usize) {
         let manager = self.clone();
-        let ended = self.lanes[disk].obstructions_ended.get();
+        let Ok(lane) = self.lane(disk) else { return };
+        let ended = lane.obstructions_ended.get();
         self.context.task(async move {
             manager.context.sleep(SETTLED_AFTER).await;
-            let lane = &manager.lanes[disk];
+            let Ok(lane) = manager.lane(disk) else { return };
             if !lane.is_obstructed() && lane.obstructions_ended.get() == ended {
                 lane.log_end();
             }
@@ -289,20 +340,20 @@ impl Manager {
 
     /// A transfer has ended.
     fn end(self: &Rc<Self>, disk: usize) {
-        let lane = &self.lanes[disk];
+        let Ok(lane) = self.lane(disk) else { return };
         lane.in_flight.set(lane.in_flight.get() - 1);
         self.pass();
     }
 
     fn start_flush(self: &Rc<Self>, disk: usize) {
-        let lane = &self.lanes[disk];
+        let Ok(lane) = self.lane(disk) else { return };
         lane.flushing.set(true);
         let served = lane.flush_waiting.take();
         let covered = lane.counters.borrow().writes;
-        let running = lane.disk.sync();
+        let running = lane.disk().sync();
         let manager = self.clone();
         self.context.task(async move {
-            let lane = &manager.lanes[disk];
+            let Ok(lane) = manager.lane(disk) else { return };
             let flushed = running.await;
             if flushed.is_err() {
                 // What was answered before may be gone, and no later flush would say so.

@@ -1,12 +1,13 @@
 //! The bytes of a superblock and of each request. A change here is a change of the format or of the
 //! protocol: raise its version, tell docs/format.md or docs/protocol.md and the changelog.
 
+use blockio::disk_state::DiskEntry;
 use blockio::protocol::{
-    Describe, DiskStatus, Error, Latency, Read, ReadSlot, Reply, Request, Sync, Write,
-    WriteObstacle, WriteSlot,
+    Describe, DiskStatus, Error, FollowRecord, Latency, PrepareDisks, Read, ReadSlot, Reply,
+    Request, Sync, Write, WriteObstacle, WriteSlot,
 };
-use blockio::superblock::{SetRow, Superblock, VERSION, VERSION_ONE_SET};
-use blockio::{BLOCK_SIZE, DiskName, Geometry, VolumeMap};
+use blockio::superblock::{Decided, SetRow, Superblock, VERSION, VERSION_ONE_SET};
+use blockio::{BLOCK_SIZE, DiskName, DiskStage, Geometry, VolumeMap};
 use runtime::wire::to_bytes;
 use runtime::{Epoch, Undelivered, VolumeId};
 
@@ -29,6 +30,7 @@ fn superblock(version: u32) -> Superblock {
         formatted_ms: 0x0199_0000_0001,
         epoch: Epoch(0x0A0B),
         sets: map.rows_of(disk),
+        decided: map.decided(),
     }
 }
 
@@ -65,6 +67,10 @@ fn a_superblock_has_the_agreed_bytes() {
     superblock.id = 0x1F1E_1D1C_1B1A_1918_1716_1514_1312_1110;
     let first = superblock.sets[0].stripes_per_disk * 6;
     superblock.sets.push(SetRow { first, ..member });
+    let entry =
+        DiskEntry { disk: DiskName { disk_node: 1, disk: 2 }, state: DiskStage::Draining {} };
+    superblock.decided =
+        Decided { version: 3, born_sets: 1, states: vec![entry], is_decided: true };
     let block = superblock.encode();
     assert_eq!(
         hex(&block[..180]),
@@ -79,7 +85,11 @@ fn a_superblock_has_the_agreed_bytes() {
          02 00 00 00 05 00 00 00 00 00 00 00 03 00 00 00"
     );
     assert_eq!(hex(&block[180..188]), "02 01 00 00 00 00 00 00");
-    assert!(block[188..4092].iter().all(|&byte| byte == 0));
+    assert_eq!(
+        hex(&block[188..214]),
+        "03 00 00 00 00 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 02 00 00 00 02 01"
+    );
+    assert!(block[214..4092].iter().all(|&byte| byte == 0));
     assert_eq!(Superblock::decode(&block), Ok(superblock));
 }
 
@@ -102,6 +112,8 @@ fn requests_have_the_agreed_bytes() {
         "05 01 00 00 00 02 00 00 00 01 00 00 00 61"
     );
     assert_eq!(bytes(Describe {}.into()), "06");
+    assert_eq!(bytes(PrepareDisks { record: vec![9] }.into()), "07 01 00 00 00 09");
+    assert_eq!(bytes(FollowRecord { record: vec![9] }.into()), "08 01 00 00 00 09");
 }
 
 #[test]
@@ -112,6 +124,7 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(bytes(Reply::Read(Ok("a".into()))), "01 01 01 00 00 00 61");
     assert_eq!(bytes(Reply::Write(Ok(0x0102))), "02 01 02 01 00 00 00 00 00 00");
     let status = DiskStatus {
+        disk: 7,
         stripes: 1,
         queued: 2,
         healthy: true,
@@ -132,7 +145,7 @@ fn replies_have_the_agreed_bytes() {
     };
     assert_eq!(
         bytes(Reply::Describe(Ok(vec![status]))),
-        "06 01 01 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 01 03 00 00 00 00 00 00 00 \
+        "06 01 01 00 00 00 07 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 01 03 00 00 00 00 00 00 00 \
          04 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 06 00 00 00 00 00 00 00 \
          07 00 00 00 00 00 00 00 01 08 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 \
          01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 \
@@ -170,6 +183,8 @@ fn errors_have_the_agreed_bytes() {
         bytes(Error::LostWrites { stripe: 1, boot_id: 2 }),
         "07 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"
     );
+    assert_eq!(bytes(Error::NotReady { disk_node: 1, disk: 2 }), "09 01 00 00 00 02 00 00 00");
+    assert_eq!(bytes(Error::BadRecord {}), "0a");
     let why = WriteObstacle::ReadOnly {};
     assert_eq!(
         bytes(Error::Unwritable { disk_node: 1, disk: 2, why }),

@@ -7,6 +7,7 @@ mod golden;
 mod identity;
 mod limits;
 mod probe;
+mod records;
 mod scheduling;
 mod striping;
 mod support;

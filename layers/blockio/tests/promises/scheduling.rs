@@ -227,6 +227,7 @@ fn a_node_tells_what_its_disks_did() {
         context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there")
     });
     let idle = DiskStatus {
+        disk: 0,
         stripes: volume.map.stripes_on(DiskName::default()),
         queued: 0,
         healthy: true,
@@ -250,6 +251,6 @@ fn a_node_tells_what_its_disks_did() {
     let written = DiskStatus { writes: 1, written_bytes: 10, write_latency: once, ..idle.clone() };
     let written = DiskStatus { sync_latency: once, ..written };
     let read = DiskStatus { reads: 1, read_bytes: 4096, read_latency: once, ..idle };
-    let read = DiskStatus { sync_latency: once, ..read };
+    let read = DiskStatus { disk: 1, sync_latency: once, ..read };
     assert_eq!(status, [written, read]);
 }

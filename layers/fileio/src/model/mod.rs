@@ -178,6 +178,9 @@ impl Model {
                     delivered: Vec::new(),
                 }))
             }
+            // It has no disks.
+            Request::GetDisks(_) => Reply::GetDisks(Err(Error::Invalid {})),
+            Request::ChangeDisks(_) => Reply::ChangeDisks(Err(Error::Invalid {})),
             // Nothing is left anywhere for it.
             Request::WriteDirect(_) => Reply::WriteDirect(Ok(None)),
             Request::Write(r) => Reply::Write(

@@ -31,6 +31,7 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::Allocate(_)
         | Request::SetXattr(_)
         | Request::RemoveXattr(_)
+        | Request::ChangeDisks(_)
         | Request::Trim(_) => true,
         Request::OpenHandle(open) => open.access & access::WRITE != 0,
         Request::Lookup(_)
@@ -44,6 +45,7 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::ReadList(_)
         | Request::Commit(_)
         | Request::GetSpace(_)
+        | Request::GetDisks(_)
         | Request::Flush(_)
         | Request::Seek(_)
         | Request::GetXattr(_)

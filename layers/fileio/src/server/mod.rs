@@ -49,10 +49,12 @@ mod sync;
 mod write;
 mod xattrs;
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::disk_types::DiskAdministration;
 use blockio::Stripes;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
@@ -81,12 +83,12 @@ use self::replay::Replayer;
 use self::space::FileSpace;
 use self::write::FileWriter;
 use crate::protocol::{
-    Allocate, Append, CloseHandle, Commit, Create, Error, FileIo, Flush, GetAttributes, GetSpace,
-    GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, Open, OpenHandle, OpenNew, Parent,
-    PunchHole, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory,
-    RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request, Scrub, Seek,
-    SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteDirect,
-    WriteList,
+    Allocate, Append, ChangeDisks, CloseHandle, Commit, Create, Error, FileIo, Flush,
+    GetAttributes, GetDisks, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode,
+    Open, OpenHandle, OpenNew, Parent, PunchHole, ROOT, Read, ReadDirect, ReadDirectory, ReadLink,
+    ReadList, Remove, RemoveDirectory, RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply,
+    Request, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone,
+    Write, WriteDirect, WriteList,
 };
 
 /// How often a node looks for files to commit.
@@ -110,6 +112,7 @@ pub struct FileServer {
     space: Rc<FileSpace>,
     commits: Rc<FileCommits>,
     open_files: Rc<OpenFiles>,
+    disks: OnceCell<Rc<dyn DiskAdministration>>,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -121,6 +124,7 @@ impl std::fmt::Debug for FileServer {
 
 impl Server<FileIo> for FileServer {
     fn try_now(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+        self.base.information.note_request();
         match request {
             Request::Read(_) | Request::GetAttributes(_) | Request::Lookup(_)
                 if !self.base.owns(request.route()) =>
@@ -200,6 +204,8 @@ runtime::handlers! { FileServer;
     TestLock => |server, _, request| server.open_files.test_lock(&request);
     Unlock => |server, _, request| server.open_files.unlock(&request);
     Scrub => |server, _, request| server.attributes.scrub(request).await;
+    GetDisks => |server, _, request| server.administration(request.root)?.list().await;
+    ChangeDisks => |server, _, request| server.change_disks(request).await;
 }
 
 impl FileServer {
@@ -257,9 +263,35 @@ impl FileServer {
             space,
             commits,
             open_files,
+            disks: OnceCell::new(),
         });
         server.base.context.serve::<Delivery>(Rc::new(BlockSender(file_content)));
         server
+    }
+
+    /// Who changes the disks of the volume from now on. At the node of the root directory.
+    pub fn administrate(&self, disks: Rc<dyn DiskAdministration>) {
+        let _ = self.disks.set(disks);
+    }
+
+    fn administration(&self, root: Handle) -> Result<&dyn DiskAdministration, Error> {
+        if root != ROOT {
+            return Err(Error::Invalid {});
+        }
+        if self.base.is_read_only {
+            return Err(Error::ReadOnly {});
+        }
+        // The node has just come up.
+        self.disks.get().map(|disks| &**disks).ok_or(Error::from(Undelivered::Busy))
+    }
+
+    async fn change_disks(&self, request: ChangeDisks) -> Result<(), Error> {
+        let disks = self.administration(request.root)?;
+        let owner = self.base.attributes(ROOT).await?.uid;
+        if ![0, owner].contains(&request.who.uid) {
+            return Err(Error::NotPermitted {});
+        }
+        disks.change(request.change).await
     }
 
     fn start_tasks(self: &Rc<Self>) {

@@ -22,8 +22,10 @@ pub struct NodeAudit {
     pub nodes: u32,
     /// Blocks in one chunk.
     pub chunk_blocks: u32,
-    /// Allocation groups of the volume.
-    pub volume_groups: u64,
+    /// The number of groups of all sets up to each.
+    pub set_ends: Vec<u64>,
+    /// Sets of which it has taken over its groups; of several nodes, the one with the fewest.
+    pub adopted_sets: u64,
     /// Its inodes.
     pub inodes: Vec<Inode>,
     /// Its names: the directory, the name, what it names.
@@ -82,7 +84,10 @@ impl NodeAudit {
         self.node = other.node;
         self.nodes = self.nodes.max(other.nodes);
         self.chunk_blocks = self.chunk_blocks.max(other.chunk_blocks);
-        self.volume_groups = self.volume_groups.max(other.volume_groups);
+        let is_first = self.set_ends.is_empty();
+        let adopted = if is_first { u64::MAX } else { self.adopted_sets };
+        self.adopted_sets = adopted.min(other.adopted_sets);
+        self.set_ends = other.set_ends;
         self.inodes.extend(other.inodes);
         self.names.extend(other.names);
         for (ino, blocks) in other.blocks {
@@ -170,6 +175,10 @@ impl NodeAudit {
             keys::KeyTable::Intent => self.take_intent(key, raw)?,
             keys::KeyTable::Count => self.inode_count = value(raw)?,
             keys::KeyTable::OpenFiles => drop(self.holding_nodes.insert(self.node)),
+            keys::KeyTable::Adopted => {
+                let (set, _): (u64, u64) = value(raw)?;
+                self.adopted_sets = set;
+            }
             keys::KeyTable::Unlinked => self.unlinked.push(first?),
             keys::KeyTable::Applied => {
                 let node = u32::try_from(first?).ok()?;

@@ -123,7 +123,10 @@ impl NodeAudit {
                 self.flaws.push(Flaw::new(format!("group {group} of blocks"), what, COPY_OUT));
             }
         }
-        for group in (0..self.volume_groups).filter(|group| !owned.contains(group)) {
+        // Groups of a set that has just come may have no owner yet.
+        let adopted = usize::try_from(self.adopted_sets).unwrap_or(usize::MAX);
+        let adopted = adopted.checked_sub(1).and_then(|last| self.set_ends.get(last)).copied();
+        for group in (0..adopted.unwrap_or(0)).filter(|group| !owned.contains(group)) {
             if !self.granted.contains(&group) {
                 let thing = format!("group {group} of blocks");
                 self.flaws.push(Flaw::new(thing, "no node owns it", ONLY_SPACE));

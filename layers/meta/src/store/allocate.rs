@@ -1,11 +1,14 @@
 //! The space of a store: what is free, and who gets it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use blockio::geometry::Near;
+use blockio::{DiskName, DiskStage, VolumeMap};
 
 use super::Store;
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
-use super::space::{EmptyingGroups, set_emptying};
+use super::space::{ClosedDisks, EmptyingGroups, MoveReason, SpaceOnDisks, set_emptying};
 
 /// The space of a node, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub struct SpaceStatus {
     pub free_blocks: u64,
     /// Free, but kept back for deletions, checkpoints and the log.
     pub reserved_blocks: u64,
+    /// Free, and on disks of which nothing is handed out.
+    pub withheld_blocks: u64,
     /// Freed, and free again soon.
     pub waiting_blocks: u64,
     /// Handed out, and not yet named by a batch.
@@ -24,6 +29,12 @@ pub struct SpaceStatus {
 
 /// Blocks that a node needs to move the content of groups elsewhere, besides those of the content.
 const MOVES_BLOCKS: u64 = 64;
+
+/// The disks of which nothing is handed out.
+pub(super) fn closed_disks(map: &VolumeMap) -> BTreeSet<DiskName> {
+    let states = map.states().into_iter();
+    states.filter(|entry| entry.state != (DiskStage::Online {})).map(|entry| entry.disk).collect()
+}
 
 /// The allocation groups of one store, and the blocks in them.
 #[derive(Debug)]
@@ -39,6 +50,7 @@ impl StoreSpace<'_> {
             owned_blocks: state.space.owned_blocks,
             free_blocks: usable + EmptyingGroups(&state.space).free_blocks(),
             reserved_blocks: free - usable,
+            withheld_blocks: SpaceOnDisks(&state.space).withheld(),
             waiting_blocks: state.waiting_blocks,
             loaned_blocks: state.space.loaned_blocks,
         }
@@ -134,13 +146,21 @@ impl StoreSpace<'_> {
     /// ([`Batch::give_group`](super::Batch::give_group)) and still have what data must leave; to a
     /// node that looks `ahead`, twice that.
     pub fn spare_groups(&self, count: usize, ahead: bool) -> Vec<u64> {
+        self.spare_groups_of(count, ahead, None)
+    }
+
+    /// The same, only groups of this disk set.
+    pub fn spare_groups_of(&self, count: usize, ahead: bool, set: Option<u32>) -> Vec<u64> {
         let state = self.0.state.borrow();
         let layout = &state.space.layout;
         let mut left = state.space.whole_stripes;
         let floor = state.data_floor() * if ahead { 2 } else { 1 };
         let emptied = EmptyingGroups(&state.space).list().filter(|&(_, busy)| busy == 0);
         let emptied = emptied.map(|(group, _)| group);
-        let spare = state.space.free_groups().take_while(|&group| {
+        let wanted = set.map_or(0..u64::MAX, |set| layout.groups_of_set(set as usize));
+        let free = state.space.free_groups().filter(|group| wanted.contains(group));
+        let emptied = emptied.filter(|group| wanted.contains(group));
+        let spare = free.take_while(|&group| {
             let stripes = layout.stripes_of(group);
             left = left.saturating_sub(stripes.end - stripes.start);
             left >= floor
@@ -177,7 +197,7 @@ impl StoreSpace<'_> {
     /// Chooses up to `count` partly used groups of which everything shall move into the others, so
     /// that they can be given away, and takes nothing from them any more. Those with the fewest
     /// blocks to move, and not many more than `moved_max` blocks in all. What moves is for the
-    /// caller: chunks ([`is_emptying`](Self::is_emptying)), and [`move_pages`](Self::move_pages).
+    /// caller: chunks ([`moves`](Self::moves)), and [`move_pages`](Self::move_pages).
     pub fn begin_emptying(&self, count: usize, moved_max: u64) -> usize {
         let mut state = self.0.state.borrow_mut();
         let log = state.log_groups();
@@ -200,9 +220,31 @@ impl StoreSpace<'_> {
         chosen
     }
 
-    /// Is the block in a group that is being emptied?
-    pub fn is_emptying(&self, block: u64) -> bool {
-        EmptyingGroups(&self.0.state.borrow().space).has(block)
+    /// Does what is in the block move elsewhere, for this reason?
+    pub fn moves(&self, block: u64, reason: MoveReason) -> bool {
+        SpaceOnDisks(&self.0.state.borrow().space).moves(block, reason)
+    }
+
+    /// Nothing is handed out any more of the disks that are being drained or are retired, as the
+    /// map of the volume says now; of all others it is.
+    pub fn follow_map(&self) {
+        let closed = closed_disks(&self.0.pages.device.map());
+        ClosedDisks(&mut self.0.state.borrow_mut().space).set(closed);
+    }
+
+    /// Some of what is on these disks shall move to others ([`MoveReason::Balance`]).
+    pub fn set_shedding(&self, disks: BTreeSet<DiskName>) {
+        ClosedDisks(&mut self.0.state.borrow_mut().space).set_shedding(disks);
+    }
+
+    /// Blocks of this node on each disk: in use, and in all.
+    pub fn blocks_on_disks(&self) -> BTreeMap<DiskName, (u64, u64)> {
+        SpaceOnDisks(&self.0.state.borrow().space).blocks()
+    }
+
+    /// The disks with the newest root.
+    pub fn root_holders(&self) -> Vec<DiskName> {
+        self.0.state.borrow().root_holders.clone()
     }
 
     /// Groups that are being emptied and not empty yet.

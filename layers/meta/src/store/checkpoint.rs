@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use blockio::DiskName;
 use blockio::protocol::{Error as DiskError, Unsynced};
 use futures::future::try_join_all;
 
@@ -18,7 +19,7 @@ use super::overlay::Overlay;
 use super::page::{PagePlaces, PageRef};
 use super::page_copies::touch_bad_pages;
 use super::rewrite::{PageAllocator, Rewrite};
-use super::root::Root;
+use super::root::{Root, RootHolders};
 use super::space::{CopyPlaces, KeptBlocks};
 use super::state::{ChangeMode, StoreState};
 use super::{LOSSES_MAX, Position, Store};
@@ -41,8 +42,8 @@ struct CheckpointOutput {
     dropped: Vec<PageRef>,
     map_pages: Vec<PageRef>,
     unsynced: Vec<Unsynced>,
-    /// Copies of the root that could not be written.
-    lacking: u32,
+    /// The disks that have the root.
+    root_holders: Vec<DiskName>,
 }
 
 struct PageSpace<'a> {
@@ -170,7 +171,7 @@ impl Store {
             dropped: std::mem::take(&mut rewrite.dropped),
             map_pages: Vec::new(),
             unsynced: std::mem::take(&mut rewrite.unsynced),
-            lacking: 0,
+            root_holders: Vec::new(),
         };
         self.write_map(frozen, &mut written, &space, generation).await?;
         // The header of the segment where the log goes on may be on its way with the records that
@@ -190,12 +191,13 @@ impl Store {
             start: frozen.start,
             position: frozen.position,
             counter: frozen.counter,
-            lacking: self.state.borrow().lacking,
+            lacking: 0,
+            before: RootHolders::of(&self.state.borrow().root_holders),
             tree,
             map: written.map_pages[0],
         };
-        let lacking = root.write(&self.pages.device).await;
-        written.lacking = lacking.map_err(StoreError::Failed)?;
+        let holders = root.write(&self.pages.device).await;
+        written.root_holders = holders.map_err(StoreError::Failed)?;
         Ok((root, written))
     }
 
@@ -268,7 +270,7 @@ impl StoreState {
         self.frozen_position = None;
         self.note_changes();
         self.root = root;
-        self.lacking = written.lacking;
+        self.root_holders.clone_from(&written.root_holders);
         let runs = written.tree_pages.iter().flat_map(PageRef::runs);
         runs.for_each(|run| self.space.set_kept(run, true));
         let old_map = std::mem::replace(&mut self.map_pages, written.map_pages.clone());

@@ -1,29 +1,30 @@
-//! Moving pages of the tree out of groups that are being emptied: what a checkpoint changes goes to
-//! a fresh place, so it is enough to let it write them.
+//! Moving pages of the tree out of groups that are being emptied, or off a disk: what a checkpoint
+//! changes goes to a fresh place, so it is enough to let it write them.
 
 use super::StoreSpace;
 use super::batch::Batch;
 use super::error::{StoreError, StoreResult};
 use super::page::PageRef;
+use super::space::MoveReason;
 use super::state::LEFT_SEGMENTS_MAX;
 use super::tree::TreeRoot;
 
 impl StoreSpace<'_> {
-    /// Moves pages of the tree, and with them the space map and the log up to now, out of the
-    /// groups that are being emptied. All of them, unless the space for that is missing or the tree
-    /// changes meanwhile: then the caller repeats it.
-    pub async fn move_pages(&self) -> StoreResult<()> {
+    /// Moves pages of the tree, and with them the space map and the log up to now, away from where
+    /// they are, as far as they move for this reason. All of them, unless the space for that is
+    /// missing or the tree changes meanwhile: then the caller repeats it.
+    pub async fn move_pages(&self, reason: MoveReason) -> StoreResult<()> {
         let (tree, generation) = {
             let root = self.0.state.borrow().root;
             (root.tree, root.generation)
         };
-        let touched = self.touch_pages(tree, generation).await;
+        let touched = self.touch_pages(tree, generation, reason).await;
         // The tree that was read may be gone: the next call looks at the new one.
         if self.0.generation() == generation {
             touched?;
         }
         for _ in 0..LEFT_SEGMENTS_MAX {
-            if !self.0.state.borrow_mut().leave_emptying_segment() {
+            if !self.0.state.borrow_mut().leave_moving_segment(reason) {
                 break;
             }
             let position = self.0.commit(Batch::new())?;
@@ -45,12 +46,17 @@ impl StoreSpace<'_> {
         }
     }
 
-    /// Lets the next checkpoint write all pages in the groups that are being emptied.
-    async fn touch_pages(&self, tree: TreeRoot, generation: u64) -> StoreResult<()> {
+    /// Lets the next checkpoint write all pages that move.
+    async fn touch_pages(
+        &self,
+        tree: TreeRoot,
+        generation: u64,
+        reason: MoveReason,
+    ) -> StoreResult<()> {
         let top = tree.top.map(|top| (top, tree.height.saturating_sub(1), false));
         let mut todo: Vec<(PageRef, u8, bool)> = top.into_iter().collect();
         while let Some((place, level, is_parent_moved)) = todo.pop() {
-            let moves = is_parent_moved || place.runs().any(|run| self.is_emptying(run.start));
+            let moves = is_parent_moved || place.runs().any(|run| self.moves(run.start, reason));
             if level == 0 && !moves {
                 continue;
             }

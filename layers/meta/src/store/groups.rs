@@ -37,22 +37,38 @@ impl GroupLayout {
         self.map.groups()
     }
 
-    /// The groups that `node` owns at birth.
+    /// The number of groups of all sets up to each.
+    pub(crate) fn set_ends(&self) -> Vec<u64> {
+        self.map.sets().map(|placed| placed.first_group + placed.set.groups()).collect()
+    }
+
+    /// The groups of set number `set`.
+    pub(crate) fn groups_of_set(&self, set: usize) -> Range<u64> {
+        let placed = self.map.sets().nth(set);
+        placed.map_or(0..0, |placed| placed.first_group..placed.first_group + placed.set.groups())
+    }
+
+    /// The groups that `node` owns from the birth of the volume on.
+    pub fn born(&self, node: u32) -> impl Iterator<Item = u64> + use<> {
+        let me = self.clone();
+        (0..self.map.born_sets()).flat_map(move |set| me.born_of_set(node, set))
+    }
+
+    /// The groups of set number `set` that `node` owns at first.
     ///
     /// In a set with lanes each row of groups is given out from one node further on, so that the
     /// groups of a node, which may be one unit each, are not all on the same disk.
-    pub fn born(&self, node: u32) -> impl Iterator<Item = u64> + use<> {
+    pub fn born_of_set(&self, node: u32, set: usize) -> impl Iterator<Item = u64> + use<> {
         let (node, nodes) = (u64::from(node), u64::from(self.fs_nodes));
-        let sets: Vec<_> = (self.map.sets())
-            .map(|placed| (placed.first_group, placed.set.groups(), placed.set.lanes > 0))
-            .collect();
-        sets.into_iter().flat_map(move |(first, groups, is_skewed)| {
-            let in_row = move |row: u64| {
-                let turned = if is_skewed { row } else { first };
-                first + row * nodes + (node + nodes - turned % nodes) % nodes
-            };
-            (0..groups.div_ceil(nodes)).map(in_row).filter(move |&group| group < first + groups)
-        })
+        let placed = self.map.sets().nth(set);
+        let (first, groups, is_skewed) = placed.map_or((0, 0, false), |placed| {
+            (placed.first_group, placed.set.groups(), placed.set.lanes > 0)
+        });
+        let in_row = move |row: u64| {
+            let turned = if is_skewed { row } else { first };
+            first + row * nodes + (node + nodes - turned % nodes) % nodes
+        };
+        (0..groups.div_ceil(nodes)).map(in_row).filter(move |&group| group < first + groups)
     }
 
     /// The stripes of `group`.
@@ -155,7 +171,10 @@ mod tests {
             [64, 1000, 100_000].into_iter().flat_map(|stripes| [map(stripes), grown(stripes)])
         {
             let layout = GroupLayout::of(&map);
-            let mut owned: Vec<u64> = (0..4).flat_map(|node| layout.born(node)).collect();
+            let mut owned = Vec::new();
+            for set in 0..map.sets().count() {
+                owned.extend((0..4).flat_map(|node| layout.born_of_set(node, set)));
+            }
             owned.sort_unstable();
             assert!(owned.iter().copied().eq(0..layout.count()));
             let stripes = owned.iter().flat_map(|&group| layout.stripes_of(group));

@@ -123,6 +123,7 @@ pub(crate) use self::open::has_at_rest;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::page_copies::{CopiesReport, PageCopies};
 pub(crate) use self::scrub::{ScrubbedKeys, scrub_keys, scrub_map, scrub_roots};
+pub use self::space::MoveReason;
 pub use self::state::PENDING_BYTES_MAX;
 pub(crate) use self::to_read::{mount_to_read, refuse_changes};
 

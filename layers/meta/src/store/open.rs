@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use blockio::Stripes;
+use blockio::{DiskName, Stripes};
 use runtime::Context;
 use runtime::wire::Malformed;
 
 use super::Store;
+use super::allocate::closed_disks;
 use super::bad_pages::BadCopy;
 use super::batch::{BatchOp, RecordHead};
 use super::bits::Bits;
@@ -23,8 +24,8 @@ use super::log::{Log, Segment};
 use super::map;
 use super::overlay::Overlay;
 use super::page::{self, COUNTER_END, Opened, PageKind, PageRef, StoreOwner};
-use super::root::{self, Root};
-use super::space::{BlockAllocator, KeptBlocks};
+use super::root::{self, Root, RootHolders};
+use super::space::{BlockAllocator, ClosedDisks, KeptBlocks};
 use super::state::{NUMBERS_AHEAD, StoreState};
 use super::tree::{TreeReader, TreeRoot};
 use crate::memory::{MemoryBudget, MemoryShare};
@@ -96,10 +97,12 @@ impl Store {
             position: 0,
             counter: NUMBER_FIRST,
             lacking: 0,
+            before: RootHolders::default(),
             tree: TreeRoot::default(),
             map: PageRef::default(),
         };
-        Self::start(ctx, pages, RecoveredState::before_log(space, root), 0).await?;
+        let holders = root::holders(&pages.device.map(), node);
+        Self::start(ctx, pages, RecoveredState::before_log(space, root), holders).await?;
         Ok(())
     }
 
@@ -133,16 +136,16 @@ impl Store {
         }
         past.log_copies.warn(node);
         past.bad_map_copies.iter().for_each(|bad| bad.warn(node));
-        let lacking = root.heal(&pages.device, &copies).await;
-        Self::start(ctx, pages, past, lacking).await
+        let holders = root.heal(&pages.device, &copies).await;
+        Self::start(ctx, pages, past, holders).await
     }
 
-    /// Goes on from `past`, of whose root copies are `lacking`.
+    /// Goes on from `past`, whose root the disks `holders` have.
     async fn start(
         ctx: Context,
         pages: TreeReader,
         past: RecoveredState,
-        lacking: u32,
+        holders: Vec<DiskName>,
     ) -> StoreResult<Rc<Self>> {
         let id = LogId { owner: pages.owner, id: ctx.random(), epoch: ctx.epoch().0 };
         let geometry = pages.device.geometry;
@@ -157,7 +160,7 @@ impl Store {
         let content = (space, past.overlay);
         let share = pages.share.clone();
         let mut state = StoreState::new(geometry, content, log, (past.root, past.map_pages), share);
-        state.lacking = lacking;
+        state.root_holders = holders;
         let store = Self::new(ctx, pages, state);
         store.write_round(&header).await?;
         store.write_checkpoint().await?;
@@ -184,7 +187,9 @@ pub(super) fn pages(
 /// The state of the node at the end of its log.
 pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<RecoveredState> {
     let SpaceMap { pages: map_pages, bad_copies, kept } = read_map(pages, root.map).await?;
-    let mut space = BlockAllocator::new(GroupLayout::of(&pages.device.map()));
+    let map = pages.device.map();
+    let mut space = BlockAllocator::new(GroupLayout::of(&map));
+    ClosedDisks(&mut space).set(closed_disks(&map));
     for (group, bits) in kept {
         space.add_group(group, &bits);
     }

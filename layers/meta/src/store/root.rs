@@ -1,8 +1,11 @@
 //! Root records: the ring of slots from which a node is mounted. `docs/format.md`, "Roots".
 
+use std::collections::BTreeSet;
+
+use blockio::disk_state::DRAINING_MAX;
 use blockio::geometry::SLOTS_PER_NODE;
 use blockio::protocol::{Error as DiskError, SLOT_SIZE};
-use blockio::{DiskName, VolumeMap};
+use blockio::{DiskName, DiskStage, VolumeMap};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::VolumeId;
@@ -36,11 +39,49 @@ pub(crate) struct Root {
     pub(crate) position: u64,
     /// The next inode number.
     pub(crate) counter: u64,
-    /// Copies of the root before that could not be written: one bit for each of its disks.
+    /// Copies of the root before that could not be written, in a root that does not say who has it:
+    /// one bit for each of its disks.
     pub(crate) lacking: u32,
+    /// The disks that have got the root before.
+    pub(crate) before: RootHolders,
     pub(crate) tree: TreeRoot,
     /// The first page of the space map.
     pub(crate) map: PageRef,
+}
+
+/// Disks that hold a root; none if that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RootHolders {
+    disks: [DiskName; COPIES_MAX as usize],
+    count: u8,
+}
+
+impl RootHolders {
+    fn take(input: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = u8::take(input)?;
+        let mut disks = [DiskName::default(); COPIES_MAX as usize];
+        for disk in &mut disks {
+            *disk = DiskName::take(input)?;
+        }
+        if usize::from(count) > disks.len() {
+            return Err(Malformed("the holders of a root"));
+        }
+        Ok(Self { disks, count })
+    }
+
+    /// These disks, of which there are no more than hold a root.
+    pub(crate) fn of(holders: &[DiskName]) -> Self {
+        let mut known = Self::default();
+        for (place, disk) in known.disks.iter_mut().zip(holders) {
+            *place = *disk;
+            known.count += 1;
+        }
+        known
+    }
+
+    pub(crate) fn disks(&self) -> &[DiskName] {
+        &self.disks[..usize::from(self.count)]
+    }
 }
 
 /// What the copies of a node's roots tell of the disks that hold them.
@@ -48,6 +89,8 @@ pub(crate) struct Root {
 pub(crate) struct RootCopies {
     /// Copies of the newest root that there should be.
     pub(crate) count: usize,
+    /// Disks that have it.
+    pub(crate) holding: Vec<DiskName>,
     /// Disks that could be read and do not have it: its write was under way, or it is damaged.
     pub(crate) lacking: Vec<DiskName>,
     /// Disks that could not be read.
@@ -95,6 +138,8 @@ impl Root {
         self.tree.top.unwrap_or_default().put(&mut out);
         self.map.put(&mut out);
         self.tree.single.put(&mut out);
+        self.before.count.put(&mut out);
+        self.before.disks.iter().for_each(|disk| disk.put(&mut out));
         let mut slot = out.finish_joined();
         slot.resize(SLOT_SIZE - 4, 0);
         slot.extend_from_slice(&crc32c(&slot).to_le_bytes());
@@ -154,6 +199,8 @@ impl Root {
         };
         let map = PageRef::take_of(version, input)?;
         let single = if version < VERSION_TWO_PLACES { pages } else { u64::take(input)? };
+        // Zeros in older ones.
+        let before = RootHolders::take(input)?;
         Ok(RootSlot::Root(Box::new(Self {
             generation,
             log: LogId { owner, id, epoch },
@@ -163,6 +210,7 @@ impl Root {
             lacking,
             tree: TreeRoot { top, height, keys, pages, single: single.min(pages) },
             map,
+            before,
         })))
     }
 
@@ -171,43 +219,54 @@ impl Root {
         (self.log.epoch, self.generation)
     }
 
-    /// Writes the root to its slot on all root disks. It counts once a majority has it, so that
-    /// [`newest`], which needs the others, meets at least one copy. Returns the copies that are
-    /// missing, for the next root to tell.
-    pub(crate) async fn write(&self, device: &Device) -> Result<u32, DiskError> {
-        let disks = disks(&device.map(), self.log.owner.node);
-        let needed = disks.len() / 2 + 1;
-        let (missing, error) = self.write_to(device, &disks).await;
+    /// Writes the root to its slot on all its holders. It counts once a majority has it, so that
+    /// [`newest`], which needs the others, meets at least one copy. Returns those that have it.
+    pub(crate) async fn write(&self, device: &Device) -> Result<Vec<DiskName>, DiskError> {
+        let disks = holders(&device.map(), self.log.owner.node);
+        let needed = needed(disks.len());
+        let (written, error) = self.write_to(device, &disks).await;
         match error {
-            Some(error) if disks.len() - (missing.count_ones() as usize) < needed => Err(error),
-            _ => Ok(missing),
+            Some(error) if written.len() < needed => Err(error),
+            _ => Ok(written),
         }
     }
 
-    /// Writes the root again to those of its disks that lack it, so that it is on all before the
-    /// next one is on any. Returns the copies that are still missing.
-    pub(crate) async fn heal(&self, device: &Device, copies: &RootCopies) -> u32 {
+    /// Writes the root again to those of its holders that lack it, so that it is on all before the
+    /// next one is on any. Returns those that have it then.
+    pub(crate) async fn heal(&self, device: &Device, copies: &RootCopies) -> Vec<DiskName> {
         let lacking: Vec<DiskName> =
             copies.lacking.iter().chain(&copies.unreadable).copied().collect();
-        self.write_to(device, &lacking).await.0
+        let (written, _) = self.write_to(device, &lacking).await;
+        copies.holding.iter().copied().chain(written).collect()
     }
 
-    /// Bits of the disks on which this failed, and one of the errors.
-    async fn write_to(&self, device: &Device, to: &[DiskName]) -> (u32, Option<DiskError>) {
+    /// The disks on which this succeeded, and one of the errors.
+    async fn write_to(
+        &self,
+        device: &Device,
+        to: &[DiskName],
+    ) -> (Vec<DiskName>, Option<DiskError>) {
         let node = self.log.owner.node;
         let slot = slot(node, self.generation);
         let writes = to.iter().map(|&disk| device.write_slot(disk, slot, self.encode()));
         let results = join_all(writes).await;
-        let (mut missing, mut failure) = (0, None);
+        let (mut written, mut failure) = (Vec::new(), None);
         for (&disk, result) in to.iter().zip(results) {
-            let Err(error) = result else { continue };
-            tracing::warn!(%error, node, %disk, self.generation, "a root copy is missing");
-            let copy = disks(&device.map(), node).iter().position(|&other| other == disk);
-            missing |= copy.map_or(0, |copy| 1 << copy);
-            failure = Some(error);
+            match result {
+                Ok(()) => written.push(disk),
+                Err(error) => {
+                    tracing::warn!(%error, node, %disk, self.generation, "a root copy is missing");
+                    failure = Some(error);
+                }
+            }
         }
-        (missing, failure)
+        (written, failure)
     }
+}
+
+/// How many of the copies of a root must be written.
+fn needed(copies: usize) -> usize {
+    copies / 2 + 1
 }
 
 /// The slot of a root.
@@ -215,18 +274,44 @@ fn slot(node: u32, generation: u64) -> u32 {
     node * SLOTS_PER_NODE + (generation % u64::from(SLOTS_PER_NODE)) as u32
 }
 
-/// The disks that hold roots of `node`: neighbours in the first set, which goes over the disk nodes
-/// first, so these are on different disk nodes where there are several.
-fn disks(map: &VolumeMap, node: u32) -> Vec<DiskName> {
-    let all = map.root_disks();
-    let count = all.count();
-    let copies = 0..COPIES_MAX.min(count);
-    copies.map(|copy| all.member((node % count + copy) % count).disk).collect()
+/// The order of all disks, retired ones too, in which those that hold roots of `node` are chosen.
+/// The first set goes over the disk nodes first, so neighbours are on different disk nodes where
+/// there are several. Disks that were added come after it.
+fn ring(map: &VolumeMap, node: u32) -> Vec<DiskName> {
+    let (mut ring, mut known) = (Vec::new(), BTreeSet::new());
+    for placed in map.sets() {
+        let members = placed.set.members.iter().map(|member| member.disk);
+        let mut new: Vec<DiskName> = members.filter(|disk| known.insert(*disk)).collect();
+        if ring.is_empty() {
+            let count = new.len().max(1);
+            new.rotate_left(node as usize % count);
+        }
+        ring.extend(new);
+    }
+    ring
+}
+
+/// The disks that hold the next root of `node`: the first ones in use.
+pub(crate) fn holders(map: &VolumeMap, node: u32) -> Vec<DiskName> {
+    let ring = ring(map, node);
+    let online = ring.iter().copied().filter(|&disk| map.state(disk) == (DiskStage::Online {}));
+    online.take(COPIES_MAX as usize).collect()
+}
+
+/// The disks on which roots of `node` may be: its holders, and those that were while others were
+/// drained, or are now.
+fn candidates(map: &VolumeMap, node: u32) -> Vec<DiskName> {
+    let changes = if map.version() == 0 { 0 } else { DRAINING_MAX };
+    let ring = ring(map, node).into_iter();
+    let kept = ring.filter(|&disk| map.state(disk) != (DiskStage::Retired {}));
+    kept.take(COPIES_MAX as usize + changes).collect()
 }
 
 /// The slots of one disk; `None` if it cannot be read.
 struct RootCopy {
     disk: DiskName,
+    /// It is to hold the next root.
+    is_holder: bool,
     slots: Option<Vec<RootSlot>>,
 }
 
@@ -250,7 +335,9 @@ impl RootCopy {
 /// The newest root of a node, and what its copies tell.
 pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(Root, RootCopies)> {
     let slots = 0..u64::from(SLOTS_PER_NODE);
-    let reads = disks(&device.map(), owner.node).into_iter().map(|disk| {
+    let map = device.map();
+    let holders = holders(&map, owner.node);
+    let reads = candidates(&map, owner.node).into_iter().map(|disk| {
         let slots = slots.clone().map(move |index| device.read_slot(disk, slot(owner.node, index)));
         async move { (disk, join_all(slots).await.into_iter().collect::<Result<Vec<_>, _>>()) }
     });
@@ -258,12 +345,12 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
     for (disk, read) in join_all(reads).await {
         let decode = |read: Vec<Bytes>| read.iter().map(|slot| Root::decode(slot, owner)).collect();
         let slots = read.map(decode).map_err(|error| failure = Some(error)).ok();
-        copies.push(RootCopy { disk, slots });
+        copies.push(RootCopy { disk, is_holder: holders.contains(&disk), slots });
     }
-    // A root is on more than half of the disks, so it is on at least one of these.
-    let readable = copies.iter().filter(|copy| copy.slots.is_some()).count();
+    // A root is on more than half of its holders, so it is on at least one of these.
+    let unreadable = copies.iter().filter(|copy| copy.slots.is_none()).count();
     if let Some(error) = failure
-        && readable < copies.len() - copies.len() / 2
+        && unreadable >= needed(holders.len())
     {
         return Err(error.into());
     }
@@ -275,16 +362,26 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
 fn compare(copies: &[RootCopy], newest: &Root) -> RootCopies {
     let earlier = copies.iter().flat_map(RootCopy::roots).filter(|root| root.age() < newest.age());
     let before = earlier.max_by_key(|root| root.age());
-    let mut told = RootCopies { count: copies.len(), ..RootCopies::default() };
+    let holders = copies.iter().filter(|copy| copy.is_holder);
+    let mut told = RootCopies { count: holders.count(), ..RootCopies::default() };
     for (bit, copy) in copies.iter().enumerate() {
-        let is_excused = newest.lacking & (1 << bit) != 0;
+        let is_excused = match newest.before.disks() {
+            [] => bit >= COPIES_MAX as usize || newest.lacking & (1 << bit) != 0,
+            holders => !holders.contains(&copy.disk),
+        };
         if copy.slots.is_none() {
-            told.unreadable.push(copy.disk);
+            if copy.is_holder {
+                told.unreadable.push(copy.disk);
+            }
         } else if copy.roots().all(|root| root.age() < newest.age()) {
-            told.lacking.push(copy.disk);
+            if copy.is_holder {
+                told.lacking.push(copy.disk);
+            }
             if !is_excused && before.is_some_and(|before| copy.is_before(before)) {
                 told.outdated = Some(copy.disk);
             }
+        } else {
+            told.holding.push(copy.disk);
         }
     }
     told
@@ -311,7 +408,7 @@ fn choose(slots: Vec<RootSlot>) -> StoreResult<Root> {
 
 #[cfg(test)]
 mod tests {
-    use blockio::Geometry;
+    use blockio::{Geometry, VolumeRecord};
     use runtime::seed::with_seed;
 
     use super::*;
@@ -334,6 +431,7 @@ mod tests {
             position: 17,
             counter: 18,
             lacking: 5,
+            before: RootHolders::of(&[DiskName { disk_node: 21, disk: 22 }]),
             tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0, single: 0 },
             map: map.unwrap(),
         }
@@ -351,7 +449,9 @@ mod tests {
         golden.extend_from_slice(&[0; 1 + 33]);
         golden.extend_from_slice(&[20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9]);
         golden.extend_from_slice(&[0; 12]);
-        golden.push(21);
+        golden.extend_from_slice(&[21, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[0; 8]);
+        golden.extend_from_slice(&[1, 21, 0, 0, 0, 22, 0, 0, 0]);
         assert_eq!(slot[..golden.len()], golden);
         assert!(slot[golden.len()..SLOT_SIZE - 4].iter().all(|&byte| byte == 0));
         assert_eq!(slot[SLOT_SIZE - 4..], crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes());
@@ -396,6 +496,7 @@ mod tests {
             let map = [&slot[146..171], &[0; 8]].concat();
             old.map = runtime::wire::from_bytes(&map).unwrap();
             (old.tree.pages, old.tree.single) = (6, 6);
+            old.before = RootHolders::default();
             assert_eq!(Root::decode(&stamp(short), OWNER), RootSlot::Root(Box::new(old)));
         }
     }
@@ -420,17 +521,20 @@ mod tests {
         for generation in rotten {
             slots[(generation % 8) as usize] = RootSlot::Rotten;
         }
-        RootCopy { disk: disk_of(disk), slots: Some(slots) }
+        RootCopy { disk: disk_of(disk), is_holder: true, slots: Some(slots) }
     }
 
     #[test]
     fn a_disk_that_lacks_two_roots_is_told_from_a_crash_and_from_rot() {
-        let newest = |lacking| Root { generation: 20, lacking, ..root() };
+        let before = RootHolders::default();
+        let newest = |lacking| Root { generation: 20, lacking, before, ..root() };
         let whole = || copy(1, &[17, 18, 19, 20], &[]);
         let other = |generations: &[u64], rotten: &[u64], lacking| {
             compare(&[whole(), copy(2, generations, rotten)], &newest(lacking))
         };
-        assert_eq!(other(&[18, 19, 20], &[], 0), RootCopies { count: 2, ..RootCopies::default() });
+        let holding = vec![disk_of(1), disk_of(2)];
+        let all = RootCopies { count: 2, holding, ..RootCopies::default() };
+        assert_eq!(other(&[18, 19, 20], &[], 0), all);
         let crash = other(&[17, 18, 19], &[], 0);
         assert_eq!(
             (crash.lacking, crash.outdated),
@@ -446,7 +550,7 @@ mod tests {
             Some(disk_of(2)),
             "another's write failed"
         );
-        let dead = RootCopy { disk: disk_of(2), slots: None };
+        let dead = RootCopy { disk: disk_of(2), is_holder: true, slots: None };
         let told = compare(&[whole(), dead], &newest(0));
         assert_eq!((told.unreadable, told.outdated), (vec![disk_of(2)], None));
     }
@@ -469,9 +573,69 @@ mod tests {
         let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 8 };
         let map = VolumeMap::grid(geometry, 3, 2, 30).expect("a small volume");
         for node in 0..8 {
-            let mut nodes: Vec<u32> = disks(&map, node).iter().map(|disk| disk.disk_node).collect();
+            let mut nodes: Vec<u32> =
+                holders(&map, node).iter().map(|disk| disk.disk_node).collect();
             nodes.sort_unstable();
             assert_eq!(nodes, [0, 1, 2]);
         }
+    }
+
+    #[test]
+    fn holders_change_with_the_disks_and_are_always_among_the_candidates() {
+        with_seed(|rng| {
+            let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 8 };
+            let map = VolumeMap::grid(geometry, 3, 2, 30).expect("a small volume");
+            let all = map.disks();
+            let mut record = VolumeRecord::of(&map);
+            for node in 0..8 {
+                assert_eq!(candidates(&map, node).len(), COPIES_MAX as usize, "never changed");
+            }
+            // Where a node has written last may be any holders since a disk was retired.
+            let mut since: Vec<Vec<DiskName>> = Vec::new();
+            for _ in 0..40 {
+                let disk = all[rng.index(all.len())];
+                let (online, draining) = (DiskStage::Online {}, DiskStage::Draining {});
+                let count = |state| all.iter().filter(|&&disk| map.state(disk) == state).count();
+                let next = match map.state(disk) {
+                    DiskStage::Online {} if count(online) > 1 && count(draining) < DRAINING_MAX => {
+                        draining
+                    }
+                    DiskStage::Draining {} if rng.chance(1, 3) => DiskStage::Retired {},
+                    DiskStage::Draining {} => online,
+                    _ => continue,
+                };
+                record = record.with_state(disk, next);
+                map.advance(&record).expect("a later one");
+                for node in 0..8 {
+                    let candidates = candidates(&map, node);
+                    let now = holders(&map, node);
+                    assert_eq!(now.len(), count(online).min(COPIES_MAX as usize));
+                    assert!(now.iter().all(|disk| candidates.contains(disk)));
+                    if next == (DiskStage::Retired {}) {
+                        for holders in &mut since {
+                            holders.retain(|held| *held != disk);
+                        }
+                    }
+                    if node == 0 {
+                        let mut old = since.iter().flatten();
+                        assert!(old.all(|disk| candidates.contains(disk)), "{since:?}");
+                        since.push(now);
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_disk_that_became_a_holder_has_missed_nothing() {
+        let before = RootHolders::of(&[disk_of(1), disk_of(2)]);
+        let newest = Root { generation: 20, lacking: 0, before, ..root() };
+        let told = |disk, generations: &[u64]| {
+            compare(&[copy(1, &[19, 20], &[]), copy(disk, generations, &[])], &newest)
+        };
+        let fresh = told(4, &[]);
+        assert_eq!((fresh.lacking, fresh.outdated), (vec![disk_of(4)], None));
+        assert_eq!(told(4, &[12, 13]).outdated, None, "it was a holder long ago");
+        assert_eq!(told(2, &[17, 18]).outdated, Some(disk_of(2)), "it had the root before");
     }
 }

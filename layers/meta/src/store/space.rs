@@ -3,25 +3,32 @@
 //! Three bits per block: *busy* (not to be handed out), *kept* (in use by what is committed: this
 //! is what a checkpoint writes down) and *loaned* (handed out, not yet named by a batch). What is
 //! busy and neither kept nor loaned belongs to the log, to a space map, to a running checkpoint, or
-//! waits until the record that freed it is durable.
+//! waits until the record that freed it is durable, or is *withheld*: free, on a closed disk, of
+//! which nothing is handed out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
+use blockio::DiskName;
 use blockio::geometry::Near;
 
 use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
 use super::log::format::SegmentPair;
 
+mod closed;
 mod copies;
 mod emptying;
 mod search;
+mod set_search;
 
+pub use closed::MoveReason;
+pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 use search::{GROUPS_SEARCHED_MAX, whole_in};
+use set_search::SetSearches;
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
 pub(crate) type KeptBlocks = BTreeMap<u64, Rc<Bits>>;
@@ -44,20 +51,17 @@ pub(crate) struct BlockAllocator {
     pub(crate) whole_stripes: u64,
     /// Blocks handed out and not yet named.
     pub(crate) loaned_blocks: u64,
-    /// Where the search for a whole stripe goes on.
-    stripe_cursor: u64,
-    /// The same for whole stripes that the nodes of one process cache, by its number.
-    process_cursors: BTreeMap<u32, u64>,
-    /// Where it begins.
-    stripe_begin: u64,
-    /// Whole stripes handed out since it began, and those behind it that are free again.
-    stripes_taken: u64,
-    stripes_freed: u64,
+    /// The search for whole stripes in each disk set.
+    searches: SetSearches,
     /// The stripe that small requests are filling.
     small_cursor: u64,
     /// The stripes that second copies of pages are filling, by the disk node, or the disk, of the
     /// first copies.
     copy_cursors: BTreeMap<u32, u64>,
+    /// Disks of which nothing is handed out.
+    closed: BTreeSet<DiskName>,
+    /// Disks of which some moves to others.
+    shedding: BTreeSet<DiskName>,
 }
 
 #[derive(Debug)]
@@ -72,6 +76,8 @@ struct GroupBlocks {
     fit_max: u32,
     /// Nothing is taken from it: what is in it moves elsewhere, so that it can be given away.
     emptying: bool,
+    /// What is withheld, if anything.
+    withheld: Option<Bits>,
 }
 
 impl GroupBlocks {
@@ -81,6 +87,15 @@ impl GroupBlocks {
 
     fn free_blocks(&self) -> u32 {
         self.busy.length() - self.busy.ones()
+    }
+
+    fn withheld_blocks(&self) -> u32 {
+        self.withheld.as_ref().map_or(0, Bits::ones)
+    }
+
+    /// Blocks that are in use, for whatever.
+    fn used_blocks(&self) -> u32 {
+        self.busy.ones() - self.withheld_blocks()
     }
 }
 
@@ -96,13 +111,11 @@ impl BlockAllocator {
             free_blocks: 0,
             whole_stripes: 0,
             loaned_blocks: 0,
-            stripe_cursor: 0,
-            process_cursors: BTreeMap::new(),
-            stripe_begin: 0,
-            stripes_taken: 0,
-            stripes_freed: 0,
+            searches: SetSearches::default(),
             small_cursor: 0,
             copy_cursors: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            shedding: BTreeSet::new(),
         }
     }
 
@@ -122,9 +135,9 @@ impl BlockAllocator {
         free.filter(|(_, group)| !group.emptying).map(|(&number, _)| number)
     }
 
-    /// Is `group` owned and without a busy block?
+    /// Is `group` owned and without a block in use?
     pub(crate) fn is_free_group(&self, group: u64) -> bool {
-        self.groups.get(&group).is_some_and(|group| group.busy.ones() == 0)
+        self.groups.get(&group).is_some_and(|group| group.used_blocks() == 0)
     }
 
     /// Is `group` owned?
@@ -168,6 +181,7 @@ impl BlockAllocator {
             whole_stripes: 0,
             fit_max: 0,
             emptying: false,
+            withheld: None,
         };
         self.owned_blocks += u64::from(length);
         self.groups.insert(number, group);
@@ -189,14 +203,14 @@ impl BlockAllocator {
         }
     }
 
-    /// Gives a group without a busy block away.
+    /// Gives a group without a block in use away.
     pub(crate) fn remove_group(&mut self, number: u64) {
         let Some(group) = self.groups.remove(&number) else { return };
-        debug_assert_eq!(group.busy.ones(), 0, "only a free group is given away");
+        debug_assert_eq!(group.used_blocks(), 0, "only a free group is given away");
         self.owned_blocks -= u64::from(group.busy.length());
         if !group.emptying {
             self.free_blocks -= u64::from(group.free_blocks());
-            self.whole_stripes -= u64::from(group.whole_stripes);
+            self.count_whole(group.start, -i64::from(group.whole_stripes));
         }
         self.with_whole.remove(&number);
         self.with_partial.remove(&number);
@@ -208,7 +222,9 @@ impl BlockAllocator {
         while start < blocks.end {
             let stripe = self.layout.stripe_run(self.layout.stripe_of(start)).blocks();
             let end = stripe.end.min(blocks.end);
-            self.set_busy_in_stripe(start..end, &stripe, busy);
+            if !withhold(self, start..end, busy) {
+                self.set_busy_in_stripe(start..end, &stripe, busy);
+            }
             start = end;
         }
     }
@@ -218,6 +234,7 @@ impl BlockAllocator {
         let first = self.layout.stripe_of(blocks.start);
         let Some(group) = self.groups.get_mut(&number) else { return };
         let stripe = group.local(stripe.clone());
+        let start = group.start;
         let was_whole = group.busy.ones_in(stripe.clone()) == 0;
         let changed = u64::from(group.busy.fill(group.local(blocks), busy));
         let is_whole = group.busy.ones_in(stripe.clone()) == 0;
@@ -226,7 +243,7 @@ impl BlockAllocator {
             let longest = group.busy.runs(stripe, false).map(|run| run.end - run.start).max();
             group.fit_max = group.fit_max.max(longest.unwrap_or(0));
         }
-        let counts = u64::from(!group.emptying);
+        let (counts, is_counted) = (u64::from(!group.emptying), i64::from(!group.emptying));
         if busy {
             self.free_blocks -= changed * counts;
         } else {
@@ -235,18 +252,24 @@ impl BlockAllocator {
         match (was_whole, is_whole) {
             (true, false) => {
                 group.whole_stripes -= 1;
-                self.whole_stripes -= counts;
+                self.count_whole(start, -is_counted);
             }
             (false, true) => {
                 group.whole_stripes += 1;
-                self.whole_stripes += counts;
-                let cursors = self.process_cursors.values().copied();
-                let behind = self.stripe_begin..cursors.fold(self.stripe_cursor, u64::max);
-                self.stripes_freed += u64::from(behind.contains(&first));
+                self.count_whole(start, is_counted);
+                self.searches.of(self.layout.map(), first).note_freed(first);
             }
             _ => {}
         }
         self.note_free(number);
+    }
+
+    /// `more` whole stripes more may be taken in the disk set of `block`.
+    fn count_whole(&mut self, block: u64, more: i64) {
+        self.whole_stripes = self.whole_stripes.saturating_add_signed(more);
+        let stripe = self.layout.stripe_of(block);
+        let search = self.searches.of(self.layout.map(), stripe);
+        search.whole = search.whole.saturating_add_signed(more);
     }
 
     /// Notes whether the group has blocks to take.
@@ -275,11 +298,12 @@ impl BlockAllocator {
 
     /// Blocks that were handed out come back unused.
     pub(crate) fn return_loan(&mut self, run: Run) {
-        let freed = self.stripes_freed;
+        let stripe = self.layout.stripe_of(run.start);
+        let freed = self.searches.of(self.layout.map(), stripe).freed;
         self.end_loan(run);
         self.set_busy(run.blocks(), false);
         // Perhaps they could not be written: a retry shall not begin with the same ones.
-        self.stripes_freed = freed;
+        self.searches.of(self.layout.map(), stripe).freed = freed;
     }
 
     fn end_loan(&mut self, run: Run) {
@@ -294,9 +318,18 @@ impl BlockAllocator {
         self.groups.iter().map(|(&number, group)| (number, group.kept.clone())).collect()
     }
 
-    /// The busy runs, in order; neighbours across a stripe's end are not joined.
+    /// The runs in use, in order; neighbours across a stripe's end are not joined.
     pub(crate) fn busy_runs(&self) -> Vec<Run> {
-        self.runs(|group| &group.busy)
+        let mut used = Vec::new();
+        for (number, group) in &self.groups {
+            let mut busy = group.busy.clone();
+            for withheld in group.withheld.iter().flat_map(|bits| bits.runs(0..bits.length(), true))
+            {
+                busy.fill(withheld, false);
+            }
+            used.extend(runs_in(&self.layout, *number, group, &busy));
+        }
+        used
     }
 
     /// The kept runs, likewise.
@@ -305,17 +338,10 @@ impl BlockAllocator {
     }
 
     fn runs(&self, bits: impl Fn(&GroupBlocks) -> &Bits) -> Vec<Run> {
-        let mut runs = Vec::new();
-        for (&number, group) in &self.groups {
-            for stripe in self.layout.stripes_of(number) {
-                let local = group.local(self.layout.stripe_run(stripe).blocks());
-                runs.extend(bits(group).runs(local, true).map(|run| Run {
-                    start: group.start + u64::from(run.start),
-                    count: run.end - run.start,
-                }));
-            }
-        }
-        runs
+        let groups = self.groups.iter();
+        groups
+            .flat_map(|(&number, group)| runs_in(&self.layout, number, group, bits(group)))
+            .collect()
     }
 
     /// Blocks that [`allocate`](Self::allocate) could hand out with this floor.
@@ -392,22 +418,20 @@ impl BlockAllocator {
     /// a power of two, so the first stripes of all nodes would be held by the same few caches, and
     /// lie on the same few disks.
     pub(crate) fn begin_at(&mut self, node: u32) {
-        let Some(&group) = self.with_whole.first() else { return };
-        let (stripes, nodes) = (self.layout.stripes_of(group), u64::from(self.layout.fs_nodes()));
-        let set = &self.layout.map().set_of_group(group).set;
-        let skip = if set.lanes > 0 {
-            u64::from(node) * u64::from(set.unit_stripes)
-        } else {
-            (u64::from(node) + nodes - stripes.start % nodes) % nodes
-        };
-        self.stripe_begin = stripes.start + skip % (stripes.end - stripes.start);
-        self.begin_anew();
-    }
-
-    fn begin_anew(&mut self) {
-        self.stripe_cursor = self.stripe_begin;
-        self.process_cursors.clear();
-        (self.stripes_taken, self.stripes_freed) = (0, 0);
+        let nodes = u64::from(self.layout.fs_nodes());
+        let map = self.layout.map().clone();
+        for placed in map.sets() {
+            let groups = placed.first_group..placed.first_group + placed.set.groups();
+            let Some(&group) = self.with_whole.range(groups).next() else { continue };
+            let stripes = self.layout.stripes_of(group);
+            let skip = if placed.set.lanes > 0 {
+                u64::from(node) * u64::from(placed.set.unit_stripes)
+            } else {
+                (u64::from(node) + nodes - stripes.start % nodes) % nodes
+            };
+            let begin = stripes.start + skip % (stripes.end - stripes.start);
+            self.searches.of(&map, stripes.start).begin_at(begin);
+        }
     }
 
     /// Takes a whole stripe, one that `accept`s if there is such a one, best of this group.
@@ -420,6 +444,38 @@ impl BlockAllocator {
         self.set_busy(self.layout.stripe_run(stripe).blocks(), true);
         Some(stripe)
     }
+}
+
+/// Withholds blocks of one stripe that become free, if their disk is closed; or, if they become
+/// busy again, not any more. False if the disk is open.
+fn withhold(space: &mut BlockAllocator, blocks: Range<u64>, busy: bool) -> bool {
+    if space.closed.is_empty() {
+        return false;
+    }
+    let stripe = space.layout.stripe_of(blocks.start);
+    let number = space.layout.group_of_stripe(stripe);
+    if !space.closed.contains(&space.layout.map().place(stripe).disk) {
+        return false;
+    }
+    if let Some(group) = space.groups.get_mut(&number) {
+        let (local, length) = (group.local(blocks), group.busy.length());
+        let withheld = group.withheld.get_or_insert_with(|| Bits::new(length, false));
+        withheld.fill(local, !busy);
+    }
+    true
+}
+
+/// The runs of set bits in a group, in order.
+fn runs_in(layout: &GroupLayout, number: u64, group: &GroupBlocks, bits: &Bits) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for stripe in layout.stripes_of(number) {
+        let local = group.local(layout.stripe_run(stripe).blocks());
+        runs.extend(bits.runs(local, true).map(|run| Run {
+            start: group.start + u64::from(run.start),
+            count: run.end - run.start,
+        }));
+    }
+    runs
 }
 
 fn set_member(set: &mut BTreeSet<u64>, number: u64, member: bool) {
@@ -438,7 +494,7 @@ mod tests {
     use runtime::VolumeId;
     use runtime::seed::{Rng, with_seed};
 
-    use super::search::FREED_MIN;
+    use super::set_search::FREED_MIN;
     use super::*;
 
     const STRIPES: u64 = 96;

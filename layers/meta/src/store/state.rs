@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::Geometry;
+use blockio::{DiskName, Geometry};
 use bytes::Bytes;
 
 use super::batch::{Batch, BatchOp};
@@ -17,7 +17,7 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::{BlockAllocator, EmptyingGroups};
+use super::space::{BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks};
 use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
@@ -76,8 +76,8 @@ pub(crate) struct StoreState {
     pub(crate) frozen_position: Option<u64>,
     /// The newest durable root.
     pub(crate) root: Root,
-    /// Copies of it that could not be written ([`Root::lacking`]).
-    pub(crate) lacking: u32,
+    /// The disks that have it.
+    pub(crate) root_holders: Vec<DiskName>,
     /// The pages of its space map.
     pub(crate) map_pages: Vec<PageRef>,
     /// The next inode number.
@@ -125,7 +125,7 @@ impl StoreState {
             counter: root.counter,
             recorded: root.counter,
             root,
-            lacking: 0,
+            root_holders: Vec::new(),
             map_pages,
             waiting: VecDeque::new(),
             waiting_blocks: 0,
@@ -255,14 +255,13 @@ impl StoreState {
         stripes.map(|stripe| self.space.layout.group_of_stripe(stripe)).collect()
     }
 
-    /// Lets the log leave its current segment if that or the next one is in a group that is being
-    /// emptied.
-    pub(crate) fn leave_emptying_segment(&mut self) -> bool {
+    /// Lets the log leave its current segment if that or the next one moves for this reason.
+    pub(crate) fn leave_moving_segment(&mut self, reason: MoveReason) -> bool {
         let layout = &self.space.layout;
         let pairs = [self.log.current_pair(), self.log.next_pair()];
         let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
-        let emptying = EmptyingGroups(&self.space);
-        let leaves = stripes.any(|stripe| emptying.has(layout.stripe_run(stripe).start));
+        let on_disks = SpaceOnDisks(&self.space);
+        let leaves = stripes.any(|stripe| on_disks.moves(layout.stripe_run(stripe).start, reason));
         if leaves {
             self.log.leave_segment();
         }
@@ -274,6 +273,7 @@ impl StoreState {
     pub(crate) fn movable_groups(&self) -> Vec<u64> {
         let log = self.log_groups();
         let movable = self.space.groups().filter(|group| !log.contains(group));
+        let movable = movable.filter(|&group| !EmptyingGroups(&self.space).is_partly_closed(group));
         let blocks = movable.map(|group| self.space.layout.blocks_of(group));
         blocks.map(|blocks| blocks.end - blocks.start).collect()
     }

@@ -125,8 +125,9 @@ impl Allocator {
     pub(crate) fn get_space(&self) -> NodeSpace {
         let space = self.base.store.space().status();
         NodeSpace {
-            // What is kept back for deletions can never be used by files.
-            total_blocks: space.owned_blocks - space.reserved_blocks,
+            // What is kept back for deletions, or is on disks that are being drained, can never be
+            // used by files.
+            total_blocks: space.owned_blocks - space.reserved_blocks - space.withheld_blocks,
             free_blocks: space.free_blocks,
             spare_blocks: self.base.store.space().spare_blocks(self.emptier.is_usable()),
             inodes: self.base.inodes.count(),

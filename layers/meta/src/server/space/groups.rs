@@ -179,13 +179,35 @@ impl GroupExchange {
     ) -> Result<FetchResult, Error> {
         let is_last = urgency == GroupUrgency::Last {};
         for _ in 0..if is_last { EMPTYING_TRIES_MAX } else { 0 } {
-            let fetched = self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency).await;
+            let fetched = self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency, None).await;
             if !matches!(fetched, Err(Error::Undelivered { why: Undelivered::Busy })) {
                 return fetched;
             }
             self.base.context.sleep(EMPTYING_PAUSE).await;
         }
-        self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency).await
+        self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency, None).await
+    }
+
+    /// Gets groups of this disk set from the other nodes, until it has `blocks` blocks more or none
+    /// has any to give.
+    pub(crate) async fn fetch_from_set(&self, set: u32, blocks: u64) -> Result<(), Error> {
+        let _alone = self.refill.exclusive(()).await;
+        let nodes = self.base.context.fs_nodes();
+        let enough = self.base.store.space().status().owned_blocks + blocks;
+        for donor in (1..nodes).map(|step| NodeId::fs((self.base.node + step) % nodes)) {
+            loop {
+                if self.base.store.space().status().owned_blocks >= enough {
+                    return Ok(());
+                }
+                let urgency = GroupUrgency::Needed {};
+                let fetched =
+                    self.fetch_groups(donor, GROUPS_PER_REQUEST, urgency, Some(set)).await?;
+                if !matches!(fetched, FetchResult::Some) {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Asks `donor` for those groups that it has offered already, or for up to `count`, and takes
@@ -195,9 +217,10 @@ impl GroupExchange {
         donor: NodeId,
         count: u32,
         urgency: GroupUrgency,
+        set: Option<u32>,
     ) -> Result<FetchResult, Error> {
         let confirmed = self.confirmed.get();
-        let call = RequestGroups { to: self.base.node, count, urgency };
+        let call = RequestGroups { to: self.base.node, count, urgency, set };
         let groups = ask(&self.base.context, donor, call).await?;
         if groups.is_empty() {
             return Ok(FetchResult::None);
@@ -267,7 +290,7 @@ impl GroupExchange {
     /// Answers [`ConfirmGroups`](crate::protocol::ConfirmGroups): fetches what was offered.
     pub(crate) async fn confirm_groups(&self, donor: u32) -> Result<(), Error> {
         let _alone = self.refill.exclusive(()).await;
-        self.fetch_groups(NodeId::fs(donor), 0, GroupUrgency::Needed {}).await.map(drop)
+        self.fetch_groups(NodeId::fs(donor), 0, GroupUrgency::Needed {}, None).await.map(drop)
     }
 
     /// Repeats offers, in the background, until the groups arrive. The receiver may have crashed,
@@ -307,7 +330,7 @@ impl GroupExchange {
         self: &Rc<Self>,
         request: RequestGroups,
     ) -> Result<Vec<u64>, Error> {
-        let RequestGroups { to, count, urgency } = request;
+        let RequestGroups { to, count, urgency, set } = request;
         let mut groups = self.unconfirmed_grants(to).await?;
         if count == 0 {
             return Ok(groups);
@@ -322,7 +345,11 @@ impl GroupExchange {
                 break;
             }
             // Both in one moment: what has come back in between must not be overlooked.
-            if self.spare_groups(1, urgency).is_empty() {
+            if self.spare_groups(1, urgency, set).is_empty() {
+                if set.is_some() {
+                    // It is a wish: nothing is freed or emptied for it.
+                    return Ok(groups);
+                }
                 if attempt < RECLAIM_TRIES_MAX && self.reclaim_space().await? {
                     continue;
                 }
@@ -334,7 +361,7 @@ impl GroupExchange {
                 let is_coming = self.is_space_coming() || self.has_arrivals_to_spare(urgency);
                 return if is_coming { Err(Undelivered::Busy.into()) } else { Ok(groups) };
             }
-            groups = self.grant(to, count, urgency).await?;
+            groups = self.grant(to, count, urgency, set).await?;
         }
         if groups.is_empty() { Err(Undelivered::Busy.into()) } else { Ok(groups) }
     }
@@ -346,10 +373,11 @@ impl GroupExchange {
         to: u32,
         count: u32,
         urgency: GroupUrgency,
+        set: Option<u32>,
     ) -> Result<Vec<u64>, Error> {
         let granting = self.granting.exclusive(()).await;
         let make = || {
-            let spare = self.spare_groups(count as usize, urgency);
+            let spare = self.spare_groups(count as usize, urgency, set);
             let mut batch = Batch::new();
             for &group in &spare {
                 batch.give_group(group);
@@ -368,14 +396,15 @@ impl GroupExchange {
     /// Groups that may be given away. Not one that has come while this request was in flight: if it
     /// were given on before its donor has deleted the offer, and all crashed, the donor would offer
     /// it again, and it would have two owners. And not one that has just come, for use here.
-    fn spare_groups(&self, count: usize, urgency: GroupUrgency) -> Vec<u64> {
+    fn spare_groups(&self, count: usize, urgency: GroupUrgency, set: Option<u32>) -> Vec<u64> {
         let now = self.base.context.now();
         let mut arrived = self.arrived.borrow_mut();
         arrived.retain(|_, at| *at + ARRIVAL_STAY > now);
         let unconfirmed = self.unconfirmed.borrow();
         let kept = unconfirmed.len() + arrived.len();
         let ahead = urgency == GroupUrgency::Ahead {};
-        let mut spare = self.base.store.space().spare_groups(count.saturating_add(kept), ahead);
+        let count_of_all = count.saturating_add(kept);
+        let mut spare = self.base.store.space().spare_groups_of(count_of_all, ahead, set);
         spare.retain(|group| !unconfirmed.contains(group) && !arrived.contains_key(group));
         spare.truncate(count);
         spare

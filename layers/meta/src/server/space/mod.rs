@@ -1,25 +1,32 @@
 //! Space of one node: allocated, freed, and exchanged with other nodes.
 
 pub(super) mod allocate;
+mod content_mover;
+mod disk_mover;
 pub(super) mod emptying;
 pub(super) mod groups;
 pub(super) mod reclaim;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use self::allocate::Allocator;
+use self::content_mover::ContentMover;
+use self::disk_mover::DiskMover;
 use self::emptying::GroupEmptier;
 use self::groups::GroupExchange;
 use self::reclaim::Reclaim;
 use super::base::NodeBase;
 use super::content::FileContent;
 use crate::information::FileLocks;
+use crate::move_pace::MovePace;
 
 /// The space of one node.
 pub(super) struct SpaceManager {
     pub(super) allocator: Rc<Allocator>,
     pub(super) groups: Rc<GroupExchange>,
     pub(super) reclaim: Rc<Reclaim>,
+    pub(super) disks: Rc<DiskMover>,
 }
 
 impl SpaceManager {
@@ -28,10 +35,14 @@ impl SpaceManager {
         reclaim: Rc<Reclaim>,
         content: &Rc<FileContent>,
         files: FileLocks,
+        pace: Arc<MovePace>,
     ) -> Self {
-        let emptier = Rc::new(GroupEmptier::new(base, reclaim.clone(), content.clone(), files));
+        let mover = Rc::new(ContentMover::new(base, reclaim.clone(), content.clone(), files));
+        let emptier = Rc::new(GroupEmptier::new(base, mover.clone()));
         let groups = Rc::new(GroupExchange::new(base, reclaim.clone(), emptier.clone()));
         let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone(), emptier));
-        Self { allocator, groups, reclaim }
+        let sources = (allocator.clone(), groups.clone());
+        let disks = Rc::new(DiskMover::new(base, mover, sources, pace));
+        Self { allocator, groups, reclaim, disks }
     }
 }

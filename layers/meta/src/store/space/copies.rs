@@ -40,8 +40,15 @@ impl CopyPlaces<'_> {
     ) -> Option<Run> {
         let cursor = self.0.copy_cursors.get(&key).copied();
         let whole = |cursor: Option<u64>| {
-            let from = cursor.unwrap_or(self.0.stripe_begin);
-            let stripe = self.0.whole_from(from, usize::MAX, accept).ok()?;
+            let (searches, map) = (&self.0.searches, self.0.layout.map());
+            let own = cursor.map(|stripe| map.set_number(stripe));
+            let others = searches.order().into_iter().filter(|set| Some(*set) != own);
+            let mut sets = own.into_iter().chain(others);
+            let stripe = sets.find_map(|set| {
+                let from = cursor.filter(|_| Some(set) == own);
+                let from = from.unwrap_or_else(|| searches.begin(set));
+                self.0.whole_from(set, from, usize::MAX, accept).ok()
+            })?;
             Some(Run { start: self.0.layout.stripe_run(stripe).start, count: wanted })
         };
         cursor

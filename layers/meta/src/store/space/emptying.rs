@@ -8,13 +8,14 @@ pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bo
     if std::mem::replace(&mut group.emptying, emptying) == emptying {
         return;
     }
-    let (free, whole) = (u64::from(group.free_blocks()), u64::from(group.whole_stripes));
+    let (start, free, whole) =
+        (group.start, u64::from(group.free_blocks()), i64::from(group.whole_stripes));
     if emptying {
         space.free_blocks -= free;
-        space.whole_stripes -= whole;
+        space.count_whole(start, -whole);
     } else {
         space.free_blocks += free;
-        space.whole_stripes += whole;
+        space.count_whole(start, whole);
     }
     space.note_free(number);
 }
@@ -42,17 +43,24 @@ impl<'a> EmptyingGroups<'a> {
         found.is_some_and(|group| group.emptying && group.busy.ones() == 0)
     }
 
+    /// Is a stripe of this group on a closed disk?
+    pub(crate) fn is_partly_closed(self, group: u64) -> bool {
+        let (closed, layout) = (&self.0.closed, &self.0.layout);
+        let disk = |stripe| layout.map().place(stripe).disk;
+        !closed.is_empty() && layout.stripes_of(group).any(|stripe| closed.contains(&disk(stripe)))
+    }
+
     /// Their free blocks.
     pub(crate) fn free_blocks(self) -> u64 {
         let emptying = self.0.groups.values().filter(|group| group.emptying);
         emptying.map(|group| u64::from(group.free_blocks())).sum()
     }
 
-    /// The other groups that are partly used, with their busy blocks, the least used first; those
-    /// of which blocks are handed out come last.
+    /// The other groups, all of open disks, that are partly used, with their busy blocks, the least
+    /// used first; those of which blocks are handed out come last.
     pub(crate) fn candidates(self) -> Vec<(u64, u64)> {
-        let partial = self.0.groups.iter();
-        let partial = partial.filter(|(_, group)| group.busy.ones() > 0 && !group.emptying);
+        let open = self.0.groups.iter().filter(|(group, _)| !self.is_partly_closed(**group));
+        let partial = open.filter(|(_, group)| group.busy.ones() > 0 && !group.emptying);
         let mut used: Vec<(bool, u64, u64)> = partial
             .map(|(&number, group)| (group.loaned.ones() > 0, u64::from(group.busy.ones()), number))
             .collect();

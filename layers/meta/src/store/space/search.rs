@@ -10,11 +10,6 @@ use crate::store::groups::Run;
 /// time of an allocation on a fragmented disk.
 pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
 
-/// The search for whole stripes starts over once this many of those behind it are free again, and
-/// these are half of what it has allocated since. Blocks that were written before are faster to
-/// write than others (the host has allocated them), and a volume uses at most twice its live data.
-pub(super) const FREED_MIN: u64 = 16;
-
 impl BlockAllocator {
     /// The blocks that are wished for, if they are free: all `left` of them, within one stripe.
     pub(super) fn near(
@@ -57,16 +52,22 @@ impl BlockAllocator {
     /// The next wholly free stripe that the process `caches`. What is between it and the last one
     /// is for other processes, so each has a cursor of its own.
     fn next_whole_on(&mut self, process: u32, caches: &dyn Fn(u64) -> bool) -> Option<u64> {
-        self.begin_anew_if_much_is_free();
-        let begin = self.stripe_begin;
-        let cursor = self.process_cursors.get(&process).copied().unwrap_or(begin);
-        // A process may have used all that it caches, of many that are free.
-        let found = self.whole_from(cursor, GROUPS_SEARCHED_MAX, caches);
-        if let Ok(found) = found {
-            self.note_taken(found, cursor);
-        }
-        self.process_cursors.insert(process, found.map_or_else(|end| end, |found| found + 1));
-        found.ok()
+        let map = self.layout.map().clone();
+        self.searches.order().into_iter().find_map(|set| {
+            let search = self.searches.in_set(&map, set);
+            search.begin_anew_if_much_is_free();
+            let cursor = search.process_cursor(process);
+            // A process may have used all that it caches, of many that are free.
+            let found = self.whole_from(set, cursor, GROUPS_SEARCHED_MAX, caches);
+            let next = found.map_or_else(|end| end, |found| found + 1);
+            let search = self.searches.in_set(&map, set);
+            search.set_process_cursor(process, next);
+            if let Ok(found) = found {
+                search.note_taken(found, cursor);
+                self.searches.note_taken_from(set);
+            }
+            found.ok()
+        })
     }
 
     /// The next piece of an allocation of which `left` blocks are missing.
@@ -81,40 +82,38 @@ impl BlockAllocator {
             .or_else(|| fragment(self, wanted))
     }
 
-    /// The next wholly free stripe from the cursor on, round the groups.
+    /// The next wholly free stripe from the cursor on, round the groups of a set.
     pub(super) fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
-        self.begin_anew_if_much_is_free();
-        let cursor = self.stripe_cursor;
-        let found = self.whole_from(cursor, usize::MAX, accept).ok()?;
-        self.note_taken(found, cursor);
-        self.stripe_cursor = found + 1;
-        Some(found)
+        let map = self.layout.map().clone();
+        self.searches.order().into_iter().find_map(|set| {
+            let search = self.searches.in_set(&map, set);
+            search.begin_anew_if_much_is_free();
+            let cursor = search.cursor;
+            let found = self.whole_from(set, cursor, usize::MAX, &accept).ok()?;
+            let search = self.searches.in_set(&map, set);
+            search.note_taken(found, cursor);
+            search.cursor = found + 1;
+            self.searches.note_taken_from(set);
+            Some(found)
+        })
     }
 
-    fn begin_anew_if_much_is_free(&mut self) {
-        if self.stripes_freed >= FREED_MIN && 2 * self.stripes_freed >= self.stripes_taken {
-            self.begin_anew();
-        }
-    }
-
-    fn note_taken(&mut self, found: u64, cursor: u64) {
-        if found < cursor {
-            (self.stripes_taken, self.stripes_freed) = (0, 0);
-        }
-        self.stripes_taken += 1;
-    }
-
-    /// The first wholly free stripe from `cursor` on, round the groups, of which it looks through
-    /// `groups_max`. The error is where to go on.
+    /// The first wholly free stripe of a set from `cursor` on, round the groups, of which it looks
+    /// through `groups_max`. The error is where to go on.
     pub(super) fn whole_from(
         &self,
+        set: usize,
         cursor: u64,
         groups_max: usize,
         accept: impl Fn(u64) -> bool,
     ) -> Result<u64, u64> {
         let first = self.layout.group_of_stripe(cursor);
-        let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
-        let around = self.with_whole.range(..=first).map(|&group| (group, 0));
+        let groups = self.layout.groups_of_set(set);
+        let ahead = self.with_whole.range(first.clamp(groups.start, groups.end)..groups.end);
+        let around =
+            self.with_whole.range(groups.start..(first + 1).clamp(groups.start, groups.end));
+        let ahead = ahead.map(|&group| (group, cursor));
+        let around = around.map(|&group| (group, 0));
         let mut end = cursor;
         for (number, from) in ahead.chain(around).take(groups_max) {
             let Some(group) = self.groups.get(&number) else { continue };

@@ -1,0 +1,158 @@
+//! `mdfs disk add`.
+
+use std::path::{Path, PathBuf};
+
+use client::VolumeAddress;
+use client::protocol::{AddedDisk, DiskChange};
+use serde::Serialize;
+use volume::{DiskName, PlacedDisk, disk_nodes_in};
+
+use super::change::change;
+use crate::connection::volume_directory;
+use crate::exit::{CommandFailure, ServeError};
+use crate::session::CommandSession;
+use crate::size::{ByteSize, human};
+
+/// Add disks to a volume, while it is in use.
+///
+/// New data goes to all disks in proportion to what is free; `mdfs rebalance` moves old data, too.
+/// A disk that holds anything is refused as by `mdfs format`. Run this on the host that has the
+/// directory: of the volume, or of the process of a cluster that shall have the disk.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs disk add scratch /dev/sdd                 a device
+  mdfs disk add --size 100GiB scratch            a file in the volume's directory
+  mdfs disk add --node 1 scratch /dev/sdd        at disk node 1")]
+pub(super) struct AddDisks {
+    #[command(flatten)]
+    new: NewDiskArguments,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// The directory of the volume, or of a process of a cluster.
+    #[arg(value_name = "VOL", value_parser = volume_directory())]
+    volume: PathBuf,
+    /// A block device or file; without it a file in the volume's directory.
+    #[arg(value_name = "PATH")]
+    disks: Vec<PathBuf>,
+}
+
+/// What a new disk is.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct NewDiskArguments {
+    /// Size of a file that does not exist yet.
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    size: ByteSize,
+    /// The disk node; without it the one with the fewest disks here.
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// Overwrite the disk with this id, as the refusal told it; once for each such disk.
+    #[arg(long, value_name = "DEVICE-ID")]
+    force: Vec<String>,
+}
+
+/// A disk that was added.
+#[derive(Debug, Serialize)]
+struct AddReport {
+    disk: String,
+    bytes: u64,
+}
+
+impl AddDisks {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        let paths: Vec<Option<&Path>> = match self.disks.as_slice() {
+            [] => vec![None],
+            disks => disks.iter().map(|path| Some(path.as_path())).collect(),
+        };
+        let added = add(session, &self.volume, &paths, &self.new)?;
+        if self.json {
+            let report = |added: &AddedDisk| AddReport {
+                disk: format!("n{}d{}", added.disk_node, added.disk),
+                bytes: added.bytes,
+            };
+            return session.print_json(&added.iter().map(report).collect::<Vec<_>>());
+        }
+        for AddedDisk { disk_node, disk, bytes } in added {
+            session.print(format!("n{disk_node}d{disk} is added: {}\n", human(bytes)))?;
+        }
+        let volume = self.volume.display();
+        session.print(format!("to move old data to it, too: mdfs rebalance {volume}\n"))
+    }
+}
+
+/// Adds a disk for each path, or a file in the directory where there is none.
+pub(super) fn add(
+    session: &mut CommandSession,
+    directory: &Path,
+    paths: &[Option<&Path>],
+    new: &NewDiskArguments,
+) -> Result<Vec<AddedDisk>, CommandFailure> {
+    let address = VolumeAddress::from(directory);
+    let list = session.open(&address)?.disks();
+    let list = list.map_err(|error| CommandFailure::inside(&address, error))?;
+    let mut here = disk_nodes_in(directory);
+    if let Some(node) = new.node {
+        here.retain(|(number, _)| *number == node);
+        if here.is_empty() {
+            let directory = directory.display();
+            let text =
+                format!("disk node {node} has no disks in {directory}: see `mdfs disk list`");
+            return Err(CommandFailure::Usage(text));
+        }
+    }
+    let mut next = list.next.clone();
+    let mut placed: Vec<PlacedDisk> = Vec::new();
+    for path in paths {
+        let node = here.iter_mut().min_by_key(|(_, disks)| *disks);
+        let number = node.and_then(|(node, disks)| {
+            *disks += 1;
+            let next = next.get_mut(*node as usize)?;
+            *next += 1;
+            Some((*node, *next - 1))
+        });
+        let Some((disk_node, disk)) = number else {
+            let text = format!("{} has no disks: it is not a volume", directory.display());
+            return Err(CommandFailure::Usage(text));
+        };
+        let disk = DiskName { disk_node, disk };
+        match PlacedDisk::place(directory, disk, *path, new.size.0, &new.force) {
+            Ok(added) => placed.push(added),
+            Err(error) => {
+                placed.into_iter().for_each(PlacedDisk::discard);
+                let (operation, volume) = ("add a disk to", directory.to_owned());
+                let error = ServeError::Stack(error);
+                return Err(CommandFailure::Serve { operation, volume, error });
+            }
+        }
+    }
+    let record = |added: &PlacedDisk| {
+        let DiskName { disk_node, disk } = added.disk;
+        AddedDisk { disk_node, disk, bytes: added.bytes }
+    };
+    let disks: Vec<AddedDisk> = placed.iter().map(record).collect();
+    if let Err(error) = change(session, &address, DiskChange::Add { disks: disks.clone() }) {
+        // Where the servers may have it all the same, it stays.
+        if matches!(error, CommandFailure::Inside { .. }) && is_refused(&error) {
+            placed.into_iter().for_each(PlacedDisk::discard);
+        }
+        return Err(error);
+    }
+    Ok(disks)
+}
+
+/// Nothing was decided.
+fn is_refused(error: &CommandFailure) -> bool {
+    use client::protocol::{DiskRefusal, Error};
+    matches!(
+        error,
+        CommandFailure::Inside {
+            cause: client::Cause::FileIo(
+                Error::NotPermitted {}
+                    | Error::DisksUnchanged {
+                        why: DiskRefusal::OtherNumber { .. } | DiskRefusal::BadSize {}
+                    }
+            ),
+            ..
+        }
+    )
+}

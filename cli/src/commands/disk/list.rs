@@ -1,0 +1,181 @@
+//! `mdfs disk list`.
+
+use client::VolumeAddress;
+use client::protocol::{DiskCondition, DiskList, DiskReport};
+use serde::Serialize;
+
+use crate::connection::{ConnectionArguments, volume_address};
+use crate::exit::CommandFailure;
+use crate::output::table;
+use crate::session::CommandSession;
+use crate::size::human;
+
+/// Show the disks of a volume: how they are, what is on them, and what to do next.
+///
+/// online: in use. offline: its server does not answer, or it has failed. draining: what it holds
+/// moves to others. drained: nothing is on it any more. retired: it is not part of the volume.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs disk list scratch
+  mdfs disk list --json scratch | jq '.disks[] | select(.state != \"online\")'")]
+pub(super) struct ListDisks {
+    /// As JSON, in bytes.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
+}
+
+/// A disk as JSON has it.
+#[derive(Debug, Serialize)]
+struct ListedDisk {
+    disk: String,
+    state: &'static str,
+    meaning: String,
+    bytes: u64,
+    used_bytes: u64,
+    path: String,
+}
+
+#[derive(Debug, Serialize)]
+struct DisksRecord {
+    volume: String,
+    version: u64,
+    pace: String,
+    balancing: bool,
+    moved_bytes: u64,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    trouble: String,
+    disks: Vec<ListedDisk>,
+}
+
+impl ListDisks {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
+        let volume = session.open(&self.volume)?;
+        let list = volume.disks().map_err(|error| CommandFailure::inside(&self.volume, error))?;
+        if self.json {
+            return session.print_json(&record(&self.volume, list));
+        }
+        let address = self.volume.to_string();
+        let row = |cells: [String; 6]| cells.map(String::into_bytes).to_vec();
+        let heads = ["Disk", "State", "Size", "Used", "Use%", "Where"].map(str::to_owned);
+        let mut rows = vec![row(heads)];
+        rows.extend(list.disks.iter().map(|disk| {
+            row([
+                name(disk),
+                state(disk.condition).to_owned(),
+                human(disk.bytes),
+                human(disk.used_bytes),
+                format!("{}%", percent(disk)),
+                disk.path.clone(),
+            ])
+        }));
+        session.print(table(&rows, &[false, false, true, true, true, false]))?;
+        for disk in &list.disks {
+            if let Some(meaning) = meaning(&address, disk) {
+                session.print(format!("{}: {meaning}\n", name(disk)))?;
+            }
+        }
+        if list.balancing {
+            session.print("data moves from fuller disks to emptier ones\n")?;
+        }
+        if !list.trouble.is_empty() {
+            session.print(format!("something could not be moved: {}\n", list.trouble))?;
+        }
+        Ok(())
+    }
+}
+
+fn record(address: &VolumeAddress, list: DiskList) -> DisksRecord {
+    let volume = address.to_string();
+    let of = |disk: &DiskReport| ListedDisk {
+        disk: name(disk),
+        state: state(disk.condition),
+        meaning: meaning(&volume, disk).unwrap_or_default(),
+        bytes: disk.bytes,
+        used_bytes: disk.used_bytes,
+        path: disk.path.clone(),
+    };
+    let disks = list.disks.iter().map(of).collect();
+    let DiskList { version, pace, balancing, moved_bytes, trouble, .. } = list;
+    DisksRecord { volume, version, pace, balancing, moved_bytes, trouble, disks }
+}
+
+/// As `n0d1`.
+pub(super) fn name(disk: &DiskReport) -> String {
+    format!("n{}d{}", disk.disk_node, disk.disk)
+}
+
+/// The word for it.
+pub(super) fn state(condition: DiskCondition) -> &'static str {
+    match condition {
+        DiskCondition::Online {} => "online",
+        DiskCondition::Offline {} => "offline",
+        DiskCondition::Draining {} => "draining",
+        DiskCondition::Drained {} => "drained",
+        DiskCondition::Retired {} => "retired",
+    }
+}
+
+fn percent(disk: &DiskReport) -> u128 {
+    (u128::from(disk.used_bytes) * 100).div_ceil(u128::from(disk.bytes.max(1)))
+}
+
+/// What there is to say of a disk that is not simply in use, and what to do.
+fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
+    let name = name(disk);
+    if let Some(obstacle) = disk.obstacle {
+        return Some(format!(
+            "the host file system below it is {obstacle}: nothing is written until that ends"
+        ));
+    }
+    match disk.condition {
+        DiskCondition::Online {} => None,
+        DiskCondition::Offline {} => {
+            Some("its server does not answer, or the disk has failed; see to that host".to_owned())
+        }
+        DiskCondition::Draining {} => Some(format!(
+            "{} are left to move to other disks; `mdfs disk drain --cancel {volume} {name}` uses \
+             it again",
+            human(disk.used_bytes)
+        )),
+        DiskCondition::Drained {} => Some(format!(
+            "nothing is on it any more; `mdfs disk retire {volume} {name}` takes it out"
+        )),
+        DiskCondition::Retired {} => {
+            Some("it is not part of the volume any more; it can be removed".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_but_online_says_what_it_means() {
+        let disk = |condition| DiskReport {
+            disk_node: 1,
+            disk: 2,
+            condition,
+            bytes: 1000,
+            used_bytes: 1,
+            has_roots: false,
+            path: String::new(),
+            obstacle: None,
+        };
+        assert_eq!(meaning("V", &disk(DiskCondition::Online {})), None);
+        let drained = meaning("V", &disk(DiskCondition::Drained {})).unwrap();
+        assert!(drained.contains("`mdfs disk retire V n1d2`"), "{drained}");
+        for condition in
+            [DiskCondition::Offline {}, DiskCondition::Draining {}, DiskCondition::Retired {}]
+        {
+            assert!(meaning("V", &disk(condition)).is_some(), "{condition:?}");
+        }
+        assert_eq!(percent(&disk(DiskCondition::Online {})), 1, "rounded up");
+    }
+}

@@ -1,0 +1,40 @@
+//! `mdfs disk`: the disks of a volume, while it is in use.
+
+mod add;
+mod change;
+mod list;
+mod moving;
+pub(super) mod rebalance;
+mod replace;
+
+use self::moving::{Drain, Retire};
+use crate::exit::CommandFailure;
+use crate::session::CommandSession;
+
+/// List, add, drain, retire and replace the disks of a volume, while it is in use.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiskCommand {
+    #[command(subcommand)]
+    action: DiskAction,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum DiskAction {
+    List(list::ListDisks),
+    Add(add::AddDisks),
+    Drain(Drain),
+    Retire(Retire),
+    Replace(replace::Replace),
+}
+
+impl DiskCommand {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        match &self.action {
+            DiskAction::List(list) => list.run(session),
+            DiskAction::Add(add) => add.run(session),
+            DiskAction::Drain(drain) => drain.run(session),
+            DiskAction::Retire(retire) => retire.run(session),
+            DiskAction::Replace(replace) => replace.run(session),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `mdfs disk drain` and `retire`, and waiting while data moves.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use client::VolumeAddress;
+use client::protocol::{DiskChange, DiskCondition, DiskList, DiskReport};
+use serde::Serialize;
+
+use super::change::change;
+use super::list::name;
+use crate::connection::{ConnectionArguments, volume_address};
+use crate::exit::CommandFailure;
+use crate::progress::Progress;
+use crate::session::CommandSession;
+use crate::size::human;
+
+/// How often it is looked how far it is.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
+
+/// A disk, as in n0d1: disk 1 of disk node 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DiskArgument {
+    pub(super) disk_node: u32,
+    pub(super) disk: u32,
+}
+
+impl FromStr for DiskArgument {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.strip_prefix('n').and_then(|rest| rest.split_once('d'));
+        let numbers = parts.and_then(|(node, disk)| Some((node.parse().ok()?, disk.parse().ok()?)));
+        let (disk_node, disk) =
+            numbers.ok_or("write a disk as `mdfs disk list` does, as in n0d1")?;
+        Ok(Self { disk_node, disk })
+    }
+}
+
+impl std::fmt::Display for DiskArgument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "n{}d{}", self.disk_node, self.disk)
+    }
+}
+
+/// How fast data moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Pace {
+    /// Hardly noticed: 8 MiB/s for each process while it has other work, else 256 MiB/s.
+    Gentle,
+    /// 32 MiB/s for each process while it has other work, else as fast as it goes.
+    Balanced,
+    /// As fast as it goes.
+    Fast,
+}
+
+/// The options of all that moves data.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct MoveArguments {
+    /// How fast data moves; as it was set last without this, and balanced at first.
+    #[arg(long, value_name = "PACE")]
+    pace: Option<Pace>,
+    /// Do not wait for the end; it goes on while the volume is served.
+    #[arg(long)]
+    no_wait: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+}
+
+/// What was moved.
+#[derive(Debug, Serialize)]
+struct MoveReport {
+    volume: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<String>,
+    moved_bytes: u64,
+    seconds: f64,
+}
+
+impl MoveArguments {
+    /// Opens volumes, and sets the pace.
+    pub(super) fn begin(
+        &self,
+        session: &mut CommandSession,
+        volume: &VolumeAddress,
+    ) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
+        let Some(pace) = self.pace else { return Ok(()) };
+        let pace = match pace {
+            Pace::Gentle => "gentle",
+            Pace::Balanced => "balanced",
+            Pace::Fast => "fast",
+        };
+        change(session, volume, DiskChange::SetPace { pace: pace.to_owned() })
+    }
+
+    /// Waits while `left` tells how many bytes are left to move, and reports what was done to
+    /// `disk`, or to all. False if it does not wait.
+    #[allow(clippy::disallowed_methods, reason = "a command waits for the servers")]
+    pub(super) fn wait(
+        &self,
+        session: &mut CommandSession,
+        address: &VolumeAddress,
+        (disk, done): (Option<DiskArgument>, &str),
+        left: impl Fn(&DiskList) -> Option<u64>,
+    ) -> Result<bool, CommandFailure> {
+        if self.no_wait {
+            return Ok(false);
+        }
+        let volume = session.open(address)?;
+        let look = || volume.disks().map_err(|error| CommandFailure::inside(address, error));
+        let (begun, first) = (Instant::now(), look()?);
+        let most = left(&first).unwrap_or(0);
+        let progress = Progress::of_work(most);
+        let mut now = first.clone();
+        let mut shown_trouble = String::new();
+        while let Some(left_bytes) = left(&now) {
+            let moved = now.moved_bytes.saturating_sub(first.moved_bytes);
+            let rate = u128::from(moved) * 1000 / begun.elapsed().as_millis().max(1);
+            let text = format!("{} left, {}/s", human(left_bytes), human(rate as u64));
+            progress.at(most.saturating_sub(left_bytes), text);
+            if !now.trouble.is_empty() && now.trouble != shown_trouble {
+                shown_trouble.clone_from(&now.trouble);
+                progress.print_above(&format!("something could not be moved yet: {shown_trouble}"));
+            }
+            std::thread::sleep(LOOK_PAUSE);
+            now = look()?;
+        }
+        progress.finish();
+        let moved_bytes = now.moved_bytes.saturating_sub(first.moved_bytes);
+        let seconds = begun.elapsed().as_secs_f64();
+        if self.json {
+            let disk = disk.map(|disk| disk.to_string());
+            let volume = address.to_string();
+            session.print_json(&MoveReport { volume, disk, moved_bytes, seconds })?;
+        } else {
+            let what = disk.map_or_else(|| address.to_string(), |disk| disk.to_string());
+            session.print(format!(
+                "{what} {done}; {} moved in {seconds:.1} s\n",
+                human(moved_bytes)
+            ))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Move all that a disk holds to other disks, so that it can be taken out.
+///
+/// Nothing new comes to it. It goes on by itself, also after a crash or a restart.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs disk drain scratch n0d1
+  mdfs disk drain --pace gentle --no-wait scratch n0d1
+  mdfs disk drain --cancel scratch n0d1        use it again")]
+pub(super) struct Drain {
+    /// Use the disk again; what has moved stays where it is.
+    #[arg(long, conflicts_with_all = ["pace", "no_wait"])]
+    cancel: bool,
+    #[command(flatten)]
+    moves: MoveArguments,
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
+    /// The disk, as `mdfs disk list` names it.
+    #[arg(value_name = "DISK")]
+    disk: DiskArgument,
+}
+
+impl Drain {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        self.moves.begin(session, &self.volume)?;
+        let DiskArgument { disk_node, disk } = self.disk;
+        if self.cancel {
+            return change(session, &self.volume, DiskChange::Keep { disk_node, disk });
+        }
+        drain(session, &self.volume, self.disk, &self.moves)?;
+        if !self.moves.json {
+            session.print(format!("next: mdfs disk retire {} {}\n", self.volume, self.disk))?;
+        }
+        Ok(())
+    }
+}
+
+/// Drains a disk. False if it does not wait for it.
+pub(super) fn drain(
+    session: &mut CommandSession,
+    volume: &VolumeAddress,
+    of: DiskArgument,
+    moves: &MoveArguments,
+) -> Result<bool, CommandFailure> {
+    let DiskArgument { disk_node, disk } = of;
+    change(session, volume, DiskChange::Drain { disk_node, disk })?;
+    moves.wait(session, volume, (Some(of), "is drained"), |list| {
+        let report = list.disks.iter().find(|report| is(report, of))?;
+        match report.condition {
+            DiskCondition::Draining {} | DiskCondition::Offline {} => Some(report.used_bytes),
+            _ => None,
+        }
+    })
+}
+
+fn is(report: &DiskReport, disk: DiskArgument) -> bool {
+    name(report) == disk.to_string()
+}
+
+/// Take a disk that was drained out of the volume, for good. It can be removed then.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs disk retire scratch n0d1")]
+pub(super) struct Retire {
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
+    /// The disk, as `mdfs disk list` names it.
+    #[arg(value_name = "DISK")]
+    disk: DiskArgument,
+}
+
+impl Retire {
+    pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        session.connect_with(&self.connection);
+        retire(session, &self.volume, self.disk)
+    }
+}
+
+/// Retires a disk that was drained.
+pub(super) fn retire(
+    session: &mut CommandSession,
+    volume: &VolumeAddress,
+    of: DiskArgument,
+) -> Result<(), CommandFailure> {
+    let DiskArgument { disk_node, disk } = of;
+    change(session, volume, DiskChange::Retire { disk_node, disk })?;
+    session.print(format!("{of} is retired: disks/{of} of the volume can be removed\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_written_as_they_are_listed() {
+        let disk = DiskArgument { disk_node: 12, disk: 3 };
+        assert_eq!("n12d3".parse(), Ok(disk));
+        assert_eq!(disk.to_string(), "n12d3");
+        for bad in ["", "n1", "d1", "n1d", "nd", "1d2", "n-1d0", "/dev/sdb"] {
+            assert!(bad.parse::<DiskArgument>().is_err(), "{bad}");
+        }
+    }
+}

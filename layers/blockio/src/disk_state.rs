@@ -1,0 +1,191 @@
+//! What becomes of the disks of a volume, and the record of all that.
+
+use runtime::wire::from_bytes;
+
+use crate::disk_set::{DiskName, DiskSet};
+use crate::geometry::Geometry;
+use crate::volume_map::VolumeMap;
+
+/// Disks that are being drained at the same time, at most.
+pub const DRAINING_MAX: usize = 4;
+
+/// Disks that are not simply in use, at most: their states have room in each superblock.
+pub const STATES_MAX: usize = 64;
+
+runtime::choice! {
+    /// What a volume does with a disk, as decided. Whether it can be reached is another matter.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub enum DiskStage {
+        /// It is in use.
+        1 Online {},
+        /// What it holds moves to other disks, and nothing new comes to it.
+        2 Draining {},
+        /// It is not part of the volume any more. Its stripes hold nothing, for ever.
+        3 Retired {},
+    }
+}
+
+impl DiskStage {
+    /// Its name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Online {} => "online",
+            Self::Draining {} => "draining",
+            Self::Retired {} => "retired",
+        }
+    }
+}
+
+runtime::record! {
+    /// A disk that is not simply in use.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct DiskEntry {
+        /// The disk.
+        disk: DiskName,
+        /// What is done with it.
+        state: DiskStage,
+    }
+}
+
+runtime::choice! {
+    /// How fast data moves between disks, beside the work of others.
+    #[derive(Copy)]
+    pub enum MovePolicy {
+        /// Hardly noticed.
+        1 Gentle {},
+        /// Most of the time is for others.
+        2 Balanced {},
+        /// As fast as it goes.
+        3 Fast {},
+    }
+}
+
+impl Default for MovePolicy {
+    fn default() -> Self {
+        Self::Balanced {}
+    }
+}
+
+impl MovePolicy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Gentle {}, Self::Balanced {}, Self::Fast {}];
+
+    /// Its name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gentle {} => "gentle",
+            Self::Balanced {} => "balanced",
+            Self::Fast {} => "fast",
+        }
+    }
+
+    /// Bytes per second of one process while it has other work.
+    pub fn floor_bytes(self) -> u64 {
+        match self {
+            Self::Gentle {} => 8 << 20,
+            Self::Balanced {} => 32 << 20,
+            Self::Fast {} => u64::MAX,
+        }
+    }
+
+    /// Bytes per second of one process that has none.
+    pub fn ceiling_bytes(self) -> u64 {
+        match self {
+            Self::Gentle {} => 256 << 20,
+            Self::Balanced {} | Self::Fast {} => u64::MAX,
+        }
+    }
+}
+
+runtime::record! {
+    /// All that a volume decides about its disks, as its coordination engine keeps it. It can be
+    /// found out from the superblocks, too.
+    pub struct VolumeRecord {
+        /// What is fixed.
+        geometry: Geometry,
+        /// One more with each change.
+        version: u64,
+        /// How many sets, the first ones, are as old as the volume: their groups have owners from
+        /// birth.
+        born_sets: u32,
+        /// The sets, in order.
+        sets: Vec<DiskSet>,
+        /// The disks that are not simply in use, in order.
+        states: Vec<DiskEntry>,
+        /// How fast data moves.
+        policy: MovePolicy,
+        /// Data moves from fuller disks to emptier ones.
+        balancing: bool,
+    }
+}
+
+runtime::record! {
+    /// The record of a volume of version 1.
+    #[derive(Copy)]
+    pub struct OneSetRecord {
+        /// What is fixed.
+        geometry: Geometry,
+        /// Disk nodes.
+        disk_nodes: u32,
+        /// Disks of each.
+        disks_per_node: u32,
+        /// Stripes on each disk.
+        stripes_per_disk: u64,
+    }
+}
+
+impl VolumeRecord {
+    /// What is decided about the disks of `map`.
+    pub fn of(map: &VolumeMap) -> Self {
+        Self {
+            geometry: map.geometry(),
+            version: map.version(),
+            born_sets: map.born_sets() as u32,
+            sets: map.sets().map(|placed| placed.set.clone()).collect(),
+            states: map.states(),
+            policy: map.moves().0,
+            balancing: map.moves().1,
+        }
+    }
+
+    /// What a record says; `None` if it is damaged. Volumes of version 1 had another one.
+    pub fn decode(bytes: &[u8]) -> Option<VolumeMap> {
+        if let Ok(record) = from_bytes::<Self>(bytes) {
+            return VolumeMap::of_record(&record).ok();
+        }
+        let OneSetRecord { geometry, disk_nodes, disks_per_node, stripes_per_disk } =
+            from_bytes(bytes).ok()?;
+        VolumeMap::grid(geometry, disk_nodes, disks_per_node, stripes_per_disk).ok()
+    }
+
+    /// What is done with `disk`.
+    pub fn state(&self, disk: DiskName) -> DiskStage {
+        let entry = self.states.iter().find(|entry| entry.disk == disk);
+        entry.map_or(DiskStage::Online {}, |entry| entry.state)
+    }
+
+    /// The same with another state of `disk`, as the next version.
+    #[must_use]
+    pub fn with_state(&self, disk: DiskName, state: DiskStage) -> Self {
+        let mut next = Self { version: self.version + 1, ..self.clone() };
+        next.states.retain(|entry| entry.disk != disk);
+        if state != (DiskStage::Online {}) {
+            next.states.push(DiskEntry { disk, state });
+            next.states.sort_unstable();
+        }
+        next
+    }
+
+    /// The same where data moves from fuller disks to emptier ones, or not, as the next version.
+    #[must_use]
+    pub fn with_balancing(&self, balancing: bool) -> Self {
+        Self { version: self.version + 1, balancing, ..self.clone() }
+    }
+
+    /// The same with more sets, as the next version.
+    #[must_use]
+    pub fn with_sets(&self, sets: Vec<DiskSet>) -> Self {
+        let sets = self.sets.iter().cloned().chain(sets).collect();
+        Self { version: self.version + 1, sets, ..self.clone() }
+    }
+}

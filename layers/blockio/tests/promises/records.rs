@@ -1,0 +1,144 @@
+//! Disks that come and go: what each superblock knows of it.
+
+use std::time::Duration;
+
+use crate::support::{MemoryDisk, World};
+use blockio::superblock::{Decided, Superblock};
+use blockio::{
+    DiskError, DiskName, DiskSet, DiskStage, ExpectedDisk, SetMember, SetMembers, VolumeMap,
+    VolumeRecord, format_disk, identify, open_disk,
+};
+use futures::FutureExt as _;
+use runtime::{Epoch, VolumeId};
+
+const LENGTH: u64 = 1 << 20;
+const COPY: u64 = LENGTH - 4096;
+
+const NAME: DiskName = DiskName { disk_node: 1, disk: 0 };
+
+fn map() -> VolumeMap {
+    VolumeMap::for_disks(VolumeId(7), 16384, 1, 2, 2, LENGTH).expect("a small volume")
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("the disk has no latency")
+}
+
+fn formatted() -> MemoryDisk {
+    let log = crate::support::disk::Log::default();
+    let disk = MemoryDisk::new(World::new(1).clock(), 0, log, LENGTH);
+    now(format_disk(&disk, &map(), NAME, 9, Duration::from_secs(1))).expect("large enough");
+    disk
+}
+
+fn open(disk: &MemoryDisk) -> Result<Superblock, DiskError> {
+    open_with(disk, &map())
+}
+
+/// A record with one set more, on a new disk of disk node 1, and with disk n0d0 in `state`.
+fn grown(state: DiskStage) -> VolumeRecord {
+    let member = SetMember { disk: DiskName { disk_node: 1, disk: 2 }, base: 0 };
+    let set = DiskSet {
+        first: map().stripes(),
+        stripes_per_disk: 20,
+        group_stripes: 1,
+        unit_stripes: 1,
+        lanes: 0,
+        members: SetMembers::List { disks: vec![member] },
+    };
+    VolumeRecord::of(&map()).with_sets(vec![set]).with_state(DiskName::default(), state)
+}
+
+fn open_with(disk: &MemoryDisk, map: &VolumeMap) -> Result<Superblock, DiskError> {
+    let expected = ExpectedDisk { map: map.clone(), disk: NAME, epoch: Epoch(5), served: Epoch(0) };
+    now(open_disk(disk, &expected))
+}
+
+#[test]
+fn a_disk_that_was_away_learns_what_was_decided_and_refuses_an_older_record() {
+    let (disk, later) = (formatted(), VolumeMap::of_record(&grown(DiskStage::Draining {})));
+    let later = later.expect("a volume");
+    open(&disk).expect("the right disk");
+    let followed = open_with(&disk, &later).expect("the right disk");
+    assert_eq!((&followed.sets, &followed.decided), (&later.rows_of(NAME), &later.decided()));
+    assert_eq!(now(identify(&disk)).expect("formatted"), followed);
+    assert!(matches!(open(&disk), Err(DiskError::NewerRecord { found: 2, ours: 0 })));
+    // A crash may leave one of the two superblocks as it was.
+    let block = followed.encode();
+    for offset in [0, COPY] {
+        let torn = formatted();
+        open(&torn).expect("the right disk");
+        torn.poke(offset, &block);
+        assert!(matches!(open(&torn), Err(DiskError::NewerRecord { found: 2, ours: 0 })));
+        open_with(&torn, &later).expect("the right disk");
+    }
+}
+
+#[test]
+fn a_disk_that_was_made_ready_and_never_used_is_no_old_image() {
+    let disk = formatted();
+    let expected = || ExpectedDisk { map: map(), disk: NAME, epoch: Epoch(5), served: Epoch(4) };
+    assert!(matches!(now(open_disk(&disk, &expected())), Err(DiskError::Outdated { .. })));
+    let mut ready = now(identify(&disk)).expect("formatted");
+    ready.decided.is_decided = false;
+    for offset in [0, COPY] {
+        disk.poke(offset, &ready.encode());
+    }
+    let opened = now(open_disk(&disk, &expected())).expect("decided upon before it was told");
+    assert!(opened.decided.is_decided);
+}
+
+#[test]
+fn a_record_is_followed_forwards_only_and_in_the_same_volume() {
+    let (map, record) = (map(), grown(DiskStage::Retired {}));
+    let holder = map.clone();
+    assert!(map.advance(&record).expect("a later one"));
+    assert_eq!(VolumeRecord::of(&holder), record, "all holders see it");
+    assert_eq!(holder.state(DiskName::default()), DiskStage::Retired {});
+    assert!(!holder.disks().contains(&DiskName::default()));
+    assert_eq!((holder.born_sets(), holder.next_disk(0), holder.next_disk(1)), (1, 2, 3));
+    assert!(!map.advance(&grown(DiskStage::Draining {})).expect("an old one is nothing"));
+    let other = VolumeRecord { born_sets: 2, version: 9, ..record.clone() };
+    assert!(map.advance(&other).is_err());
+    let fewer = VolumeRecord { sets: record.sets[..1].to_vec(), version: 9, ..record.clone() };
+    assert!(map.advance(&fewer).is_err());
+    assert_eq!(VolumeRecord::of(&holder), record);
+    let back = record.with_state(DiskName::default(), DiskStage::Online {});
+    assert!(map.advance(&back).expect("a later one"));
+    assert_eq!((holder.states(), holder.version()), (Vec::new(), 3));
+}
+
+#[test]
+fn superblocks_tell_the_volume_also_without_those_of_retired_disks() {
+    let listed = |state| {
+        let mut record = grown(state);
+        let members = record.sets[0].members.iter().collect();
+        record.sets[0].members = SetMembers::List { disks: members };
+        VolumeMap::of_record(&record).expect("a volume")
+    };
+    let superblocks = |map: &VolumeMap| {
+        let of = |disk: &DiskName| {
+            let mut superblock = now(identify(&formatted())).expect("formatted");
+            superblock.disk = *disk;
+            superblock.sets = map.rows_of(*disk);
+            superblock.decided = map.decided();
+            superblock
+        };
+        let mut all: Vec<Superblock> = map.disks().iter().map(of).collect();
+        // One disk has missed all of it.
+        all[0].sets.truncate(1);
+        all[0].decided = Decided { born_sets: 1, is_decided: true, ..Decided::default() };
+        // And one was made ready for a record that was never the volume's.
+        let mut abandoned = all[0].clone();
+        abandoned.disk.disk = 9;
+        abandoned.sets = map.rows_of(abandoned.disk);
+        abandoned.decided = Decided { version: 99, born_sets: 1, ..Decided::default() };
+        all.push(abandoned);
+        all
+    };
+    let retired = listed(DiskStage::Retired {});
+    assert_eq!(VolumeMap::from_superblocks(&superblocks(&retired)), Ok(retired));
+    let mut missing = superblocks(&listed(DiskStage::Draining {}));
+    missing.remove(0);
+    assert!(VolumeMap::from_superblocks(&missing).is_err(), "a disk that is in use is missing");
+}

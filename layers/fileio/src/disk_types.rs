@@ -1,0 +1,208 @@
+//! Space and disks of a volume, and how its operator changes the disks.
+
+pub use blockio::protocol::WriteObstacle;
+
+runtime::record! {
+    /// Space of the volume, in bytes and inodes.
+    #[derive(Copy, Default)]
+    pub struct Space {
+        /// Bytes for data and metadata together.
+        total_bytes: u64,
+        /// Bytes that are free, in all nodes together.
+        free_bytes: u64,
+        /// Of these, bytes that one file can allocate, whatever its node.
+        available_bytes: u64,
+        /// Files, directories and other inodes in existence.
+        inodes: u64,
+    }
+}
+
+runtime::choice! {
+    /// How a disk is.
+    #[derive(Copy)]
+    pub enum DiskCondition {
+        /// It is in use.
+        1 Online {},
+        /// Its disk node does not answer, or it has failed.
+        2 Offline {},
+        /// What it holds moves to other disks.
+        3 Draining {},
+        /// It was drained: nothing is on it any more.
+        4 Drained {},
+        /// It is not part of the volume any more.
+        5 Retired {},
+    }
+}
+
+runtime::record! {
+    /// A disk of a volume.
+    pub struct DiskReport {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within the node.
+        disk: u32,
+        /// How it is.
+        condition: DiskCondition,
+        /// Bytes of the logical disk on it.
+        bytes: u64,
+        /// Of these, in use.
+        used_bytes: u64,
+        /// It holds roots of file-system nodes.
+        has_roots: bool,
+        /// Where its host has it; empty if its disk node does not answer.
+        path: String,
+        /// Why it takes no writes for now.
+        obstacle: Option<WriteObstacle>,
+    }
+}
+
+runtime::record! {
+    /// The disks of a volume.
+    pub struct DiskList {
+        /// The version of the record of the volume.
+        version: u64,
+        /// All disks.
+        disks: Vec<DiskReport>,
+        /// The number of the next disk of each disk node.
+        next: Vec<u32>,
+        /// How fast data moves between disks: `gentle`, `balanced` or `fast`.
+        pace: String,
+        /// Data moves from fuller disks to emptier ones.
+        balancing: bool,
+        /// Bytes that the nodes have moved since they started.
+        moved_bytes: u64,
+        /// Why something could not be moved, the last time.
+        trouble: String,
+    }
+}
+
+runtime::record! {
+    /// A disk that a volume is to get.
+    #[derive(Copy)]
+    pub struct AddedDisk {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within the node: the next one.
+        disk: u32,
+        /// Its length.
+        bytes: u64,
+    }
+}
+
+runtime::choice! {
+    /// What the operator of a volume wants of its disks.
+    pub enum DiskChange {
+        /// New disks. They are in their places in the directory of their process, and what they
+        /// hold may be overwritten.
+        1 Add {
+            /// In any order.
+            disks: Vec<AddedDisk>,
+        },
+        /// Move all that a disk holds to others.
+        2 Drain {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
+        /// Use a disk again that is being drained.
+        3 Keep {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
+        /// Take a disk that was drained out of the volume, for good.
+        4 Retire {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
+        /// Move data from fuller disks to emptier ones.
+        5 Balance {},
+        /// Stop that.
+        6 StopBalance {},
+        /// Move data at another pace from now on.
+        7 SetPace {
+            /// `gentle`, `balanced` or `fast`.
+            pace: String,
+        },
+    }
+}
+
+runtime::choice! {
+    /// Why the disks of a volume are not changed as the operator wants.
+    #[derive(Copy, thiserror::Error)]
+    pub enum DiskRefusal {
+        /// There is no such disk, or it is retired.
+        #[error("there is no such disk in use")]
+        1 NoSuchDisk {},
+        /// It is not being drained.
+        #[error("the disk is not being drained: drain it first")]
+        2 NotDraining {},
+        /// It is not empty yet.
+        #[error("the disk is not empty yet: {left_bytes} bytes are left to move")]
+        3 NotDrained {
+            /// Bytes on it; 0 if only roots are left.
+            left_bytes: u64,
+        },
+        /// The other disks have no room for what it holds.
+        #[error(
+            "the other disks have no room: {needed_bytes} bytes would move, {free_bytes} are free \
+             there"
+        )]
+        4 NoRoom {
+            /// Bytes on the disk.
+            needed_bytes: u64,
+            /// Bytes that are free on others.
+            free_bytes: u64,
+        },
+        /// As many are being drained as can be at once.
+        #[error("{max} disks are being drained, which is as many as can be at once")]
+        5 TooMany {
+            /// How many.
+            max: u32,
+        },
+        /// Another disk was expected.
+        #[error("the next disk of the disk node is n{disk_node}d{disk}")]
+        6 OtherNumber {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
+        /// The disks together cannot become part of the volume.
+        #[error("the disk is too small, or the volume has as many disk sets as it can have")]
+        7 BadSize {},
+        /// A disk node did not do its part. Its log says why.
+        #[error("a disk node did not do its part; its log says why")]
+        8 NotReady {},
+        /// The coordination engine did not take it. The log says why.
+        #[error("the record of the volume was not changed; the log of the server says why")]
+        9 NoRecord {},
+        /// There is no such pace.
+        #[error("there is no such pace")]
+        10 NoPace {},
+    }
+}
+
+#[cfg(feature = "server")]
+pub use administration::DiskAdministration;
+
+#[cfg(feature = "server")]
+mod administration {
+    use futures::future::LocalBoxFuture;
+
+    use super::{DiskChange, DiskList};
+    use crate::protocol::Error;
+
+    /// Who changes the disks of a volume, at the node of the root directory.
+    pub trait DiskAdministration {
+        /// The disks as they are.
+        fn list(&self) -> LocalBoxFuture<'_, Result<DiskList, Error>>;
+
+        /// Changes them. Idempotent: what was begun and not finished goes on.
+        fn change(&self, change: DiskChange) -> LocalBoxFuture<'_, Result<(), Error>>;
+    }
+}

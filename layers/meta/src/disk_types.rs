@@ -1,0 +1,34 @@
+//! What one node has on the disks of a volume.
+
+runtime::record! {
+    /// What one node has on a disk.
+    #[derive(Copy)]
+    pub struct DiskShare {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within the node.
+        disk: u32,
+        /// Blocks in use.
+        used_blocks: u64,
+        /// All blocks in groups of this node.
+        blocks: u64,
+        /// It holds roots of this node.
+        has_roots: bool,
+    }
+}
+
+runtime::record! {
+    /// What one node has on the disks, and what it moves.
+    pub struct NodeMoves {
+        /// The version of the record that it follows.
+        version: u64,
+        /// Disks of which it has something.
+        disks: Vec<DiskShare>,
+        /// Blocks that it has moved since it started.
+        moved_blocks: u64,
+        /// It moves data from fuller disks to emptier ones.
+        balancing: bool,
+        /// Why it could not move something, the last time.
+        trouble: String,
+    }
+}

@@ -1,0 +1,286 @@
+//! Moving the content of a node to other places: out of groups that are being emptied, off disks
+//! that are being drained or are fuller than others.
+//!
+//! Files with blocks there that no record names are committed. Chunks are read, checked, written
+//! elsewhere, synced and recorded, with the file locked. Pages of the tree, the space map and the
+//! log follow with a checkpoint.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use blockio::BLOCK_SIZE;
+use blockio::protocol::Unsynced;
+use bytes::Bytes;
+use futures::future::{LocalBoxFuture, join_all, try_join_all};
+use futures::stream::{self, Stream, StreamExt as _};
+
+use super::reclaim::Reclaim;
+use crate::chunks::BlockSlot;
+use crate::information::FileLocks;
+use crate::keys;
+use crate::protocol::{Chunk, Error, Run, Seal};
+use crate::server::base::NodeBase;
+use crate::server::content::FileContent;
+use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, put_chunk};
+use crate::server::record_log::decode;
+use crate::store::{Batch, MoveReason, StoreError};
+
+/// Files of which chunks move at a time.
+const FILES_MAX: usize = 8;
+/// Keys that are looked at before others get their turn.
+const SCANNED_MAX: usize = 256;
+
+/// Chunks of one file that move.
+type FileChunks = (u64, Vec<u64>);
+
+/// Runs of a chunk that move. They are decided upon once: what moves may change meanwhile.
+type MovingRuns = Vec<Run>;
+
+/// A chunk in a new place.
+struct MovedChunk {
+    index: u64,
+    chunk: Chunk,
+    taken: Vec<Run>,
+    freed: Vec<Run>,
+}
+
+/// How content moves for one reason.
+pub(super) trait MovePlan {
+    /// Why it moves.
+    fn reason(&self) -> MoveReason;
+
+    /// Waits until `bytes` of chunks may move. False if it is to stay.
+    fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool>;
+
+    /// New places for `blocks` blocks; `None` if what was to move stays.
+    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>>;
+
+    /// Blocks have moved away from these runs.
+    fn moved(&self, freed: &[Run]);
+}
+
+/// Moves content of one node.
+pub(super) struct ContentMover {
+    base: Rc<NodeBase>,
+    reclaim: Rc<Reclaim>,
+    content: Rc<FileContent>,
+    files: FileLocks,
+}
+
+impl ContentMover {
+    pub(super) fn new(
+        base: &Rc<NodeBase>,
+        reclaim: Rc<Reclaim>,
+        content: Rc<FileContent>,
+        files: FileLocks,
+    ) -> Self {
+        Self { base: base.clone(), reclaim, content, files }
+    }
+
+    /// Commits files that have blocks there which no record names yet.
+    pub(super) async fn commit_files(&self, plan: &dyn MovePlan) -> Result<(), Error> {
+        let reason = plan.reason();
+        let is_wanted = |block| self.base.store.space().moves(block, reason);
+        let files = self.base.inodes.dirty(|active| active.takes(is_wanted));
+        let commits = files.into_iter().map(|ino| self.move_chunks(plan, (ino, Vec::new())));
+        finish(stream::iter(commits).buffer_unordered(FILES_MAX)).await
+    }
+
+    /// Moves all chunks that are there now.
+    pub(super) async fn move_files(&self, plan: &dyn MovePlan) -> Result<(), Error> {
+        let (start, end) = keys::all(keys::KeyTable::Chunk);
+        let mut from = Bound::Included(start);
+        loop {
+            let after = from.as_ref().map(Vec::as_slice);
+            let found = self.base.store.scan(after, &end, SCANNED_MAX).await?;
+            let mut files: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+            for (key, value) in &found {
+                let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
+                let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
+                let moving = self.moving(plan, &decode(value)?);
+                if !moving.is_empty() {
+                    let blocks = moving.iter().map(|run| u64::from(run.count)).sum();
+                    files.entry(ino).or_default().push((index, blocks));
+                }
+            }
+            let parts = files.iter().flat_map(|(&ino, chunks)| {
+                chunks.chunks(RESERVE_CHUNKS_MAX).map(move |part| (ino, part))
+            });
+            let moves = parts.map(|(ino, part)| async move {
+                let blocks: u64 = part.iter().map(|(_, blocks)| blocks).sum();
+                // The file is in use meanwhile.
+                if !plan.begin(blocks * BLOCK_SIZE as u64).await {
+                    return Ok(());
+                }
+                let indices = part.iter().map(|(index, _)| *index).collect();
+                self.move_chunks(plan, (ino, indices)).await
+            });
+            finish(Box::pin(stream::iter(moves).buffer_unordered(FILES_MAX))).await?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            if found.len() < SCANNED_MAX {
+                return Ok(());
+            }
+            from = Bound::Excluded(last.to_vec());
+        }
+    }
+
+    fn moving(&self, plan: &dyn MovePlan, chunk: &Chunk) -> MovingRuns {
+        let space = self.base.store.space();
+        let runs = chunk.disk_runs().into_iter();
+        runs.filter(|run| space.moves(run.start, plan.reason())).collect()
+    }
+
+    /// Commits one file and moves chunks of it: their content is written elsewhere and durable
+    /// before a record names the new place. The file is neither read nor written meanwhile.
+    async fn move_chunks(
+        &self,
+        plan: &dyn MovePlan,
+        (ino, indices): FileChunks,
+    ) -> Result<(), Error> {
+        let _alone = self.files.exclusive(ino).await;
+        let _kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, 0).await?;
+        self.content.installer.seal(&Seal { ino }).await?;
+        self.content.commits.commit(ino).await?;
+        let _uncommitted = self.content.commit_locks.exclusive(ino).await;
+        let _untrimmed = self.reclaim.lock_trims(ino).await;
+        // What is cut off or was not committed is freed, or moves in the next round.
+        if !self.base.inodes.with(ino, |active| Ok(active.is_clean()))? {
+            return Ok(());
+        }
+        let mut moved = Vec::with_capacity(indices.len());
+        let outcome = self.write_all(plan, ino, &indices, &mut moved).await;
+        let outcome = match outcome {
+            Ok(()) => self.record(ino, &moved).await,
+            failed => failed,
+        };
+        if outcome.is_ok() {
+            for moved in &moved {
+                plan.moved(&moved.freed);
+            }
+        } else {
+            let taken = moved.into_iter().flat_map(|moved| moved.taken).collect();
+            self.reclaim.discard_and_release(taken).await?;
+        }
+        outcome
+    }
+
+    /// Writes the blocks that move to new places, durably.
+    async fn write_all(
+        &self,
+        plan: &dyn MovePlan,
+        ino: u64,
+        indices: &[u64],
+        moved: &mut Vec<MovedChunk>,
+    ) -> Result<(), Error> {
+        let mut written = Vec::new();
+        for &index in indices {
+            if self.reclaim.is_cut_off(ino, index) {
+                continue;
+            }
+            let value = self.base.store.get(&keys::chunk(ino, index)).await?;
+            let Some(value) = value else { continue };
+            let old: Chunk = decode(&value)?;
+            let blocks = self.base.stripes.geometry().blocks_per_stripe();
+            if !old.is_valid(blocks) {
+                return Err(Error::Damaged {});
+            }
+            let freed = self.moving(plan, &old);
+            if freed.is_empty() {
+                continue;
+            }
+            let content = self.read(&old, &freed).await?;
+            let count: usize = content.iter().map(|data| data.len() / BLOCK_SIZE).sum();
+            let Some(taken) = plan.allocate(count as u32).await? else { continue };
+            let chunk = self.replaced(&old, &freed, &taken);
+            moved.push(MovedChunk { index, chunk, taken: taken.clone(), freed });
+            written.extend(self.write(&taken, &content).await?);
+        }
+        if written.is_empty() {
+            return Ok(());
+        }
+        self.base.stripes.sync(written).await.map_err(StoreError::from)?;
+        Ok(())
+    }
+
+    /// The content of the runs that move, in order, checked.
+    async fn read(&self, chunk: &Chunk, moving: &MovingRuns) -> Result<Vec<Bytes>, Error> {
+        let geometry = self.base.stripes.geometry();
+        let is_moving = |start| moving.iter().any(|run| run.start == start);
+        let runs = chunk.runs.iter().filter(|run| is_moving(run.start));
+        let reads = runs.map(|run| {
+            let (stripe, offset) = geometry.block(run.start);
+            let length = run.count() * BLOCK_SIZE as u32;
+            self.base.stripes.read(stripe, offset, length, run.checksums.clone())
+        });
+        Ok(try_join_all(reads).await.map_err(StoreError::from)?)
+    }
+
+    async fn write(&self, taken: &[Run], content: &[Bytes]) -> Result<Vec<Unsynced>, Error> {
+        let geometry = self.base.stripes.geometry();
+        let mut blocks = content.iter().flat_map(|data| {
+            (0..data.len()).step_by(BLOCK_SIZE).map(|at| data.slice(at..at + BLOCK_SIZE))
+        });
+        let writes = taken.iter().map(|run| {
+            let (stripe, offset) = geometry.block(run.start);
+            let data: Vec<Bytes> = blocks.by_ref().take(run.count as usize).collect();
+            let write = self.base.stripes.write(stripe, offset, data);
+            async move { write.await.map(|boot_id| Unsynced { stripe, boot_id }) }
+        });
+        // All of them end before the blocks of one that failed are given back.
+        let written = join_all(writes.collect::<Vec<_>>()).await;
+        let written: Result<Vec<Unsynced>, _> = written.into_iter().collect();
+        Ok(written.map_err(StoreError::from)?)
+    }
+
+    /// The chunk with the blocks `taken` in place of those that move.
+    fn replaced(&self, old: &Chunk, moving: &MovingRuns, taken: &[Run]) -> Chunk {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let moves = |block| moving.iter().any(|run| run.blocks().contains(&block));
+        let mut fresh = taken.iter().flat_map(Run::blocks);
+        let slots = old.slots(blocks as usize).into_iter().map(|slot| {
+            slot.map(|slot| match moves(slot.block).then(|| fresh.next()).flatten() {
+                Some(block) => BlockSlot { block, ..slot },
+                None => slot,
+            })
+        });
+        let slots: Vec<_> = slots.collect();
+        Chunk::from_slots(&slots, blocks)
+    }
+
+    /// Records the new places.
+    async fn record(&self, ino: u64, moved: &[MovedChunk]) -> Result<(), Error> {
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let make = || {
+            let mut batch = Batch::new();
+            batch.take_from_reserve();
+            for MovedChunk { index, chunk, taken, freed } in moved {
+                put_chunk(&mut batch, ino, *index, chunk);
+                add_runs(&mut batch, taken, freed);
+            }
+            Ok((batch, ()))
+        };
+        self.base.records.record_within(make).await?;
+        self.base.inodes.with(ino, |active| {
+            for MovedChunk { index, chunk, .. } in moved {
+                active.moved(*index, chunk);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Waits for what is done to several files.
+async fn finish(mut work: impl Stream<Item = Result<(), Error>> + Unpin) -> Result<(), Error> {
+    while let Some(done) = work.next().await {
+        match done {
+            // Removed meanwhile; lost, and rolled back by the next who writes it.
+            Ok(()) | Err(Error::Stale {} | Error::LostWrites {}) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! Disks that come and go, as one node follows it: it takes over the groups that are born at it of
+//! new disk sets, moves what it has on disks that are being drained to others, and evens out how
+//! full the disks are.
+//!
+//! All of it goes on where it was after a crash: what is to move is told by the record of the
+//! volume and the block maps, what was adopted by a key of the store.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockio::geometry::Near;
+use blockio::volume_map::PlacedSet;
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::protocol::Undelivered;
+use runtime::sync::KeyedLock;
+use runtime::wire::{from_bytes, to_bytes};
+
+use super::allocate::Allocator;
+use super::content_mover::{ContentMover, MovePlan};
+use super::groups::GroupExchange;
+use crate::keys;
+use crate::move_pace::MovePace;
+use crate::protocol::{Allocate, DiskShare, Error, NodeMoves, Run};
+use crate::server::base::NodeBase;
+use crate::server::record_log::decode;
+use crate::store::{Batch, GroupLayout, MoveReason};
+
+/// Groups that one record takes over, at most.
+const ADOPTED_PER_RECORD: usize = 1024;
+/// The pause before what is left is looked for again.
+const ROUND_PAUSE: Duration = Duration::from_millis(200);
+/// The same after something could not be moved.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(2);
+/// The longest nap on the way to the time when bytes may move: the pace may have changed.
+const NAP_MAX: Duration = Duration::from_millis(200);
+/// Rounds in which balance moves what it can. What is left then stays: pages, say.
+const BALANCE_ROUNDS_MAX: u32 = 4;
+/// A disk sheds what it has above the mean if that is more than this part of the mean.
+const TOLERANCE: u64 = 100;
+/// The number of no process: for blocks on chosen disks instead of in chosen caches.
+const NO_PROCESS: u32 = u32::MAX;
+
+/// How far the groups of sets that came later have been taken over: stored under
+/// [`keys::adopted`].
+type Adopted = (u64, u64);
+
+/// Follows the record of the volume at one node.
+pub(crate) struct DiskMover {
+    base: Rc<NodeBase>,
+    mover: Rc<ContentMover>,
+    allocator: Rc<Allocator>,
+    groups: Rc<GroupExchange>,
+    pace: Arc<MovePace>,
+    /// Requests to the file layer of this node.
+    requests: Rc<Cell<u64>>,
+    /// Of these, seen by the pace.
+    seen: Cell<u64>,
+    adopting: KeyedLock<()>,
+    /// The version of the record that it follows.
+    version: Cell<u64>,
+    running: Cell<bool>,
+    moved_blocks: Cell<u64>,
+    trouble: Cell<Option<Error>>,
+    /// For which record disks have been evened out.
+    balanced: Cell<Option<u64>>,
+}
+
+impl DiskMover {
+    pub(super) fn new(
+        base: &Rc<NodeBase>,
+        mover: Rc<ContentMover>,
+        (allocator, groups): (Rc<Allocator>, Rc<GroupExchange>),
+        pace: Arc<MovePace>,
+    ) -> Self {
+        Self {
+            base: base.clone(),
+            mover,
+            allocator,
+            groups,
+            pace,
+            requests: Rc::default(),
+            seen: Cell::default(),
+            adopting: KeyedLock::default(),
+            version: Cell::default(),
+            running: Cell::default(),
+            moved_blocks: Cell::default(),
+            trouble: Cell::default(),
+            balanced: Cell::default(),
+        }
+    }
+
+    /// Where the file layer counts its requests.
+    pub(crate) fn requests(&self) -> Rc<Cell<u64>> {
+        self.requests.clone()
+    }
+
+    fn map(&self) -> VolumeMap {
+        self.base.stripes.map()
+    }
+
+    /// Answers [`AdoptRecord`](crate::protocol::AdoptRecord).
+    pub(crate) async fn adopt_record(self: &Rc<Self>, record: &[u8]) -> Result<(), Error> {
+        let record: VolumeRecord = from_bytes(record).map_err(|_| Undelivered::ProtocolMismatch)?;
+        self.map().advance(&record).map_err(|_| Undelivered::ProtocolMismatch)?;
+        self.base.store.space().follow_map();
+        self.adopt_groups(record.sets.len() as u64).await?;
+        self.version.set(self.version.get().max(record.version));
+        self.start();
+        Ok(())
+    }
+
+    /// Takes over the groups of all sets before number `end` that it has not taken over yet. Once:
+    /// those that were given to others since are not its own any more.
+    async fn adopt_groups(&self, end: u64) -> Result<(), Error> {
+        let _alone = self.adopting.exclusive(()).await;
+        let map = self.map();
+        loop {
+            let stored = self.base.store.get(&keys::adopted()).await?;
+            let (set, done) = match stored {
+                Some(value) => decode::<Adopted>(&value)?,
+                None => (map.born_sets() as u64, 0),
+            };
+            if set >= end {
+                return Ok(());
+            }
+            let born = GroupLayout::of(&map).born_of_set(self.base.node, set as usize);
+            let left: Vec<u64> = born.skip(done as usize).take(ADOPTED_PER_RECORD).collect();
+            let next: Adopted =
+                if left.is_empty() { (set + 1, 0) } else { (set, done + left.len() as u64) };
+            let make = || {
+                let mut batch = Batch::new();
+                // It brings more than it takes.
+                batch.take_from_reserve();
+                for &group in &left {
+                    batch.take_group(group);
+                }
+                batch.put(keys::adopted(), to_bytes(&next));
+                Ok((batch, ()))
+            };
+            let (position, ()) = self.base.records.record_within(make).await?;
+            self.base.store.durable(position).await?;
+        }
+    }
+
+    /// Answers [`GetMoves`](crate::protocol::GetMoves).
+    pub(crate) fn get_moves(&self) -> NodeMoves {
+        let space = self.base.store.space();
+        let holders = space.root_holders();
+        let mut on = space.blocks_on_disks();
+        for disk in &holders {
+            on.entry(*disk).or_default();
+        }
+        let share = |(disk, (used_blocks, blocks)): (DiskName, (u64, u64))| DiskShare {
+            disk_node: disk.disk_node,
+            disk: disk.disk,
+            used_blocks,
+            blocks,
+            has_roots: holders.contains(&disk),
+        };
+        NodeMoves {
+            version: self.version.get(),
+            disks: on.into_iter().map(share).collect(),
+            moved_blocks: self.moved_blocks.get(),
+            balancing: self.is_balance_due(),
+            trouble: self.trouble.get().map_or_else(String::new, |error| error.to_string()),
+        }
+    }
+
+    fn is_balance_due(&self) -> bool {
+        let map = self.map();
+        map.moves().1 && self.balanced.get() != Some(map.version())
+    }
+
+    /// Is something of this node on disks that are being drained?
+    fn is_drain_due(&self) -> bool {
+        let map = self.map();
+        let drains = |disk: &DiskName| map.state(*disk) == (DiskStage::Draining {});
+        let space = self.base.store.space();
+        map.states().iter().any(|entry| drains(&entry.disk))
+            && (space.root_holders().iter().any(drains)
+                || space
+                    .blocks_on_disks()
+                    .iter()
+                    .any(|(disk, (used, _))| *used > 0 && drains(disk)))
+    }
+
+    /// Begins to move, in the background, if there is something to move.
+    pub(crate) fn start(self: &Rc<Self>) {
+        let is_due = self.is_drain_due() || self.is_balance_due();
+        if !is_due || self.running.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.base.context.task(async move {
+            loop {
+                let moved = me.run_round().await;
+                me.trouble.set(moved.err());
+                if let Err(error) = moved {
+                    tracing::debug!(%error, "something could not be moved to another disk yet");
+                }
+                if !me.is_drain_due() && !me.is_balance_due() {
+                    break;
+                }
+                let pause = if moved.is_ok() { ROUND_PAUSE } else { TROUBLE_PAUSE };
+                me.base.context.sleep(pause).await;
+            }
+            me.running.set(false);
+        });
+    }
+
+    async fn run_round(&self) -> Result<(), Error> {
+        if self.is_drain_due() {
+            let plan = DrainPlan(self);
+            self.mover.commit_files(&plan).await?;
+            self.mover.move_files(&plan).await?;
+            self.base.store.space().move_pages(MoveReason::Drain).await?;
+        }
+        if self.is_balance_due() && !self.is_drain_due() {
+            self.balance().await?;
+        }
+        Ok(())
+    }
+
+    /// Evens out what this node has on the disks in use.
+    async fn balance(&self) -> Result<(), Error> {
+        let version = self.map().version();
+        for _ in 0..BALANCE_ROUNDS_MAX {
+            let plan = BalancePlan::new(self);
+            if plan.excess.borrow().is_empty() {
+                break;
+            }
+            self.fetch_room(&plan).await;
+            plan.show();
+            let moved = self.mover.move_files(&plan).await;
+            self.base.store.space().set_shedding(BTreeSet::new());
+            moved?;
+            // What was moved is free once that is durable.
+            self.base.store.checkpoint().await?;
+        }
+        if self.map().version() == version {
+            self.balanced.set(Some(version));
+        }
+        Ok(())
+    }
+
+    /// Gets groups of the disks that shall take more from other nodes: this one may have used all
+    /// that it had of them.
+    async fn fetch_room(&self, plan: &BalancePlan<'_>) {
+        let (map, room) = (self.map(), plan.room.borrow().clone());
+        let on = self.base.store.space().blocks_on_disks();
+        let mut missing: BTreeMap<usize, u64> = BTreeMap::new();
+        for (disk, wanted) in room {
+            let (used, blocks) = on.get(&disk).copied().unwrap_or_default();
+            let of_disk = |placed: &&PlacedSet| placed.set.members.position(disk).is_some();
+            let set = map.sets().position(|placed| of_disk(&placed));
+            if let Some(set) = set {
+                *missing.entry(set).or_default() += wanted.saturating_sub(blocks - used);
+            }
+        }
+        for (set, blocks) in missing {
+            if blocks > 0
+                && let Err(error) = self.groups.fetch_from_set(set as u32, blocks).await
+            {
+                tracing::debug!(%error, "no groups of emptier disks came");
+            }
+        }
+    }
+
+    /// Waits until `bytes` more may move.
+    async fn wait_for_pace(&self, bytes: u64) {
+        let context = &self.base.context;
+        let requests = self.requests.get();
+        if self.seen.replace(requests) != requests {
+            self.pace.note_work(context.now());
+        }
+        let policy = self.map().moves().0;
+        let mut left = self.pace.wait(policy, bytes, context.now());
+        while !left.is_zero() {
+            let nap = left.min(NAP_MAX);
+            context.sleep(nap).await;
+            left -= nap;
+            if self.map().moves().0 != policy {
+                break;
+            }
+        }
+    }
+
+    fn note_moved(&self, freed: &[Run]) {
+        let blocks: u64 = freed.iter().map(|run| u64::from(run.count)).sum();
+        self.moved_blocks.set(self.moved_blocks.get() + blocks);
+    }
+}
+
+/// What is on disks that are being drained moves anywhere else.
+struct DrainPlan<'a>(&'a DiskMover);
+
+impl MovePlan for DrainPlan<'_> {
+    fn reason(&self) -> MoveReason {
+        MoveReason::Drain
+    }
+
+    fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool> {
+        async move {
+            self.0.wait_for_pace(bytes).await;
+            true
+        }
+        .boxed_local()
+    }
+
+    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        async move {
+            let request = Allocate { blocks, from_reserve: false, near: Near::Anywhere {} };
+            self.0.allocator.allocate(&request).await.map(Some)
+        }
+        .boxed_local()
+    }
+
+    fn moved(&self, freed: &[Run]) {
+        self.0.note_moved(freed);
+    }
+}
+
+/// What is on disks that are fuller than the mean moves to those that are emptier. If what each
+/// node has is spread over the disks by their sizes, so is all.
+struct BalancePlan<'a> {
+    mover: &'a DiskMover,
+    /// Blocks that each of the fuller disks sheds.
+    excess: RefCell<BTreeMap<DiskName, u64>>,
+    /// Blocks that each of the emptier disks takes.
+    room: RefCell<BTreeMap<DiskName, u64>>,
+}
+
+impl<'a> BalancePlan<'a> {
+    fn new(mover: &'a DiskMover) -> Self {
+        let map = mover.map();
+        let on = mover.base.store.space().blocks_on_disks();
+        let mut online = map.disks();
+        online.retain(|disk| map.state(*disk) == (DiskStage::Online {}));
+        let used_on = |disk: &DiskName| on.get(disk).map_or(0, |(used, _)| *used);
+        let used: u64 = online.iter().map(used_on).sum();
+        let all: u64 = online.iter().map(|disk| map.stripes_on(*disk)).sum();
+        let (mut excess, mut room) = (BTreeMap::new(), BTreeMap::new());
+        for disk in online {
+            let used_here = used_on(&disk);
+            let share =
+                u128::from(used) * u128::from(map.stripes_on(disk)) / u128::from(all.max(1));
+            let share = share as u64;
+            if used_here > share + share / TOLERANCE {
+                excess.insert(disk, used_here - share);
+            } else if used_here < share {
+                room.insert(disk, share - used_here);
+            }
+        }
+        Self { mover, excess: RefCell::new(excess), room: RefCell::new(room) }
+    }
+
+    /// Tells the store which disks shed something.
+    fn show(&self) {
+        let shedding = self.excess.borrow().keys().copied().collect();
+        self.mover.base.store.space().set_shedding(shedding);
+    }
+
+    fn disk_of(&self, block: u64) -> DiskName {
+        let map = self.mover.map();
+        map.place(map.geometry().block(block).0).disk
+    }
+
+    /// Takes the blocks of `runs` off what is left for their disks; tells whether a disk has
+    /// nothing left.
+    fn count(&self, left: &RefCell<BTreeMap<DiskName, u64>>, runs: &[Run]) -> bool {
+        let mut left = left.borrow_mut();
+        let before = left.len();
+        for run in runs {
+            let disk = self.disk_of(run.start);
+            if let Some(blocks) = left.get_mut(&disk) {
+                *blocks = blocks.saturating_sub(run.count.into());
+            }
+        }
+        left.retain(|_, blocks| *blocks > 0);
+        left.len() < before
+    }
+}
+
+impl MovePlan for BalancePlan<'_> {
+    fn reason(&self) -> MoveReason {
+        MoveReason::Balance
+    }
+
+    fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool> {
+        async move {
+            if self.excess.borrow().is_empty() || self.room.borrow().is_empty() {
+                return false;
+            }
+            self.mover.wait_for_pace(bytes).await;
+            true
+        }
+        .boxed_local()
+    }
+
+    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        async move {
+            let (space, map) = (self.mover.base.store.space(), self.mover.map());
+            let has_room = |stripe| self.room.borrow().contains_key(&map.place(stripe).disk);
+            let near = Near::On { process: NO_PROCESS, skip: 0 };
+            // Where there is no room it stays.
+            let Ok(taken) = space.allocate_for(blocks, near, &has_room) else { return Ok(None) };
+            let are_there =
+                taken.iter().all(|run| self.room.borrow().contains_key(&self.disk_of(run.start)));
+            if !are_there {
+                space.release(&taken)?;
+                return Ok(None);
+            }
+            self.count(&self.room, &taken);
+            Ok(Some(taken))
+        }
+        .boxed_local()
+    }
+
+    fn moved(&self, freed: &[Run]) {
+        self.mover.note_moved(freed);
+        if self.count(&self.excess, freed) {
+            self.show();
+        }
+    }
+}

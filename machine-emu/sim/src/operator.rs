@@ -1,0 +1,181 @@
+//! The operator of a volume: adds disks, drains and retires them, while clients work and the power
+//! goes. What was retired is wiped at once: nothing may be there.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use blockio::{DiskName, Superblock, VolumeMap, VolumeRecord, identify};
+use fileio::protocol::{
+    AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
+    GetDisks, ROOT,
+};
+use runtime::NodeId;
+use runtime::seed::Rng;
+use volume::disk_manager::VOLUME_KEY;
+
+use super::cluster::path_of;
+use super::harness::{CallFailure, Harness, PowerCut, WorkResult};
+
+/// The client that the operator is.
+const CLIENT: u32 = 6;
+/// Disks of a disk node, at most.
+const DISKS_MAX: u32 = 8;
+
+/// Bytes of the disks in use, at least, after the largest of them: what clients write fits.
+const BYTES_MIN: u64 = 48 << 20;
+
+/// What the operator has done.
+#[derive(Debug, Default)]
+pub(super) struct Operator {
+    /// Disks that were retired.
+    retired: RefCell<Vec<DiskName>>,
+    changes: Cell<u64>,
+}
+
+impl Operator {
+    /// Changes disks until the round is over.
+    pub(super) async fn work(&self, harness: &Harness, mut rng: Rng) {
+        while !harness.is_over() {
+            harness.pass(Duration::from_millis(rng.below(400))).await;
+            if let Err(PowerCut) = self.change(harness, &mut rng).await {
+                return;
+            }
+        }
+    }
+
+    async fn change(&self, harness: &Harness, rng: &mut Rng) -> WorkResult {
+        let list = self.list(harness).await?;
+        let any = |condition: DiskCondition, rng: &mut Rng| {
+            let all: Vec<_> =
+                list.disks.iter().filter(|disk| disk.condition == condition).collect();
+            (!all.is_empty()).then(|| {
+                let disk = all[rng.index(all.len())];
+                (disk.disk_node, disk.disk)
+            })
+        };
+        let change = match rng.below(10) {
+            0..2 => Self::new_disk(harness, &list, rng),
+            2..4 => any(DiskCondition::Online {}, rng)
+                .filter(|_| bytes_online(&list) >= BYTES_MIN)
+                .map(|(disk_node, disk)| DiskChange::Drain { disk_node, disk }),
+            4 => any(DiskCondition::Draining {}, rng)
+                .map(|(disk_node, disk)| DiskChange::Keep { disk_node, disk }),
+            5..8 => any(DiskCondition::Drained {}, rng)
+                .map(|(disk_node, disk)| DiskChange::Retire { disk_node, disk }),
+            8 => Some(DiskChange::Balance {}),
+            _ => {
+                let pace = ["gentle", "balanced", "fast"][rng.index(3)].to_owned();
+                Some(DiskChange::SetPace { pace })
+            }
+        };
+        let Some(change) = change else { return Ok(()) };
+        let (who, root) = (Credentials::root(), ROOT);
+        let asked = harness.ask(CLIENT, ChangeDisks { who, root, change: change.clone() }).await;
+        match asked {
+            Ok(()) => {
+                self.changes.set(self.changes.get() + 1);
+                if let DiskChange::Retire { disk_node, disk } = change {
+                    let disk = DiskName { disk_node, disk };
+                    self.retired.borrow_mut().push(disk);
+                    harness.cluster.world().disk(&path_of(disk)).wipe();
+                }
+                Ok(())
+            }
+            // What was asked for, and is true no more: others have moved data meanwhile.
+            Err(CallFailure::Refused(Error::DisksUnchanged { why })) => match why {
+                DiskRefusal::NotDrained { .. }
+                | DiskRefusal::NoRoom { .. }
+                | DiskRefusal::TooMany { .. }
+                | DiskRefusal::BadSize {} => Ok(()),
+                // A disk has failed, until the power goes.
+                DiskRefusal::NotReady {} if harness.is_uncertain() => Err(PowerCut),
+                why => panic!("{change:?}: {why}"),
+            },
+            Err(failure) => failure.power_cut(),
+        }
+    }
+
+    async fn list(&self, harness: &Harness) -> WorkResult<DiskList> {
+        let listed = harness.ask(CLIENT, GetDisks { root: ROOT }).await;
+        listed.or_else(CallFailure::power_cut)
+    }
+
+    /// A disk at one of the disk nodes, of the size of others or not.
+    fn new_disk(harness: &Harness, list: &DiskList, rng: &mut Rng) -> Option<DiskChange> {
+        let disk_node = rng.index(list.next.len()) as u32;
+        let disk = list.next[disk_node as usize];
+        if disk >= DISKS_MAX {
+            return None;
+        }
+        let name = DiskName { disk_node, disk };
+        let usual = harness.cluster.map().disk_length(DiskName::default());
+        let bytes = usual / 2 + rng.below(usual) / 4096 * 4096;
+        let world = harness.cluster.world();
+        // One that was made ready in vain is there already.
+        if !world.disks().contains(&path_of(name)) {
+            world.create_used_disk(&path_of(name), bytes);
+        }
+        let bytes = world.disk(&path_of(name)).length();
+        Some(DiskChange::Add { disks: vec![AddedDisk { disk_node, disk, bytes }] })
+    }
+
+    /// After all have died: who starts learns of the disks what the record says, or, where that is
+    /// lost, what the disks say.
+    pub(super) async fn learn(&self, harness: &Harness, rng: &mut Rng) {
+        let records = harness.cluster.records();
+        let record = records.borrow().get(VOLUME_KEY).expect("the volume has a record");
+        let recorded = VolumeRecord::decode(&record.value).expect("it is whole");
+        if rng.chance(2, 3) {
+            harness.cluster.know(recorded);
+            return;
+        }
+        let superblocks = read_superblocks(harness).await;
+        let told = VolumeMap::from_superblocks(&superblocks).expect("the disks are there");
+        assert!(told.version() <= recorded.version(), "something is known that was never decided");
+        // The engine has nothing but that now.
+        let lost = runtime::wire::to_bytes(&VolumeRecord::of(&told));
+        let expect = cluster::coordination::Expect::Any {};
+        let written = records.borrow_mut().write(VOLUME_KEY, &lost, expect, None);
+        written.expect("a short record");
+        harness.cluster.know(told);
+    }
+
+    /// Once nothing goes wrong any more: what is being drained is drained in bounded time.
+    pub(super) async fn finish(&self, harness: &Harness) {
+        let context = harness.cluster.application(CLIENT);
+        loop {
+            let Ok(list) = self.list(harness).await else { panic!("no crash was asked for") };
+            let is_busy =
+                list.disks.iter().any(|disk| disk.condition == DiskCondition::Draining {});
+            if !is_busy && !list.balancing {
+                return;
+            }
+            context.sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+fn bytes_online(list: &DiskList) -> u64 {
+    let online = list.disks.iter().filter(|disk| disk.condition == DiskCondition::Online {});
+    let bytes: Vec<u64> = online.map(|disk| disk.bytes).collect();
+    bytes.iter().sum::<u64>() - bytes.iter().max().copied().unwrap_or(0)
+}
+
+/// What all disks say that can be read.
+async fn read_superblocks(harness: &Harness) -> Vec<Superblock> {
+    let world = harness.cluster.world();
+    let (node, found) = (NodeId::disk(0), std::rc::Rc::<RefCell<Vec<Superblock>>>::default());
+    world.restart(node);
+    let (paths, all) = (world.disks(), found.clone());
+    let read = world.on(node, move |context| async move {
+        for path in paths {
+            let Ok(disk) = context.open_disk(&path).await else { continue };
+            if let Ok(superblock) = identify(&*disk).await {
+                all.borrow_mut().push(superblock);
+            }
+        }
+    });
+    let _ = read.await;
+    world.kill(node);
+    found.take()
+}

@@ -1,0 +1,425 @@
+//! Disks that come and go, for a volume that is in use. One change at a time, at the node of the
+//! root directory:
+//!
+//! 1. The disk nodes make new disks ready. They are not used yet.
+//! 2. The record of the volume gets its next version, by compare-and-swap. From here on the change
+//!    is decided: this node brings it about when it starts again, or with the next change.
+//! 3. All disk nodes make the record durable in the superblocks of their disks, and serve new ones.
+//! 4. All file-system nodes take over their groups of new sets, and move what has to move.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use blockio::disk_state::DRAINING_MAX;
+use blockio::geometry::BLOCK_SIZE;
+use blockio::plan::{FreeDisk, Spread, plan_sets};
+use blockio::protocol::{
+    BlockIo, Describe, DiskStatus, Error as DiskNodeAnswer, FollowRecord, PrepareDisks,
+};
+use blockio::{DiskName, DiskStage, MovePolicy, VolumeMap, VolumeRecord};
+use cluster::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
+use fileio::disk_types::DiskAdministration;
+use fileio::protocol::{
+    AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, Error,
+};
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join_all};
+use meta::protocol::{AdoptRecord, GetMoves, NodeMoves};
+use runtime::protocol::ErrorOf;
+use runtime::protocol::Undelivered;
+use runtime::sync::KeyedLock;
+use runtime::wire::to_bytes;
+use runtime::{Call, Context, NodeId};
+
+pub use crate::record::VOLUME_KEY;
+
+/// Opens the coordination engine.
+pub type OpenEngine = Box<dyn Fn() -> Result<Rc<dyn Coordination>, CoordinationError>>;
+
+/// Tries of a request to a node that is away, or busy.
+const TRIES_MAX: u32 = 50;
+/// The pause before the next.
+const TRY_PAUSE: Duration = Duration::from_millis(200);
+/// How often it is looked whether disks are even.
+const BALANCE_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a change that could not be brought about is tried again.
+const AGAIN_PAUSE: Duration = Duration::from_secs(2);
+
+/// Changes the disks of a volume.
+pub struct DiskManager {
+    me: Weak<Self>,
+    context: Context,
+    map: VolumeMap,
+    engine: OpenEngine,
+    /// One change at a time.
+    changing: KeyedLock<()>,
+    /// It is looked at whether disks are even.
+    watching: Cell<bool>,
+}
+
+impl DiskManager {
+    /// At the node of the root directory. What was begun before goes on.
+    pub fn start(context: Context, map: VolumeMap, engine: OpenEngine) -> Rc<Self> {
+        let manager = Rc::new_cyclic(|me: &Weak<Self>| Self {
+            me: me.clone(),
+            context,
+            map,
+            engine,
+            changing: KeyedLock::default(),
+            watching: Cell::new(false),
+        });
+        if manager.map.version() > 0 {
+            let me = manager.clone();
+            manager.context.task(async move { me.resume().await });
+        }
+        manager
+    }
+
+    /// Brings about what was decided before this node has started.
+    async fn resume(&self) {
+        loop {
+            let alone = self.changing.exclusive(()).await;
+            let resumed = match self.read().await {
+                Ok((record, _)) => self.bring_about(&record).await,
+                Err(error) => Err(error),
+            };
+            match resumed {
+                Ok(()) => break,
+                Err(error) => tracing::warn!(%error, "a change of the disks is not complete yet"),
+            }
+            drop(alone);
+            self.context.sleep(AGAIN_PAUSE).await;
+        }
+        self.watch_balance();
+    }
+
+    /// The record of the volume.
+    async fn read(&self) -> Result<(VolumeRecord, Option<Record>), Error> {
+        let engine = (self.engine)().map_err(|error| no_record(&error))?;
+        let stored = engine.get(VOLUME_KEY).await.map_err(|error| no_record(&error))?;
+        let map = stored.as_ref().and_then(|stored| VolumeRecord::decode(&stored.value));
+        let map = map.ok_or(DiskRefusal::NoRecord {})?;
+        Ok((VolumeRecord::of(&map), stored))
+    }
+
+    /// Replaces the record, if it is still as it was read.
+    async fn write(&self, next: &VolumeRecord, read: Option<&Record>) -> Result<(), Error> {
+        let engine = (self.engine)().map_err(|error| no_record(&error))?;
+        let written = engine.write(VOLUME_KEY, &to_bytes(next), Expect::still(read), None).await;
+        match written.map_err(|error| no_record(&error))? {
+            WriteOutcome::Done { .. } => Ok(()),
+            WriteOutcome::Differs { .. } => Err(Undelivered::Busy.into()),
+        }
+    }
+
+    async fn change_once(&self, change: DiskChange) -> Result<(), Error> {
+        let _alone = self.changing.exclusive(()).await;
+        let (record, stored) = self.read().await?;
+        if record.version > 0 {
+            self.bring_about(&record).await?;
+        }
+        let Some(next) = self.next(&record, change).await? else { return Ok(()) };
+        VolumeMap::of_record(&next).map_err(|_| DiskRefusal::BadSize {})?;
+        let prepare = PrepareDisks { record: to_bytes(&next) };
+        self.all_disk_nodes(&prepare).await?;
+        self.write(&next, stored.as_ref()).await?;
+        tracing::info!(version = next.version, "the disks of the volume change");
+        self.bring_about(&next).await?;
+        self.watch_balance();
+        Ok(())
+    }
+
+    /// Brings about what the record says, at all nodes.
+    async fn bring_about(&self, record: &VolumeRecord) -> Result<(), Error> {
+        let record = to_bytes(record);
+        self.all_disk_nodes(&FollowRecord { record: record.clone() }).await?;
+        let adopt = AdoptRecord { record };
+        let nodes = (0..self.context.fs_nodes()).map(NodeId::fs);
+        let asked = nodes.map(|node| self.ask(node, adopt.clone(), is_away));
+        for adopted in join_all(asked).await {
+            adopted.map_err(|error| refused(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn all_disk_nodes<C>(&self, call: &C) -> Result<(), Error>
+    where
+        C: Call<Protocol = BlockIo, Reply = ()> + Clone,
+    {
+        let nodes = (0..self.map.disk_nodes()).map(NodeId::disk);
+        let asked = nodes.map(|node| self.ask(node, call.clone(), DiskNodeAnswer::is_transient));
+        for done in join_all(asked).await {
+            done.map_err(|error| refused(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Asks until the node answers.
+    async fn ask<C: Call + Clone>(
+        &self,
+        node: NodeId,
+        call: C,
+        is_transient: fn(&ErrorOf<C>) -> bool,
+    ) -> Result<C::Reply, ErrorOf<C>> {
+        for _ in 1..TRIES_MAX {
+            match self.context.spawn(node, call.clone()).await {
+                Err(error) if is_transient(&error) => self.context.sleep(TRY_PAUSE).await,
+                answer => return answer,
+            }
+        }
+        self.context.spawn(node, call).await
+    }
+
+    /// The record after a change; `None` if there is nothing to change.
+    async fn next(
+        &self,
+        record: &VolumeRecord,
+        change: DiskChange,
+    ) -> Result<Option<VolumeRecord>, Error> {
+        let (online, draining) = (DiskStage::Online {}, DiskStage::Draining {});
+        let state_of = |disk| {
+            let is_in_use = self.map.disks().contains(&disk);
+            if is_in_use { Ok(record.state(disk)) } else { Err(DiskRefusal::NoSuchDisk {}) }
+        };
+        let next = match change {
+            DiskChange::Add { disks } => {
+                let known = self.map.disks();
+                let is_known = |added: &AddedDisk| {
+                    known.contains(&DiskName { disk_node: added.disk_node, disk: added.disk })
+                };
+                if disks.iter().all(is_known) {
+                    return Ok(None);
+                }
+                record.with_sets(self.new_sets(&disks)?)
+            }
+            DiskChange::Drain { disk_node, disk } => {
+                let disk = DiskName { disk_node, disk };
+                if state_of(disk)? == draining {
+                    return Ok(None);
+                }
+                self.check_drain(record, disk).await?;
+                record.with_state(disk, draining)
+            }
+            DiskChange::Keep { disk_node, disk } => {
+                let disk = DiskName { disk_node, disk };
+                if state_of(disk)? == online {
+                    return Ok(None);
+                }
+                record.with_state(disk, online)
+            }
+            DiskChange::Retire { disk_node, disk } => {
+                let disk = DiskName { disk_node, disk };
+                if record.state(disk) == (DiskStage::Retired {}) {
+                    return Ok(None);
+                }
+                if state_of(disk)? != draining {
+                    return Err(DiskRefusal::NotDraining {}.into());
+                }
+                self.check_drained(record, disk).await?;
+                record.with_state(disk, DiskStage::Retired {})
+            }
+            DiskChange::Balance {} => record.with_balancing(true),
+            DiskChange::StopBalance {} if !record.balancing => return Ok(None),
+            DiskChange::StopBalance {} => record.with_balancing(false),
+            DiskChange::SetPace { pace } => {
+                let policy = MovePolicy::ALL.into_iter().find(|policy| policy.name() == pace);
+                let policy = policy.ok_or(DiskRefusal::NoPace {})?;
+                VolumeRecord { version: record.version + 1, policy, ..record.clone() }
+            }
+        };
+        Ok(Some(next))
+    }
+
+    /// The sets that new disks make.
+    fn new_sets(&self, disks: &[AddedDisk]) -> Result<Vec<blockio::DiskSet>, Error> {
+        let geometry = self.map.geometry();
+        let mut next: BTreeMap<u32, u32> =
+            (0..self.map.disk_nodes()).map(|node| (node, self.map.next_disk(node))).collect();
+        let mut disks = disks.to_vec();
+        disks.sort_unstable_by_key(|added| (added.disk_node, added.disk));
+        let mut free = Vec::new();
+        for AddedDisk { disk_node, disk, bytes } in disks {
+            let number = next.get_mut(&disk_node).ok_or(DiskRefusal::NoSuchDisk {})?;
+            if *number != disk {
+                return Err(DiskRefusal::OtherNumber { disk_node, disk: *number }.into());
+            }
+            *number += 1;
+            let disk = DiskName { disk_node, disk };
+            free.push(FreeDisk { disk, base: 0, stripes: geometry.stripes_on_disk(bytes) });
+        }
+        let has_units = self.map.set_of(0).set.lanes > 0;
+        let spread = if has_units { Spread::Units } else { Spread::Modulo };
+        let sets = plan_sets(&geometry, self.map.stripes(), &free, spread);
+        Ok(sets.map_err(|_| DiskRefusal::BadSize {})?)
+    }
+
+    async fn moves(&self) -> Result<Vec<NodeMoves>, Error> {
+        let nodes = (0..self.context.fs_nodes()).map(NodeId::fs);
+        let asked = nodes.map(|node| self.ask(node, GetMoves {}, is_away));
+        let answers = join_all(asked).await.into_iter();
+        answers.map(|answer| answer.map_err(|error| refused(&error))).collect()
+    }
+
+    /// Can all that is on `disk` move to others?
+    async fn check_drain(&self, record: &VolumeRecord, disk: DiskName) -> Result<(), Error> {
+        let draining = record.states.iter().filter(|entry| entry.state == DiskStage::Draining {});
+        if draining.count() >= DRAINING_MAX {
+            return Err(DiskRefusal::TooMany { max: DRAINING_MAX as u32 }.into());
+        }
+        let (mut needed, mut free) = (0, 0);
+        for share in self.moves().await?.iter().flat_map(|moves| &moves.disks) {
+            let name = DiskName { disk_node: share.disk_node, disk: share.disk };
+            if name == disk {
+                needed += share.used_blocks;
+            } else if record.state(name) == (DiskStage::Online {}) {
+                free += share.blocks - share.used_blocks;
+            }
+        }
+        // What nodes keep back for their logs and checkpoints stays with them.
+        let kept = meta::store::stripes_min(&self.map.geometry())
+            * u64::from(self.context.fs_nodes())
+            * u64::from(self.map.geometry().blocks_per_stripe());
+        let free = free.saturating_sub(kept);
+        if needed + needed / 50 > free {
+            let (needed_bytes, free_bytes) = (needed * BLOCK, free * BLOCK);
+            return Err(DiskRefusal::NoRoom { needed_bytes, free_bytes }.into());
+        }
+        Ok(())
+    }
+
+    /// Is nothing on `disk` any more?
+    async fn check_drained(&self, record: &VolumeRecord, disk: DiskName) -> Result<(), Error> {
+        let moves = self.moves().await?;
+        if moves.iter().any(|moves| moves.version < record.version) {
+            return Err(Undelivered::Busy.into());
+        }
+        let is_it = |share: &&meta::protocol::DiskShare| {
+            (share.disk_node, share.disk) == (disk.disk_node, disk.disk)
+        };
+        let shares: Vec<_> = moves.iter().flat_map(|moves| &moves.disks).filter(is_it).collect();
+        let left: u64 = shares.iter().map(|share| share.used_blocks).sum();
+        if left > 0 || shares.iter().any(|share| share.has_roots) {
+            return Err(DiskRefusal::NotDrained { left_bytes: left * BLOCK }.into());
+        }
+        Ok(())
+    }
+
+    /// Waits, in the background, until disks are even.
+    fn watch_balance(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        if !self.map.moves().1 || self.watching.replace(true) {
+            return;
+        }
+        self.context.task(async move {
+            while me.map.moves().1 {
+                me.context.sleep(BALANCE_PAUSE).await;
+                let version = me.map.version();
+                let is_even = me.moves().await.is_ok_and(|moves| {
+                    moves.iter().all(|moves| moves.version >= version && !moves.balancing)
+                });
+                if is_even {
+                    // If that fails it is tried again.
+                    let _ = me.change_once(DiskChange::StopBalance {}).await;
+                }
+            }
+            me.watching.set(false);
+        });
+    }
+
+    async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
+        let nodes = 0..self.map.disk_nodes();
+        let asked = nodes.map(|node| async move {
+            (node, self.context.spawn(NodeId::disk(node), Describe {}).await)
+        });
+        let mut found = BTreeMap::new();
+        for (disk_node, answer) in join_all(asked).await {
+            for status in answer.unwrap_or_default() {
+                found.insert(DiskName { disk_node, disk: status.disk }, status);
+            }
+        }
+        found
+    }
+
+    async fn list_all(&self) -> Result<DiskList, Error> {
+        let (moves, there) = (self.moves().await?, self.describe().await);
+        let record = VolumeRecord::of(&self.map);
+        let mut used: BTreeMap<DiskName, (u64, bool)> = BTreeMap::new();
+        for share in moves.iter().flat_map(|moves| &moves.disks) {
+            let name = DiskName { disk_node: share.disk_node, disk: share.disk };
+            let (blocks, has_roots) = used.entry(name).or_default();
+            *blocks += share.used_blocks;
+            *has_roots |= share.has_roots;
+        }
+        let retired = record.states.iter().filter(|entry| entry.state == DiskStage::Retired {});
+        let names = self.map.disks().into_iter().chain(retired.map(|entry| entry.disk));
+        let report = |disk: DiskName| {
+            let (blocks, has_roots) = used.get(&disk).copied().unwrap_or_default();
+            let status = there.get(&disk);
+            let is_there = status.is_some_and(|status| status.healthy);
+            let condition = match record.state(disk) {
+                DiskStage::Retired {} => DiskCondition::Retired {},
+                _ if !is_there => DiskCondition::Offline {},
+                DiskStage::Online {} => DiskCondition::Online {},
+                DiskStage::Draining {} if blocks == 0 && !has_roots => DiskCondition::Drained {},
+                DiskStage::Draining {} => DiskCondition::Draining {},
+            };
+            DiskReport {
+                disk_node: disk.disk_node,
+                disk: disk.disk,
+                condition,
+                bytes: self.map.stripes_on(disk) * u64::from(self.map.geometry().stripe_size),
+                used_bytes: blocks * BLOCK,
+                has_roots,
+                path: status.map_or_else(String::new, |status| status.path.clone()),
+                obstacle: status.and_then(|status| status.obstacle),
+            }
+        };
+        let mut disks: Vec<DiskReport> = names.map(report).collect();
+        disks.sort_unstable_by_key(|report| (report.disk_node, report.disk));
+        let trouble = moves.iter().find(|moves| !moves.trouble.is_empty());
+        Ok(DiskList {
+            version: record.version,
+            disks,
+            next: (0..self.map.disk_nodes()).map(|node| self.map.next_disk(node)).collect(),
+            pace: record.policy.name().to_owned(),
+            balancing: record.balancing,
+            moved_bytes: moves.iter().map(|moves| moves.moved_blocks * BLOCK).sum(),
+            trouble: trouble.map_or_else(String::new, |moves| moves.trouble.clone()),
+        })
+    }
+}
+
+impl DiskAdministration for DiskManager {
+    fn list(&self) -> LocalBoxFuture<'_, Result<DiskList, Error>> {
+        self.list_all().boxed_local()
+    }
+
+    fn change(&self, change: DiskChange) -> LocalBoxFuture<'_, Result<(), Error>> {
+        self.change_once(change).boxed_local()
+    }
+}
+
+impl std::fmt::Debug for DiskManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiskManager").finish_non_exhaustive()
+    }
+}
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+fn is_away(error: &meta::protocol::Error) -> bool {
+    matches!(error, meta::protocol::Error::Undelivered { why } if why.is_transient())
+        || error.is_unwritable()
+}
+
+fn no_record(error: &CoordinationError) -> Error {
+    tracing::error!(%error, "the record of the volume cannot be used");
+    DiskRefusal::NoRecord {}.into()
+}
+
+fn refused(error: &dyn std::fmt::Display) -> Error {
+    tracing::error!(%error, "a node did not do its part in a change of the disks");
+    DiskRefusal::NotReady {}.into()
+}

@@ -1,0 +1,164 @@
+//! Disks come to a volume that is in use, are drained, retired and removed, and nothing is lost.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fileio::client::ask;
+use fileio::protocol::*;
+use futures::executor::block_on;
+use runtime::ClientHandle;
+use volume::{CheckOptions, FormatOptions, RunOptions, RunningVolume};
+
+const DISK_BYTES: u64 = 48 << 20;
+const FILE_BYTES: usize = 1 << 20;
+
+fn format(directory: &Path) {
+    let options = FormatOptions {
+        disk_nodes: 2,
+        disks_per_node: 2,
+        disk_bytes: DISK_BYTES,
+        fs_nodes: 4,
+        ..FormatOptions::default()
+    };
+    volume::format(directory, &options).unwrap();
+}
+
+fn run(directory: &Path) -> RunningVolume {
+    let options = RunOptions { threads: 2, cache_bytes: 32 << 20, ..RunOptions::default() };
+    volume::open(directory, &options).unwrap()
+}
+
+fn name(number: u64) -> Name {
+    Name::new(format!("file {number}").into_bytes()).unwrap()
+}
+
+fn content(number: u64) -> Vec<u8> {
+    let mut rng = runtime::seed::Rng::new(number);
+    (0..FILE_BYTES / 8).flat_map(|_| rng.bits().to_le_bytes()).collect()
+}
+
+fn put(client: &ClientHandle, number: u64) {
+    let call = Create {
+        who: Credentials::root(),
+        call: CallId { client: 1, number },
+        directory: ROOT,
+        name: name(number),
+        existing: Existing::Refuse {},
+        change: Change::default(),
+        durable: false,
+    };
+    let made = block_on(ask(client, call)).unwrap().attributes;
+    let file = Handle { ino: made.ino, generation: made.generation };
+    let data = vec![Bytes::from(content(number))];
+    let call = Write { who: Credentials::root(), file, offset: 0, data, durable: false };
+    block_on(ask(client, call)).unwrap();
+    block_on(ask(client, Commit { file })).unwrap();
+}
+
+fn check_files(client: &ClientHandle, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let call = Lookup { who: Credentials::root(), directory: ROOT, name: name(number) };
+        let found = block_on(ask(client, call)).unwrap();
+        let file = Handle { ino: found.ino, generation: found.generation };
+        let call = Read { who: Credentials::root(), file, offset: 0, length: FILE_BYTES as u32 };
+        let read = block_on(ask(client, call)).unwrap().data.concat();
+        assert!(read == content(number), "file {number}");
+    }
+}
+
+fn disks(client: &ClientHandle) -> DiskList {
+    block_on(ask(client, GetDisks { root: ROOT })).unwrap()
+}
+
+fn report(client: &ClientHandle, disk_node: u32, disk: u32) -> DiskReport {
+    let mut all = disks(client).disks.into_iter();
+    all.find(|report| (report.disk_node, report.disk) == (disk_node, disk)).unwrap()
+}
+
+fn change(client: &ClientHandle, change: DiskChange) -> Result<(), Error> {
+    block_on(ask(client, ChangeDisks { who: Credentials::root(), root: ROOT, change }))
+}
+
+fn add(directory: &Path, client: &ClientHandle, disk_node: u32, bytes: u64) -> u32 {
+    let disk = disks(client).next[disk_node as usize];
+    let path = directory.join(format!("disks/n{disk_node}d{disk}"));
+    let file = File::create_new(&path).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&path, mode).unwrap();
+    file.set_len(bytes).unwrap();
+    let disks = vec![AddedDisk { disk_node, disk, bytes }];
+    change(client, DiskChange::Add { disks }).unwrap();
+    disk
+}
+
+#[allow(clippy::disallowed_methods, reason = "the servers run in threads of their own")]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_mins(1), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn check(directory: &Path) {
+    let on_step = std::sync::Arc::new(|_| {});
+    let options = CheckOptions { data: true, files: false, rate_bytes: 0, on_step };
+    let checked = volume::check(directory, &options).unwrap();
+    let flaws: Vec<_> = checked.summary.flaws.listed().iter().collect();
+    assert!(flaws.is_empty(), "{flaws:?}");
+}
+
+#[test]
+fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    format(&directory);
+    let running = run(&directory);
+    let client = running.client_handle();
+    (0..40).for_each(|number| put(&client, number));
+    let before = block_on(ask(&client, GetSpace {})).unwrap();
+    let used = report(&client, 0, 1).used_bytes;
+    assert!(used > 4 << 20, "{used}");
+
+    let added = add(&directory, &client, 1, 2 * DISK_BYTES);
+    assert_eq!(added, 2);
+    let after = block_on(ask(&client, GetSpace {})).unwrap();
+    let more = after.available_bytes - before.available_bytes;
+    assert!(more > 2 * DISK_BYTES * 9 / 10, "{more} bytes more");
+    (40..60).for_each(|number| put(&client, number));
+    assert!(report(&client, 1, 2).used_bytes > 1 << 20, "the new disk is used");
+
+    let drain = DiskChange::Drain { disk_node: 0, disk: 1 };
+    let refused = change(&client, DiskChange::Retire { disk_node: 0, disk: 1 }).unwrap_err();
+    assert_eq!(refused, DiskRefusal::NotDraining {}.into());
+    change(&client, drain.clone()).unwrap();
+    change(&client, drain).unwrap();
+    (60..80).for_each(|number| put(&client, number));
+    wait_until("the disk is drained", || {
+        report(&client, 0, 1).condition == DiskCondition::Drained {}
+    });
+    change(&client, DiskChange::Retire { disk_node: 0, disk: 1 }).unwrap();
+    assert_eq!(report(&client, 0, 1).condition, DiskCondition::Retired {});
+    fs::remove_file(directory.join("disks/n0d1")).unwrap();
+    check_files(&client, 0..80);
+    running.stop().unwrap();
+    check(&directory);
+
+    let running = run(&directory);
+    let client = running.client_handle();
+    check_files(&client, 0..80);
+    (80..90).for_each(|number| put(&client, number));
+    // As after a crash, and with the record lost: the superblocks tell all of it.
+    drop(running);
+    fs::remove_dir_all(directory.join("coordination")).unwrap();
+    let running = run(&directory);
+    let client = running.client_handle();
+    check_files(&client, 0..90);
+    assert_eq!(report(&client, 0, 1).condition, DiskCondition::Retired {});
+    assert_eq!(disks(&client).next, [2, 3]);
+    running.stop().unwrap();
+    check(&directory);
+}
