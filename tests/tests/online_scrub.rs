@@ -123,11 +123,11 @@ fn a_scrub_under_load_finds_what_is_damaged_and_nothing_else() {
         assert_eq!(flip_at(&directory, &kept[4096..]), 1);
         let flaws = scrub(&client, false);
         drop(writers_end);
-        let [ScrubFlaw { ino, offset: 4096, is_mended: false, .. }] = flaws[..] else {
+        let [ScrubFlaw { inode, offset: 4096, is_mended: false, .. }] = flaws[..] else {
             panic!("{flaws:?}")
         };
-        let paths = block_on(VolumeScrub::of(client.file_system()).paths_of(&[ino].into()));
-        assert_eq!(paths[&ino], [b"/kept/file"]);
+        let paths = block_on(VolumeScrub::of(client.file_system()).paths_of(&[inode].into()));
+        assert_eq!(paths[&inode], [b"/kept/file"]);
     });
     println!("{passes} passes beside {} writes", written.load(Ordering::Relaxed));
     assert!(passes > 1 && written.load(Ordering::Relaxed) > 50);
@@ -176,7 +176,7 @@ fn a_scrub_repairs_metadata_of_which_one_copy_is_bad() {
     running.flush().unwrap();
     assert!(flip_pages(&directory.join("disks/n0d0")) > 0);
     let found = scrub(&client, false);
-    assert!(!found.is_empty() && found.iter().all(|flaw| flaw.ino == 0 && !flaw.is_mended));
+    assert!(!found.is_empty() && found.iter().all(|flaw| flaw.inode == 0 && !flaw.is_mended));
     assert!(found.iter().all(|flaw| flaw.what.contains("on disk n0d0")), "{found:?}");
     let mended = scrub(&client, true);
     assert!(!mended.is_empty() && mended.iter().all(|flaw| flaw.is_mended), "{mended:?}");

@@ -152,8 +152,8 @@ fn wait_for(passed: Duration, bytes: u64, rate_bytes: u64) {
 
 impl OnlineFlaw {
     fn new(node: u32, flaw: ScrubFlaw) -> Self {
-        let ScrubFlaw { ino, is_mended, what, .. } = flaw;
-        let inode = Some(ino).filter(|&ino| ino != 0);
+        let ScrubFlaw { inode, is_mended, what, .. } = flaw;
+        let inode = Some(inode).filter(|&inode| inode != 0);
         let (raw_paths, paths) = (Vec::new(), Vec::new());
         Self { node, what, repaired: is_mended, inode, raw_paths, paths }
     }

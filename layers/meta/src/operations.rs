@@ -96,8 +96,9 @@ runtime::record! {
 runtime::record! {
     /// Something that does not match its checksum.
     pub struct ScrubFlaw {
-        /// The file whose data it is; 0 for metadata.
-        ino: u64,
+        /// The file whose data it is; 0 for metadata. Clients of a subtree never see it: they have
+        /// no handle of the root directory, with which a scrub is asked for.
+        inode: u64,
         /// Where in the file.
         offset: u64,
         /// It had a good copy, and is written anew.

@@ -31,7 +31,7 @@ pub(super) struct Scrubber {
 
 /// Something that is wrong with metadata.
 fn note(what: String) -> ScrubFlaw {
-    ScrubFlaw { ino: 0, offset: 0, is_mended: false, what }
+    ScrubFlaw { inode: 0, offset: 0, is_mended: false, what }
 }
 
 /// What is wrong with pages.
@@ -97,7 +97,7 @@ impl Scrubber {
         let (Some(ino), Some(index)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
             return Ok(());
         };
-        let flaw = |offset, what| ScrubFlaw { ino, offset, is_mended: false, what };
+        let flaw = |offset, what| ScrubFlaw { inode: ino, offset, is_mended: false, what };
         let Some(chunk) = from_bytes::<Chunk>(value).ok().filter(|chunk| chunk.is_valid(blocks))
         else {
             part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
