@@ -183,8 +183,9 @@ fn errors_have_the_agreed_bytes() {
         bytes(Error::LostWrites { stripe: 1, boot_id: 2 }),
         "07 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"
     );
-    assert_eq!(bytes(Error::NotReady { disk_node: 1, disk: 2 }), "09 01 00 00 00 02 00 00 00");
-    assert_eq!(bytes(Error::BadRecord {}), "0a");
+    assert_eq!(bytes(Error::NotReady { disk_node: 1, disk: 2 }), "0a 01 00 00 00 02 00 00 00");
+    assert_eq!(bytes(Error::Missing { disk_node: 1, disk: 2 }), "09 01 00 00 00 02 00 00 00");
+    assert_eq!(bytes(Error::BadRecord {}), "0b");
     let why = WriteObstacle::ReadOnly {};
     assert_eq!(
         bytes(Error::Unwritable { disk_node: 1, disk: 2, why }),
