@@ -451,7 +451,7 @@ impl VolumeDirectory {
     }
 
     /// Where each disk is, for those who have no directory.
-    pub(crate) fn path_of_disks(&self) -> impl Fn(DiskName) -> String + Send + 'static {
+    pub(crate) fn path_of_disks(&self) -> impl Fn(DiskName) -> String + Send + Sync + 'static {
         let disks = self.path.join(DISKS);
         move |name| disks.join(name.to_string()).to_string_lossy().into_owned()
     }

@@ -149,9 +149,10 @@ impl RunningVolume {
         &self.machine
     }
 
-    /// Where the disks of a disk node are; none for others.
-    pub(crate) fn disk_paths(&self, node: NodeId) -> Vec<std::path::PathBuf> {
-        let runtime::NodeKind::Disk(index) = node.kind() else { return Vec::new() };
-        self.map.disks_of(index).into_iter().map(|disk| self.directory.disk(disk)).collect()
+    /// Where a disk of the process is.
+    pub(crate) fn path_of_disks(
+        &self,
+    ) -> std::sync::Arc<dyn Fn(blockio::DiskName) -> String + Send + Sync> {
+        std::sync::Arc::new(self.directory.path_of_disks())
     }
 }

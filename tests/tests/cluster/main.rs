@@ -8,6 +8,7 @@
 )]
 
 mod coordination;
+mod disks;
 mod new_disks;
 mod rounds;
 

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
-use blockio::VolumeMap;
+use blockio::{DiskName, VolumeMap, VolumeRecord};
+use cluster::coordination::{Coordination, CoordinationError, Etcd};
 use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
@@ -24,7 +26,7 @@ use super::bootstrap::{ClusterStatus, status};
 use super::peers::LocalPeer;
 use super::recover::raise;
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
-use super::{ClusterError, Engine};
+use super::{ClusterError, Engine, VOLUME_KEY};
 use crate::directory::VolumeDirectory;
 use crate::new_disks::{self, NewDisk, OverwriteConsent};
 use crate::node::{self, NodeServers, ProcessMemory};
@@ -76,6 +78,7 @@ pub struct ClusterMember {
     /// For all who have something to tell.
     events: std_mpsc::Sender<SupervisorEvent>,
     command: mpsc::UnboundedSender<SupervisorCommand>,
+    engine: Engine,
     /// Bytes of cached stripes of each node.
     cache_bytes: usize,
     /// Of all nodes here.
@@ -182,6 +185,7 @@ impl ClusterMember {
         listen(&machine, address, &me, clients)?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
+        let own_engine = engine.clone();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
         let peer = LocalPeer { volume, id, guard: guard.clone() };
         let sitting = machine.on_node(machine.application(), move |context| async move {
@@ -206,6 +210,7 @@ impl ClusterMember {
             event,
             events,
             command,
+            engine: own_engine,
             cache_bytes,
             memory,
             new_disks,
@@ -404,7 +409,8 @@ impl ClusterMember {
                 map: self.running.map().clone(),
                 cache_bytes: self.cache_bytes,
                 memory: self.memory.clone(),
-                paths: self.running.disk_paths(node),
+                path_of: self.running.path_of_disks(),
+                engine: self.engine.clone(),
                 new_disks: self.new_disks.clone(),
                 consent: self.consent.clone(),
                 command: self.command.clone(),
@@ -511,8 +517,9 @@ struct NodeStart {
     map: VolumeMap,
     cache_bytes: usize,
     memory: ProcessMemory,
-    /// Of its disks, if it is a disk node.
-    paths: Vec<PathBuf>,
+    /// Where a disk of the process is.
+    path_of: Arc<dyn Fn(DiskName) -> String + Send + Sync>,
+    engine: Engine,
     /// Of the process.
     new_disks: Vec<NewDisk>,
     consent: OverwriteConsent,
@@ -529,6 +536,13 @@ impl NodeStart {
     ) {
         // In the coordination engine it says which instance of the node serves.
         let (node, by) = (context.node(), context.random());
+        // Disks may have come or gone while no node of this process was asked to follow.
+        if let Some(record) = self.get(VOLUME_KEY).await
+            && let Some(map) = VolumeRecord::decode(&record)
+            && let Err(error) = self.map.advance(&VolumeRecord::of(&map))
+        {
+            tracing::error!(%node, %error, "the record of the volume is not that of its disks");
+        }
         let begun = match node.kind() {
             NodeKind::Disk(index) => self.bring_disks(&context, by, index).await,
             NodeKind::Fs(index) => self.bring_files(&context, by, index).await,
@@ -568,9 +582,13 @@ impl NodeStart {
         }
         let handed = self.take(context.node(), by).await;
         let (last, now) = (served.unwrap_or_default(), context.epoch());
-        let paths = self.paths.clone();
+        let paths = map.disks_of(index).into_iter().map(|name| (self.path_of)(name).into());
+        let paths: Vec<PathBuf> = paths.collect();
         let disks = node::resume_disks(context.clone(), map.clone(), last, paths, handed.as_ref());
-        let disks = Some(disks.await?);
+        let disks = disks.await?;
+        let path_of = self.path_of.clone();
+        disks.find_new_disks(move |name| path_of(name));
+        let disks = Some(disks);
         self.put(&key, to_bytes(&now)).await;
         Ok(NodeServers { disks, ..NodeServers::default() })
     }
@@ -607,6 +625,12 @@ impl NodeStart {
             context.sleep(REJOIN_PAUSE).await;
         }
         let files = node::serve_files(context, map, &meta, self.memory.clone());
+        let engine = self.engine.clone();
+        let open_engine = move || match Etcd::new(&engine) {
+            Ok(engine) => Ok(Rc::new(engine) as Rc<dyn Coordination>),
+            Err(error) => Err(CoordinationError::Refused(error.to_string())),
+        };
+        node::administrate_disks(context, map, &files, Box::new(open_engine));
         if let Some(handed) = &handed {
             handed.resume_files(&files);
         }
