@@ -48,6 +48,18 @@ impl NewDisks {
     /// Formats a new disk of `map`.
     pub(crate) async fn prepare(&self, map: &VolumeMap, name: DiskName) -> Result<(), Error> {
         let device = self.device(name).await?;
+        if let Ok(found) = identify(&*device).await
+            && found.volume() == map.volume()
+            && found.decided.is_decided
+        {
+            tracing::error!(
+                %name,
+                "the disk is {} of this volume; if it is retired, clear its first and last \
+                 MiB before it is added again",
+                found.disk
+            );
+            return Err(not_ready(name));
+        }
         let id = u128::from(self.context.random()) << 64 | u128::from(self.context.random());
         let decided = Decided { is_decided: false, ..map.decided() };
         let formatted =

@@ -333,6 +333,10 @@ impl Server {
         for name in next.disks_of(self.disk_node) {
             match self.manager.disk(name.disk) {
                 Some(device) => self.new_disks.check_version(&*device, name).await?,
+                // One that is only missing here holds data.
+                None if self.map.stripes_on(name) > 0 => {
+                    return Err(Error::NotReady { disk_node: name.disk_node, disk: name.disk });
+                }
                 None => self.new_disks.prepare(&next, name).await?,
             }
         }
