@@ -37,6 +37,15 @@ pub fn disk_nodes_in(directory: &Path) -> Vec<(u32, usize)> {
     nodes.into_iter().map(|node| (node, count(node))).collect()
 }
 
+/// Waits for other commands that add disks to `directory`, and lets none begin until the result is
+/// dropped: they would take the same numbers.
+pub fn lock_additions(directory: &Path) -> Result<File, VolumeError> {
+    let name = directory.join("adding.lock");
+    let file = file_options().open(&name).map_err(failed("cannot open", &name))?;
+    file.lock().map_err(failed("cannot lock", &name))?;
+    Ok(file)
+}
+
 impl PlacedDisk {
     /// Puts a disk into its place: the device or file `elsewhere`, of which a link is made, or a
     /// file in the directory. A file that does not exist gets `bytes` bytes.

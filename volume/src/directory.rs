@@ -3,6 +3,7 @@
 //! | entry | holds |
 //! | --- | --- |
 //! | `mdfs.lock` | locked by the one process that uses the volume |
+//! | `adding.lock` | locked by a command that adds disks |
 //! | `disks/n0d0` ... | disk files, or links to disks elsewhere |
 //! | `coordination/` | the coordination store |
 //! | `mdfs.sock` | where the serving process answers |

@@ -57,6 +57,8 @@ pub struct DiskManager {
     changing: KeyedLock<()>,
     /// It is looked at whether disks are even.
     watching: Cell<bool>,
+    /// What is decided is being brought about in the background.
+    resuming: Cell<bool>,
 }
 
 impl DiskManager {
@@ -69,15 +71,25 @@ impl DiskManager {
             engine,
             changing: KeyedLock::default(),
             watching: Cell::new(false),
+            resuming: Cell::new(false),
         });
         if manager.map.version() > 0 {
-            let me = manager.clone();
-            manager.context.task(async move { me.resume().await });
+            manager.resume_later();
         }
         manager
     }
 
-    /// Brings about what was decided before this node has started.
+    /// Brings about what is decided, in the background.
+    fn resume_later(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        if !self.resuming.replace(true) {
+            self.context.task(async move {
+                me.resume().await;
+                me.resuming.set(false);
+            });
+        }
+    }
+
     async fn resume(&self) {
         loop {
             let alone = self.changing.exclusive(()).await;
@@ -126,7 +138,10 @@ impl DiskManager {
         self.all_disk_nodes(&prepare).await?;
         self.write(&next, stored.as_ref()).await?;
         tracing::info!(version = next.version, "the disks of the volume change");
-        self.bring_about(&next).await?;
+        if let Err(error) = self.bring_about(&next).await {
+            self.resume_later();
+            return Err(error);
+        }
         self.watch_balance();
         Ok(())
     }
@@ -271,7 +286,7 @@ impl DiskManager {
         let (mut needed, mut free) = (0, 0);
         for share in self.moves().await?.iter().flat_map(|moves| &moves.disks) {
             let name = DiskName { disk_node: share.disk_node, disk: share.disk };
-            if name == disk {
+            if name == disk || record.state(name) == (DiskStage::Draining {}) {
                 needed += share.used_blocks;
             } else if record.state(name) == (DiskStage::Online {}) {
                 free += share.blocks - share.used_blocks;
@@ -316,10 +331,11 @@ impl DiskManager {
             while me.map.moves().1 {
                 me.context.sleep(BALANCE_PAUSE).await;
                 let version = me.map.version();
-                let is_even = me.moves().await.is_ok_and(|moves| {
-                    moves.iter().all(|moves| moves.version >= version && !moves.balancing)
-                });
-                if is_even {
+                let Ok(moves) = me.moves().await else { continue };
+                if moves.iter().any(|moves| moves.version < version) {
+                    // A node has started since.
+                    me.resume_later();
+                } else if !moves.iter().any(|moves| moves.balancing) {
                     // If that fails it is tried again.
                     let _ = me.change_once(DiskChange::StopBalance {}).await;
                 }

@@ -208,7 +208,7 @@ impl Superblock {
             return Err(DiskError::Fenced { found: self.epoch.0, ours: expected.epoch.0 });
         }
         // A disk that was made ready for this record has never been in use.
-        if self.epoch < expected.served && self.decided.is_decided {
+        if self.epoch < expected.served && (self.decided.is_decided || found != ours) {
             return Err(DiskError::Outdated { found: self.epoch.0, served: expected.served.0 });
         }
         Ok(())

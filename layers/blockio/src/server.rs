@@ -93,16 +93,16 @@ async fn check_disks(
     map: &VolumeMap,
     disks: &[Rc<dyn Disk>],
     config: Config,
-) -> Result<(u32, Vec<CheckedDisk>), DiskNodeError> {
+) -> Result<(u32, Vec<DiskName>, Vec<CheckedDisk>), DiskNodeError> {
     let (disk_node, names) = disks_here(context, map, disks.len())?;
     let epoch = context.epoch();
-    let checks = names.into_iter().zip(disks).map(|(disk, device)| async move {
+    let checks = names.clone().into_iter().zip(disks).map(|(disk, device)| async move {
         let map = map.clone();
         let expected = ExpectedDisk { map, disk, epoch, served: config.served };
         let found = check_disk(&**device, &expected).await;
         found.map_err(|why| DiskNodeError::Disk { disk_node, disk: disk.disk, why })
     });
-    Ok((disk_node, try_join_all(checks).await?))
+    Ok((disk_node, names, try_join_all(checks).await?))
 }
 
 /// The disk node of `context` and its disks, if it was given as many.
@@ -120,6 +120,11 @@ fn disks_here(
         return Err(DiskNodeError::Count { disk_node, expected, found });
     }
     Ok((disk_node, names))
+}
+
+/// Disks with their numbers. The map may go on meanwhile, so it is asked once which there are.
+fn numbered(names: &[DiskName], disks: Vec<Rc<dyn Disk>>) -> Vec<(u32, Rc<dyn Disk>)> {
+    names.iter().map(|name| name.disk).zip(disks).collect()
 }
 
 /// What a server that opens what is there has found, disk by disk.
@@ -179,15 +184,15 @@ impl Server {
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Result<Rc<Self>, DiskNodeError> {
-        let (disk_node, checked) = check_disks(context, map, &disks, config).await?;
+        let (disk_node, names, checked) = check_disks(context, map, &disks, config).await?;
         let epoch = context.epoch();
-        let names = map.disks_of(disk_node);
         let take_overs = names.iter().zip(&disks).zip(checked);
         let take_overs = take_overs.map(|((name, device), found)| async move {
             let taken = found.take_over(&**device, map, epoch).await;
             taken.map_err(|why| DiskNodeError::Disk { disk_node, disk: name.disk, why })
         });
         try_join_all(take_overs).await?;
+        let disks = numbered(&names, disks);
         Ok(Self::new(context, map, disk_node, disks, Vec::new(), config))
     }
 
@@ -200,11 +205,12 @@ impl Server {
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Result<(Rc<Self>, Vec<u32>), DiskNodeError> {
-        let (disk_node, checked) = check_disks(context, map, &disks, config).await?;
+        let (disk_node, names, checked) = check_disks(context, map, &disks, config).await?;
         let hurt = (0..).zip(&checked).filter(|(_, found)| found.needs_repair());
         let hurt = hurt.map(|(disk, _)| disk).collect();
         let disks = disks.into_iter().map(|disk| Rc::new(ReadOnly(disk)) as Rc<dyn Disk>);
-        Ok((Self::new(context, map, disk_node, disks.collect(), Vec::new(), config), hurt))
+        let disks = numbered(&names, disks.collect());
+        Ok((Self::new(context, map, disk_node, disks, Vec::new(), config), hurt))
     }
 
     /// Serves what is there of the disks of the disk node of `context`, in their order, without a
@@ -219,7 +225,7 @@ impl Server {
         let (disk_node, names) = disks_here(context, map, opened.len())?;
         let epoch = context.epoch();
         let (mut disks, mut troubles): FoundDisks = Default::default();
-        for (disk, opened) in names.into_iter().zip(opened) {
+        for (&disk, opened) in names.iter().zip(opened) {
             let expected = ExpectedDisk { map: map.clone(), disk, epoch, served: config.served };
             let (found, trouble) = degraded::find(opened, &expected).await;
             disks.push(Rc::new(ReadOnly(found)));
@@ -227,6 +233,7 @@ impl Server {
         }
         let missing = troubles.iter().filter(|trouble| trouble.is_left_out);
         let missing = missing.map(|trouble| trouble.disk).collect();
+        let disks = numbered(&names, disks);
         Ok((Self::new(context, map, disk_node, disks, missing, config), troubles))
     }
 
@@ -234,13 +241,11 @@ impl Server {
         context: &Context,
         map: &VolumeMap,
         disk_node: u32,
-        disks: Vec<Rc<dyn Disk>>,
+        disks: Vec<(u32, Rc<dyn Disk>)>,
         missing: Vec<u32>,
         config: Config,
     ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
-        let numbers = map.disks_of(disk_node).into_iter().map(|name| name.disk);
-        let disks = numbers.zip(disks).collect();
         Rc::new(Self {
             map: map.clone(),
             disk_node,
@@ -327,6 +332,8 @@ impl Server {
     async fn prepare_disks(&self, request: PrepareDisks) -> Result<(), Error> {
         let next = VolumeMap::of_record(&decoded(&request.record)?);
         let next = next.map_err(|_| Error::BadRecord {})?;
+        // A late copy of the request finds that the record is followed.
+        let _alone = self.new_disks.following().await;
         if next.volume() != self.map.volume() || next.version() <= self.map.version() {
             return Err(Error::BadRecord {});
         }
@@ -359,10 +366,20 @@ impl Server {
                 self.manager.add(name.disk, self.new_disks.open(&next, name).await?);
             }
         }
+        let (mut updated, mut failure) = (0, None);
         for disk in self.manager.disks() {
             let name = DiskName { disk_node: self.disk_node, disk };
             let Some(device) = self.manager.disk(disk) else { continue };
-            self.new_disks.update(&*device, &next, name).await?;
+            match self.new_disks.update(&*device, &next, name).await {
+                Ok(()) => updated += 1,
+                Err(error) if self.manager.is_healthy(disk) => return Err(error),
+                // It learns of it when it is opened again; that it has failed must not keep others,
+                // nor what it holds, from being moved.
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(failure) = failure.filter(|_| updated == 0) {
+            return Err(failure);
         }
         self.map.advance(&record).map_err(|_| Error::BadRecord {})?;
         let is_retired = |disk: &u32| {

@@ -172,6 +172,11 @@ impl VolumeMap {
         let newest = decided.max_by_key(|disk| disk.decided.version);
         let newest = newest.ok_or(UnknownMap::NoDisks)?;
         let Decided { version, born_sets, ref states, .. } = newest.decided;
+        // Those that were made ready for this record come after those that are known to be in use.
+        let is_ready =
+            |disk: &&Superblock| !disk.decided.is_decided && disk.decided.version == version;
+        let decided = disks.iter().filter(|disk| disk.decided.is_decided);
+        let there: Vec<&Superblock> = decided.chain(disks.iter().filter(is_ready)).collect();
         let set = |(index, row): (usize, &SetRow)| {
             Ok::<_, UnknownMap>(DiskSet {
                 first: row.first,
@@ -179,7 +184,7 @@ impl VolumeMap {
                 group_stripes: row.group_stripes,
                 unit_stripes: row.unit_stripes,
                 lanes: row.lanes,
-                members: members_of(disks, index, row, states)?,
+                members: members_of(&there, index, row, states)?,
             })
         };
         let sets: Result<Vec<DiskSet>, UnknownMap> =
@@ -208,7 +213,7 @@ impl VolumeMap {
 /// One that is missing may be retired: which of those it was does not matter, since nothing is read
 /// from any.
 fn members_of(
-    disks: &[Superblock],
+    disks: &[&Superblock],
     index: usize,
     row: &SetRow,
     states: &[DiskEntry],
@@ -223,8 +228,12 @@ fn members_of(
     let is_retired = |entry: &&DiskEntry| entry.state == (DiskStage::Retired {});
     let mut retired = states.iter().filter(is_retired).filter(|entry| !is_there(entry.disk));
     let member = |position| {
+        let is_it = |own: &&SetRow| {
+            own.position == position
+                && **own == SetRow { position: own.position, base: own.base, ..*row }
+        };
         let found = disks.iter().find_map(|disk| {
-            let own = disk.sets.get(index).filter(|own| own.position == position)?;
+            let own = disk.sets.get(index).filter(is_it)?;
             Some(SetMember { disk: disk.disk, base: own.base })
         });
         let gone = || Some(SetMember { disk: retired.next()?.disk, base: 0 });
@@ -275,10 +284,11 @@ impl Superblock {
         block.into()
     }
 
-    /// Of those blocks that are superblocks, the one of the highest epoch; the first of several.
+    /// Of those blocks that are superblocks, the one of the highest epoch and the latest record.
     pub fn newest<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let found = blocks.into_iter().filter_map(|block| Self::decode(block).ok());
-        found.reduce(|newest, other| if other.epoch > newest.epoch { other } else { newest })
+        let age = |found: &Self| (found.epoch, found.decided.version);
+        found.reduce(|newest, other| if age(&other) > age(&newest) { other } else { newest })
     }
 
     /// Reads one block. Whatever passes is consistent in itself.

@@ -318,8 +318,10 @@ impl VolumeMap {
     /// The number of the next disk of a disk node: none had it ever.
     pub fn next_disk(&self, disk_node: u32) -> u32 {
         let members = self.sets().flat_map(|placed| placed.set.members.iter());
-        let disks = members.map(|member| member.disk).filter(|disk| disk.disk_node == disk_node);
-        disks.map(|disk| disk.disk + 1).max().unwrap_or(0)
+        let states = self.states().into_iter().map(|entry| entry.disk);
+        let disks = members.map(|member| member.disk).chain(states);
+        let here = disks.filter(|disk| disk.disk_node == disk_node);
+        here.map(|disk| disk.disk + 1).max().unwrap_or(0)
     }
 
     /// The disks of a disk node that are not retired, in order.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use client::VolumeAddress;
 use client::protocol::{AddedDisk, DiskChange};
 use serde::Serialize;
-use volume::{DiskName, PlacedDisk, disk_nodes_in};
+use volume::{DiskName, PlacedDisk, disk_nodes_in, lock_additions};
 
 use super::change::change;
 use crate::connection::volume_directory;
@@ -88,6 +88,11 @@ pub(super) fn add(
     new: &NewDiskArguments,
 ) -> Result<Vec<AddedDisk>, CommandFailure> {
     let address = VolumeAddress::from(directory);
+    let failed = |error| {
+        let (operation, volume) = ("add a disk to", directory.to_owned());
+        CommandFailure::Serve { operation, volume, error: ServeError::Stack(error) }
+    };
+    let _alone = lock_additions(directory).map_err(failed)?;
     let list = session.open(&address)?.disks();
     let list = list.map_err(|error| CommandFailure::inside(&address, error))?;
     let mut here = disk_nodes_in(directory);
@@ -119,9 +124,7 @@ pub(super) fn add(
             Ok(added) => placed.push(added),
             Err(error) => {
                 placed.into_iter().for_each(PlacedDisk::discard);
-                let (operation, volume) = ("add a disk to", directory.to_owned());
-                let error = ServeError::Stack(error);
-                return Err(CommandFailure::Serve { operation, volume, error });
+                return Err(failed(error));
             }
         }
     }

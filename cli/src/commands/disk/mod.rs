@@ -13,6 +13,10 @@ use crate::session::CommandSession;
 
 /// List, add, drain, retire and replace the disks of a volume, while it is in use.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs disk list scratch
+  mdfs disk add scratch /dev/sdd
+  mdfs disk replace scratch n0d1 /dev/sdd")]
 pub(crate) struct DiskCommand {
     #[command(subcommand)]
     action: DiskAction,

@@ -109,6 +109,12 @@ impl Manager {
         (!lane.is_closed()).then(|| lane.disk())
     }
 
+    /// Has the disk not failed?
+    pub(crate) fn is_healthy(&self, number: u32) -> bool {
+        let disk = number as usize;
+        self.lane(disk).is_ok_and(|lane| lane.check(disk).is_ok())
+    }
+
     fn lane(&self, disk: usize) -> Result<&Lane, Error> {
         let lane = self.lanes.get(disk).and_then(OnceCell::get);
         lane.ok_or(Error::DiskFailed { disk: disk as u32 })

@@ -136,6 +136,15 @@ fn superblocks_tell_the_volume_also_without_those_of_retired_disks() {
         all.push(abandoned);
         all
     };
+    // One more was made ready for the very place that another disk has taken since.
+    let draining = listed(DiskStage::Draining {});
+    let mut there = superblocks(&draining);
+    let taken = there.iter().find(|disk| disk.disk.disk == 2).expect("the disk that was added");
+    let mut late = taken.clone();
+    late.disk = DiskName { disk_node: 0, disk: 2 };
+    late.decided.is_decided = false;
+    there.insert(0, late);
+    assert_eq!(VolumeMap::from_superblocks(&there), Ok(draining));
     let retired = listed(DiskStage::Retired {});
     assert_eq!(VolumeMap::from_superblocks(&superblocks(&retired)), Ok(retired));
     let mut missing = superblocks(&listed(DiskStage::Draining {}));

@@ -354,8 +354,14 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
     {
         return Err(error.into());
     }
+    let is_lacking = failure.filter(|_| map.version() > 0);
     let root = choose(copies.iter().filter_map(|copy| copy.slots.clone()).flatten().collect())?;
-    Ok((root, compare(&copies, &root)))
+    let told = compare(&copies, &root);
+    // Where holders have changed, a newer one may be on what cannot be read.
+    match is_lacking {
+        Some(error) if told.holding.len() < needed(holders.len()) => Err(error.into()),
+        _ => Ok((root, told)),
+    }
 }
 
 /// What the copies tell, of which `newest` is the newest root.

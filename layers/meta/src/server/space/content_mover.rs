@@ -90,7 +90,7 @@ impl ContentMover {
     /// Moves all chunks that are there now.
     pub(super) async fn move_files(&self, plan: &dyn MovePlan) -> Result<(), Error> {
         let (start, end) = keys::all(keys::KeyTable::Chunk);
-        let mut from = Bound::Included(start);
+        let (mut from, mut outcome) = (Bound::Included(start), Ok(()));
         loop {
             let after = from.as_ref().map(Vec::as_slice);
             let found = self.base.store.scan(after, &end, SCANNED_MAX).await?;
@@ -104,10 +104,10 @@ impl ContentMover {
                     files.entry(ino).or_default().push((index, blocks));
                 }
             }
-            let parts = files.iter().flat_map(|(&ino, chunks)| {
+            let pieces = files.iter().flat_map(|(&ino, chunks)| {
                 chunks.chunks(RESERVE_CHUNKS_MAX).map(move |part| (ino, part))
             });
-            let moves = parts.map(|(ino, part)| async move {
+            let moves = pieces.map(|(ino, part)| async move {
                 let blocks: u64 = part.iter().map(|(_, blocks)| blocks).sum();
                 // The file is in use meanwhile.
                 if !plan.begin(blocks * BLOCK_SIZE as u64).await {
@@ -116,10 +116,12 @@ impl ContentMover {
                 let indices = part.iter().map(|(index, _)| *index).collect();
                 self.move_chunks(plan, (ino, indices)).await
             });
-            finish(Box::pin(stream::iter(moves).buffer_unordered(FILES_MAX))).await?;
-            let Some((last, _)) = found.last() else { return Ok(()) };
+            // What cannot be moved does not keep the rest where it is.
+            let parts = Box::pin(stream::iter(moves).buffer_unordered(FILES_MAX));
+            outcome = outcome.and(finish(parts).await);
+            let Some((last, _)) = found.last() else { return outcome };
             if found.len() < SCANNED_MAX {
-                return Ok(());
+                return outcome;
             }
             from = Bound::Excluded(last.to_vec());
         }
@@ -150,7 +152,8 @@ impl ContentMover {
             return Ok(());
         }
         let mut moved = Vec::with_capacity(indices.len());
-        let outcome = self.write_all(plan, ino, &indices, &mut moved).await;
+        let mut unread = None;
+        let outcome = self.write_all(plan, (ino, &indices), &mut moved, &mut unread).await;
         let outcome = match outcome {
             Ok(()) => self.record(ino, &moved).await,
             failed => failed,
@@ -163,16 +166,16 @@ impl ContentMover {
             let taken = moved.into_iter().flat_map(|moved| moved.taken).collect();
             self.reclaim.discard_and_release(taken).await?;
         }
-        outcome
+        outcome.and(unread.map_or(Ok(()), Err))
     }
 
     /// Writes the blocks that move to new places, durably.
     async fn write_all(
         &self,
         plan: &dyn MovePlan,
-        ino: u64,
-        indices: &[u64],
+        (ino, indices): (u64, &[u64]),
         moved: &mut Vec<MovedChunk>,
+        unread: &mut Option<Error>,
     ) -> Result<(), Error> {
         let mut written = Vec::new();
         for &index in indices {
@@ -190,7 +193,13 @@ impl ContentMover {
             if freed.is_empty() {
                 continue;
             }
-            let content = self.read(&old, &freed).await?;
+            let content = match self.read(&old, &freed).await {
+                Ok(content) => content,
+                Err(error) => {
+                    unread.get_or_insert(error);
+                    continue;
+                }
+            };
             let count: usize = content.iter().map(|data| data.len() / BLOCK_SIZE).sum();
             let Some(taken) = plan.allocate(count as u32).await? else { continue };
             let chunk = self.replaced(&old, &freed, &taken);
@@ -273,14 +282,16 @@ impl ContentMover {
     }
 }
 
-/// Waits for what is done to several files.
+/// Waits for what is done to several files, all of it: what is half done holds blocks. Returns the
+/// first failure.
 async fn finish(mut work: impl Stream<Item = Result<(), Error>> + Unpin) -> Result<(), Error> {
+    let mut outcome = Ok(());
     while let Some(done) = work.next().await {
         match done {
             // Removed meanwhile; lost, and rolled back by the next who writes it.
             Ok(()) | Err(Error::Stale {} | Error::LostWrites {}) => {}
-            Err(error) => return Err(error),
+            failed => outcome = outcome.and(failed),
         }
     }
-    Ok(())
+    outcome
 }

@@ -25,7 +25,7 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::groups::GroupExchange;
 use crate::keys;
 use crate::move_pace::MovePace;
-use crate::protocol::{Allocate, DiskShare, Error, NodeMoves, Run};
+use crate::protocol::{Allocate, DiskShare, Error, GroupUrgency, NodeMoves, Run};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::{Batch, GroupLayout, MoveReason};
@@ -217,8 +217,13 @@ impl DiskMover {
         if self.is_drain_due() {
             let plan = DrainPlan(self);
             self.mover.commit_files(&plan).await?;
-            self.mover.move_files(&plan).await?;
+            let moved = self.mover.move_files(&plan).await;
+            // Pages and the log need space, too, of which the disk had a part.
+            if self.base.store.space().is_short() {
+                self.groups.refill(0, GroupUrgency::Needed {}).await?;
+            }
             self.base.store.space().move_pages(MoveReason::Drain).await?;
+            moved?;
         }
         if self.is_balance_due() && !self.is_drain_due() {
             self.balance().await?;
