@@ -91,7 +91,7 @@ pub async fn resume_disks(
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
     let config = blockio::Config { served: last_served, boot_id, ..blockio::Config::default() };
     let server = blockio::Server::open(&context, &map, disks, config).await;
-    let server = server.map_err(|error| with_path(error, &paths))?;
+    let server = server.map_err(|error| with_path(error, &map, &paths))?;
     context.serve::<blockio::protocol::BlockIo>(server.clone());
     Ok(server)
 }
@@ -109,7 +109,7 @@ pub async fn serve_disks_to_read(
     let opened = blockio::Server::open_to_read(&context, &map, disks, config).await;
     let (server, hurt) = match opened {
         Ok(opened) => opened,
-        Err(error) => return Err(with_path(error, &paths)),
+        Err(error) => return Err(with_path(error, &map, &paths)),
     };
     context.serve::<blockio::protocol::BlockIo>(server);
     Ok(hurt.into_iter().filter_map(|disk| paths.get(disk as usize).cloned()).collect())
@@ -135,14 +135,14 @@ pub(super) async fn serve_disks_degraded(
     Ok(troubles)
 }
 
-/// The operator knows disks by their paths.
-fn with_path(error: DiskNodeError, paths: &[PathBuf]) -> VolumeError {
+/// The operator knows disks by their paths, which are those of the disks of `map` in their order.
+fn with_path(error: DiskNodeError, map: &VolumeMap, paths: &[PathBuf]) -> VolumeError {
     match error {
         DiskNodeError::Disk { disk_node, disk, why } => {
-            let name = DiskName { disk_node, disk }.to_string();
-            let named = paths.iter().find(|path| path.file_name().is_some_and(|it| *it == *name));
-            let path = named.cloned().unwrap_or_else(|| PathBuf::from(name));
-            VolumeError::Disk { path, error: why }
+            let name = DiskName { disk_node, disk };
+            let place = map.disks_of(disk_node).iter().position(|other| *other == name);
+            let path = place.and_then(|place| paths.get(place)).cloned();
+            VolumeError::Disk { path: path.unwrap_or_else(|| name.to_string().into()), error: why }
         }
         other @ DiskNodeError::Count { .. } => other.into(),
     }
