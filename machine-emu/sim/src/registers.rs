@@ -107,8 +107,9 @@ impl Registers<'_> {
             }
             match answer {
                 Ok(value) => return Ok(value),
-                Err(Error::LostWrites { .. }) => return Err(RegisterFailure::Lost),
+                // A flush that failed is told as a loss too, and only a power cut ends its fault.
                 Err(_) if self.harness.is_uncertain() => return Err(RegisterFailure::PowerCut),
+                Err(Error::LostWrites { .. }) => return Err(RegisterFailure::Lost),
                 Err(Error::Unreadable { .. }) => {}
                 Err(error) if error.is_transient() => {}
                 Err(Error::Unwritable { .. }) if self.harness.has_filled_hosts() => {}
