@@ -1,6 +1,6 @@
 //! Space and disks of a volume, and how its operator changes the disks.
 
-pub use blockio::protocol::WriteObstacle;
+pub use meta::protocol::WriteObstacle;
 
 runtime::record! {
     /// Space of the volume, in bytes and inodes.
