@@ -178,9 +178,10 @@ impl Registers<'_> {
         Ok(())
     }
 
-    /// A node has restarted: what was not synced may be lost.
+    /// What was not synced may be lost: a node has restarted, or a flush has failed that covered
+    /// what the cache no longer has.
     fn may_have_lost(&self) -> bool {
-        self.harness.restarts() > self.restarts_before.get()
+        self.harness.restarts() > self.restarts_before.get() || self.harness.has_filled_hosts()
     }
 
     fn visible<'v>(&self, versions: &'v Versions<u64>) -> &'v [u64] {
@@ -237,8 +238,7 @@ impl Registers<'_> {
                 versions.durable(number);
             }
         }
-        let may_have_lost = self.may_have_lost() || self.harness.has_filled_hosts();
-        let told_in_vain = synced.is_err() && !may_have_lost;
+        let told_in_vain = synced.is_err() && !self.may_have_lost();
         assert!(!told_in_vain, "a loss is reported, and no node has restarted");
         synced
     }
