@@ -108,6 +108,7 @@ impl Embedded {
         let shared = Arc::new(MachineShared {
             pool: Pool::new(config.pool_bytes),
             epoch: AtomicU64::new(config.epoch.0),
+            disk_nodes: AtomicU32::new(config.disk_nodes),
             config,
             inboxes: arbiters.iter().map(|_| Inbox::default()).collect(),
             arbiters,
@@ -180,6 +181,11 @@ impl Embedded {
         drop(done);
         // Returns when each thread has dropped its sender.
         let _ = all_done.recv();
+    }
+
+    /// The volume has this number of disk nodes by now, unless it has more.
+    pub fn know_disk_nodes(&self, count: u32) {
+        self.shared.disk_nodes.fetch_max(count, Relaxed);
     }
 
     /// The nodes of this process, in their order.

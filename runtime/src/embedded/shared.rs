@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use actix::ArbiterHandle;
@@ -28,7 +28,7 @@ pub struct Config {
     pub threads: usize,
     /// File-system nodes of the volume.
     pub fs_nodes: u32,
-    /// Disk nodes of the volume.
+    /// Disk nodes of the volume, at first.
     pub disk_nodes: u32,
     /// The epoch in which the volume was opened.
     pub epoch: Epoch,
@@ -53,6 +53,8 @@ pub(super) struct MachineShared {
     pub(super) ports: RwLock<Table<NodeId, usize>>,
     /// Only grows.
     pub(super) epoch: AtomicU64,
+    /// Disk nodes of the volume. Only grows.
+    pub(super) disk_nodes: AtomicU32,
     /// The nodes of other processes; `None` if there are no others.
     pub(super) remote: Option<Arc<dyn RemoteNodes>>,
     /// Drives the timers of ordinary threads.

@@ -207,7 +207,7 @@ impl Machine for MachineThread {
     }
 
     fn disk_nodes(&self) -> u32 {
-        self.shared.config.disk_nodes
+        self.shared.disk_nodes.load(Relaxed)
     }
 
     fn epoch(&self) -> Epoch {

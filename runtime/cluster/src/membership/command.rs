@@ -77,9 +77,34 @@ pub async fn leave(
     process: ProcessId,
     leaving: bool,
 ) -> Result<(), CommandError> {
+    change(engine, |map| map.leave(process, leaving)).await
+}
+
+/// Gives `process` the disk node `disk`, which is free.
+pub async fn take_disk_node(
+    engine: &dyn Coordination,
+    process: ProcessId,
+    disk: u32,
+) -> Result<(), CommandError> {
+    change(engine, |map| map.with_disk_node(process, disk)).await
+}
+
+/// Takes all disk nodes of `process` from it: their disks are retired.
+pub async fn drop_disk_nodes(
+    engine: &dyn Coordination,
+    process: ProcessId,
+) -> Result<(), CommandError> {
+    change(engine, |map| Ok(map.without_disk_nodes(process))).await
+}
+
+/// Replaces the map by the one that follows from it, if any does.
+async fn change(
+    engine: &dyn Coordination,
+    following: impl Fn(&NodeMap) -> Result<Option<NodeMap>, PlanError>,
+) -> Result<(), CommandError> {
     for _ in 0..TRIES_MAX {
         let (map, record) = read(engine).await?;
-        let Some(next) = map.leave(process, leaving)? else { return Ok(()) };
+        let Some(next) = following(&map)? else { return Ok(()) };
         let expect = Expect::still(Some(&record));
         match engine.write(MAP_KEY, &next.to_record(), expect, None).await {
             Ok(WriteOutcome::Done { .. }) => return Ok(()),

@@ -24,6 +24,11 @@ const MEMBER_FORM: u16 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
+impl ProcessId {
+    /// No process. A disk node that is free has this owner: its disks are retired.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}", self.0)
@@ -94,6 +99,11 @@ impl Assignment {
             Self::Serving { by, .. } => by,
             Self::Moving { to, .. } => to,
         }
+    }
+
+    /// Does no process have the node?
+    pub fn is_free(self) -> bool {
+        matches!(self, Self::Serving { by: ProcessId::NONE, .. })
     }
 
     /// The epoch of the map with which it became as it is.
@@ -180,12 +190,13 @@ impl NodeMap {
         if !self.processes.iter().all(|process| are_addresses(&process.addresses)) {
             return Err(Malformed("too many addresses, or too long ones"));
         }
-        let is_sound = |assignment: Assignment| {
+        let is_sound = |(node, assignment): (NodeId, Assignment)| {
+            let is_free = matches!(node.kind(), NodeKind::Disk(_)) && assignment.is_free();
             let known =
                 ids.contains(&assignment.owner()) && ids.contains(&assignment.destination());
-            known && assignment.since() <= self.epoch
+            (known || is_free) && assignment.since() <= self.epoch
         };
-        if self.assignments().all(|(_, assignment)| is_sound(assignment)) {
+        if !ids.contains(&ProcessId::NONE) && self.assignments().all(is_sound) {
             Ok(())
         } else {
             Err(Malformed("a node of the map belongs to no process of it"))
@@ -326,6 +337,13 @@ mod tests {
         assert!(spoilt(|map| map.epoch = Epoch(8)));
         assert!(spoilt(|map| drop(map.processes.pop())));
         assert!(spoilt(|map| map.processes[0].addresses = vec![String::new(); 9]));
+        let free = Assignment::Serving { by: ProcessId::NONE, since: Epoch(9) };
+        let mut map = example();
+        map.disks.push(free);
+        assert_eq!(NodeMap::from_record(&map.to_record()), Ok(map), "its disks are retired");
+        let mut map = example();
+        map.fs[0] = free;
+        assert!(NodeMap::from_record(&map.to_record()).is_err());
     }
 
     #[test]

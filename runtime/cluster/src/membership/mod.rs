@@ -24,7 +24,9 @@ mod keeper;
 mod map;
 mod plan;
 
-pub use command::{CommandError, found, leave, node_map, presence, replace};
+pub use command::{
+    CommandError, drop_disk_nodes, found, leave, node_map, presence, replace, take_disk_node,
+};
 pub use gone::{GoneRecord, SuspectRecord};
 pub use keeper::{
     ANSWER_WINDOW, CALL_TIME_MAX, CLOCK_ERROR_MAX_PPM, Duties, Evidence, GATHER, Keeper,

@@ -1,8 +1,9 @@
 //! From one node map to the next. Pure functions: the same map and members give the same plan, so
 //! that any process may make it.
 //!
-//! Disk nodes stay with their processes: disks live in hosts. File-system nodes are spread over the
-//! living processes that do not leave, evenly within one, by as few moves as that takes.
+//! Disk nodes stay with their processes: disks live in hosts. One without disks in use can be
+//! free. File-system nodes are spread over the living processes that do not leave, evenly within
+//! one, by as few moves as that takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,9 +35,18 @@ pub enum PlanError {
     /// Two processes have one number.
     #[error("{0} is named twice; give each process a number of its own")]
     Twice(ProcessId),
-    /// A disk node has no process, or two.
-    #[error("disk node {0} must be given to one process, and its index be below their count")]
+    /// A disk node has two processes, or cannot be.
+    #[error(
+        "disk node {0} must be given to one process, and its number be below {DISK_NODES_MAX}; \
+         correct `disk-node` in the machine file"
+    )]
     Disk(u32),
+    /// A disk node has a process already.
+    #[error(
+        "disk node {0} is with {1} already; in the machine file give another one a `disk-node` of \
+         its own, as in `disk-node = {2}`"
+    )]
+    Taken(u32, ProcessId, u32),
     /// There is no such process.
     #[error("there is no {0} in the node map; `mdfs cluster status` shows those that there are")]
     Unknown(ProcessId),
@@ -46,7 +56,11 @@ impl NodeMap {
     /// The first map of a volume, in which all processes are still away.
     pub fn first(fs_nodes: u32, founders: &[Founder]) -> Result<Self, PlanError> {
         let epoch = Epoch(1);
-        let disk_nodes: usize = founders.iter().map(|founder| founder.disks.len()).sum();
+        let last = founders.iter().flat_map(|founder| &founder.disks).max();
+        let disk_nodes = last.map_or(0, |last| *last as usize + 1);
+        if let Some(last) = last.filter(|last| **last >= DISK_NODES_MAX) {
+            return Err(PlanError::Disk(*last));
+        }
         let sizes = [founders.len(), fs_nodes as usize, disk_nodes];
         let limits = [PROCESSES_MAX, FS_NODES_MAX as usize, DISK_NODES_MAX as usize];
         if sizes.iter().zip(limits).any(|(&size, limit)| size == 0 || size > limit) {
@@ -66,8 +80,9 @@ impl NodeMap {
                 *assignment = Some(Assignment::Serving { by: founder.id, since: epoch });
             }
         }
-        // As many assignments as were given, none twice: none is empty.
-        let disks = disks.into_iter().flatten().collect();
+        // What is left over had disks that are retired.
+        let free = Assignment::Serving { by: ProcessId::NONE, since: epoch };
+        let disks = disks.into_iter().map(|assignment| assignment.unwrap_or(free)).collect();
         // Neighbours stay together.
         let by = |node: u32| processes[node as usize * processes.len() / fs_nodes as usize].id;
         let fs =
@@ -143,6 +158,69 @@ impl NodeMap {
     }
 }
 
+impl NodeMap {
+    /// The map in which `process` has disk node `disk`, which is free; `None` if it has it
+    /// already. Its disks become part of the volume later.
+    pub fn with_disk_node(&self, process: ProcessId, disk: u32) -> Result<Option<Self>, PlanError> {
+        if disk >= DISK_NODES_MAX || process == ProcessId::NONE {
+            return Err(PlanError::Disk(disk));
+        }
+        let mut planner = Planner::new(self);
+        let since = planner.next.epoch;
+        let next = &mut planner.next;
+        let free = Assignment::Serving { by: ProcessId::NONE, since };
+        let at = disk as usize;
+        next.disks.resize(next.disks.len().max(at + 1), free);
+        match next.disks[at] {
+            it if it.owner() == process => return Ok(None),
+            it if it.is_free() => {}
+            it => return Err(PlanError::Taken(disk, it.owner(), self.disks.len() as u32)),
+        }
+        next.disks[at] = Assignment::Serving { by: process, since };
+        if next.process(process).is_none() {
+            if next.processes.len() >= PROCESSES_MAX {
+                let (fs, disks) = (next.fs.len(), next.disks.len());
+                return Err(PlanError::Size(next.processes.len() + 1, fs, disks));
+            }
+            next.processes.push(away(process));
+            next.processes.sort_by_key(|process| process.id);
+        }
+        Ok(planner.outcome())
+    }
+
+    /// The same map, in which processes have disk nodes of `other` that are free here: the map is
+    /// of before they joined. To be [`raised`](Self::raised).
+    #[must_use]
+    pub fn with_disk_nodes_of(&self, other: &Self) -> Self {
+        let mut map = self.clone();
+        for (at, assignment) in other.disks.iter().enumerate() {
+            let by = assignment.owner();
+            if map.disks.get(at).is_some_and(|known| !known.is_free()) {
+                continue;
+            }
+            let free = Assignment::Serving { by: ProcessId::NONE, since: self.epoch };
+            map.disks.resize(map.disks.len().max(at + 1), free);
+            map.disks[at] = Assignment::Serving { by, since: self.epoch };
+            if by != ProcessId::NONE && map.process(by).is_none() {
+                map.processes.push(away(by));
+                map.processes.sort_by_key(|process| process.id);
+            }
+        }
+        map
+    }
+
+    /// The map in which the disk nodes of `process`, whose disks are retired, are free. `None` if
+    /// it has none.
+    #[must_use]
+    pub fn without_disk_nodes(&self, process: ProcessId) -> Option<Self> {
+        let mut planner = Planner::new(self);
+        let free = Assignment::Serving { by: ProcessId::NONE, since: planner.next.epoch };
+        let own = planner.next.disks.iter_mut().filter(|it| it.owner() == process);
+        own.for_each(|assignment| *assignment = free);
+        planner.outcome()
+    }
+}
+
 fn away(id: ProcessId) -> Process {
     Process { id, incarnation: 0, leaving: false, addresses: Vec::new() }
 }
@@ -178,7 +256,7 @@ impl<'a> Planner<'a> {
         let members: BTreeMap<ProcessId, &MemberRecord> =
             members.iter().map(|member| (member.id, member)).collect();
         for (&id, _) in members.iter().filter(|(id, _)| self.old.process(**id).is_none()) {
-            if self.next.processes.len() < PROCESSES_MAX {
+            if self.next.processes.len() < PROCESSES_MAX && id != ProcessId::NONE {
                 self.next.processes.push(away(id));
             }
         }

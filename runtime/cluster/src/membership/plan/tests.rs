@@ -108,8 +108,73 @@ fn the_first_map_is_even_and_what_cannot_be_is_refused() {
     let mut two = founders(2, 4);
     two[0].disks[0] = 1;
     assert_eq!(NodeMap::first(9, &two), Err(PlanError::Disk(1)));
-    two[0].disks[0] = 4;
-    assert_eq!(NodeMap::first(9, &two), Err(PlanError::Disk(4)));
+    two[0].disks[0] = DISK_NODES_MAX;
+    assert_eq!(NodeMap::first(9, &two), Err(PlanError::Disk(DISK_NODES_MAX)));
+}
+
+/// As a cluster is rebuilt whose second process has left for good.
+#[test]
+fn a_disk_node_that_no_founder_has_is_free() {
+    let founders = [
+        Founder { id: ProcessId(1), disks: vec![0] },
+        Founder { id: ProcessId(3), disks: vec![2] },
+    ];
+    let map = NodeMap::first(4, &founders).unwrap();
+    assert_eq!(NodeMap::from_record(&map.to_record()).as_ref(), Ok(&map));
+    let owners: Vec<ProcessId> = map.disks.iter().map(|it| it.owner()).collect();
+    assert_eq!(owners, [ProcessId(1), ProcessId::NONE, ProcessId(3)]);
+    let next = map.next(&[member(1, 11), member(3, 13)]).unwrap();
+    check_step(&map, &next);
+    assert!(next.host_of(NodeId::disk(1)).is_none());
+    assert_eq!(map.raised(Epoch(40)).disks[1].owner(), ProcessId::NONE);
+}
+
+#[test]
+fn a_process_joins_with_a_disk_node_and_leaves_with_it() {
+    let all = [member(1, 11), member(2, 12), member(3, 13)];
+    let map = NodeMap::first(6, &founders(2, 2)).unwrap().next(&all[..2]).unwrap();
+    let joined = map.with_disk_node(ProcessId(3), 2).unwrap().unwrap();
+    assert_eq!(NodeMap::from_record(&joined.to_record()).as_ref(), Ok(&joined));
+    assert_eq!((joined.disks[2].owner(), joined.epoch.0), (ProcessId(3), map.epoch.0 + 1));
+    assert_eq!(joined.with_disk_node(ProcessId(3), 2), Ok(None), "it has it");
+    assert_eq!(
+        joined.with_disk_node(ProcessId(4), 2),
+        Err(PlanError::Taken(2, ProcessId(3), 3)),
+        "the next that is free is told"
+    );
+    assert_eq!(
+        map.with_disk_node(ProcessId(3), DISK_NODES_MAX),
+        Err(PlanError::Disk(DISK_NODES_MAX))
+    );
+    // It is away, and is not forgotten; then it serves the disk node.
+    assert_eq!(joined.next(&all[..2]), None);
+    let running = joined.next(&all).unwrap();
+    check_step(&joined, &running);
+    assert!(running.host_of(NodeId::disk(2)).is_some());
+    // One that comes later may have been meant first.
+    let later = map.with_disk_node(ProcessId(4), 3).unwrap().unwrap();
+    assert!(later.disks[2].is_free());
+    let filled = later.with_disk_node(ProcessId(3), 2).unwrap().unwrap();
+    assert_eq!((filled.disks[2].owner(), filled.disks[3].owner()), (ProcessId(3), ProcessId(4)));
+
+    let leaving = running.leave(ProcessId(2), true).unwrap().unwrap();
+    let (left, _) = settle(leaving, &all);
+    let without = left.without_disk_nodes(ProcessId(2)).unwrap();
+    assert_eq!(without.without_disk_nodes(ProcessId(2)), None);
+    assert_eq!(NodeMap::from_record(&without.to_record()).as_ref(), Ok(&without));
+    assert!(without.disks[1].is_free());
+    let gone = without.next(&[member(1, 11), member(3, 13)]).unwrap();
+    assert!(gone.process(ProcessId(2)).is_none(), "it is forgotten once it has stopped");
+    // A copy of the map from before it joined is brought forward.
+    let old = NodeMap::first(6, &founders(2, 2)).unwrap();
+    let file = NodeMap::first(6, &founders(3, 3)).unwrap();
+    let forward = old.with_disk_nodes_of(&file).raised(Epoch(70));
+    assert_eq!(NodeMap::from_record(&forward.to_record()).as_ref(), Ok(&forward));
+    assert_eq!(forward.disks[2].owner(), ProcessId(3));
+    assert_eq!(forward.disks[1].owner(), old.disks[1].owner());
+    // It may come back, to the same disk node.
+    let back = gone.with_disk_node(ProcessId(2), 1).unwrap().unwrap();
+    assert_eq!(back.disks[1].owner(), ProcessId(2));
 }
 
 #[test]
