@@ -30,8 +30,8 @@ use cluster::membership::{Founder, ProcessId};
 use transport::fabric::{FabricOptions, Fabrics, Provider};
 use transport::tls::{Authority, Identity, Keys};
 use transport::{Guard, Security};
-use volume::cluster::{ClusterMember, ClusterShape, Engine, MemberOptions, bootstrap};
-use volume::{RunOptions, VolumeError};
+use volume::cluster::{ClusterMember, ClusterShape, Engine, MemberDisks, MemberOptions, bootstrap};
+use volume::{DiskName, RunOptions, VolumeError};
 
 /// Bytes of the block of each client.
 const BLOCK: usize = 4 << 20;
@@ -132,11 +132,11 @@ impl LinkSite {
         let founders = (1..=processes as u32)
             .map(|number| Founder { id: ProcessId(number), disks: vec![number - 1] })
             .collect();
+        let disk = |disk_node| (DiskName { disk_node, disk: 0 }, DISK_BYTES);
         let shape = ClusterShape {
             fs_nodes: 16,
             stripe_size: 64 << 10,
-            disks_per_node: 1,
-            disk_bytes: DISK_BYTES,
+            disks: (0..processes as u32).map(disk).collect(),
             founders,
         };
         let begin = Instant::now();
@@ -305,7 +305,12 @@ fn serve(arguments: &[String]) {
         engine: engine(etcd.parse().expect("a port")),
         lease: volume::cluster::LEASE,
         guard,
-        disk_bytes: DISK_BYTES,
+        disks: MemberDisks {
+            disk_node: Some(number - 1),
+            count: 1,
+            paths: Vec::new(),
+            bytes: DISK_BYTES,
+        },
         force: Vec::new(),
         run: RunOptions { cache_bytes: CACHE_BYTES, ..RunOptions::default() },
     };

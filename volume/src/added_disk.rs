@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use blockio::DiskName;
 use futures::executor::block_on;
-use runtime::NodeId;
 use runtime::embedded::DiskAccess;
+use runtime::{NodeId, VolumeId};
 
 use crate::VolumeError;
 use crate::access::{file_options, restrict};
 use crate::directory::DirectoryError;
-use crate::host_disk::inspect;
+use crate::host_disk::{inspect, inspect_all};
 use crate::new_disks::{NewDisk, OverwriteConsent, open_new_disks};
 use crate::superblocks::{DISKS, formatted_disks, read_superblock};
 use crate::volume::start_for_disks;
@@ -25,8 +25,27 @@ pub struct PlacedDisk {
     pub disk: DiskName,
     /// Its length.
     pub bytes: u64,
+    /// What the operator calls it, and the host.
+    pub(crate) new: NewDisk,
     /// Files and links that were made for it.
     made: Vec<PathBuf>,
+    /// Where it really is; a file there belongs to the volume alone from now on.
+    file: Option<PathBuf>,
+}
+
+/// Disks that are to be put into their places in `directory`, for a volume.
+#[derive(Debug)]
+pub struct NewPlaces<'a> {
+    /// The directory of the volume, or of a process of a cluster.
+    pub directory: &'a Path,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Bytes of a file that does not exist.
+    pub bytes: u64,
+    /// Ids of disks that may be overwritten.
+    pub force: &'a [String],
+    /// Those that are of the volume already stay as they are: they were made in an earlier start.
+    pub keeps_own: bool,
 }
 
 /// The disk nodes of which the disks are in `directory`, with as many disks as each has.
@@ -46,105 +65,132 @@ pub fn lock_additions(directory: &Path) -> Result<File, VolumeError> {
     Ok(file)
 }
 
-impl PlacedDisk {
-    /// Puts a disk into its place: the device or file `elsewhere`, of which a link is made, or a
-    /// file in the directory. A file that does not exist gets `bytes` bytes.
+impl NewPlaces<'_> {
+    /// Puts disks into their places: each the device or file that is named with it, of which a link
+    /// is made, or a file in the directory.
     ///
-    /// One that holds anything is refused, unless its id is in `force`; so is one that another
-    /// program has open, or that the host has mounted.
-    pub fn place(
-        directory: &Path,
-        disk: DiskName,
-        elsewhere: Option<&Path>,
-        bytes: u64,
-        force: &[String],
-    ) -> Result<Self, VolumeError> {
-        let mut added = Self { disk, bytes, made: Vec::new() };
-        match added.try_place(directory, elsewhere, force) {
-            Ok(()) => Ok(added),
+    /// If one holds anything, and its id is not in `force`, all are refused; so they are if another
+    /// program has one open, or the host has it mounted.
+    pub fn fill(
+        &self,
+        disks: &[(DiskName, Option<&Path>)],
+    ) -> Result<Vec<PlacedDisk>, VolumeError> {
+        let elsewhere: Vec<PathBuf> =
+            disks.iter().filter_map(|(_, path)| path.map(Path::to_owned)).collect();
+        inspect_all(elsewhere.iter()).map_err(DirectoryError::from)?;
+        let mut placed = Vec::new();
+        let done = disks.iter().try_for_each(|&(disk, elsewhere)| {
+            let mut made = Vec::new();
+            match self.place(disk, elsewhere, &mut made) {
+                Ok((new, bytes, file)) => placed.push(PlacedDisk { disk, bytes, new, made, file }),
+                Err(error) => {
+                    remove(made);
+                    return Err(error);
+                }
+            }
+            Ok(())
+        });
+        match done.and_then(|()| self.take(&placed)) {
+            Ok(()) => Ok(placed),
             Err(error) => {
-                added.discard();
+                placed.into_iter().for_each(PlacedDisk::discard);
                 Err(error)
             }
         }
     }
 
-    /// The servers did not take it: what was made for it is removed.
-    pub fn discard(self) {
-        for made in self.made {
-            // What cannot be removed is seen by the next attempt.
-            let _ = fs::remove_file(made);
-        }
-    }
-
-    fn try_place(
-        &mut self,
-        directory: &Path,
+    /// Puts one into its place. What is made for it is added to `made`.
+    fn place(
+        &self,
+        disk: DiskName,
         elsewhere: Option<&Path>,
-        force: &[String],
-    ) -> Result<(), VolumeError> {
-        let of_volume = formatted_disks(directory);
-        let volume = of_volume.first().ok_or(DirectoryError::NoVolume)?.superblock.volume();
-        let name = directory.join(DISKS).join(self.disk.to_string());
-        // A command that was stopped has left it; the servers say that the disk is not theirs.
-        let is_left = fs::symlink_metadata(&name).is_ok_and(|found| {
+        made: &mut Vec<PathBuf>,
+    ) -> Result<(NewDisk, u64, Option<PathBuf>), VolumeError> {
+        let path = self.directory.join(DISKS).join(disk.to_string());
+        // A command or start that was cut off has left it; the servers say that the disk is not
+        // theirs. A file that is kept may have all that is known of it.
+        let is_left = fs::symlink_metadata(&path).is_ok_and(|found| {
             found.is_symlink()
-                || match read_superblock(&name) {
-                    Ok(Some(found)) => found.volume() == volume,
+                || match read_superblock(&path) {
+                    Ok(Some(found)) => found.volume() == self.volume && !self.keeps_own,
                     Ok(None) => true,
                     Err(_) => false,
                 }
         });
         if is_left && elsewhere.is_some() {
-            fs::remove_file(&name).map_err(failed("cannot remove", &name))?;
+            fs::remove_file(&path).map_err(failed("cannot remove", &path))?;
         }
         let target = match elsewhere {
             Some(elsewhere) => {
                 let target =
                     std::path::absolute(elsewhere).map_err(failed("cannot find", elsewhere))?;
-                inspect(&target).map_err(DirectoryError::from)?;
-                std::os::unix::fs::symlink(&target, &name).map_err(failed("cannot make", &name))?;
-                self.made.push(name.clone());
+                std::os::unix::fs::symlink(&target, &path).map_err(failed("cannot make", &path))?;
+                made.push(path.clone());
                 target
             }
-            None => name.clone(),
+            None => path.clone(),
         };
         let found = inspect(&target).map_err(DirectoryError::from)?;
-        match found.length {
-            Some(there) if there > 0 || found.is_device => self.bytes = there,
+        let bytes = match found.length {
+            Some(there) if there > 0 || found.is_device => there,
             there => {
                 let file = file_options().create_new(there.is_none()).open(&target);
                 let file = file.map_err(failed("cannot open the disk", &target))?;
                 if there.is_none() {
-                    self.made.push(target.clone());
+                    made.push(target.clone());
                 }
                 file.set_len(self.bytes)
                     .map_err(failed("cannot lengthen the disk file", &target))?;
+                self.bytes
             }
-        }
-        let shown = elsewhere.map_or_else(|| target.clone(), Path::to_owned);
-        let new = NewDisk {
-            disk: self.disk,
-            path: name,
-            name: shown,
-            device_id: found.device_id.clone(),
         };
-        let mut consent = OverwriteConsent::of_ids(force.to_vec());
-        // One that was made ready and never used.
-        consent.begun = vec![volume];
+        let name = elsewhere.map_or_else(|| target.clone(), Path::to_owned);
+        let file = (!found.is_device).then_some(target);
+        Ok((NewDisk { disk, path, name, device_id: found.device_id }, bytes, file))
+    }
+
+    /// Looks at all of them, and takes those that are files from other users.
+    fn take(&self, placed: &[PlacedDisk]) -> Result<(), VolumeError> {
+        let new: Vec<NewDisk> = placed.iter().map(|placed| placed.new.clone()).collect();
+        let mut consent = OverwriteConsent::of_ids(self.force.to_vec());
+        if !self.keeps_own {
+            // One that was made ready and never used.
+            consent.begun = vec![self.volume];
+        }
+        let kept = self.keeps_own.then_some(self.volume);
         let machine = start_for_disks(DiskAccess::from_environment()?)?;
         let work = move |context| async move {
-            let opened = open_new_disks(&context, vec![new], &consent, None).await?;
-            consent.check_all_used(&opened)
+            open_new_disks(&context, new, &consent, kept).await.map(drop)
         };
         block_on(machine.on_node(NodeId::disk(0), work))??;
-        let file = File::options().write(true).open(&target);
-        let file = file.map_err(failed("cannot take over the disk file", &target))?;
-        if !found.is_device {
-            restrict(&file).map_err(failed("cannot take over the disk file", &target))?;
+        for target in placed.iter().filter_map(|placed| placed.file.as_ref()) {
+            let file = File::options().write(true).open(target);
+            let file = file.map_err(failed("cannot take over the disk file", target))?;
+            restrict(&file).map_err(failed("cannot take over the disk file", target))?;
         }
         Ok(())
     }
+}
+
+impl PlacedDisk {
+    /// The servers did not take it: what was made for it is removed.
+    pub fn discard(self) {
+        remove(self.made);
+    }
+}
+
+fn remove(made: Vec<PathBuf>) {
+    for made in made {
+        // What cannot be removed is seen by the next attempt.
+        let _ = fs::remove_file(made);
+    }
+}
+
+/// The volume of which a disk is in `directory`.
+pub fn volume_in(directory: &Path) -> Result<VolumeId, VolumeError> {
+    let of_volume = formatted_disks(directory);
+    let first = of_volume.first().ok_or(DirectoryError::NoVolume)?;
+    Ok(first.superblock.volume())
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DirectoryError {

@@ -8,7 +8,7 @@
 //! 4. All file-system nodes take over their groups of new sets, and move what has to move.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use fileio::protocol::{
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use meta::protocol::{AdoptRecord, GetMoves, NodeMoves};
+use runtime::ids::DISK_NODES_MAX;
 use runtime::protocol::ErrorOf;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
@@ -94,7 +95,7 @@ impl DiskManager {
         loop {
             let alone = self.changing.exclusive(()).await;
             let resumed = match self.read().await {
-                Ok((record, _)) => self.bring_about(&record).await,
+                Ok((record, _)) => self.bring_about(&record, &record).await,
                 Err(error) => Err(error),
             };
             match resumed {
@@ -130,15 +131,14 @@ impl DiskManager {
         let _alone = self.changing.exclusive(()).await;
         let (record, stored) = self.read().await?;
         if record.version > 0 {
-            self.bring_about(&record).await?;
+            self.bring_about(&record, &record).await?;
         }
         let Some(next) = self.next(&record, change).await? else { return Ok(()) };
-        VolumeMap::of_record(&next).map_err(|_| DiskRefusal::BadSize {})?;
         let prepare = PrepareDisks { record: to_bytes(&next) };
-        self.all_disk_nodes(&prepare).await?;
+        self.disk_nodes(nodes_of(&next)?, &prepare).await?;
         self.write(&next, stored.as_ref()).await?;
         tracing::info!(version = next.version, "the disks of the volume change");
-        if let Err(error) = self.bring_about(&next).await {
+        if let Err(error) = self.bring_about(&record, &next).await {
             self.resume_later();
             return Err(error);
         }
@@ -146,10 +146,12 @@ impl DiskManager {
         Ok(())
     }
 
-    /// Brings about what the record says, at all nodes.
-    async fn bring_about(&self, record: &VolumeRecord) -> Result<(), Error> {
+    /// Brings about what the record says, at all nodes. Disk nodes whose last disk is retired by
+    /// it, which `before` names, are told now or never: they are not needed any more.
+    async fn bring_about(&self, before: &VolumeRecord, record: &VolumeRecord) -> Result<(), Error> {
+        let nodes = &nodes_of(before)? | &nodes_of(record)?;
         let record = to_bytes(record);
-        self.all_disk_nodes(&FollowRecord { record: record.clone() }).await?;
+        self.disk_nodes(nodes, &FollowRecord { record: record.clone() }).await?;
         let adopt = AdoptRecord { record };
         let nodes = (0..self.context.fs_nodes()).map(NodeId::fs);
         let asked = nodes.map(|node| self.ask(node, adopt.clone(), is_away));
@@ -159,11 +161,11 @@ impl DiskManager {
         Ok(())
     }
 
-    async fn all_disk_nodes<C>(&self, call: &C) -> Result<(), Error>
+    async fn disk_nodes<C>(&self, nodes: BTreeSet<u32>, call: &C) -> Result<(), Error>
     where
         C: Call<Protocol = BlockIo, Reply = ()> + Clone,
     {
-        let nodes = (0..self.map.disk_nodes()).map(NodeId::disk);
+        let nodes = nodes.into_iter().map(NodeId::disk);
         let asked = nodes.map(|node| self.ask(node, call.clone(), DiskNodeAnswer::is_transient));
         for done in join_all(asked).await {
             done.map_err(|error| refused(&error))?;
@@ -250,13 +252,16 @@ impl DiskManager {
     /// The sets that new disks make.
     fn new_sets(&self, disks: &[AddedDisk]) -> Result<Vec<blockio::DiskSet>, Error> {
         let geometry = self.map.geometry();
-        let mut next: BTreeMap<u32, u32> =
-            (0..self.map.disk_nodes()).map(|node| (node, self.map.next_disk(node))).collect();
+        let mut next: BTreeMap<u32, u32> = BTreeMap::new();
         let mut disks = disks.to_vec();
         disks.sort_unstable_by_key(|added| (added.disk_node, added.disk));
         let mut free = Vec::new();
         for AddedDisk { disk_node, disk, bytes } in disks {
-            let number = next.get_mut(&disk_node).ok_or(DiskRefusal::NoSuchDisk {})?;
+            // One that has none yet has joined just now: it has to make them ready.
+            if disk_node >= DISK_NODES_MAX {
+                return Err(DiskRefusal::NoSuchDisk {}.into());
+            }
+            let number = next.entry(disk_node).or_insert_with(|| self.map.next_disk(disk_node));
             if *number != disk {
                 return Err(DiskRefusal::OtherNumber { disk_node, disk: *number }.into());
             }
@@ -345,8 +350,8 @@ impl DiskManager {
     }
 
     async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
-        let nodes = 0..self.map.disk_nodes();
-        let asked = nodes.map(|node| async move {
+        let nodes: BTreeSet<u32> = self.map.disks().iter().map(|disk| disk.disk_node).collect();
+        let asked = nodes.into_iter().map(|node| async move {
             (node, self.context.spawn(NodeId::disk(node), Describe {}).await)
         });
         let mut found = BTreeMap::new();
@@ -424,6 +429,12 @@ impl std::fmt::Debug for DiskManager {
 }
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The disk nodes that have disks in use by a record.
+fn nodes_of(record: &VolumeRecord) -> Result<BTreeSet<u32>, Error> {
+    let map = VolumeMap::of_record(record).map_err(|_| DiskRefusal::BadSize {})?;
+    Ok(map.disks().iter().map(|disk| disk.disk_node).collect())
+}
 
 fn is_away(error: &meta::protocol::Error) -> bool {
     matches!(error, meta::protocol::Error::Undelivered { why } if why.is_transient())

@@ -31,7 +31,7 @@ mod volume;
 mod volume_status;
 
 pub use self::access::{ExposedFile, ExposedFiles};
-pub use self::added_disk::{PlacedDisk, disk_nodes_in, lock_additions};
+pub use self::added_disk::{NewPlaces, PlacedDisk, disk_nodes_in, lock_additions, volume_in};
 pub use self::check::{CheckOptions, CheckResult, CheckStep, check};
 pub use self::degraded::open_degraded;
 pub use self::directory::{DirectoryError, own_directory};

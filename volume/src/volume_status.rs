@@ -3,11 +3,12 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use blockio::VolumeMap;
 use blockio::protocol::{Describe, DiskStatus};
 use cache::protocol::{CacheStatus, Status};
 use futures::future::{Either, select};
 use futures::{StreamExt as _, stream};
-use runtime::{Call, Context, NodeId};
+use runtime::{Call, Context, NodeId, NodeKind};
 
 /// Nodes that are asked at a time.
 const ASKED_CONCURRENCY_MAX: usize = 64;
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct VolumeStatus {
     /// The cache of each file-system node; `None` for one that does not answer.
     pub caches: Vec<Option<CacheStatus>>,
-    /// The disks of each disk node; `None` for one that does not answer.
+    /// The disks of each disk node; `None` for one that has some and does not answer.
     pub disks: Vec<Option<Vec<DiskStatus>>>,
     /// The process that has each file-system node; `None` if none has it, or if there is one
     /// process only.
@@ -28,12 +29,18 @@ pub struct VolumeStatus {
     pub disk_processes: Vec<Option<u32>>,
 }
 
-/// Asks all nodes of the volume, from the node of `context`.
-pub async fn volume_status(context: &Context) -> VolumeStatus {
+/// Asks all nodes of the volume, which has the disks of `map`, from the node of `context`.
+pub async fn volume_status(context: &Context, map: &VolumeMap) -> VolumeStatus {
     let fs_nodes = || (0..context.fs_nodes()).map(NodeId::fs);
     let disk_nodes = || (0..context.disk_nodes()).map(NodeId::disk);
     let caches = fs_nodes().map(|node| ask(context, node, Status {}));
-    let disks = disk_nodes().map(|node| ask(context, node, Describe {}));
+    let disks = disk_nodes().map(|node| async move {
+        match (ask(context, node, Describe {}).await, node.kind()) {
+            // No process serves it: its disks are retired.
+            (None, NodeKind::Disk(index)) if map.disks_of(index).is_empty() => Some(Vec::new()),
+            (answer, _) => answer,
+        }
+    });
     VolumeStatus {
         caches: stream::iter(caches).buffered(ASKED_CONCURRENCY_MAX).collect().await,
         disks: stream::iter(disks).buffered(ASKED_CONCURRENCY_MAX).collect().await,

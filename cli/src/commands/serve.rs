@@ -319,6 +319,7 @@ impl VolumeServer {
         let connections_max = connections_within_limit(config.connections_max);
         let config = Config { connections_max, ..config };
         let wanted = Address::Tcp(address.to_string());
+        let map = running.map().clone();
         let (exports, mut new_exports) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();
         let stopped = running
@@ -326,7 +327,10 @@ impl VolumeServer {
                 let gateway = Rc::new(Gateway::start(context.clone(), &wanted, config).await?);
                 let counted = gateway.clone();
                 let watched = match watch {
-                    Some(watch) => Some(watch.start(&context, move || counted.metrics()).await?),
+                    Some(watch) => {
+                        let counts = move || counted.metrics();
+                        Some(watch.start(&context, map, counts).await?)
+                    }
                     None => None,
                 };
                 // The parent process waits for exactly this line.

@@ -19,7 +19,7 @@ use runtime::Context;
 use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
 use serde::Serialize;
-use volume::{RunningVolume, VolumeStatus, volume_status};
+use volume::{RunningVolume, VolumeMap, VolumeStatus, volume_status};
 
 use crate::exit::ServeError;
 
@@ -39,10 +39,12 @@ pub(crate) struct StatusServer {
 }
 
 impl StatusServer {
-    /// Serves from the node of `context`, with the metrics of `more`; returns the address.
+    /// Serves from the node of `context`, of the volume with these disks, with the metrics of
+    /// `more`; returns the address.
     pub(crate) async fn start(
         self,
         context: &Context,
+        map: VolumeMap,
         more: impl Fn() -> String + 'static,
     ) -> Result<Address, ServeError> {
         let address = Address::Tcp(self.address.to_string());
@@ -52,17 +54,17 @@ impl StatusServer {
         let page = Bytes::from(PAGE.replace("{{title}}", &escaped(&self.title)));
         let counts = Rc::new(move || more() + &(self.counts)());
         let pages = move |path: &str| -> LocalBoxFuture<'static, Option<HttpPage>> {
-            let (context, counts) = (asking.clone(), counts.clone());
+            let (context, map, counts) = (asking.clone(), map.clone(), counts.clone());
             match path {
                 "/" => {
                     let page = HttpPage { kind: "text/html; charset=utf-8", body: page.clone() };
                     async move { Some(page) }.boxed_local()
                 }
                 "/figures.json" => {
-                    async move { Some(json(&volume_status(&context).await)) }.boxed_local()
+                    async move { Some(json(&volume_status(&context, &map).await)) }.boxed_local()
                 }
                 "/metrics" => async move {
-                    let volume = text::of(&volume_status(&context).await);
+                    let volume = text::of(&volume_status(&context, &map).await);
                     let text = volume + &text::of_buffers(context.pool()) + &counts();
                     Some(HttpPage { kind: "text/plain; version=0.0.4", body: text.into() })
                 }
@@ -76,9 +78,11 @@ impl StatusServer {
 
     /// The same from a node of its own.
     pub(crate) fn start_in(self, running: &RunningVolume) -> Result<Address, ServeError> {
+        let map = running.map().clone();
         block_on(
-            running
-                .on_application(|context| async move { self.start(&context, String::new).await }),
+            running.on_application(|context| async move {
+                self.start(&context, map, String::new).await
+            }),
         )?
     }
 }

@@ -149,6 +149,13 @@ impl Cluster {
 
     /// Makes a volume of which no process has run.
     pub fn not_started(shape: Shape) -> Self {
+        let cluster = Self::not_made(shape);
+        cluster.make();
+        cluster
+    }
+
+    /// A machine file, and no volume yet.
+    pub fn not_made(shape: Shape) -> Self {
         let site = Site::new();
         let hosts = shape.on_hosts.then(|| Hosts::make(shape.members + 1 + shape.client_hosts));
         let hosts = hosts.and_then(|made| {
@@ -173,7 +180,6 @@ impl Cluster {
         let cluster = Self { site, etcd, members, starts: 0, hosts };
         fs::write(cluster.site.path("cluster.toml"), cluster.machine_file(shape)).unwrap();
         fs::write(cluster.site.path("exports.toml"), EXPORTS).unwrap();
-        cluster.wait_for_etcd();
         cluster
     }
 
@@ -204,6 +210,31 @@ impl Cluster {
             );
         }
         file
+    }
+
+    /// One more process in the machine file, with `more` lines about it, and its keys. Its number.
+    pub fn add_process(&mut self, more: &str) -> usize {
+        let number = self.members.len() + 1;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_ports(1)[0]));
+        let path = self.path("cluster.toml");
+        let mut file = fs::read_to_string(&path).unwrap();
+        let _ = write!(
+            file,
+            "[[process]]\nnumber = {number}\naddress = \"{address}\"\ndirectory = \"p{number}\"\n\
+             cache = \"32MiB\"\n{more}"
+        );
+        fs::write(&path, file).unwrap();
+        self.site.ok(&["cluster", "certify", "cluster.toml"]);
+        let (process, ready) = (None, String::new());
+        let member = Member { address, nfs: None, process, ready, misses_etcd: false, ended: None };
+        self.members.push(member);
+        number
+    }
+
+    /// The processes that run.
+    pub fn running(&self) -> Vec<usize> {
+        let runs = |number: &usize| self.members[number - 1].process.is_some();
+        self.numbers().filter(runs).collect()
     }
 
     /// Has each process a host of its own?
@@ -293,7 +324,8 @@ impl Cluster {
         1..=self.members.len()
     }
 
-    fn wait_for_etcd(&self) {
+    /// Makes the volume of the machine file, once etcd answers.
+    pub fn make(&self) {
         let begin = Instant::now();
         loop {
             let made = self.run(&["cluster", "init", "cluster.toml"]);
@@ -473,12 +505,13 @@ impl Cluster {
         }
     }
 
-    /// Asks all processes to stop, and waits until they have, cleanly.
+    /// Asks all processes that run to stop, and waits until they have, cleanly.
     pub fn stop(&mut self) {
-        for number in self.numbers() {
+        let running = self.running();
+        for &number in &running {
             self.signal(number, "-TERM");
         }
-        for number in self.numbers() {
+        for number in running {
             self.wait_for_end(number);
         }
     }

@@ -9,6 +9,7 @@
 
 mod coordination;
 mod disks;
+mod joiners;
 mod new_disks;
 mod rounds;
 
@@ -277,7 +278,7 @@ fn a_process_that_is_removed_gives_its_nodes_away_and_stays_out_until_it_is_adde
         (done.status.success(), String::from_utf8([done.stdout, done.stderr].concat()).unwrap())
     };
     let (done, told) = command(&cluster, "remove", 1);
-    assert!(!done && told.contains("disk node 0"), "one with disks stays: {told}");
+    assert!(!done && told.contains("its disks n0d0"), "one with disks stays: {told}");
     let (done, told) = command(&cluster, "remove", 9);
     assert!(!done && told.contains("no process 9"), "{told}");
 

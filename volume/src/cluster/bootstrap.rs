@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use blockio::VolumeRecord;
 use blockio::plan::{Spread, plan_volume};
-use blockio::{Geometry, VolumeMap};
+use blockio::{DiskName, Geometry, VolumeMap};
 use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
 use cluster::membership::{self, Founder, GoneRecord, NodeMap, ProcessId};
 use futures::executor::block_on;
@@ -14,12 +14,11 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::wire::to_bytes;
 use runtime::{Context, Epoch};
 
-use super::decommission::removed;
-use super::supervisor::SECURITY_PREFIX;
+use super::records::{SECURITY_PREFIX, SERVED_PREFIX, joining, removed, volume_map};
 use super::{ClusterError, Engine, VOLUME_KEY};
 use crate::VolumeError;
 use crate::directory::new_volume_id;
-use crate::volume::{all_disks, check_size};
+use crate::volume::check_size;
 
 /// The shape of a cluster to be made.
 #[derive(Clone, Debug)]
@@ -28,10 +27,8 @@ pub struct ClusterShape {
     pub fs_nodes: u32,
     /// Bytes per stripe.
     pub stripe_size: u32,
-    /// Disks of each process that has some.
-    pub disks_per_node: u32,
-    /// Bytes of each disk.
-    pub disk_bytes: u64,
+    /// The disks of all processes, with their lengths in bytes.
+    pub disks: Vec<(DiskName, u64)>,
     /// The processes, and the disk node of each that has disks.
     pub founders: Vec<Founder>,
 }
@@ -39,12 +36,9 @@ pub struct ClusterShape {
 /// Makes a cluster: what its volume is like, and who is of it. Its processes make their disks when
 /// they start for the first time.
 pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<VolumeMap, VolumeError> {
-    let disk_nodes = shape.founders.iter().map(|founder| founder.disks.len() as u32).sum();
-    let ClusterShape { fs_nodes, stripe_size, disks_per_node, disk_bytes, .. } = *shape;
+    let ClusterShape { fs_nodes, stripe_size, ref disks, .. } = *shape;
     let geometry = Geometry { volume: new_volume_id(), stripe_size, fs_nodes };
-    let disks: Vec<_> =
-        all_disks(disk_nodes, disks_per_node).map(|disk| (disk, disk_bytes)).collect();
-    let map = plan_volume(geometry, &disks, Spread::default())?;
+    let map = plan_volume(geometry, disks, Spread::default())?;
     check_size(&map)?;
     let record = to_bytes(&VolumeRecord::of(&map));
     let first = NodeMap::first(fs_nodes, &shape.founders);
@@ -69,6 +63,10 @@ pub struct ClusterStatus {
     pub map: NodeMap,
     /// Processes that were removed.
     pub removed: BTreeSet<ProcessId>,
+    /// Disk nodes that were served once.
+    pub served: BTreeSet<u32>,
+    /// Disk nodes whose disks are not part of the volume yet, and whose they are.
+    pub joining: BTreeMap<u32, ProcessId>,
     /// How the connections of each process are protected, as it said when it started.
     pub security: BTreeMap<ProcessId, String>,
     /// The processes that keep a lease, and the incarnation of each.
@@ -88,16 +86,14 @@ pub fn status(engine: &Engine) -> Result<ClusterStatus, VolumeError> {
             Some((ProcessId(number), String::from_utf8(record.value).ok()?))
         });
         let removed = removed(&*engine).await?;
+        let joining = joining(&*engine).await?;
+        let made = engine.list(SERVED_PREFIX).await?.records.into_iter();
+        let served = made.filter_map(|(key, _)| key.strip_prefix(SERVED_PREFIX)?.parse().ok());
+        let served = served.collect();
         let security = security.collect();
         let (members, gone) = membership::presence(&*engine).await?;
-        Ok(ClusterStatus { volume, map, removed, security, members, gone })
+        Ok(ClusterStatus { volume, map, removed, served, joining, security, members, gone })
     })
-}
-
-/// The disks of the volume.
-async fn volume_map(engine: &dyn Coordination) -> Result<VolumeMap, ClusterError> {
-    let record = engine.get(VOLUME_KEY).await?.ok_or(ClusterError::NoCluster)?;
-    VolumeRecord::decode(&record.value).ok_or(ClusterError::Unreadable)
 }
 
 /// Asks the engine from a machine of its own, which ends with the answer.

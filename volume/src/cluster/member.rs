@@ -23,7 +23,9 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 use transport::{ClientBudget, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{ClusterStatus, status};
+use super::joining::{self, MemberDisks, OwnDisks};
 use super::peers::LocalPeer;
+use super::records::{formatted_key, joining_key, served_key};
 use super::recover::raise;
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
 use super::{ClusterError, Engine, VOLUME_KEY};
@@ -33,7 +35,7 @@ use crate::node::{self, NodeServers, ProcessMemory};
 use crate::superblocks::{FoundDisk, formatted_disks};
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{NodeHandover, RunOptions, RunningVolume, VolumeError};
-use fileio::protocol::{Error, FileIo, Flush, GetAttributes, ROOT};
+use fileio::protocol::{AddedDisk, Error, FileIo, Flush, GetAttributes, ROOT};
 
 /// How often a process that has just started looks whether the volume answers.
 const READY_PAUSE: Duration = Duration::from_millis(50);
@@ -59,8 +61,8 @@ pub struct MemberOptions {
     pub lease: Duration,
     /// How connections to other processes are protected.
     pub guard: Arc<Guard>,
-    /// Bytes of each of its disk files that does not exist yet.
-    pub disk_bytes: u64,
+    /// Its disks.
+    pub disks: MemberDisks,
     /// What its disks hold that may be overwritten when they are made, by the ids that a refusal
     /// tells.
     pub force: Vec<String>,
@@ -87,6 +89,8 @@ pub struct ClusterMember {
     new_disks: Vec<NewDisk>,
     /// What may be overwritten when they are made.
     consent: OverwriteConsent,
+    /// Disks that are to become part of the volume.
+    joining: Vec<AddedDisk>,
     map: Option<NodeMap>,
     /// All living processes know the map of this epoch.
     known: Epoch,
@@ -140,7 +144,7 @@ impl ClusterMember {
             ref engine,
             lease,
             ref guard,
-            disk_bytes,
+            disks: ref own,
             ref force,
             ref run,
         } = *options;
@@ -155,12 +159,18 @@ impl ClusterMember {
             }
             (found, _) => found?,
         };
-        let ClusterStatus { volume: volume_map, map, removed, .. } = found;
-        let geometry = volume_map.geometry();
-        if removed.contains(&id) {
+        if found.removed.contains(&id) {
             return Err(ClusterError::Removed(id).into());
         }
-        let (directory, new_disks) = directory_of(directory, &volume_map, &map, id, disk_bytes)?;
+        joining::check_record(&disks, &found.volume)?;
+        let found = joining::claim(engine, found, id, own)?;
+        // Its own directory, with its disks.
+        let path = directory;
+        let mut directory = VolumeDirectory::of_cluster(path)?;
+        let OwnDisks { known: new_disks, joining, joined } =
+            joining::place(&mut directory, path, &found, id, (own, force))?;
+        let ClusterStatus { volume: volume_map, map, .. } = found;
+        let geometry = volume_map.geometry();
         let ours = disks.iter().filter(|disk| disk.superblock.volume() == geometry.volume);
         let newest = ours.map(|disk| disk.superblock.epoch).max().unwrap_or_default();
         if newest > map.epoch {
@@ -170,7 +180,7 @@ impl ClusterMember {
         let config = Config {
             threads,
             fs_nodes: geometry.fs_nodes,
-            disk_nodes: volume_map.disk_nodes(),
+            disk_nodes: volume_map.disk_nodes().max(map.disks.len() as u32),
             epoch: Epoch(0),
             pool_bytes: run.cache_bytes + TRANSFER_BYTES,
             disk_access: DiskAccess::from_environment()?,
@@ -185,6 +195,10 @@ impl ClusterMember {
         listen(&machine, address, &me, clients)?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
+        if let Some(disk_node) = joined {
+            let key = joining_key(disk_node);
+            let _ = command.unbounded_send(SupervisorCommand::Remove(key));
+        }
         let own_engine = engine.clone();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
         let peer = LocalPeer { volume, id, guard: guard.clone() };
@@ -215,6 +229,7 @@ impl ClusterMember {
             memory,
             new_disks,
             consent: OverwriteConsent::of_ids(force.clone()),
+            joining,
             handing_over: BTreeMap::new(),
             map: None,
             known: Epoch(0),
@@ -289,6 +304,13 @@ impl ClusterMember {
                     if let Some(ready) = ready.take() {
                         ready(&self.running)?;
                     }
+                    self.join();
+                }
+                SupervisorEvent::Joined(joined) => {
+                    let not_joined =
+                        |error| VolumeError::from(ClusterError::NotJoined(self.id, error));
+                    joined.map_err(not_joined)?;
+                    tracing::info!("the disks of this process are part of the volume");
                 }
                 SupervisorEvent::Fenced => self.drop_nodes(),
                 SupervisorEvent::End => {
@@ -334,6 +356,7 @@ impl ClusterMember {
         let (volume, guard) = (self.running.geometry().volume, self.me.guard.clone());
         let routes = Routes::new(volume, map.epoch, life(mine), guard, living.clone(), hosts);
         self.router.set(routes);
+        self.running.machine().know_disk_nodes(map.disks.len() as u32);
         self.running.machine().begin_epoch(map.epoch);
         // Who lived by the last map, and not by this one, may only stand still.
         let lives = |map: &NodeMap, number: u32, incarnation: u64| {
@@ -471,6 +494,23 @@ impl ClusterMember {
             let _ = events.send(SupervisorEvent::Ready);
         });
         drop(looking);
+    }
+
+    /// Makes the disks of a process that joins part of the volume.
+    fn join(&mut self) {
+        let disks = std::mem::take(&mut self.joining);
+        let Some(disk_node) = disks.first().map(|disk| disk.disk_node) else { return };
+        let machine = self.running.machine();
+        let (events, command) = (self.events.clone(), self.command.clone());
+        let joining = machine.on_node(machine.application(), move |context| async move {
+            let joined = joining::join(&context, disks).await;
+            if joined.is_ok() {
+                let key = joining_key(disk_node);
+                let _ = command.unbounded_send(SupervisorCommand::Remove(key));
+            }
+            let _ = events.send(SupervisorEvent::Joined(joined));
+        });
+        drop(joining);
     }
 
     /// Settles the nodes of this process. Where all processes end together some may wait for disks
@@ -655,38 +695,6 @@ impl NodeStart {
         let _ = self.command.unbounded_send(SupervisorCommand::Put(key.to_owned(), value, done));
         let _ = put.await;
     }
-}
-
-/// The key of the last epoch in which the disks of a disk node were served.
-pub(super) fn served_key(disk_node: u32) -> String {
-    format!("served/{disk_node}")
-}
-
-/// The key that says that a file-system node has its first metadata.
-pub(super) fn formatted_key(fs_node: u32) -> String {
-    format!("formatted/{fs_node}")
-}
-
-/// The process' own directory, with files for its disks, and what these are.
-fn directory_of(
-    path: &Path,
-    volume: &VolumeMap,
-    map: &NodeMap,
-    id: ProcessId,
-    disk_bytes: u64,
-) -> Result<(VolumeDirectory, Vec<NewDisk>), VolumeError> {
-    let mut directory = VolumeDirectory::of_cluster(path)?;
-    let mut disks = Vec::new();
-    for (node, assignment) in map.assignments() {
-        if let (NodeKind::Disk(index), true) = (node.kind(), assignment.owner() == id) {
-            for name in volume.disks_of(index) {
-                let (found, _) = directory.make_disk(name, disk_bytes, None)?;
-                let new = NewDisk::of_path(name, directory.disk(name));
-                disks.push(NewDisk { device_id: found.device_id, ..new });
-            }
-        }
-    }
-    Ok((directory, disks))
 }
 
 /// Answers other processes, and clients of the volume, which is called `name`.

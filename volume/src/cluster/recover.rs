@@ -3,24 +3,24 @@
 //! | record | after a complete loss | after an older copy of it was brought back |
 //! | --- | --- | --- |
 //! | the shape of the volume | from the superblocks | stays |
-//! | the node map | from the machine file, which process has which disks | stays, in a later epoch |
+//! | the node map | from the machine file, which process has which disks | stays in a later epoch, with the disk nodes of the machine file |
 //! | which disks and nodes were made | all: a blank disk is refused, not formatted | all |
 //! | what nodes handed over; who knows which map | none, as after a crash | none |
 //!
 //! The epoch becomes later than that of any disk, also of those on other hosts.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blockio::VolumeRecord;
-use blockio::{Superblock, VolumeMap};
+use blockio::{DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord};
 use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
-use cluster::membership::{self, CommandError, NodeMap, ProcessId};
+use cluster::membership::{self, CommandError, Founder, NodeMap, ProcessId};
 use runtime::wire::to_bytes;
 use runtime::{Epoch, VolumeId};
 
 use super::bootstrap::{ClusterShape, ask};
-use super::member::{formatted_key, served_key};
+use super::records::{formatted_key, joining, joining_key, served_key};
 use super::supervisor::{ENDING_PREFIX, KNOWN_PREFIX};
 use super::{ClusterError, Engine, VOLUME_KEY, handed};
 use crate::VolumeError;
@@ -32,6 +32,9 @@ const EPOCH_STEP: u64 = 1 << 20;
 const LEASE_END_MAX: Duration = Duration::from_secs(5);
 /// The pause before the node map is looked at again that could not be raised.
 const RAISE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Before the name of each disk that was seen on a host, when that did not tell all.
+const SEEN_PREFIX: &str = "recovering/";
 
 /// What was rebuilt.
 #[derive(Clone, Debug)]
@@ -63,44 +66,111 @@ pub fn recover(
         .iter()
         .flat_map(|(id, directory)| formatted_disks(directory).into_iter().map(|disk| (*id, disk)))
         .collect();
-    let volume = check_disks(shape, &disks)?;
-    let epochs = disks.iter().map(|(_, disk)| disk.superblock.epoch);
-    let newest = epochs.max().unwrap_or_default();
-    let first = NodeMap::first(volume.geometry().fs_nodes, &shape.founders);
-    let first = first.map_err(|error| ClusterError::Map(error.into()))?;
-    let known = volume.clone();
-    let (epoch, had_map) =
-        ask(
-            engine,
-            move |_, engine| async move { rebuild(&*engine, &known, first, newest).await },
-        )?;
-    Ok(RecoveredCluster { volume, epoch, disks: disks.len(), had_map })
+    check_places(shape, &disks)?;
+    let (shape, here) = (shape.clone(), disks.into_iter().map(|(_, disk)| disk.superblock));
+    let here: Vec<Superblock> = here.collect();
+    let disks = here.len();
+    ask(engine, move |_, engine| async move {
+        check_idle(&*engine, here[0].volume()).await?;
+        let (volume, newest) = gather(&*engine, here).await?;
+        let first = first_map(&shape, &volume)?;
+        let (epoch, had_map) = rebuild(&*engine, &volume, first, newest).await?;
+        Ok(RecoveredCluster { volume, epoch, disks, had_map })
+    })
 }
 
-/// All disks are of one volume, and with the processes that the machine file names.
-fn check_disks(
+/// All disks are of one volume, and with the processes that the machine file names. A disk that is
+/// retired may lie anywhere.
+fn check_places(
     shape: &ClusterShape,
     disks: &[(ProcessId, FoundDisk)],
-) -> Result<VolumeMap, ClusterError> {
-    let superblocks: Vec<Superblock> =
-        disks.iter().map(|(_, disk)| disk.superblock.clone()).collect();
-    let first = superblocks.first().ok_or(ClusterError::NoDisks)?;
-    let volume = VolumeMap::from_superblocks(&superblocks).map_err(ClusterError::Disks)?;
-    let geometry = first.geometry;
+) -> Result<(), ClusterError> {
+    let superblocks = || disks.iter().map(|(_, disk)| &disk.superblock);
+    let geometry = superblocks().next().ok_or(ClusterError::NoDisks)?.geometry;
+    let decided = superblocks().filter(|superblock| superblock.decided.is_decided);
+    let newest = decided.max_by_key(|superblock| superblock.decided.version);
+    let retired: Vec<DiskName> = newest.map_or_else(Vec::new, |newest| {
+        let states = newest.decided.states.iter();
+        let retired = states.filter(|entry| entry.state == DiskStage::Retired {});
+        retired.map(|entry| entry.disk).collect()
+    });
     for (id, FoundDisk { path, superblock }) in disks {
         if superblock.geometry != geometry {
             return Err(ClusterError::OtherVolume(path.clone(), superblock.volume()));
         }
         let founder = shape.founders.iter().find(|founder| founder.id == *id);
-        if !founder.is_some_and(|founder| founder.disks.contains(&superblock.disk.disk_node)) {
+        let is_its =
+            founder.is_some_and(|founder| founder.disks.contains(&superblock.disk.disk_node));
+        if !is_its && superblock.decided.is_decided && !retired.contains(&superblock.disk) {
             return Err(ClusterError::OtherProcess(path.clone(), *id, superblock.disk.disk_node));
         }
     }
-    let disk_nodes: usize = shape.founders.iter().map(|founder| founder.disks.len()).sum();
-    if disk_nodes == volume.disk_nodes() as usize && shape.fs_nodes == geometry.fs_nodes {
-        Ok(volume)
+    if shape.fs_nodes == geometry.fs_nodes {
+        Ok(())
     } else {
-        Err(ClusterError::OtherShape(geometry.fs_nodes, volume.disk_nodes()))
+        Err(ClusterError::OtherShape(geometry.fs_nodes))
+    }
+}
+
+/// The first map of a cluster that is made anew. Disk nodes that have no disks are free: one
+/// whose disks are retired, and one whose process was about to join.
+fn first_map(shape: &ClusterShape, volume: &VolumeMap) -> Result<NodeMap, ClusterError> {
+    let used: BTreeSet<u32> = volume.disks().iter().map(|disk| disk.disk_node).collect();
+    let founders: Vec<Founder> = shape
+        .founders
+        .iter()
+        .map(|Founder { id, disks }| {
+            let disks = disks.iter().copied().filter(|disk_node| used.contains(disk_node));
+            Founder { id: *id, disks: disks.collect() }
+        })
+        .collect();
+    let has_process = |disk_node: &u32| founders.iter().any(|it| it.disks.contains(disk_node));
+    if let Some(disk_node) = used.iter().find(|disk_node| !has_process(disk_node)) {
+        return Err(ClusterError::NoProcess(*disk_node));
+    }
+    let first = NodeMap::first(volume.geometry().fs_nodes, &founders);
+    Ok(first.map_err(CommandError::from)?)
+}
+
+/// No process runs, and the records are not those of another volume.
+async fn check_idle(engine: &dyn Coordination, volume: VolumeId) -> Result<(), ClusterError> {
+    let (members, _) = membership::presence(engine).await?;
+    if let Some(id) = members.keys().next() {
+        return Err(ClusterError::Runs(*id));
+    }
+    if let Some(record) = engine.get(VOLUME_KEY).await? {
+        let known = VolumeRecord::decode(&record.value).ok_or(ClusterError::Unreadable)?;
+        if known.volume() != volume {
+            return Err(ClusterError::Shadowed(known.volume(), volume));
+        }
+    }
+    Ok(())
+}
+
+/// What the volume is, and its newest epoch, as the disks here tell together with those that were
+/// seen on other hosts. If it cannot be told yet, what was seen here is kept.
+async fn gather(
+    engine: &dyn Coordination,
+    here: Vec<Superblock>,
+) -> Result<(VolumeMap, Epoch), ClusterError> {
+    let mut all = here.clone();
+    for (_, record) in engine.list(SEEN_PREFIX).await?.records {
+        // What is here is of today.
+        let is_new = |seen: &Superblock| here.iter().all(|disk| disk.disk != seen.disk);
+        let seen = Superblock::decode(&record.value).ok().filter(is_new);
+        all.extend(seen.filter(|seen| seen.geometry == here[0].geometry));
+    }
+    match VolumeMap::from_superblocks(&all) {
+        Ok(volume) => {
+            let newest = all.iter().map(|disk| disk.epoch).max().unwrap_or_default();
+            Ok((volume, newest))
+        }
+        Err(error) => {
+            for disk in &here {
+                engine.put(&format!("{SEEN_PREFIX}{}", disk.disk), &disk.encode()).await?;
+            }
+            Err(ClusterError::Disks(error))
+        }
     }
 }
 
@@ -110,16 +180,6 @@ async fn rebuild(
     first: NodeMap,
     newest: Epoch,
 ) -> Result<(Epoch, bool), ClusterError> {
-    let (members, _) = membership::presence(engine).await?;
-    if let Some(id) = members.keys().next() {
-        return Err(ClusterError::Runs(*id));
-    }
-    if let Some(record) = engine.get(VOLUME_KEY).await? {
-        let known = VolumeRecord::decode(&record.value).ok_or(ClusterError::Unreadable)?;
-        if known.volume() != volume.volume() {
-            return Err(ClusterError::Shadowed(known.volume(), volume.volume()));
-        }
-    }
     let known = match membership::node_map(engine).await {
         Ok(map) => Some(map),
         Err(CommandError::NoMap) => None,
@@ -129,11 +189,21 @@ async fn rebuild(
     for prefix in [KNOWN_PREFIX, ENDING_PREFIX] {
         remove_all(engine, prefix).await?;
     }
+    // Disks that have joined since an older copy was made do so no more.
+    for disk_node in joining(engine).await?.into_keys() {
+        if volume.next_disk(disk_node) > 0 {
+            engine.remove(&joining_key(disk_node), Expect::Any {}).await?;
+        }
+    }
     engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(volume))).await?;
     say_all_made(engine, volume).await?;
     let after = known.as_ref().map_or(newest, |known| known.epoch.max(newest));
-    let next = known.as_ref().unwrap_or(&first).raised(Epoch(after.0 + EPOCH_STEP));
+    // An older copy may not know who has joined since.
+    let forward = |known: &NodeMap| known.with_disk_nodes_of(&first);
+    let next = known.as_ref().map_or_else(|| first.clone(), forward);
+    let next = next.raised(Epoch(after.0 + EPOCH_STEP));
     membership::replace(engine, known.as_ref(), &next).await?;
+    remove_all(engine, SEEN_PREFIX).await?;
     Ok((next.epoch, known.is_some()))
 }
 
@@ -236,8 +306,11 @@ async fn raise_map<F: Future<Output = bool>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blockio::Geometry;
+    use blockio::plan::{Spread, plan_volume};
+    use blockio::superblock::VERSION;
     use cluster::coordination::Sled;
-    use cluster::membership::{Founder, MemberRecord};
+    use cluster::membership::MemberRecord;
     use futures::executor::block_on;
 
     /// A snapshot of etcd from before any process ran knows of no disk and no node.
@@ -271,5 +344,47 @@ mod tests {
         // Disks of other hosts are a little newer, and ask for nothing more.
         raise(Epoch(12)).unwrap();
         assert_eq!(block_on(membership::node_map(&engine)).unwrap().epoch, raised);
+    }
+
+    /// The disks of one host do not tell all sets.
+    #[test]
+    fn hosts_tell_together_and_a_disk_node_without_disks_is_free() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = Sled::open(directory.path()).unwrap();
+        let geometry = Geometry { volume: VolumeId(7), stripe_size: 1 << 16, fs_nodes: 4 };
+        let name = |disk_node| DiskName { disk_node, disk: 0 };
+        let disks = [(name(0), 1 << 30), (name(2), 2 << 30)];
+        let volume = plan_volume(geometry, &disks, Spread::default()).unwrap();
+        let superblock = |disk_node, epoch| Superblock {
+            version: VERSION,
+            disk: name(disk_node),
+            features: 0,
+            geometry,
+            id: 7,
+            length: 2 << 30,
+            formatted_ms: 0,
+            epoch: Epoch(epoch),
+            sets: volume.rows_of(name(disk_node)),
+            decided: volume.decided(),
+        };
+        let gather = |here| block_on(gather(&engine, vec![here]));
+        assert!(matches!(gather(superblock(0, 30)), Err(ClusterError::Disks(_))));
+        let (found, newest) = gather(superblock(2, 20)).unwrap();
+        assert_eq!((found.disks(), newest), (volume.disks(), Epoch(30)));
+
+        let founder = |id, disk| Founder { id: ProcessId(id), disks: vec![disk] };
+        let mut shape = ClusterShape {
+            fs_nodes: 4,
+            stripe_size: 1 << 16,
+            disks: Vec::new(),
+            founders: vec![founder(1, 0), founder(2, 1), founder(3, 2)],
+        };
+        let map = first_map(&shape, &volume).unwrap();
+        let owners: Vec<ProcessId> = map.disks.iter().map(|it| it.owner()).collect();
+        assert_eq!(owners, [ProcessId(1), ProcessId::NONE, ProcessId(3)]);
+        block_on(rebuild(&engine, &volume, map, newest)).unwrap();
+        assert!(block_on(engine.list(SEEN_PREFIX)).unwrap().records.is_empty());
+        shape.founders.pop();
+        assert!(matches!(first_map(&shape, &volume), Err(ClusterError::NoProcess(2))));
     }
 }

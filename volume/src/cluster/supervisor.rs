@@ -18,8 +18,8 @@ use futures::future::select;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
-use super::decommission::removed;
 use super::peers::{LocalPeer, PeerWatches};
+use super::records::{SECURITY_PREFIX, removed};
 use super::{Engine, handed};
 use crate::{NodeHandover, VolumeError};
 use fileio::protocol::Error;
@@ -28,8 +28,6 @@ use fileio::protocol::Error;
 pub(super) const KNOWN_PREFIX: &str = "known/";
 /// Where each process says whether it is about to end.
 pub(super) const ENDING_PREFIX: &str = "ending/";
-/// Where each process says how its connections are protected.
-pub(super) const SECURITY_PREFIX: &str = "security/";
 /// It is not.
 const STAYS: u8 = 0;
 /// It is, and its nodes write to the disks of all.
@@ -72,6 +70,8 @@ pub(super) enum SupervisorEvent {
     DrainTimeout,
     /// The volume answers.
     Ready,
+    /// The disks of the process are part of the volume, or can never be.
+    Joined(Result<(), Error>),
     /// The process shall end.
     End,
     /// What its nodes have promised is durable, or cannot be made so now.
@@ -96,6 +96,8 @@ pub(super) enum SupervisorCommand {
     Get(String, oneshot::Sender<Option<Vec<u8>>>),
     /// A record shall be there.
     Put(String, Vec<u8>, oneshot::Sender<()>),
+    /// A record shall be there no more.
+    Remove(String),
     /// The process is about to end.
     Ending,
     /// It has settled them; tell when no other process that ends still needs its disks.
@@ -194,6 +196,9 @@ pub(super) async fn supervise(
             SupervisorCommand::Get(key, answer) => context.clone().task(async move {
                 let record = again(&context, async || engine.get(&key).await).await;
                 let _ = answer.send(record.map(|record| record.value));
+            }),
+            SupervisorCommand::Remove(key) => context.clone().task(async move {
+                again(&context, async || engine.remove(&key, Expect::Any {}).await).await;
             }),
             SupervisorCommand::Put(key, value, done) => context.clone().task(async move {
                 again(&context, async || engine.put(&key, &value).await).await;

@@ -9,7 +9,8 @@ use cluster::membership::{Founder, ProcessId};
 use serde::Deserialize;
 use transport::fabric::{FabricOptions, Provider, unknown_provider};
 use transport::tls::KeyFolder;
-use volume::cluster::{ClusterShape, Engine, LEASE};
+use volume::DiskName;
+use volume::cluster::{ClusterShape, Engine, LEASE, MemberDisks};
 
 use crate::exit::CommandFailure;
 use crate::size::{ByteSize, cache_size};
@@ -48,10 +49,11 @@ keys = "keys"       # a folder, on each host; beside this file unless it begins 
 # name = "scratch" # for clients of other hosts: mdfs://HOST:PORT/scratch; else the prefix's last part
 nodes = 64          # file-system nodes, which share the work
 stripe = "64KiB"    # so much goes to one disk before the next one
-disks = 1           # disks of each process that has some
+disks = 1           # disks of each process that has some, and does not name them
 disk-size = "4GiB"  # of each disk; its file grows only as it is written
 
-# The processes that serve it. Numbers and disks stay with a process for good.
+# The processes that serve it. A new one is put at the end. Numbers and disk nodes stay with a process for good:
+# if one with disks is deleted here, the next gets `disk-node = N` as `mdfs cluster status` shows it.
 [[process]]
 number = 1
 address = "127.0.0.1:7401"  # where the other processes reach it
@@ -63,6 +65,8 @@ prefault = true             # is found at the start, not when it is first used
 number = 2
 address = "127.0.0.1:7402"
 directory = "/srv/mdfs/2"
+# disk-paths = ["/dev/disk/by-id/nvme-A", "/dev/disk/by-id/nvme-B"]  # devices, in place of files in the directory
+# disk-size = "1TiB"        # of each; a process that joins later uses all of its devices
 
 [[process]]
 number = 3
@@ -139,6 +143,13 @@ pub(super) struct ProcessTable {
     pub(super) directory: PathBuf,
     #[serde(default = "yes")]
     has_disks: bool,
+    /// Devices or files, in place of files in the directory.
+    #[serde(default)]
+    disk_paths: Vec<PathBuf>,
+    #[serde(default, deserialize_with = "some_size")]
+    disk_size: Option<ByteSize>,
+    /// One more than that of the process before, if it is not given.
+    disk_node: Option<u32>,
     #[serde(default, deserialize_with = "some_cache")]
     pub(super) cache: Option<ByteSize>,
     #[serde(default)]
@@ -151,6 +162,10 @@ fn yes() -> bool {
 
 fn size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<ByteSize, D::Error> {
     String::deserialize(input)?.parse().map_err(serde::de::Error::custom)
+}
+
+fn some_size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<ByteSize>, D::Error> {
+    size(input).map(Some)
 }
 
 fn some_cache<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<ByteSize>, D::Error> {
@@ -186,6 +201,19 @@ impl MachineFile {
             if file.processes[..at].iter().any(|other| other.number == process.number) {
                 return Err(format!("two processes have the number {}", process.number));
             }
+            if process.number == u32::MAX {
+                return Err(format!("a process cannot have the number {}", u32::MAX));
+            }
+            let names_disks = !process.disk_paths.is_empty() || process.disk_node.is_some();
+            if !process.has_disks && names_disks {
+                let number = process.number;
+                return Err(format!("process {number} has disks, and `has-disks = false`"));
+            }
+        }
+        let mut nodes: Vec<u32> = file.disk_nodes().into_iter().flatten().collect();
+        nodes.sort_unstable();
+        if let Some([disk_node, ..]) = nodes.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("two processes have the disk node {disk_node}"));
         }
         Ok(file)
     }
@@ -248,24 +276,46 @@ impl MachineFile {
         self.processes.iter().map(|process| process.number).collect()
     }
 
+    /// The disk node of each process, in the order of the file.
+    fn disk_nodes(&self) -> Vec<Option<u32>> {
+        let mut next = 0_u32;
+        let number = |process: &ProcessTable| {
+            let disk_node = process.has_disks.then(|| process.disk_node.unwrap_or(next))?;
+            next = disk_node.saturating_add(1);
+            Some(disk_node)
+        };
+        self.processes.iter().map(number).collect()
+    }
+
+    fn disks_of(&self, process: &ProcessTable, disk_node: Option<u32>) -> MemberDisks {
+        let paths = process.disk_paths.clone();
+        let count = if paths.is_empty() { self.volume.disks } else { paths.len() as u32 };
+        let bytes = process.disk_size.unwrap_or(self.volume.disk_size).0;
+        MemberDisks { disk_node, count, paths, bytes }
+    }
+
+    /// The disks of process `number`.
+    pub(super) fn disks(&self, number: u32) -> MemberDisks {
+        let found = self.processes.iter().zip(self.disk_nodes());
+        let mut found = found.filter(|(process, _)| process.number == number);
+        let of = |(process, disk_node): (&ProcessTable, _)| self.disks_of(process, disk_node);
+        found.next().map(of).unwrap_or_default()
+    }
+
     /// The shape of the cluster to be made. Disk nodes are numbered in the order of the processes.
     pub(super) fn shape(&self) -> Result<ClusterShape, CommandFailure> {
-        let VolumeTable { name: _, nodes, stripe, disks, disk_size } = self.volume;
+        let VolumeTable { nodes, stripe, .. } = self.volume;
         let stripe_size = u32::try_from(stripe.0)
             .map_err(|_| CommandFailure::Wrong("a stripe is at most 4 GiB long".to_owned()))?;
-        let mut disk_node = 0;
-        let founders = self.processes.iter().map(|process| {
-            let first = disk_node;
-            disk_node += u32::from(process.has_disks);
-            Founder { id: ProcessId(process.number), disks: (first..disk_node).collect() }
-        });
-        Ok(ClusterShape {
-            fs_nodes: nodes,
-            stripe_size,
-            disks_per_node: disks,
-            disk_bytes: disk_size.0,
-            founders: founders.collect(),
-        })
+        let (mut founders, mut disks) = (Vec::new(), Vec::new());
+        for (process, disk_node) in self.processes.iter().zip(self.disk_nodes()) {
+            let (id, own) = (ProcessId(process.number), disk_node.into_iter().collect());
+            founders.push(Founder { id, disks: own });
+            let Some(disk_node) = disk_node else { continue };
+            let MemberDisks { count, bytes, .. } = self.disks_of(process, Some(disk_node));
+            disks.extend((0..count).map(|disk| (DiskName { disk_node, disk }, bytes)));
+        }
+        Ok(ClusterShape { fs_nodes: nodes, stripe_size, disks, founders })
     }
 
     /// What the file says of process `number`.
@@ -290,7 +340,9 @@ mod tests {
         let disks: Vec<Vec<u32>> =
             shape.founders.iter().map(|founder| founder.disks.clone()).collect();
         assert_eq!(disks, [vec![0], vec![1], vec![]]);
-        assert_eq!((shape.fs_nodes, shape.stripe_size, shape.disk_bytes), (64, 64 << 10, 4 << 30));
+        assert_eq!((shape.fs_nodes, shape.stripe_size), (64, 64 << 10));
+        let name = |disk_node| DiskName { disk_node, disk: 0 };
+        assert_eq!(shape.disks, [(name(0), 4 << 30), (name(1), 4 << 30)]);
         assert_eq!(file.process(1).unwrap().cache, Some(ByteSize(512 << 20)));
         assert_eq!(file.keys().0, Path::new("keys"));
         assert!(file.fabric(1).unwrap().is_none(), "the file does not request it");
@@ -306,6 +358,29 @@ mod tests {
         let odd = asked.replace("shm", "carrier-pigeon");
         let text = MachineFile::parse(&odd).unwrap().fabric(1).unwrap_err().to_string();
         assert!(text.contains("carrier-pigeon") && text.contains("tcp;ofi_rxm"), "{text}");
+    }
+
+    #[test]
+    fn a_process_names_its_disks_and_keeps_its_disk_node() {
+        let named = EXAMPLE.replace("# disk-", "disk-");
+        let file = MachineFile::parse(&named).unwrap();
+        let disks = file.disks(2);
+        assert_eq!((disks.disk_node, disks.count, disks.bytes), (Some(1), 2, 1 << 40));
+        assert_eq!(disks.paths[1], Path::new("/dev/disk/by-id/nvme-B"));
+        assert_eq!(file.shape().unwrap().disks.len(), 3);
+        assert_eq!((file.disks(3).disk_node, file.disks(9).disk_node), (None, None));
+        // The first has left for good.
+        let (head, rest) = EXAMPLE.split_once("[[process]]").unwrap();
+        let rest = &rest[rest.find("[[process]]").unwrap()..];
+        let left = format!("{head}{}", rest.replace("number = 2", "number = 2\ndisk-node = 1"));
+        let file = MachineFile::parse(&left).unwrap();
+        assert_eq!(file.shape().unwrap().founders[0].disks, [1]);
+        let both = EXAMPLE.replace("number = 1", "number = 1\ndisk-node = 1");
+        assert_eq!(MachineFile::parse(&both).unwrap().disks(2).disk_node, Some(2));
+        let twice = both.replace("number = 2", "number = 2\ndisk-node = 1");
+        assert!(MachineFile::parse(&twice).unwrap_err().contains("the disk node 1"));
+        let none = EXAMPLE.replace("number = 3", "number = 3\ndisk-paths = [\"/dev/sdb\"]");
+        assert!(MachineFile::parse(&none).unwrap_err().contains("process 3 has disks"));
     }
 
     #[test]

@@ -44,8 +44,8 @@ pub(super) struct ServeProcess {
     /// processes.
     #[arg(long)]
     insecure: bool,
-    /// When the process makes its disks: overwrite the one with this id, as the refusal told it; as
-    /// of `mdfs format`.
+    /// When the process makes its disks, or joins with them: overwrite the one with this id, as the
+    /// refusal told it; as of `mdfs format`.
     #[arg(long, value_name = "DEVICE-ID")]
     force: Vec<String>,
 }
@@ -78,7 +78,7 @@ impl ServeProcess {
             engine: file.engine()?,
             lease: file.lease(),
             guard: guard.clone(),
-            disk_bytes: file.volume.disk_size.0,
+            disks: file.disks(self.number),
             force: self.force.clone(),
             run,
         };

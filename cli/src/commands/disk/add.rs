@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use client::VolumeAddress;
 use client::protocol::{AddedDisk, DiskChange};
 use serde::Serialize;
-use volume::{DiskName, PlacedDisk, disk_nodes_in, lock_additions};
+use volume::{DiskName, NewPlaces, PlacedDisk, disk_nodes_in, lock_additions, volume_in};
 
 use super::change::change;
 use crate::connection::volume_directory;
@@ -106,8 +106,8 @@ pub(super) fn add(
         }
     }
     let mut next = list.next.clone();
-    let mut placed: Vec<PlacedDisk> = Vec::new();
-    for path in paths {
+    let mut disks = Vec::new();
+    for &path in paths {
         let node = here.iter_mut().min_by_key(|(_, disks)| *disks);
         let number = node.and_then(|(node, disks)| {
             *disks += 1;
@@ -119,24 +119,21 @@ pub(super) fn add(
             let text = format!("{} has no disks: it is not a volume", directory.display());
             return Err(CommandFailure::Usage(text));
         };
-        let disk = DiskName { disk_node, disk };
-        match PlacedDisk::place(directory, disk, *path, new.size.0, &new.force) {
-            Ok(added) => placed.push(added),
-            Err(error) => {
-                placed.into_iter().for_each(PlacedDisk::discard);
-                return Err(failed(error));
-            }
-        }
+        disks.push((DiskName { disk_node, disk }, path));
     }
+    let (bytes, force) = (new.size.0, new.force.as_slice());
+    let volume = volume_in(directory).map_err(failed)?;
+    let places = NewPlaces { directory, volume, bytes, force, keeps_own: false };
+    let filled = places.fill(&disks).map_err(failed)?;
     let record = |added: &PlacedDisk| {
         let DiskName { disk_node, disk } = added.disk;
         AddedDisk { disk_node, disk, bytes: added.bytes }
     };
-    let disks: Vec<AddedDisk> = placed.iter().map(record).collect();
+    let disks: Vec<AddedDisk> = filled.iter().map(record).collect();
     if let Err(error) = change(session, &address, DiskChange::Add { disks: disks.clone() }) {
         // Where the servers may have it all the same, it stays.
         if matches!(error, CommandFailure::Inside { .. }) && is_refused(&error) {
-            placed.into_iter().for_each(PlacedDisk::discard);
+            filled.into_iter().for_each(PlacedDisk::discard);
         }
         return Err(error);
     }

@@ -7,7 +7,7 @@ use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 
 /// Asks the servers for a change.
-pub(super) fn change(
+pub(crate) fn change(
     session: &mut CommandSession,
     address: &VolumeAddress,
     change: DiskChange,

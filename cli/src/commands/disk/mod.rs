@@ -7,6 +7,8 @@ mod moving;
 pub(super) mod rebalance;
 mod replace;
 
+pub(super) use self::change::change;
+pub(super) use self::moving::{DiskArgument, MoveArguments, Pace, drain, retire};
 use self::moving::{Drain, Retire};
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;

@@ -20,9 +20,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 /// A disk, as in n0d1: disk 1 of disk node 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DiskArgument {
-    pub(super) disk_node: u32,
-    pub(super) disk: u32,
+pub(crate) struct DiskArgument {
+    pub(crate) disk_node: u32,
+    pub(crate) disk: u32,
 }
 
 impl FromStr for DiskArgument {
@@ -45,7 +45,7 @@ impl std::fmt::Display for DiskArgument {
 
 /// How fast data moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Pace {
+pub(crate) enum Pace {
     /// Hardly noticed: 8 MiB/s for each process while it has other work, else 256 MiB/s.
     Gentle,
     /// 32 MiB/s for each process while it has other work, else as fast as it goes.
@@ -56,7 +56,7 @@ pub(super) enum Pace {
 
 /// The options of all that moves data.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct MoveArguments {
+pub(crate) struct MoveArguments {
     /// How fast data moves; as it was set last without this, and balanced at first.
     #[arg(long, value_name = "PACE")]
     pace: Option<Pace>,
@@ -81,8 +81,13 @@ struct MoveReport {
 }
 
 impl MoveArguments {
+    /// Of a command that waits, and reports to people.
+    pub(crate) fn new(pace: Option<Pace>, connection: &ConnectionArguments) -> Self {
+        Self { pace, no_wait: false, json: false, connection: connection.clone() }
+    }
+
     /// Opens volumes, and sets the pace.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         session: &mut CommandSession,
         volume: &VolumeAddress,
@@ -185,7 +190,7 @@ impl Drain {
 }
 
 /// Drains a disk. False if it does not wait for it.
-pub(super) fn drain(
+pub(crate) fn drain(
     session: &mut CommandSession,
     volume: &VolumeAddress,
     of: DiskArgument,
@@ -229,7 +234,7 @@ impl Retire {
 }
 
 /// Retires a disk that was drained.
-pub(super) fn retire(
+pub(crate) fn retire(
     session: &mut CommandSession,
     volume: &VolumeAddress,
     of: DiskArgument,
