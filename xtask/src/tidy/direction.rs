@@ -55,8 +55,6 @@ const VOCABULARY: &[&str] = &[
     "lock_types",
     "chunk_types",
     "disk_types",
-    "partition_types",
-    "reply_types",
     "marks",
     "geometry",
     "regions",
