@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fileio::protocol::{DirectoryEntry, DiskChange, DiskList};
+use fileio::protocol::{DirectoryEntry, DiskChange, DiskList, PartitionChange, PartitionTable};
 use runtime::client_handle::CallNumbers;
 use runtime::{ClientHandle, wait};
 
@@ -14,6 +14,7 @@ use crate::disks::{change_disks, list_disks};
 use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
+use crate::partitions::{change_partitions, list_partitions, partition_space};
 use crate::stream::{Mode, Stream};
 use crate::wide::WideMode;
 use crate::{
@@ -133,6 +134,21 @@ impl Volume {
     /// See [`change_disks`].
     pub fn change_disks(&self, change: DiskChange) -> Result<(), Error> {
         wait(change_disks(&self.file_system, change))
+    }
+
+    /// See [`list_partitions`].
+    pub fn partitions(&self) -> Result<PartitionTable, Error> {
+        wait(list_partitions(&self.file_system))
+    }
+
+    /// See [`change_partitions`].
+    pub fn change_partitions(&self, change: PartitionChange) -> Result<(), Error> {
+        wait(change_partitions(&self.file_system, change))
+    }
+
+    /// See [`partition_space`].
+    pub fn partition_space(&self, partition: u16) -> Result<Space, Error> {
+        wait(partition_space(&self.file_system, partition))
     }
 
     /// See [`FileSystem::xattrs`].

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::io;
 
-use fileio::protocol::{DiskRefusal, Error as FileIoError, NameError, WriteObstacle};
+use fileio::protocol::{
+    DiskRefusal, Error as FileIoError, NameError, PartitionRefusal, WriteObstacle,
+};
 use runtime::Undelivered;
 
 /// An operation that failed: what was asked, of what, and why.
@@ -78,6 +80,7 @@ impl Cause {
                     "make it writable; the volume goes on by itself"
                 }
                 E::DisksUnchanged { why } => disks_advice(why),
+                E::Partitions { why } => partitions_advice(*why),
                 E::NoSpace {} => "remove what is no longer needed",
                 E::TooManyLinks {} => "use a symbolic link, or copy the file",
                 E::Stale {} => "open it again by its path",
@@ -134,6 +137,7 @@ impl Cause {
                 E::TooLarge {} => libc::E2BIG,
                 E::Unsupported {} => libc::EOPNOTSUPP,
                 E::DisksUnchanged { .. } => libc::EBUSY,
+                E::Partitions { why } => partitions_errno(*why),
             },
             Self::Name(NameError::TooLong) => libc::ENAMETOOLONG,
             Self::EmptyPath => libc::ENOENT,
@@ -155,6 +159,11 @@ impl Cause {
         *self == Self::FileIo(FileIoError::IsDirectory {})
     }
 
+    /// Is it that what is meant does not exist any more?
+    pub fn is_stale(&self) -> bool {
+        *self == Self::FileIo(FileIoError::Stale {})
+    }
+
     /// Is it that the name is taken?
     pub fn is_exists(&self) -> bool {
         *self == Self::FileIo(FileIoError::Exists {})
@@ -173,6 +182,35 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         R::NotReady {} => "mend what the log says, and give the command again: it goes on",
         R::NoRecord {} => "see to the coordination engine, and give the command again",
         R::NoPace {} => "choose gentle, balanced or fast",
+    }
+}
+
+fn partitions_advice(why: PartitionRefusal) -> &'static str {
+    use PartitionRefusal as R;
+    match why {
+        R::Crossing {} => "`mdfs cp` copies it, `mv` through a mount too",
+        R::IsRoot {} => "name something in it",
+        R::IsGoing {} => "wait; `mdfs partition list` shows how far it is",
+        R::NotFound {} => "look at `mdfs partition list`",
+        R::Exists {} => "choose another name",
+        R::BadBlock { .. } => "choose 4KiB, or a power of two of it up to the stripe",
+        R::TooMany { .. } => "remove one first",
+        R::NotEmpty {} => "remove what is in it first, or say --with-content",
+        R::NotReady {} => "give the command again: it goes on",
+    }
+}
+
+fn partitions_errno(why: PartitionRefusal) -> i32 {
+    use PartitionRefusal as R;
+    match why {
+        R::Crossing {} => libc::EXDEV,
+        R::IsRoot {} | R::IsGoing {} => libc::EBUSY,
+        R::NotFound {} => libc::ENOENT,
+        R::Exists {} => libc::EEXIST,
+        R::BadBlock { .. } => libc::EINVAL,
+        R::TooMany { .. } => libc::ENOSPC,
+        R::NotEmpty {} => libc::ENOTEMPTY,
+        R::NotReady {} => libc::EAGAIN,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Operations on paths.
 
+use fileio::hash::partition_of;
 use std::sync::Arc;
 
 use fileio::client::send_to_with_retries;
@@ -403,9 +404,13 @@ impl<S: Spawn> FileSystem<S> {
         Ok(ReadDir::new(self.session.clone(), path, handle_of(&attributes)))
     }
 
-    /// Space of the volume.
+    /// Space of the volume; of a partition, if this client is limited to it.
     pub async fn space(&self) -> Result<Space, Error> {
-        self.session.ask(GetSpace {}).await.map_err(Error::of("ask for the space of", b"/"))
+        let partition = partition_of(self.session.root().ino);
+        self.session
+            .ask(GetSpace { partition })
+            .await
+            .map_err(Error::of("ask for the space of", b"/"))
     }
 
     /// Makes all earlier changes durable, of all clients. Reports once if writes of this client are

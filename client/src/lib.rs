@@ -25,6 +25,7 @@
 //! | `file_system.rs` | operations on paths; `walk.rs` resolves them, `tree.rs` does whole trees |
 //! | `xattrs.rs` | extended attributes |
 //! | `scrub.rs` | comparing what the disks have with its checksums |
+//! | `disks.rs`, `partitions.rs` | what operators ask for |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
 //! | `append.rs` | appends, each done once |
@@ -56,6 +57,7 @@ pub mod leases;
 mod list;
 pub mod lock;
 pub mod options;
+pub mod partitions;
 pub mod process;
 pub mod root_keys;
 pub mod scrub;

@@ -440,8 +440,8 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     }
 
     fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.dispatch_inode(request, ino, move |operations, _| async move {
-            match operations.space().await {
+        self.dispatch_inode(request, ino, move |operations, ino| async move {
+            match operations.space(ino).await {
                 Ok(space) => reply_statfs(reply, &space),
                 Err(error) => reply.error(error.into()),
             }

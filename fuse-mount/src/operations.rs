@@ -8,6 +8,8 @@ mod names;
 mod space;
 mod xattrs;
 
+use client::hash::partition_of;
+use client::protocol::GetSpace;
 use std::sync::Arc;
 
 use client::protocol::{Attributes, Handle, Space};
@@ -55,8 +57,9 @@ impl<S: Spawn> MountOperations<S> {
         Ok(self.volume.attributes(self.handle(ino)?).await?)
     }
 
-    /// The space of the volume.
-    pub(crate) async fn space(&self) -> KernelResult<Space> {
-        Ok(self.volume.request(client::protocol::GetSpace {}).await?)
+    /// The space of the partition of a file.
+    pub(crate) async fn space(&self, ino: u64) -> KernelResult<Space> {
+        let partition = partition_of(self.handle(ino)?.ino);
+        Ok(self.volume.request(GetSpace { partition }).await?)
     }
 }

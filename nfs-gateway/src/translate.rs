@@ -1,13 +1,18 @@
 //! Conversion of attributes, times, errors and names between NFS and file I/O.
 
 use bytes::Bytes;
+use fileio::hash::partition_of;
 use fileio::protocol::{
-    Attributes, Change, Error, Kind, Name, NameError, SetTime, Time, WriteObstacle,
+    Attributes, Change, Error, Kind, Name, NameError, PartitionRefusal, SetTime, Time,
+    WriteObstacle,
 };
 use nfs3_types::nfs3::{
     Nfs3Option, fattr3, ftype3, nfsstat3, nfstime3, sattr3, set_atime, set_mtime, specdata3,
 };
 use runtime::{Undelivered, VolumeId};
+
+/// Any odd number: all partitions of a volume have different ids.
+const FSID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The permission bits of a mode; clients may send the file's type above them.
 const MODE_BITS: u32 = 0o7777;
@@ -43,6 +48,18 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::LostWrites {} => nfsstat3::NFS3ERR_JUKEBOX,
         Error::BadCookie {} => nfsstat3::NFS3ERR_BAD_COOKIE,
         Error::Unsupported {} => nfsstat3::NFS3ERR_NOTSUPP,
+        Error::Partitions { why } => partition_status(why),
+    }
+}
+
+//= rfc1813 3.3.14, 3.3.15: NFS3ERR_XDEV. There is no status for a directory that is in use; servers
+//= say NFS3ERR_ACCES of mount points
+fn partition_status(why: PartitionRefusal) -> nfsstat3 {
+    match why {
+        PartitionRefusal::Crossing {} => nfsstat3::NFS3ERR_XDEV,
+        PartitionRefusal::IsRoot {} | PartitionRefusal::IsGoing {} => nfsstat3::NFS3ERR_ACCES,
+        // These are of requests that gateways do not make.
+        _ => nfsstat3::NFS3ERR_INVAL,
     }
 }
 
@@ -93,9 +110,11 @@ pub(crate) fn entry_name(bytes: Bytes, dots: nfsstat3) -> Result<Name, nfsstat3>
     }
 }
 
-/// The file system id of a volume.
-pub(crate) fn fsid(volume: VolumeId) -> u64 {
-    (volume.0 >> 64) as u64 ^ volume.0 as u64
+/// The file system id of the partition of a file: clients cross from one to another as they cross
+/// mount points.
+pub(crate) fn fsid(volume: VolumeId, ino: u64) -> u64 {
+    let of_volume = (volume.0 >> 64) as u64 ^ volume.0 as u64;
+    of_volume ^ u64::from(partition_of(ino)).wrapping_mul(FSID_STEP)
 }
 
 //= rfc1813 2.6: fattr3
@@ -109,7 +128,7 @@ pub(crate) fn fattr(volume: VolumeId, attributes: &Attributes) -> fattr3 {
         size: attributes.size,
         used: attributes.used_bytes,
         rdev: specdata3 { specdata1: attributes.major, specdata2: attributes.minor },
-        fsid: fsid(volume),
+        fsid: fsid(volume, attributes.ino),
         fileid: attributes.ino,
         atime: time(attributes.atime),
         mtime: time(attributes.mtime),

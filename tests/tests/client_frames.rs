@@ -192,7 +192,7 @@ impl RequestMaker<'_> {
             14 => Read { who, file, offset, length: self.rng.below(5 << 20) as u32 }.into(),
             15 | 16 => Write { who, file, offset, data: vec![self.data()], durable }.into(),
             17 => Commit { file }.into(),
-            18 => GetSpace {}.into(),
+            18 => GetSpace { partition: 0 }.into(),
             19 if self.rng.chance(1, 50) => Flush {}.into(),
             20 => Trim { ino: file.ino }.into(),
             21 => PunchHole { who, file, offset, length, durable }.into(),

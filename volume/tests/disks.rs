@@ -119,13 +119,13 @@ fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
     let running = run(&directory);
     let client = running.client_handle();
     (0..40).for_each(|number| put(&client, number));
-    let before = block_on(ask(&client, GetSpace {})).unwrap();
+    let before = block_on(ask(&client, GetSpace { partition: 0 })).unwrap();
     let used = report(&client, 0, 1).used_bytes;
     assert!(used > 4 << 20, "{used}");
 
     let added = add(&directory, &client, 1, 2 * DISK_BYTES);
     assert_eq!(added, 2);
-    let after = block_on(ask(&client, GetSpace {})).unwrap();
+    let after = block_on(ask(&client, GetSpace { partition: 0 })).unwrap();
     let more = after.available_bytes - before.available_bytes;
     assert!(more > 2 * DISK_BYTES * 9 / 10, "{more} bytes more");
     (40..60).for_each(|number| put(&client, number));

@@ -108,7 +108,7 @@ impl FilledVolume {
     }
 
     fn available(&self) -> u64 {
-        block_on(ask(&self.handle, GetSpace {})).unwrap().available_bytes
+        block_on(ask(&self.handle, GetSpace { partition: 0 })).unwrap().available_bytes
     }
 
     fn create(&mut self, name: &str) -> Result<Handle, Error> {

@@ -100,7 +100,7 @@ fn a_full_volume_says_so_and_has_room_again_after_a_removal() {
     volume::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
     let client_handle = running.client_handle();
-    let before = block_on(ask(&client_handle, GetSpace {})).unwrap();
+    let before = block_on(ask(&client_handle, GetSpace { partition: 0 })).unwrap();
     let piece = Bytes::from(vec![7; 1 << 20]);
     let fill = |name: &str, number| {
         let file = create(&client_handle, name, number);
@@ -127,7 +127,7 @@ fn a_full_volume_says_so_and_has_room_again_after_a_removal() {
     };
     block_on(ask(&client_handle, call)).unwrap();
     running.flush().unwrap();
-    let after = block_on(ask(&client_handle, GetSpace {})).unwrap();
+    let after = block_on(ask(&client_handle, GetSpace { partition: 0 })).unwrap();
     let second = fill("second", 2);
     assert!(second + 8 >= first, "{second} MiB after {first} MiB, {after:?} of {before:?}");
 }
@@ -394,7 +394,7 @@ fn a_small_file_takes_one_block_and_little_else() {
     volume::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
     let client_handle = running.client_handle();
-    let free = || block_on(ask(&client_handle, GetSpace {})).unwrap().free_bytes;
+    let free = || block_on(ask(&client_handle, GetSpace { partition: 0 })).unwrap().free_bytes;
     running.flush().unwrap();
     let before = free();
     for number in 1..=FILES {

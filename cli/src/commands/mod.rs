@@ -15,6 +15,7 @@ mod mkdir;
 pub(crate) mod mount;
 mod mv;
 mod online_check;
+mod partition;
 mod put;
 mod rm;
 mod rotate_keys;
@@ -59,6 +60,7 @@ enum MdfsCommand {
     Df(df::Df),
     Disk(disk::DiskCommand),
     Rebalance(disk::rebalance::Rebalance),
+    Partition(partition::PartitionCommand),
     Check(check::Check),
     Scrub(check::ScrubCommand),
     RotateKeys(rotate_keys::RotateKeys),
@@ -99,6 +101,7 @@ impl Commands for MdfsProgram {
             MdfsCommand::Df(df) => df.run(session),
             MdfsCommand::Disk(disk) => disk.run(session),
             MdfsCommand::Rebalance(rebalance) => rebalance.run(session),
+            MdfsCommand::Partition(partition) => partition.run(session),
             MdfsCommand::Check(check) => check.run(session),
             MdfsCommand::Scrub(scrub) => scrub.run(session),
             MdfsCommand::RotateKeys(rotate) => rotate.run(session),

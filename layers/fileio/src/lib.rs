@@ -32,7 +32,7 @@
 //! | `server/` | the server: a component for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `locks.rs` | who may lock which bytes: pure |
-//! | `lock_types.rs`, `disk_types.rs` | the records of locks and of disks in messages |
+//! | `*_types.rs` | records in messages: replies, locks, disks, partitions |
 //! | `pieces.rs` | bytes in pieces |
 //! | `regions/` | lists of regions that are described and not listed |
 //! | `model/` | the executable reference of the interface |
@@ -44,9 +44,11 @@ pub mod lock_types;
 pub mod locks;
 #[cfg(feature = "server")]
 pub mod model;
+pub mod partition_types;
 pub mod pieces;
 pub mod protocol;
 pub mod regions;
+pub mod reply_types;
 pub mod root_keys;
 #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "clients check searches only"))]
 mod rules;

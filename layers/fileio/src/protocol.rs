@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use runtime::delivery::{DeliveredRange, DeliveryTarget, DepositedRange};
+use runtime::delivery::{DeliveryTarget, DepositedRange};
 use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
@@ -27,7 +27,14 @@ pub use crate::disk_types::{
     AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, Space,
 };
 pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
+pub use crate::partition_types::{
+    Partition, PartitionChange, PartitionRefusal, PartitionShare, PartitionTable,
+};
 pub use crate::regions::Regions;
+pub use crate::reply_types::{
+    Appended, Created, DirectData, DirectoryEntry, DirectoryPage, ListData, OpenedFile,
+    OpenedNewFile, ReadData, SeekTarget,
+};
 
 /// The root directory of every volume.
 pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
@@ -110,130 +117,11 @@ runtime::choice! {
         5 Fifo {},
         /// A socket.
         6 Socket {},
-    }
-}
-
-runtime::record! {
-    /// One entry of a directory.
-    pub struct DirectoryEntry {
-        /// The position after this entry, valid while other entries are added and removed; above 2
-        /// and below 2^63, so that gateways have the first two for `.` and `..`.
-        cookie: u64,
-        /// The name.
-        name: Name,
-        /// What it names.
-        handle: Handle,
-        /// What kind of thing that is.
-        kind: Kind,
-        /// Its attributes, if asked for (and if it still existed).
-        attributes: Option<Box<Attributes>>,
-    }
-}
-
-runtime::record! {
-    /// A part of a directory.
-    pub struct DirectoryPage {
-        /// Entries in the order of their cookies.
-        entries: Vec<DirectoryEntry>,
-        /// Nothing follows.
-        end: bool,
-        /// The directory itself.
-        directory: Attributes,
-    }
-}
-
-runtime::record! {
-    /// What was read.
-    pub struct ReadData {
-        /// The bytes, in pieces; fewer than asked for only at the end of the file.
-        data: Vec<Bytes>,
-        /// The last byte read is the last of the file.
-        end: bool,
-        /// The file.
-        attributes: Attributes,
-        /// As in [`WriteResult`]: with another one, the reader's own writes may be missing.
-        write_verifier: u64,
-    }
-}
-
-runtime::record! {
-    /// What was read, where other processes have delivered some of it.
-    pub struct DirectData {
-        /// All else: its `data` are the bytes that were not delivered.
-        read: ReadData,
-        /// In which execution of the request bytes were delivered.
-        execution: u64,
-        /// Which, in order; places count from the first byte that was asked for.
-        delivered: Vec<DeliveredRange>,
-    }
-}
-
-runtime::record! {
-    /// What was read of a list.
-    pub struct ListData {
-        /// The packed bytes, in pieces, up to the last one that is in the file: what is missing of
-        /// the window lies past its end. Bytes past the end between others are zeros.
-        data: Vec<Bytes>,
-        /// The file.
-        attributes: Attributes,
-        /// As in [`ReadData`].
-        write_verifier: u64,
-    }
-}
-
-runtime::record! {
-    /// What was appended.
-    #[derive(Copy)]
-    pub struct Appended {
-        /// Where in the file it begins.
-        offset: u64,
-        /// The file afterwards.
-        written: WriteResult,
-    }
-}
-
-runtime::record! {
-    /// What was created, or found in its place.
-    #[derive(Copy)]
-    pub struct Created {
-        /// The file.
-        attributes: Attributes,
-        /// It did not exist before.
-        new: bool,
-    }
-}
-
-runtime::choice! {
-    /// What [`Seek`] looks for.
-    #[derive(Copy)]
-    pub enum SeekTarget {
-        /// A byte in a block.
-        1 Data {},
-        /// A byte in no block; the end of the file counts as one.
-        2 Hole {},
-    }
-}
-
-runtime::record! {
-    /// An open file, or what is no regular file and need not be open.
-    #[derive(Copy)]
-    pub struct OpenedFile {
-        /// Its attributes.
-        attributes: Attributes,
-        /// The client's lease at the file's node; 0 if nothing is open. A new lease means that the
-        /// node has forgotten the client's open files: it must reopen them.
-        lease: u64,
-    }
-}
-
-runtime::record! {
-    /// What was created, or found in its place, and is open.
-    #[derive(Copy)]
-    pub struct OpenedNewFile {
-        /// The file.
-        created: Created,
-        /// As in [`OpenedFile`].
-        lease: u64,
+        /// The root directory of a partition, in that of the volume. From servers only.
+        7 PartitionRoot {
+            /// The partition.
+            partition: u16,
+        },
     }
 }
 
@@ -377,8 +265,9 @@ runtime::protocol! {
     15 Bulk Commit { file: Handle } -> WriteResult,
         by inode(file.ino), retry idempotent, from any, after recovery;
 
-    /// Space of the whole volume.
-    16 Control GetSpace {} -> Space, by caller, retry idempotent, from any, after recovery;
+    /// Space of a partition; of partition 0 that of the whole volume.
+    16 Control GetSpace { partition: u16 } -> Space,
+        by caller, retry idempotent, from any, after recovery;
 
     /// Make everything of this node durable and write a checkpoint: before a clean stop.
     17 Bulk Flush {} -> (), by caller, retry idempotent, from any, after recovery;
@@ -641,6 +530,37 @@ runtime::protocol! {
     44 Bulk ChangeDisks { who: Credentials, root: Handle, change: DiskChange } -> (),
         by inode(root.ino), retry idempotent, from any, after recovery;
 
+    /// The partitions of the volume besides partition 0. `root` is its root directory.
+    48 Control GetPartitions { root: Handle } -> PartitionTable,
+        by inode(root.ino), retry idempotent, from any, after recovery;
+
+    /// Change the partitions of the volume: root and the owner of its root directory may.
+    49 Bulk ChangePartitions { who: Credentials, root: Handle, change: PartitionChange } -> (),
+        by inode(root.ino), retry idempotent, from any, after recovery;
+
+    /// From now on these are the partitions, if the table is newer than the one that is known.
+    50 Control AdoptPartitions { table: PartitionTable } -> (),
+        by caller, retry idempotent, from servers, after recovery;
+
+    /// What a partition uses at this node, and what of its size limit the node may use.
+    51 Control GetPartitionShare {
+        partition: u16,
+        /// The node claims no more than it uses from now on.
+        give_up: bool,
+    } -> PartitionShare, by caller, retry idempotent, from servers, after recovery;
+
+    /// Let a node use more of the size limit of a partition, as far as that allows; returns what it
+    /// may use in all. At the node of the partition.
+    52 Control ClaimSpace {
+        partition: u16,
+        /// The node that will use it.
+        node: u32,
+        /// What it may use so far.
+        share: PartitionShare,
+        /// Bytes that it wants besides.
+        wanted_bytes: u64,
+    } -> u64, by caller, retry idempotent, from servers, after recovery;
+
     /// Compare a part of what this node has on the disks with its checksums. Root and the owner of
     /// the root directory may.
     47 Bulk Scrub {
@@ -753,6 +673,11 @@ runtime::choice! {
         24 DisksUnchanged { /// Why.
             #[from]
             why: DiskRefusal },
+        /// EXDEV, EBUSY or others: partitions do not let it be done, or are not changed.
+        #[error(transparent)]
+        25 Partitions { /// Why.
+            #[from]
+            why: PartitionRefusal },
     }
 }
 

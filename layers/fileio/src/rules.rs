@@ -3,8 +3,10 @@
 //! Where POSIX leaves the choice the rules are those that the [model](crate::model) states.
 
 use meta::attributes::access;
+use meta::partition::partition_of;
 use meta::protocol::{InodeChange, NewInode};
 
+use crate::partition_types::TABLE_XATTR;
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Kind, SetTime, Time, XattrName,
 };
@@ -216,13 +218,14 @@ pub(crate) fn new_inode(
         verifier: None,
         target: Vec::new(),
         size: change.size.unwrap_or(0),
+        partition: partition_of(directory.ino),
     })
 }
 
 /// May `who` read (or write) the extended attribute, as Linux has it? `user.` is for files and
 /// directories: their mode decides, and in a sticky directory only owners write. `trusted.` is
-/// root's. There are no others: access control lists and labels that are stored and not obeyed
-/// would promise what is not kept.
+/// root's, but for the table of partitions. There are no others: access control lists and
+/// labels that are stored and not obeyed would promise what is not kept.
 pub(crate) fn check_xattr(
     who: &Credentials,
     file: &Attributes,
@@ -233,7 +236,7 @@ pub(crate) fn check_xattr(
     let is_named = |rest: &[u8]| if rest.is_empty() { Err(Error::Invalid {}) } else { Ok(()) };
     if let Some(rest) = name.as_bytes().strip_prefix(TRUSTED) {
         is_named(rest)?;
-        return if who.uid == 0 { Ok(()) } else { Err(refused) };
+        return if lists_xattr(who, name) { Ok(()) } else { Err(refused) };
     }
     is_named(name.as_bytes().strip_prefix(USER).ok_or(Error::Unsupported {})?)?;
     match file.kind {
@@ -250,7 +253,8 @@ pub(crate) fn check_xattr(
 
 /// May `who` know that there is such an extended attribute?
 pub(crate) fn lists_xattr(who: &Credentials, name: &XattrName) -> bool {
-    who.uid == 0 || !name.as_bytes().starts_with(TRUSTED)
+    let name = name.as_bytes();
+    !name.starts_with(TRUSTED) || who.uid == 0 && name != TABLE_XATTR.as_bytes()
 }
 
 /// Is a read at `now` to be noted? As `relatime`: if not noted since the last change, or for a day.

@@ -14,7 +14,9 @@ use runtime::sync::KeyedLock;
 use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::keys;
-use crate::protocol::{Chunk, CommitMark, Dentry};
+use crate::partition::PartitionNumber;
+use crate::protocol::{Chunk, CommitMark, Dentry, PartitionUse};
+use crate::server::partition_use::PartitionUses;
 use crate::server::verifiers::WriteVerifiers;
 use crate::shared_attrs::publisher::Publisher;
 
@@ -33,6 +35,7 @@ pub struct FileInformation {
     verifiers: Rc<WriteVerifiers>,
     file_locks: FileLocks,
     requests: Rc<Cell<u64>>,
+    uses: Rc<PartitionUses>,
 }
 
 /// One inode that is at hand.
@@ -46,13 +49,19 @@ impl FileInformation {
         verifiers: Rc<WriteVerifiers>,
         file_locks: FileLocks,
         requests: Rc<Cell<u64>>,
+        uses: Rc<PartitionUses>,
     ) -> Self {
-        Self { inodes, publisher, verifiers, file_locks, requests }
+        Self { inodes, publisher, verifiers, file_locks, requests, uses }
     }
 
     /// The file layer has been asked for something: what moves between disks gives way.
     pub fn note_request(&self) {
         self.requests.set(self.requests.get().wrapping_add(1));
+    }
+
+    /// What a partition uses at this node, with what is not committed yet; not of partition 0.
+    pub fn partition_use(&self, partition: PartitionNumber) -> PartitionUse {
+        self.uses.get(partition)
     }
 
     /// The locks of the files: shared by reads and writes of a file; exclusive to cut, seal, free

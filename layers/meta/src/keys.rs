@@ -6,6 +6,7 @@
 use crate::attributes::XattrName;
 use crate::hash::NAME_TABLE;
 pub(crate) use crate::hash::{name_key as name, position};
+use crate::partition::PartitionNumber;
 use crate::protocol::IntentId;
 
 /// What a key is the key of: its first byte. Never reused.
@@ -24,6 +25,10 @@ pub(crate) enum KeyTable {
     OpenFiles = 10,
     Adopted = 15,
 }
+
+/// Counts of the node: its inodes, and what each partition uses.
+const INODES: u64 = 1;
+const PARTITION_USES: u64 = 2;
 
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
     use KeyTable::{
@@ -46,7 +51,25 @@ pub(crate) fn inode(ino: u64) -> Vec<u8> {
 
 /// How many inodes the node has.
 pub(crate) fn inode_count() -> Vec<u8> {
-    key(KeyTable::Count, &[1])
+    key(KeyTable::Count, &[INODES])
+}
+
+/// What a partition uses at the node.
+pub(crate) fn partition_use(partition: PartitionNumber) -> Vec<u8> {
+    key(KeyTable::Count, &[PARTITION_USES, u64::from(partition)])
+}
+
+/// The range of all of these.
+pub(crate) fn partition_uses() -> (Vec<u8>, Vec<u8>) {
+    (key(KeyTable::Count, &[PARTITION_USES]), key(KeyTable::Count, &[PARTITION_USES + 1]))
+}
+
+/// The partition in such a key.
+pub(crate) fn used_partition(key: &[u8]) -> Option<PartitionNumber> {
+    if number(key, 1)? != PARTITION_USES {
+        return None;
+    }
+    number(key, 9)?.try_into().ok()
 }
 
 /// Chunk `index` of the file `ino`.
@@ -221,6 +244,11 @@ mod tests {
     #[test]
     fn keys_have_the_agreed_bytes_and_order() {
         assert_eq!(inode(0x0102), [1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(partition_use(3), [6, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(
+            (used_partition(&partition_use(3)), used_partition(&inode_count())),
+            (Some(3), None)
+        );
         assert_eq!(reply(5), [4, 0, 0, 0, 0, 0, 0, 0, 5]);
         assert_eq!(chunk(1, 2), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
         let name = Name::new(&b"a"[..]).unwrap();
@@ -238,6 +266,7 @@ mod tests {
         let keys = [
             (inode(1), KeyTable::Inode),
             (inode_count(), KeyTable::Count),
+            (partition_use(3), KeyTable::Count),
             (chunk(1, 2), KeyTable::Chunk),
             (super::name(1, &name), KeyTable::Name),
             (trim_intent(1), KeyTable::Intent),

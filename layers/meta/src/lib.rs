@@ -32,7 +32,7 @@
 //! | `operations.rs` | intents of operations, stored replies to calls, what a scrub finds |
 //! | `audit/` | reading all metadata, of nodes that run or of a volume at rest, to check it |
 //! | `marks.rs` | which changes of a file are there, over losses |
-//! | `hash.rs` | which node owns an inode, a name |
+//! | `hash.rs` | which node owns an inode, a name; `partition.rs`: its partition |
 //! | `client.rs` | calls from the layer above |
 //! | `server.rs`, `server/` | the server: components, one file for each family of requests |
 //! | `active.rs` | inodes in use, with what of them is not in the store yet |
@@ -67,6 +67,7 @@ pub mod memory;
 #[cfg(feature = "server")]
 mod move_pace;
 pub mod operations;
+pub mod partition;
 pub mod protocol;
 #[cfg(feature = "server")]
 mod server;

@@ -132,6 +132,8 @@ runtime::record! {
         target: Vec<u8>,
         /// Bytes of a file: all of them are a hole.
         size: u64,
+        /// The partition to which it belongs.
+        partition: u16,
     }
 }
 
@@ -253,6 +255,17 @@ runtime::record! {
         /// Of these, blocks that this node would give to others.
         spare_blocks: u64,
         /// Inodes in existence at this node.
+        inodes: u64,
+    }
+}
+
+runtime::record! {
+    /// What a partition uses at one node.
+    #[derive(Copy, Default)]
+    pub struct PartitionUse {
+        /// Bytes of the blocks of its files.
+        bytes: u64,
+        /// Its inodes.
         inodes: u64,
     }
 }

@@ -26,6 +26,7 @@ mod lost;
 mod names;
 mod open_file_table;
 mod open_files;
+pub(crate) mod partition_use;
 mod record_log;
 mod replies;
 mod scrub;
@@ -344,7 +345,8 @@ impl MetaServer {
         let inodes = self.base.inodes.table();
         let (publisher, verifiers) = (self.base.publisher.clone(), self.verifiers.clone());
         let (locks, requests) = (self.file_locks.clone(), self.space.disks.requests());
-        FileInformation::new(inodes, publisher, verifiers, locks, requests)
+        let uses = self.base.inodes.uses().clone();
+        FileInformation::new(inodes, publisher, verifiers, locks, requests, uses)
     }
 
     /// Puts the components on one another.

@@ -18,9 +18,11 @@ use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
 use super::content::{BLOCK, ExpectedContent, Moment};
+use super::enumerate::volume::flaws;
 use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
 use super::losses::{CommitVerdict, Losses};
 use super::operator::Operator;
+use super::partitions::PartitionOperator;
 
 /// How the clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,8 @@ pub(super) struct Habits {
     pub(super) fills: bool,
     /// Disks come and go.
     pub(super) operates: bool,
+    /// The files are in a partition, and others come and go.
+    pub(super) partitions: bool,
     /// Rounds, each ended by a crash, a clean stop, or nothing.
     pub(super) rounds: u32,
     /// Virtual time of one round, at most.
@@ -128,8 +132,13 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     harness.set_up().await;
     let mut rng = harness.fork_rng();
     let mut files = Vec::new();
+    let home = if habits.partitions {
+        PartitionOperator::make_home(harness, &mut rng).await
+    } else {
+        ROOT
+    };
     for number in 0..habits.files {
-        files.push(create(harness, number, habits.blocks).await);
+        files.push(create(harness, home, number, habits.blocks).await);
     }
     let group = 1 + rng.below(12);
     let restarts = harness.may_restart_nodes();
@@ -147,12 +156,16 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     };
     let free_bytes = workload.harness.space().await.free_bytes;
     let operator = habits.operates.then(Operator::default);
+    let partitions = habits.partitions.then(PartitionOperator::new);
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
             .map(|client| workload.client(client, harness.fork_rng()).boxed_local());
         let mut clients: Vec<_> = clients.collect();
         if let Some(operator) = &operator {
             clients.push(operator.work(harness, harness.fork_rng()).boxed_local());
+        }
+        if let Some(partitions) = &partitions {
+            clients.push(partitions.work(harness, harness.fork_rng()).boxed_local());
         }
         match harness.round(clients, habits.round_ms).await {
             RoundEnd::PowerCut => {
@@ -161,6 +174,9 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
                 }
                 harness.recover().await;
                 harness.within_limit("a check", workload.check_after_crash()).await;
+                if let Some(partitions) = &partitions {
+                    harness.within_limit("a check", partitions.check(harness)).await;
+                }
             }
             RoundEnd::Orderly => {
                 harness.within_limit("a check", workload.check_all()).await;
@@ -176,6 +192,14 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
             }
         }
     }
+    if let Some(partitions) = &partitions {
+        harness.within_limit("the end of partitions", partitions.finish(harness)).await;
+        harness.within_limit("a check", partitions.check(harness)).await;
+        harness.stop_and_recover().await;
+        harness.within_limit("a check", partitions.check(harness)).await;
+        let audit = harness.within_limit("an audit", harness.cluster.audit()).await;
+        assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
+    }
     if let Some(operator) = &operator {
         harness.within_limit("moving data", operator.finish(harness)).await;
         harness.within_limit("a check", workload.check_all()).await;
@@ -188,9 +212,9 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     }
 }
 
-async fn create(harness: &Harness, number: usize, blocks: usize) -> ContentFile {
+async fn create(harness: &Harness, home: Handle, number: usize, blocks: usize) -> ContentFile {
     let create = harness.create_request(
-        ROOT,
+        home,
         Name::new(format!("file-{number}").into_bytes()).expect("a name"),
         true,
     );

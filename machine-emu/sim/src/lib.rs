@@ -63,6 +63,7 @@ mod nemesis;
 mod nfs;
 mod open_unlinked;
 mod operator;
+mod partitions;
 mod planted;
 mod programs;
 pub mod quiet;
@@ -146,11 +147,13 @@ pub enum Workload {
     Retention,
     /// Content of files, while disks come and go.
     Elastic,
+    /// Content of files of one partition, while others come and go.
+    Partitions,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -168,6 +171,7 @@ impl Workload {
         Self::Remote,
         Self::Retention,
         Self::Elastic,
+        Self::Partitions,
     ];
 
     /// The name by which it is chosen.
@@ -190,6 +194,7 @@ impl Workload {
             Self::Remote => "remote",
             Self::Retention => "retention",
             Self::Elastic => "elastic",
+            Self::Partitions => "partitions",
         }
     }
 
@@ -244,6 +249,7 @@ impl Workload {
                     | Self::Contention
                     | Self::OpenUnlinked
                     | Self::Retention
+                    | Self::Partitions
             ),
             restarts: match self {
                 Self::Disks => RestartableNodes::Disks,
@@ -304,7 +310,7 @@ impl Case {
         if self.workload == Workload::Full {
             layout.stripes_per_node = stripes_of_small_volume(&layout, rng);
         }
-        if self.workload == Workload::Elastic {
+        if matches!(self.workload, Workload::Elastic | Workload::Partitions) {
             // What clients write fits on a part of the disks.
             layout.stripes_per_node *= 4;
         }
@@ -429,6 +435,7 @@ fn drive<'a>(
         write_blocks: 1 << rng.below(5),
         fills: false,
         operates: false,
+        partitions: false,
         rounds,
         round_ms,
     };
@@ -440,6 +447,10 @@ fn drive<'a>(
         Workload::Files => files::run(harness, habits).boxed_local(),
         Workload::Elastic => {
             let habits = Habits { blocks: 512, operates: true, ..habits };
+            files::run(harness, habits).boxed_local()
+        }
+        Workload::Partitions => {
+            let habits = Habits { partitions: true, ..habits };
             files::run(harness, habits).boxed_local()
         }
         Workload::Full => {

@@ -85,7 +85,7 @@ impl Harness {
 
     /// The space and the inodes of the volume.
     pub(super) async fn space(&self) -> Space {
-        let space = self.ask(0, GetSpace {}).await;
+        let space = self.ask(0, GetSpace { partition: 0 }).await;
         space.unwrap_or_else(|failure| panic!("GetSpace failed: {failure:?}"))
     }
 }

@@ -133,6 +133,16 @@ fn damaged_disks_cost_errors_and_never_wrong_bytes() {
 }
 
 #[test]
+fn disks_come_and_go() {
+    gate(Workload::Elastic);
+}
+
+#[test]
+fn partitions_come_and_go() {
+    gate(Workload::Partitions);
+}
+
+#[test]
 fn processes_take_over_from_each_other_and_never_serve_a_node_twice() {
     gate(Workload::Members);
 }

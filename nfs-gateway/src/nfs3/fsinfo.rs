@@ -1,6 +1,7 @@
 //! FSSTAT, FSINFO and PATHCONF.
 
 use bytes::Bytes;
+use fileio::hash::partition_of;
 use fileio::protocol::{Attributes, FILE_SIZE_MAX, GetSpace, LINKS_MAX, Space};
 use nfs3_types::nfs3::{
     FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3resfail, FSINFO3resok,
@@ -27,7 +28,10 @@ fn only_handle(mut arguments: CallArguments) -> Result<Bytes, ProcedureError> {
 pub(super) async fn fsstat(context: &CallContext, arguments: CallArguments) -> ProcedureResult {
     let root = only_handle(arguments)?;
     let found = match attributes(context, &root).await {
-        Ok(attributes) => context.request(GetSpace {}).await.map(|space| (attributes, space)),
+        Ok(attributes) => {
+            let call = GetSpace { partition: partition_of(attributes.ino) };
+            context.request(call).await.map(|space| (attributes, space))
+        }
         Err(status) => Err(status),
     };
     pack(match found {

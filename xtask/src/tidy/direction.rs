@@ -55,6 +55,8 @@ const VOCABULARY: &[&str] = &[
     "lock_types",
     "chunk_types",
     "disk_types",
+    "partition_types",
+    "reply_types",
     "marks",
     "geometry",
     "regions",

@@ -62,7 +62,8 @@ use futures::future::LocalBoxFuture;
 use runtime::{Call, Caller, RequestInfo as _, Server};
 
 use crate::protocol::{
-    Append, CallId, DirectData, Error, FileIo, Read, ReadDirect, Reply, Request, Time,
+    Append, CallId, DirectData, Error, FileIo, PartitionTable, Read, ReadDirect, Reply, Request,
+    Time,
 };
 use state::ModelState;
 
@@ -181,6 +182,12 @@ impl Model {
             // It has no disks.
             Request::GetDisks(_) => Reply::GetDisks(Err(Error::Invalid {})),
             Request::ChangeDisks(_) => Reply::ChangeDisks(Err(Error::Invalid {})),
+            // It has one partition.
+            Request::GetPartitions(_) => Reply::GetPartitions(Ok(PartitionTable::default())),
+            Request::ChangePartitions(_) => Reply::ChangePartitions(Err(Error::Invalid {})),
+            Request::AdoptPartitions(_) => Reply::AdoptPartitions(Err(Error::Invalid {})),
+            Request::GetPartitionShare(_) => Reply::GetPartitionShare(Err(Error::Invalid {})),
+            Request::ClaimSpace(_) => Reply::ClaimSpace(Err(Error::Invalid {})),
             // Nothing is left anywhere for it.
             Request::WriteDirect(_) => Reply::WriteDirect(Ok(None)),
             Request::Write(r) => Reply::Write(

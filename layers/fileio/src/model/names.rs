@@ -240,5 +240,6 @@ fn new_node(r: &MakeNode) -> Result<(Kind, InodeBody), Error> {
         NewNode::CharDevice { .. } => (Kind::CharDevice {}, InodeBody::Special),
         NewNode::Fifo {} => (Kind::Fifo {}, InodeBody::Special),
         NewNode::Socket {} => (Kind::Socket {}, InodeBody::Special),
+        NewNode::PartitionRoot { .. } => return Err(Error::NotPermitted {}),
     })
 }

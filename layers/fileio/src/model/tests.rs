@@ -222,9 +222,9 @@ fn lengths_past_the_limits_are_refused() {
     me.write(file, FILE_SIZE_MAX - 1, b"x").unwrap();
     assert_eq!(me.write(file, 0, &[1; 4097]), Err(Error::NoSpace {}));
     me.write(file, 0, &[1; 4096]).unwrap();
-    assert_eq!(model.ask(GetSpace {}).unwrap().free_bytes, 0);
+    assert_eq!(model.ask(GetSpace { partition: 0 }).unwrap().free_bytes, 0);
     me.remove(ROOT, "f").unwrap();
-    assert_eq!(model.ask(GetSpace {}).unwrap().free_bytes, 8192);
+    assert_eq!(model.ask(GetSpace { partition: 0 }).unwrap().free_bytes, 8192);
 }
 
 #[test]
@@ -656,6 +656,8 @@ fn extended_attributes_are_for_whom_linux_has_them() {
     assert_eq!(set(&root, link, "user.a"), Err(Error::NotPermitted {}));
     assert_eq!(get(&root, link, "user.a"), Err(Error::NoXattr {}));
     set(&root, link, "trusted.a").unwrap();
+    assert_eq!(set(&root, file, "trusted.mdfs.partitions"), Err(Error::NotPermitted {}));
+    assert_eq!(get(&root, file, "trusted.mdfs.partitions"), Err(Error::NoXattr {}));
     for other in ["security.selinux", "system.posix_acl_access", "user"] {
         assert_eq!(set(&root, file, other), Err(Error::Unsupported {}));
     }

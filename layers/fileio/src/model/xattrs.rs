@@ -28,7 +28,7 @@ impl ModelInode {
             (Namespace::User, Kind::File {} | Kind::Directory {}) => {
                 permit(self.fixed.permits(who, access::WRITE))
             }
-            (Namespace::User, _) => refused,
+            (Namespace::User | Namespace::Own, _) => refused,
         }
     }
 
@@ -41,6 +41,7 @@ impl ModelInode {
     pub(super) fn get_xattr(&self, r: &GetXattr) -> Result<Vec<u8>, Error> {
         let is_known = match (Namespace::of(&r.name)?, self.fixed.kind) {
             (Namespace::Trusted, _) => r.who.uid == 0,
+            (Namespace::Own, _) => false,
             (Namespace::User, kind) => matches!(kind, Kind::File {} | Kind::Directory {}),
         };
         if !is_known {
@@ -73,8 +74,10 @@ impl ModelInode {
 
     pub(super) fn list_xattrs(&self, r: &ListXattrs) -> Vec<XattrName> {
         let names = self.xattrs.keys();
-        let is_seen = |name: &&XattrName| {
-            r.who.uid == 0 || Namespace::of(name).is_ok_and(|space| space == Namespace::User)
+        let is_seen = |name: &&XattrName| match Namespace::of(name) {
+            Ok(Namespace::User) => true,
+            Ok(Namespace::Trusted) => r.who.uid == 0,
+            Ok(Namespace::Own) | Err(_) => false,
         };
         names.filter(is_seen).cloned().collect()
     }
@@ -92,6 +95,8 @@ impl ModelInode {
 enum Namespace {
     User,
     Trusted,
+    /// The table of partitions: nothing for clients.
+    Own,
 }
 
 impl Namespace {
@@ -102,6 +107,7 @@ impl Namespace {
         match (of(b"user."), of(b"trusted.")) {
             (Some([]), _) | (_, Some([])) => Err(Error::Invalid {}),
             (Some(_), _) => Ok(Self::User),
+            (_, Some(b"mdfs.partitions")) => Ok(Self::Own),
             (_, Some(_)) => Ok(Self::Trusted),
             (None, None) => Err(Error::Unsupported {}),
         }

@@ -12,6 +12,7 @@ use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
 use super::changed_ranges::RangeChange;
+use super::partitions::Partitions;
 use super::replays::ReplayTable;
 use super::rights::OpenRights;
 use crate::protocol::{Attributes, Credentials, Error, Handle, Time};
@@ -32,6 +33,7 @@ pub(super) struct MetadataAccess {
     pub(super) replays: Rc<ReplayTable>,
     /// What users may do with files that they have open.
     pub(super) rights: Rc<OpenRights>,
+    pub(super) partitions: Rc<Partitions>,
     /// The volume is only read, with what is there of it.
     pub(super) is_read_only: bool,
 }
@@ -44,7 +46,9 @@ impl MetadataAccess {
     ) -> Self {
         let replays = Rc::new(ReplayTable::new(context.clone()));
         let rights = Rc::default();
-        Self { context, information, shared_attrs, replays, rights, is_read_only: false }
+        let partitions = Partitions::new(context.clone(), information.clone());
+        let is_read_only = false;
+        Self { context, information, shared_attrs, replays, rights, partitions, is_read_only }
     }
 
     /// The same for a volume that is only read.

@@ -63,6 +63,7 @@ impl Names {
             return Ok((Created { attributes, new: false }, None));
         }
         rules::check_add(who, above)?;
+        self.base.partitions.check_make(directory.ino).await?;
         let mut inode = rules::new_inode(who, above, Kind::File {}, change, self.base.now())?;
         if let Existing::UseIfSame { verifier } = existing {
             inode.verifier = Some(*verifier);
@@ -136,6 +137,7 @@ impl Names {
             return Err(Error::Exists {});
         }
         rules::check_add(who, above)?;
+        self.base.partitions.check_make(directory.ino).await?;
         let kind = kind_of(node);
         let change = Change { size: None, ..change.clone() };
         let mut inode = rules::new_inode(who, above, kind, &change, self.base.now())?;
@@ -152,6 +154,7 @@ impl Names {
                 }
                 inode.target.clone_from(target);
             }
+            NewNode::PartitionRoot { partition } => inode.partition = *partition,
             NewNode::Directory {} | NewNode::Fifo {} | NewNode::Socket {} => {}
         }
         self.add((request.call, since), (*directory, name), inode, (*durable, made)).await
@@ -161,7 +164,7 @@ impl Names {
 /// What such a request makes.
 pub(super) fn kind_of(node: &NewNode) -> Kind {
     match node {
-        NewNode::Directory {} => Kind::Directory {},
+        NewNode::Directory {} | NewNode::PartitionRoot { .. } => Kind::Directory {},
         NewNode::Symlink { .. } => Kind::Symlink {},
         NewNode::BlockDevice { .. } => Kind::BlockDevice {},
         NewNode::CharDevice { .. } => Kind::CharDevice {},

@@ -32,6 +32,7 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::SetXattr(_)
         | Request::RemoveXattr(_)
         | Request::ChangeDisks(_)
+        | Request::ChangePartitions(_)
         | Request::Trim(_) => true,
         Request::OpenHandle(open) => open.access & access::WRITE != 0,
         Request::Lookup(_)
@@ -46,6 +47,10 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::Commit(_)
         | Request::GetSpace(_)
         | Request::GetDisks(_)
+        | Request::GetPartitions(_)
+        | Request::AdoptPartitions(_)
+        | Request::GetPartitionShare(_)
+        | Request::ClaimSpace(_)
         | Request::Flush(_)
         | Request::Seek(_)
         | Request::GetXattr(_)

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use super::hand_over::{ClientHandover, FilesHandover, ReplayHandover};
 use crate::locks::{LockRefusal, LockTable};
+use meta::partition::order_of;
+
 use crate::protocol::{ByteRange, CallId, FileLock, LEASE, LockKind, LockOwner};
 
 /// Files that all clients together have open at one node, at most; past it the answer is `Busy`. A
@@ -153,7 +155,7 @@ impl LeaseTable {
 
     /// Does the grace period apply to this file?
     pub(super) fn is_in_grace_for(&self, ino: u64) -> bool {
-        self.is_in_grace() && self.young_from.get().is_none_or(|young| ino < young)
+        self.is_in_grace() && self.young_from.get().is_none_or(|young| order_of(ino) < young)
     }
 
     pub(super) fn is_held(&self, ino: u64) -> bool {

@@ -4,7 +4,7 @@ use meta::protocol::{CallOutcome, Dentry, Effect, Execute, InodeChange, LockedNa
 
 use super::base::is_in_doubt;
 use super::call_requests::{CallIdRequest, attributes_after_repeat, done};
-use super::names::{Names, ParentDir, retry_races};
+use super::names::{Names, ParentDir, check_same_partition, retry_races};
 use crate::hash::name_node;
 use crate::protocol::{Attributes, Error, Handle, Kind, LINKS_MAX, Link, Time};
 use crate::rules;
@@ -26,6 +26,7 @@ impl Names {
     /// The file's node decides: a link is counted before a name can be seen that needs it.
     async fn link(&self, request: &Link) -> Result<Attributes, Error> {
         let Link { file, directory, name, .. } = request;
+        check_same_partition(file.ino, directory.ino)?;
         self.base.inode(*file).await?;
         let node = name_node(directory.ino, name, self.base.context.fs_nodes());
         let link = async |above: &ParentDir| {
@@ -54,6 +55,7 @@ impl Names {
             return Err(Error::Exists {});
         }
         rules::check_add(who, above)?;
+        self.base.partitions.check_make(directory.ino).await?;
         let linked = self.base.inode(file).await?.attributes;
         if linked.kind == (Kind::Directory {}) {
             return Err(Error::NotPermitted {});

@@ -34,6 +34,8 @@ mod occupancy;
 mod open;
 mod open_files;
 mod partial_block_cache;
+mod partition_manager;
+mod partitions;
 mod read;
 mod readahead;
 mod remote_locks;
@@ -44,6 +46,7 @@ mod replays;
 mod rights;
 mod scrub;
 mod space;
+mod space_claims;
 mod store_deposit;
 mod sync;
 mod write;
@@ -77,19 +80,26 @@ use self::errors::warn_of_retry;
 use self::list::{ListReader, ListWriter};
 use self::names::Names;
 use self::open_files::OpenFiles;
+use self::partition_manager::PartitionManager;
 use self::read::FileReader;
 use self::remote_locks::RemoteLocks;
 use self::replay::Replayer;
 use self::space::FileSpace;
 use self::write::FileWriter;
 use crate::protocol::{
-    Allocate, Append, ChangeDisks, CloseHandle, Commit, Create, Error, FileIo, Flush,
-    GetAttributes, GetDisks, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode,
+    AdoptPartitions, Allocate, Append, ChangeDisks, ChangePartitions, ClaimSpace, CloseHandle,
+    Commit, Create, Credentials, Error, FileIo, Flush, GetAttributes, GetDisks, GetPartitionShare,
+    GetPartitions, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, NewNode,
     Open, OpenHandle, OpenNew, Parent, PunchHole, ROOT, Read, ReadDirect, ReadDirectory, ReadLink,
     ReadList, Remove, RemoveDirectory, RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply,
     Request, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone,
     Write, WriteDirect, WriteList,
 };
+
+/// Is this the root directory of the volume, for a request that is about all of it?
+fn check_root(root: Handle) -> Result<(), Error> {
+    if root == ROOT { Ok(()) } else { Err(Error::Invalid {}) }
+}
 
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
@@ -113,6 +123,7 @@ pub struct FileServer {
     commits: Rc<FileCommits>,
     open_files: Rc<OpenFiles>,
     disks: OnceCell<Rc<dyn DiskAdministration>>,
+    partitions: Rc<PartitionManager>,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -163,7 +174,13 @@ runtime::handlers! { FileServer;
     ReadDirectory => |server, _, request| server.names.read_directory(request).await;
     Create => |server, _, request| server.calls.execute(&request, &server.names).await;
     OpenNew => |server, _, request| server.calls.execute(&request, &server.names).await;
-    MakeNode => |server, _, request| server.calls.execute(&request, &server.names).await;
+    MakeNode => |server, caller, request| {
+        let is_root = matches!(request.node, NewNode::PartitionRoot { .. });
+        if is_root && caller.is_client() {
+            return Err(Error::NotPermitted {});
+        }
+        server.calls.execute(&request, &server.names).await
+    };
     Link => |server, _, request| server.calls.execute(&request, &server.names).await;
     Rename => |server, _, request| server.calls.execute(&request, &server.names).await;
     Remove => |server, _, request| server.calls.execute(&request, &server.names).await;
@@ -189,7 +206,7 @@ runtime::handlers! { FileServer;
     Allocate => |server, _, request| server.space.allocate(&request).await;
     PunchHole => |server, _, request| server.space.punch_hole(request).await;
     Seek => |server, _, request| server.space.seek(&request).await;
-    GetSpace => |server, _, _request| server.space.get_space().await;
+    GetSpace => |server, _, request| server.space.get_space(request.partition).await;
     Commit => |server, _, request| server.commits.commit(&request.file).await;
     Flush => |server, _, _request| server.commits.flush().await;
     SyncDirectory => |server, _, request| server.commits.sync_directory(request.directory).await;
@@ -206,6 +223,19 @@ runtime::handlers! { FileServer;
     Scrub => |server, _, request| server.attributes.scrub(request).await;
     GetDisks => |server, _, request| server.administration(request.root)?.list().await;
     ChangeDisks => |server, _, request| server.change_disks(request).await;
+    GetPartitions => |server, _, request| {
+        check_root(request.root)?;
+        server.partitions.table().await
+    };
+    ChangePartitions => |server, _, request| server.change_partitions(request).await;
+    AdoptPartitions => |server, _, request| {
+        server.base.partitions.adopt(Rc::new(request.table));
+        Ok(())
+    };
+    GetPartitionShare => |server, _, request| {
+        Ok(server.base.partitions.share(request.partition, request.give_up))
+    };
+    ClaimSpace => |server, _, request| server.base.partitions.claim(request).await;
 }
 
 impl FileServer {
@@ -248,6 +278,7 @@ impl FileServer {
         let open_files = Rc::new(OpenFiles::new(base.clone(), commits.clone()));
         let remote_locks = Rc::new(RemoteLocks::new(base.clone()));
         let space = Rc::new(FileSpace::new(parts(), writer.clone()));
+        let partitions = PartitionManager::new(base.clone(), blockio::BLOCK_SIZE as u32);
         let server = Rc::new(Self {
             calls: CallTable::new(base.clone(), remote_locks.clone()),
             names: Names::new(base.clone(), remote_locks.clone(), commits.clone()),
@@ -264,6 +295,7 @@ impl FileServer {
             commits,
             open_files,
             disks: OnceCell::new(),
+            partitions,
         });
         server.base.context.serve::<Delivery>(Rc::new(BlockSender(file_content)));
         server
@@ -275,9 +307,7 @@ impl FileServer {
     }
 
     fn administration(&self, root: Handle) -> Result<&dyn DiskAdministration, Error> {
-        if root != ROOT {
-            return Err(Error::Invalid {});
-        }
+        check_root(root)?;
         if self.base.is_read_only {
             return Err(Error::ReadOnly {});
         }
@@ -287,16 +317,29 @@ impl FileServer {
 
     async fn change_disks(&self, request: ChangeDisks) -> Result<(), Error> {
         let disks = self.administration(request.root)?;
-        let owner = self.base.attributes(ROOT).await?.uid;
-        if ![0, owner].contains(&request.who.uid) {
-            return Err(Error::NotPermitted {});
-        }
+        self.check_operator(&request.who).await?;
         disks.change(request.change).await
+    }
+
+    async fn change_partitions(&self, request: ChangePartitions) -> Result<(), Error> {
+        check_root(request.root)?;
+        self.check_operator(&request.who).await?;
+        self.partitions.change(&request.who, request.change).await
+    }
+
+    /// Root and the owner of the root directory may change what the volume is made of.
+    async fn check_operator(&self, who: &Credentials) -> Result<(), Error> {
+        let owner = self.base.attributes(ROOT).await?.uid;
+        if [0, owner].contains(&who.uid) { Ok(()) } else { Err(Error::NotPermitted {}) }
     }
 
     fn start_tasks(self: &Rc<Self>) {
         let server = self.clone();
         self.base.context.task(async move { server.commit_loop().await });
+        if self.base.node_of(ROOT.ino) == self.base.context.node() {
+            let partitions = self.partitions.clone();
+            self.base.context.task(async move { partitions.resume().await });
+        }
         let open_files = self.open_files.clone();
         self.base.context.task(async move { open_files.wait_for_grace_end().await });
         let remote_locks = self.remote_locks.clone();

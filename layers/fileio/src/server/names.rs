@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use meta::partition::partition_of;
 use meta::protocol::{
     CommitDependency, Dentry, Effect, Execute, FindName, FlushTo, InodeChange, LockDirShared,
     LockName, LockedName, UnlockDirShared, UnlockName,
@@ -12,7 +13,7 @@ use runtime::protocol::Undelivered;
 use super::base::MetadataAccess;
 use super::commit::FileCommits;
 use super::remote_locks::{RemoteLockGuard, RemoteLocks};
-use crate::protocol::{Attributes, Error, Handle, Name, Time, Trim};
+use crate::protocol::{Attributes, Error, Handle, Name, PartitionRefusal, Time, Trim};
 
 /// Attempts of an operation on a name that others change at the same time, at most.
 pub(super) const RACES_MAX: usize = 64;
@@ -190,4 +191,10 @@ pub(super) fn take_name(directory: Handle, name: &Name, found: &Dentry) -> Effec
 /// What was found has one name less.
 pub(super) fn drop_link(found: &Dentry, time: Time) -> Effect {
     Effect::DropLink { ino: found.ino, generation: found.generation, time }
+}
+
+/// A file has names in one partition only.
+pub(super) fn check_same_partition(one: u64, other: u64) -> Result<(), Error> {
+    let is_same = partition_of(one) == partition_of(other);
+    if is_same { Ok(()) } else { Err(PartitionRefusal::Crossing {}.into()) }
 }

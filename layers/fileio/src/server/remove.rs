@@ -79,6 +79,7 @@ impl Names {
         if removed.kind != (Kind::Directory {}) {
             return Err(Error::NotDirectory {});
         }
+        self.base.partitions.check_take(directory.ino, found.ino).await?;
         let now = self.base.now();
         let (after, lock) = self.lock_empty_dir(&found).await?;
         let effects = vec![

@@ -1,6 +1,7 @@
 //! Renaming. Both names are locked against other changes; one record of the old name's node
 //! decides. A lookup of the old name waits meanwhile, so a file never has two names or none.
 
+use meta::partition::partition_of;
 use meta::protocol::{
     CallOutcome, CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockRename,
     LockedName, UnlockRename,
@@ -9,10 +10,14 @@ use runtime::NodeId;
 
 use super::base::is_in_doubt;
 use super::call_requests::{CallIdRequest, done};
-use super::names::{Names, count_directories, drop_link, handle_of, retry_races, take_name};
+use super::names::{
+    Names, check_same_partition, count_directories, drop_link, handle_of, retry_races, take_name,
+};
 use super::remote_locks::RemoteLockGuard;
 use crate::hash::name_node;
-use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
+use crate::protocol::{
+    Attributes, Error, Handle, Kind, Name, PartitionRefusal, ROOT, Rename, Time,
+};
 use crate::rules;
 
 /// Directories above one another, at most: a loop in a damaged tree must not be followed for ever.
@@ -221,6 +226,13 @@ impl RenameOperation<'_> {
         above: &RenameDirs<'_>,
     ) -> Result<Option<CheckedRename>, Error> {
         let moved = moved.ok_or(Error::NotFound {})?;
+        let Rename { from_directory, to_directory, .. } = self.request;
+        check_same_partition(from_directory.ino, to_directory.ino)?;
+        let is_root = |dentry: Dentry| partition_of(dentry.ino) != partition_of(to_directory.ino);
+        if is_root(moved) || replaced.is_some_and(is_root) {
+            return Err(PartitionRefusal::IsRoot {}.into());
+        }
+        self.names.base.partitions.check_make(to_directory.ino).await?;
         if replaced.is_some() && !self.request.replace {
             return Err(Error::Exists {});
         }

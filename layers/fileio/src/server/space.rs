@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use futures::future::join_all;
 use meta::attributes::access;
+use meta::partition::{PartitionNumber, partition_of};
 use meta::protocol::{
     self as metadata, Allocate as Reserve, ChangeInode, Chunk, ChunkPage, ChunkUpdate, Commit,
     FOUND_MAX, FindChunks, InodeChange, Install, Near, NewBlock, Run, Seal, Truncate, Unsynced,
@@ -14,6 +15,7 @@ use super::base::{MetadataAccess, or_again};
 use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits, retry_after_rollback};
 use super::content::{ContentAccess, zeros};
+use super::space_claims::shares;
 use super::write::{ChangeNote, FileWriter, WritePurpose};
 use crate::pieces::ByteRope;
 use crate::protocol::{
@@ -51,8 +53,32 @@ impl FileSpace {
         Self { base, content, commits, writer }
     }
 
-    /// The space of the volume.
-    pub(super) async fn get_space(&self) -> Result<Space, Error> {
+    /// The space of a partition: what its files use, and what they can get. Of partition 0 that of
+    /// the volume.
+    pub(super) async fn get_space(&self, partition: PartitionNumber) -> Result<Space, Error> {
+        let volume = self.volume_space().await?;
+        if partition == 0 {
+            return Ok(volume);
+        }
+        let limit = self.base.partitions.limit(partition).await?;
+        let shares = shares(&self.base.context, partition, |_| false).await?;
+        let (mut used_bytes, mut inodes) = (0, 0);
+        for (_, share) in shares {
+            used_bytes += share.used_bytes;
+            inodes += share.inodes;
+        }
+        let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(used_bytes));
+        let free_bytes = volume.free_bytes.min(left);
+        Ok(Space {
+            // What is beyond the free space of the volume is not there, whatever the limit.
+            total_bytes: used_bytes + free_bytes,
+            free_bytes,
+            available_bytes: volume.available_bytes.min(left),
+            inodes,
+        })
+    }
+
+    async fn volume_space(&self) -> Result<Space, Error> {
         let nodes = (0..self.base.context.fs_nodes()).map(NodeId::fs);
         let asked = nodes.map(|node| self.base.meta(node, metadata::GetSpace {}));
         let mut space = Space::default();
@@ -332,7 +358,10 @@ impl FileSpace {
             ControlFlow::<()>::Continue(())
         });
         counted.await?;
-        if missing_bytes > 0 && missing_bytes > or_again(self.get_space().await)?.available_bytes {
+        if missing_bytes > 0
+            && missing_bytes
+                > or_again(self.get_space(partition_of(file.ino)).await)?.available_bytes
+        {
             return Err(Error::NoSpace {});
         }
         if keep_size {

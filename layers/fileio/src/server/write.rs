@@ -23,6 +23,7 @@ use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
 use super::partial_block_cache::PartialBlockCache;
+use super::space_claims::SpaceHold;
 use crate::pieces::ByteRope;
 use crate::protocol::{
     Attributes, Credentials, Error, Handle, TRANSFER_MAX, WccAttr, Write, WriteResult, handle_of,
@@ -52,6 +53,8 @@ pub(super) struct ChunkWrite {
     end: u64,
     /// Blocks that a map names have new content: their checksums in the map are out of date.
     in_place: bool,
+    /// The space that the file gets with it.
+    held: Option<SpaceHold>,
 }
 
 /// New content of some blocks of a chunk, and where it goes, before the cache has it.
@@ -67,6 +70,8 @@ pub(super) struct ChunkDraft {
     spans: Vec<BlockSpan>,
     /// The size of the file is at least this.
     end: u64,
+    /// The space that the file gets with it.
+    held: Option<SpaceHold>,
 }
 
 /// For each stripe the parts to write, with their offsets.
@@ -229,10 +234,14 @@ impl FileWriter {
             ranges = parts.filter(|part| !part.is_empty()).collect();
         }
         let change = RangeChange::new(mark.sequence, order).append(is_append);
+        let size_min = written.iter().map(|written| written.end).max().unwrap_or(0);
+        // Held until the file has it.
+        let (updates, _held): (Vec<_>, Vec<_>) =
+            written.into_iter().map(|written| (written.update, written.held)).unzip();
         let call = Install {
             ino: file.ino,
-            size_min: written.iter().map(|written| written.end).max().unwrap_or(0),
-            updates: written.into_iter().map(|written| written.update).collect(),
+            size_min,
+            updates,
             time: self.base.now(),
             drop_setid: rules::without_setid(who, file) != file.mode,
             mark,
@@ -310,7 +319,7 @@ impl FileWriter {
         to: usize,
         purpose: WritePurpose,
     ) -> Result<ChunkWrite, Error> {
-        let draft = self.draft(index, old, spans, to, purpose).await?;
+        let draft = self.draft((file.ino, index), old, spans, to, purpose).await?;
         let filled = self.fill(self.parts(&draft)).await;
         self.conclude(file, draft, filled).await
     }
@@ -319,13 +328,15 @@ impl FileWriter {
     /// and says where everything goes.
     pub(super) async fn draft(
         &self,
-        index: u64,
+        (ino, index): (u64, u64),
         old: Chunk,
         spans: Vec<BlockSpan>,
         to: usize,
         purpose: WritePurpose,
     ) -> Result<ChunkDraft, Error> {
         let mut slots = old.slots(self.content.geometry.blocks_per_stripe() as usize);
+        let new = spans.iter().flat_map(BlockSpan::blocks).filter(|&place| slots[place].is_none());
+        let held = self.hold(ino, new.count()).await?;
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
         let mut places =
@@ -357,7 +368,12 @@ impl FileWriter {
         }
         let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
         let end = index * u64::from(self.content.geometry.stripe_size) + to as u64;
-        Ok(ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end })
+        Ok(ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end, held })
+    }
+
+    /// Holds space for `blocks` new blocks of a file.
+    async fn hold(&self, ino: u64, blocks: usize) -> Result<Option<SpaceHold>, Error> {
+        self.base.partitions.hold(ino, (blocks * BLOCK) as u64).await
     }
 
     /// Where to allocate `blocks` blocks of a chunk, the first of them at place `first`: where they
@@ -389,11 +405,11 @@ impl FileWriter {
         draft: ChunkDraft,
         filled: Result<Vec<Unsynced>, Error>,
     ) -> Result<ChunkWrite, Error> {
-        let ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end } = draft;
+        let ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end, held } = draft;
         match filled {
             Ok(written) => {
                 let update = ChunkUpdate { index, chunk, written };
-                Ok(ChunkWrite { update, reserved, end, in_place })
+                Ok(ChunkWrite { update, reserved, end, in_place, held })
             }
             Err(error) => {
                 self.content.give_back(reserved).await;

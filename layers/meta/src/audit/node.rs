@@ -10,7 +10,8 @@ use super::space::{BlockOwner, UsedBlocks};
 use crate::attributes::{Attributes, Kind, Name, XattrName};
 use crate::hash::{ino_node, name_node};
 use crate::keys;
-use crate::protocol::{Chunk, Dentry, Effect, Inode, IntentId, StoredReply};
+use crate::partition::{PartitionNumber, partition_of};
+use crate::protocol::{Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, StoredReply};
 use crate::store::VALUE_BYTES_MAX;
 
 /// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
@@ -62,6 +63,8 @@ pub struct NodeAudit {
     pub free_blocks: u64,
     /// The count of inodes that the node keeps.
     pub inode_count: u64,
+    /// The counts of what partitions use that it keeps.
+    pub(crate) partition_uses: BTreeMap<PartitionNumber, PartitionUse>,
     /// Nodes of which not everything could be read: what they held is not known.
     pub lost: BTreeSet<u32>,
     /// Of these, the nodes of which nothing could be read.
@@ -173,7 +176,10 @@ impl NodeAudit {
             }
             keys::KeyTable::Name => self.take_name(key, first?, value(raw)?)?,
             keys::KeyTable::Intent => self.take_intent(key, raw)?,
-            keys::KeyTable::Count => self.inode_count = value(raw)?,
+            keys::KeyTable::Count => match keys::used_partition(key) {
+                Some(partition) => drop(self.partition_uses.insert(partition, value(raw)?)),
+                None => self.inode_count = value(raw)?,
+            },
             keys::KeyTable::OpenFiles => drop(self.holding_nodes.insert(self.node)),
             keys::KeyTable::Adopted => {
                 let (set, _): (u64, u64) = value(raw)?;
@@ -261,11 +267,41 @@ impl NodeAudit {
     pub(crate) fn check(&mut self) {
         self.check_xattrs();
         self.check_unlinked();
+        self.check_partition_uses();
         if self.inodes.len() as u64 != self.inode_count {
             let (inodes, count) = (self.inodes.len(), self.inode_count);
             let what = format!("{inodes} inodes are there, {count} are counted");
             let step = "only `df` is wrong by that";
             self.flaws.push(Flaw::new(format!("node {}", self.node), what, step));
+        }
+    }
+
+    /// What partitions use is counted right.
+    fn check_partition_uses(&mut self) {
+        let mut found: BTreeMap<PartitionNumber, PartitionUse> = BTreeMap::new();
+        for inode in &self.inodes {
+            let Attributes { ino, used_bytes, .. } = inode.attributes;
+            let partition = partition_of(ino);
+            if partition != 0 {
+                let sum = found.entry(partition).or_default();
+                sum.bytes = sum.bytes.saturating_add(used_bytes);
+                sum.inodes += 1;
+            }
+        }
+        let partitions: BTreeSet<_> = found.keys().chain(self.partition_uses.keys()).collect();
+        for partition in partitions {
+            let there = found.get(partition).copied().unwrap_or_default();
+            let counted = self.partition_uses.get(partition).copied().unwrap_or_default();
+            if there != counted {
+                let PartitionUse { bytes, inodes } = there;
+                let what = format!(
+                    "partition {partition} has {inodes} inodes with {bytes} bytes there, counted \
+                     are {} with {}",
+                    counted.inodes, counted.bytes
+                );
+                let step = "only the space of the partition is wrong by that";
+                self.flaws.push(Flaw::new(format!("node {}", self.node), what, step));
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use super::files::{UnreadableFiles, unreadable};
 use super::flaw::{COPY_OUT, Flaw, Flaws, ONLY_SPACE};
 use super::node::NodeAudit;
 use crate::attributes::{Kind, Name};
+use crate::partition::partition_of;
 use crate::protocol::{Dentry, Effect, Inode};
 
 /// The root directory.
@@ -265,6 +266,11 @@ impl VolumeTree {
                     self.flaws.push(flaw(what, COPY_OUT));
                 }
                 Some(_) => {}
+            }
+            let is_root = *above == ROOT && dentry.kind == (Kind::Directory {});
+            if partition_of(dentry.ino) != partition_of(*above) && !is_root {
+                let what = format!("it names inode {}, which is in another partition", dentry.ino);
+                self.flaws.push(flaw(what, COPY_OUT));
             }
             let above_it = self.inodes.get(above).map(|inode| inode.attributes.kind);
             if above_it != Some(Kind::Directory {}) {

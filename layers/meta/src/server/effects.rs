@@ -14,6 +14,7 @@ use super::inode_cache::Pinned;
 use super::inodes::apply;
 use super::locks::directories::DirectoryLocks;
 use super::locks::names::NameLocks;
+use super::partition_use::UseChange;
 use super::record_log::decode;
 use super::space::reclaim::Reclaim;
 use crate::active::ActiveInode;
@@ -221,6 +222,7 @@ impl Effects {
 
     pub(super) fn put_staged(&self, staged: &StagedInodes, batch: &mut Batch) {
         let mut count = self.base.inodes.count();
+        self.base.inodes.uses().put(&self.use_changes(staged), batch);
         for (&ino, after) in &staged.inodes {
             let has_mark = self.base.open_files.is_unlinked(ino);
             if let Some(after) = after {
@@ -242,8 +244,19 @@ impl Effects {
         }
     }
 
+    /// What partitions use less without those that are gone.
+    fn use_changes(&self, staged: &StagedInodes) -> Vec<UseChange> {
+        let gone = staged.inodes.iter().filter(|(_, after)| after.is_none());
+        let used = |ino| {
+            let stored = |active: &ActiveInode| active.stored.attributes.used_bytes;
+            self.base.inodes.peek(ino, stored).unwrap_or_default()
+        };
+        gone.map(|(&ino, _)| UseChange { ino, bytes: (used(ino), 0), inodes: -1 }).collect()
+    }
+
     /// The batch of `staged` was committed just now.
     pub(super) fn install_staged(&self, staged: StagedInodes) {
+        self.base.inodes.uses().committed(&self.use_changes(&staged));
         for (ino, after) in staged.inodes {
             let Some(after) = after else {
                 self.forget_removed(ino);
@@ -266,6 +279,8 @@ impl Effects {
         self.base.inodes.clear_dirty(ino);
         self.base.publisher.invalidate(ino);
         let gone = self.base.inodes.remove_active(ino);
+        let seen = gone.as_ref().map_or(0, |gone| gone.inode.attributes.used_bytes);
+        self.base.inodes.uses().note_seen(ino, seen, 0);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
         self.reclaim.forget_removed(ino, unnamed);
         self.directories.removed(ino);

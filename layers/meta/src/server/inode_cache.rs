@@ -9,12 +9,14 @@ use runtime::Context;
 use runtime::sync::KeyedLock;
 
 use super::open_file_table::OpenFileTable;
+use super::partition_use::PartitionUses;
 use super::record_log::decode;
 use crate::active::ActiveInode;
 use crate::attributes::Attributes;
 use crate::information::Inodes;
 use crate::keys;
 use crate::memory::{MemoryKind, MemoryShare};
+use crate::partition::{PartitionNumber, ino_in};
 use crate::protocol::{Error, Inode};
 use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
@@ -78,6 +80,7 @@ pub(super) struct InodeCache {
     loading: KeyedLock<u64>,
     /// Inodes of this node, in memory or not.
     count: Cell<u64>,
+    uses: Rc<PartitionUses>,
 }
 
 impl InodeCache {
@@ -92,6 +95,7 @@ impl InodeCache {
     ) -> Result<Self, StoreError> {
         let count = store.get(&keys::inode_count()).await?;
         let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
+        let uses = Rc::new(PartitionUses::load(&store).await?);
         Ok(Self {
             context,
             node,
@@ -106,6 +110,7 @@ impl InodeCache {
             dirty: RefCell::default(),
             loading: KeyedLock::default(),
             count: Cell::new(count),
+            uses,
         })
     }
 
@@ -151,9 +156,15 @@ impl InodeCache {
         self.dirty.borrow().iter().copied().filter(is_due).collect()
     }
 
-    /// The number of a new inode: higher than all that this node has given before.
-    pub(super) fn next_ino(&self) -> u64 {
-        self.store.next_number() * u64::from(self.context.fs_nodes()) + u64::from(self.node)
+    /// The number of a new inode: in its [order](crate::partition::order_of) above all that this
+    /// node has given before.
+    pub(super) fn next_ino(&self, partition: PartitionNumber) -> u64 {
+        ino_in(partition, self.store.next_number(), self.node, self.context.fs_nodes())
+    }
+
+    /// What partitions use at this node.
+    pub(super) fn uses(&self) -> &Rc<PartitionUses> {
+        &self.uses
     }
 
     /// Brings an inode into memory; checks its incarnation unless `generation` is 0. It may leave
@@ -192,8 +203,9 @@ impl InodeCache {
         let mut inodes = self.inodes.borrow_mut();
         let active = inodes.get_mut(&ino).ok_or(Error::Stale {})?;
         let shown = self.publisher.shows(active).then_some(active.inode.attributes);
-        let before = active.memory_bytes();
+        let (before, used_before) = (active.memory_bytes(), active.inode.attributes.used_bytes);
         let looked = look(active);
+        self.uses.note_seen(ino, used_before, active.inode.attributes.used_bytes);
         self.share
             .add(MemoryKind::Inodes, active.memory_bytes().wrapping_sub(before).cast_signed());
         if shown.is_some_and(|shown| shown != active.inode.attributes) {

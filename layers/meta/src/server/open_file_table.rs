@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
+use crate::partition::order_of;
+
 /// What of this node is held.
 #[derive(Default)]
 pub(super) struct OpenFileTable {
@@ -10,16 +12,16 @@ pub(super) struct OpenFileTable {
     held: RefCell<BTreeSet<u64>>,
     /// Files without a name. Each has its mark in the store.
     unlinked: RefCell<BTreeSet<u64>>,
-    /// What was held before an earlier start is not known yet: it may be any file with a number
-    /// below this one, which was the next then. Who holds a younger one is known. Zero if all is
-    /// known.
+    /// What was held before an earlier start is not known yet: it may be any file whose number is
+    /// below this one in its [order](order_of), which was the next then. Who holds a younger one is
+    /// known. Zero if all is known.
     grace_below: Cell<u64>,
 }
 
 impl OpenFileTable {
     /// Does the file outlive its last name?
     pub(super) fn outlives_name(&self, ino: u64) -> bool {
-        ino < self.grace_below.get() || self.has(ino)
+        order_of(ino) < self.grace_below.get() || self.has(ino)
     }
 
     /// Is the file open, as far as is known?
@@ -57,7 +59,7 @@ impl OpenFileTable {
     /// Will space be free once it is known what is held?
     pub(super) fn may_free_space(&self) -> bool {
         let unlinked = self.unlinked.borrow();
-        unlinked.range(..self.grace_below.get()).any(|&ino| !self.has(ino))
+        unlinked.iter().any(|&ino| order_of(ino) < self.grace_below.get() && !self.has(ino))
     }
 
     pub(super) fn is_in_grace(&self) -> bool {

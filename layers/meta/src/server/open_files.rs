@@ -16,6 +16,7 @@ use super::content::commit::CommitLocks;
 use super::effects::{Effects, StagedInodes};
 use crate::attributes::Kind;
 use crate::keys;
+use crate::partition::order_of;
 use crate::protocol::{Error, Inode, OpenHandle};
 use crate::store::{Batch, StoreError};
 
@@ -54,7 +55,7 @@ impl OpenFileRequests {
         let may_be_held = !self.base.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
         self.is_marked.set(may_be_held);
         if may_be_held {
-            self.base.open_files.set_grace_below(self.base.inodes.next_ino());
+            self.base.open_files.set_grace_below(order_of(self.base.inodes.next_ino(0)));
         }
         let (from, to) = keys::all(keys::KeyTable::Unlinked);
         let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };

@@ -42,7 +42,7 @@ const ROWS: &[AttrRow] = &[
     row(6, |_, out| out.bool(true)),
     row(7, |_, out| out.bool(false)),
     row(8, |source, out| {
-        out.u64(translate::fsid(source.context.volume.id));
+        out.u64(translate::fsid(source.context.volume.id, source.attributes.ino));
         out.u64(0);
     }),
     // A file has one handle.

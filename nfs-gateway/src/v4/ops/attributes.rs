@@ -1,5 +1,6 @@
 //! GETATTR, SETATTR, VERIFY and NVERIFY.
 
+use fileio::hash::partition_of;
 use fileio::protocol::{Attributes, Change, GetSpace, SetAttributes, Space};
 
 use crate::v4::attributes::{
@@ -26,10 +27,10 @@ async fn encode_wanted(fh: &CurrentFh, wanted: &Bitmap, out: &mut XdrEncoder) ->
     encode_attributes(fh, &attributes, wanted, space, out)
 }
 
-/// The space of the volume, if `wanted` needs it.
+/// The space of the partition, if `wanted` needs it.
 pub(super) async fn space(fh: &CurrentFh, wanted: &Bitmap) -> Result<Space, Status> {
     if wants_space(wanted) {
-        Ok(fh.context.request(GetSpace {}).await?)
+        Ok(fh.context.request(GetSpace { partition: partition_of(fh.file.ino) }).await?)
     } else {
         Ok(Space::default())
     }

@@ -132,20 +132,22 @@ impl ListWriter {
         old: Vec<Chunk>,
         data: &Bytes,
     ) -> Vec<Result<ChunkWrite, Error>> {
-        let drafts = lot.iter().zip(old).map(|(group, old)| self.draft_group(group, old, data));
+        let drafts =
+            lot.iter().zip(old).map(|(group, old)| self.draft_group(file.ino, group, old, data));
         let drafts = join_all(drafts).await;
         self.writer.write_together(file, drafts).await
     }
 
     async fn draft_group(
         &self,
+        ino: u64,
         group: &ChunkParts,
         old: Chunk,
         data: &Bytes,
     ) -> Result<ChunkDraft, Error> {
         let spans = self.spans(group, &old, data).await?;
         let to = group.pieces.iter().map(ChunkPart::end).max().unwrap_or(0);
-        self.writer.draft(group.index, old, spans, to, WritePurpose::Parts).await
+        self.writer.draft((ino, group.index), old, spans, to, WritePurpose::Parts).await
     }
 
     /// The blocks that `group` touches, with all of their new content. What lies in one piece is

@@ -14,8 +14,8 @@ use runtime::ids::NodeId;
 
 use super::{
     Allocate, Attributes, BLOCK, BlockSlot, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate,
-    ChunkWrite, Error, FileWriter, Near, Run, StripeWrites, TRANSFER_MAX, Unsynced, WritePurpose,
-    WriteResult, access, add_part, handle_of, rules,
+    ChunkWrite, Error, FileWriter, Near, Run, SpaceHold, StripeWrites, TRANSFER_MAX, Unsynced,
+    WritePurpose, WriteResult, access, add_part, handle_of, rules,
 };
 use crate::protocol::{BLOCK_SIZE, WriteDirect};
 
@@ -115,6 +115,8 @@ struct FreshChunk {
     here: StripeWrites,
     /// What each process is to store.
     left: Vec<(u32, BlocksToStore)>,
+    /// The space that the file gets with it.
+    held: Option<SpaceHold>,
 }
 
 /// What the parts of one chunk come to.
@@ -207,7 +209,7 @@ impl FileWriter {
     ) -> Result<Vec<ChunkWrite>, NotStored> {
         let mut fresh = Vec::with_capacity(chunks.len());
         for (index, old, pieces) in chunks {
-            match self.draft_fresh(request.offset, index, &old, &pieces).await {
+            match self.draft_fresh((request.file.ino, index), request.offset, &old, &pieces).await {
                 Ok(draft) => fresh.push(draft),
                 Err(error) => {
                     tracing::debug!(%error, "no blocks for what a client has left");
@@ -246,8 +248,8 @@ impl FileWriter {
     /// Reserves blocks for `pieces` of a chunk, and says where each goes.
     async fn draft_fresh(
         &self,
+        (ino, index): (u64, u64),
         offset: u64,
-        index: u64,
         old: &Chunk,
         pieces: &[WritePiece],
     ) -> Result<FreshChunk, Error> {
@@ -266,9 +268,11 @@ impl FileWriter {
             None => Near::Apart { skip: first as u32 },
         };
         let blocks = (last - first) as u32;
-        let reserved = self.base.meta_here(Allocate { blocks, from_reserve: false, near }).await?;
         let per_stripe = self.content.geometry.blocks_per_stripe();
         let mut slots = old.slots(per_stripe as usize);
+        let new = slots[first..last].iter().filter(|slot| slot.is_none());
+        let held = self.hold(ino, new.count()).await?;
+        let reserved = self.base.meta_here(Allocate { blocks, from_reserve: false, near }).await?;
         let sums = pieces.iter().flat_map(WritePiece::checksums);
         let new = reserved.iter().flat_map(Run::blocks).zip(sums);
         for (slot, (block, checksum)) in slots[first..last].iter_mut().zip(new) {
@@ -277,7 +281,7 @@ impl FileWriter {
         let chunk = Chunk::from_slots(&slots, per_stripe);
         let end = start + (last * BLOCK) as u64;
         let mut draft =
-            FreshChunk { index, chunk, reserved, end, here: Vec::new(), left: Vec::new() };
+            FreshChunk { index, chunk, reserved, end, here: Vec::new(), left: Vec::new(), held };
         for piece in pieces {
             self.place(&mut draft, piece, block_of(piece.range.start));
         }
@@ -356,13 +360,13 @@ impl FileWriter {
             by_stripe.entry(unsynced.stripe).or_default().push(*unsynced);
         }
         let write = |fresh: FreshChunk| {
-            let FreshChunk { index, chunk, reserved, end, .. } = fresh;
+            let FreshChunk { index, chunk, reserved, end, held, .. } = fresh;
             let mut stripes: Vec<u64> =
                 reserved.iter().map(|run| self.content.geometry.block(run.start).0).collect();
             stripes.dedup();
             let written = stripes.iter().filter_map(|stripe| by_stripe.get(stripe)).flatten();
             let update = ChunkUpdate { index, chunk, written: written.copied().collect() };
-            ChunkWrite { update, reserved, end, in_place: false }
+            ChunkWrite { update, reserved, end, in_place: false, held }
         };
         fresh.into_iter().map(write).collect()
     }

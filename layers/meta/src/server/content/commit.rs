@@ -17,6 +17,7 @@ use crate::attributes::WriteResult;
 use crate::keys;
 use crate::protocol::{CommitMark, Error};
 use crate::server::base::NodeBase;
+use crate::server::partition_use::UseChange;
 use crate::server::space::reclaim::{Reclaim, TrimCause};
 use crate::server::verifiers::WriteVerifiers;
 use crate::store::{Position, StoreError, WritePauses};
@@ -238,15 +239,18 @@ impl Commits {
                 stored.committed = committed.clone();
                 let mut batch = batch_of(ino, last, from_reserve);
                 batch.put(keys::inode(ino), to_bytes(&stored));
+                let used = UseChange::of(&active.stored, &stored);
+                self.base.inodes.uses().put(&[used], &mut batch);
                 let appends = active.appends_up_to(sealed.mark.sequence);
                 self.base.replies.put_all(&appends, self.base.context.now(), &mut batch);
                 if active.is_past_end {
                     batch.delete(keys::trim_intent(ino));
                 }
-                Ok((batch, (stored, appends)))
+                Ok((batch, (stored, appends, used)))
             })
         };
-        let (position, (stored, appends)) = self.base.records.record(make).await?;
+        let (position, (stored, appends, used)) = self.base.records.record(make).await?;
+        self.base.inodes.uses().committed(&[used]);
         for &reply in &appends {
             self.base.replies.stored(reply, self.base.context.now(), position, None);
         }

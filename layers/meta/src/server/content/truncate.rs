@@ -13,6 +13,7 @@ use crate::chunks::BlockSlot;
 use crate::keys;
 use crate::protocol::{Chunk, CommitMark, Error, NewBlock, Run, Seal, Truncate};
 use crate::server::base::NodeBase;
+use crate::server::partition_use::UseChange;
 use crate::server::space::reclaim::Reclaim;
 use crate::store::{Batch, Position, StoreError};
 
@@ -111,6 +112,8 @@ impl Truncation {
                 let used = &mut stored.attributes.used_bytes;
                 *used = used_bytes.unwrap_or(*used);
                 batch.put(keys::inode(ino), to_bytes(&stored));
+                let used = UseChange::of(&active.stored, &stored);
+                self.base.inodes.uses().put(&[used], &mut batch);
                 if let Some((index, cut)) = &cut_chunk {
                     put_chunk(&mut batch, ino, *index, &cut.chunk);
                     add_runs(&mut batch, &cut.taken, &cut.freed);
@@ -121,10 +124,11 @@ impl Truncation {
                         to_bytes(&first_gone(size, self.base.stripes.geometry().stripe_size)),
                     );
                 }
-                Ok((batch, stored))
+                Ok((batch, (stored, used)))
             })
         };
-        let (position, stored) = self.base.records.record(make).await?;
+        let (position, (stored, used)) = self.base.records.record(make).await?;
+        self.base.inodes.uses().committed(&[used]);
         if boundary.is_some() {
             self.reclaim.add_cut(ino, first_gone(size, self.base.stripes.geometry().stripe_size));
         }

@@ -23,6 +23,7 @@ use crate::server::effects::{ConflictPolicy, Effects, StagedInodes};
 use crate::server::inodes::DIRECTORY_SIZE;
 use crate::server::locks::directories::DirectoryLocks;
 use crate::server::locks::names::NameLocks;
+use crate::server::partition_use::UseChange;
 use crate::store::{Batch, Position};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
@@ -53,6 +54,10 @@ impl NewEntry {
         let Attributes { ino, generation, kind, .. } = self.made.attributes;
         batch.put(self.key.clone(), to_bytes(&Dentry { ino, generation, kind }));
         batch.put(keys::inode(ino), to_bytes(&self.made));
+    }
+
+    fn use_change(&self) -> UseChange {
+        UseChange { ino: self.made.attributes.ino, bytes: (0, 0), inodes: 1 }
     }
 
     fn outcome(&self) -> CallOutcome {
@@ -109,7 +114,7 @@ impl Executor {
 
     pub(crate) async fn add_file(&self, request: AddFile) -> Result<Attributes, Error> {
         let AddFile { directory, name, inode, effects, since, durable, call, after } = request;
-        let ino = self.base.inodes.next_ino();
+        let ino = self.base.inodes.next_ino(inode.partition);
         let generation = self.base.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
         let attributes = made.attributes;
@@ -222,6 +227,7 @@ impl Executor {
                     keys::inode_count(),
                     to_bytes(&(self.base.inodes.count().saturating_add(1))),
                 );
+                self.base.inodes.uses().put(&[entry.use_change()], &mut batch);
             }
             if let Some(number) = number {
                 let effects_of = self.effects_of(number);
@@ -256,10 +262,13 @@ impl Executor {
     ) -> Vec<u64> {
         let gone = staged.gone();
         self.effects.install_staged(staged);
-        if let Some(NewEntry { key, made }) = entry {
+        if let Some(entry) = entry {
+            let used = entry.use_change();
+            let NewEntry { key, made } = entry;
             let Attributes { ino, generation, kind, .. } = made.attributes;
             self.base.publisher.publish_name(&key, Dentry { ino, generation, kind });
             self.base.inodes.count_added();
+            self.base.inodes.uses().committed(&[used]);
             if kind == (Kind::Directory {}) {
                 self.directories.made(ino, position);
             }
