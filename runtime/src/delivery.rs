@@ -109,7 +109,9 @@ crate::record! {
         stripe: u64,
         /// The first byte of the blocks within the stripe.
         offset: u32,
-        /// The CRC-32C of each block.
+        /// Bytes of the blocks.
+        length: u32,
+        /// The CRC-32C of each logical block.
         expect: Vec<u32>,
         /// Bytes of the blocks before those that are sent.
         skip: u32,
@@ -128,7 +130,7 @@ pub const DEPOSIT_PARTS_MAX: usize = 4096;
 crate::protocol! {
     /// What a process sends to its own clients for another one. A table of its own, so that its
     /// requests never wait behind those of the table whose locks their senders hold.
-    Delivery id 5 version 1;
+    Delivery id 5 version 2;
 
     /// Send these bytes to a client of this process, at the node where it is let in. False if it
     /// has no link with room for them.
@@ -457,14 +459,16 @@ mod tests {
     fn requests_have_the_agreed_bytes() {
         let destination = Destination { port: 6, client: 4, transfer: 5, execution: 7 };
         let (expect, skip, keep) = (vec![0x0a], 2, 3);
-        let block = BlocksToSend { stripe: 1, offset: 4096, expect, skip, keep, at: 8 };
+        let block =
+            BlocksToSend { stripe: 1, offset: 4096, length: 4096, expect, skip, keep, at: 8 };
         let mut out = Encoder::new();
         Request::from(SendBlocks { destination, parts: vec![block] }).put(&mut out);
         let head: Vec<String> = out.finish().0.iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = concat!(
             "0206000000040000000000000005000000000000000700000000000000",
             "01000000",
-            "010000000000000000100000010000000a00000002000000030000000800000000000000"
+            "01000000000000000010000000100000010000000a000000",
+            "02000000030000000800000000000000"
         );
         assert_eq!(head.concat(), expected);
     }

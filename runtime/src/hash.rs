@@ -11,6 +11,13 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// The CRC-32C of two pieces, one after the other, that have these checksums; the second one has
+/// `length` bytes.
+pub fn join_crc32c(first: u32, second: u32, length: u64) -> u32 {
+    let algorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
+    crc_fast::checksum_combine(algorithm, first.into(), second.into(), length) as u32
+}
+
 /// CRC-32C of bytes that come in pieces.
 #[derive(Debug)]
 pub struct Crc32c(crc_fast::Digest);
@@ -44,6 +51,19 @@ mod tests {
         b"123456789".chunks(4).for_each(|piece| pieces.update(piece));
         assert_eq!(pieces.finish(), 0xE306_9283);
         assert_eq!(xxh3(b""), 0x2D06_8005_38D3_94C2);
+    }
+
+    #[test]
+    fn checksums_of_pieces_make_the_checksum_of_all() {
+        crate::seed::with_seed(|rng| {
+            for _ in 0..100 {
+                let mut bytes = vec![0; rng.index(9000)];
+                rng.fill(&mut bytes);
+                let (first, second) = bytes.split_at(rng.index(bytes.len() + 1));
+                let joined = join_crc32c(crc32c(first), crc32c(second), second.len() as u64);
+                assert_eq!(joined, crc32c(&bytes), "{} and {}", first.len(), second.len());
+            }
+        });
     }
 
     #[test]

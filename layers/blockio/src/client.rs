@@ -9,7 +9,7 @@ use futures::future::{join_all, ready};
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, NodeId};
 
-use crate::checksum::first_mismatch;
+use crate::checksum::{first_mismatch, unit_bytes};
 use crate::disk_set::DiskName;
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{BlockIo, Error, Read, ReadSlot, Sync, Unsynced, Write, WriteSlot};
@@ -77,14 +77,15 @@ impl BlockClient {
     /// may have been damaged on the way.
     async fn read_checked(self, call: Read, expect: Vec<u32>) -> Result<Bytes, Error> {
         let data = self.clone().read_once(call.clone()).await?;
-        let Some(block) = first_mismatch(&data, &expect) else { return Ok(data) };
+        let Some(at) = first_mismatch(&data, &expect) else { return Ok(data) };
         let Read { stripe, offset, .. } = call;
+        let block = at / BLOCK_SIZE;
         tracing::warn!(stripe, offset, block, "checksum mismatch, reading again");
         let data = self.read_once(call).await?;
         match first_mismatch(&data, &expect) {
             None => Ok(data),
-            Some(block) => {
-                let block = offset / BLOCK_SIZE as u32 + block as u32;
+            Some(at) => {
+                let block = (offset + at as u32) / BLOCK_SIZE as u32;
                 Err(Error::Corrupt { stripe, block })
             }
         }
@@ -109,13 +110,12 @@ impl Stripes for BlockClient {
     }
 
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
-        let in_blocks = (offset as usize).is_multiple_of(BLOCK_SIZE)
-            && expect.len().checked_mul(BLOCK_SIZE) == Some(length as usize);
-        if !expect.is_empty() && !in_blocks {
-            return refuse(Error::OutOfRange { stripe, offset, length });
-        }
         if let Err(error) = self.check(stripe, offset, u64::from(length)) {
             return refuse(error);
+        }
+        let fits = || unit_bytes(&(offset..offset + length), expect.len()).is_some();
+        if !expect.is_empty() && !fits() {
+            return refuse(Error::OutOfRange { stripe, offset, length });
         }
         self.clone().read_checked(Read { stripe, offset, length }, expect).boxed_local()
     }

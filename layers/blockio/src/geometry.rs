@@ -159,6 +159,11 @@ impl Geometry {
         self.stripe_size / BLOCK_SIZE as u32
     }
 
+    /// Can a logical block have this number of blocks? A stripe consists of whole ones.
+    pub fn is_unit(&self, blocks: u32) -> bool {
+        blocks.is_power_of_two() && blocks <= self.blocks_per_stripe()
+    }
+
     /// The stripe and the byte within it of block number `block` of the logical disk.
     pub fn block(&self, block: u64) -> (u64, u32) {
         let per_stripe = u64::from(self.blocks_per_stripe());

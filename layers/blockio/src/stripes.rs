@@ -34,9 +34,10 @@ pub trait Stripes {
 
     /// Reads bytes of a stripe.
     ///
-    /// `expect` is empty, or holds the CRC-32C of each block of the range (which then consists of
-    /// whole blocks): bytes that come from a disk are checked against it, and a mismatch that
-    /// a second read does not heal is [`Error::Corrupt`].
+    /// `expect` is empty, or holds the CRC-32C of each logical block of the range (which then
+    /// consists of whole ones, [`unit_bytes`](crate::checksum::unit_bytes)): bytes that come from a
+    /// disk are checked against it, and a mismatch that a second read does not heal is
+    /// [`Error::Corrupt`].
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes>;
 
     /// As [`read`](Self::read), if the bytes are in the memory of this thread. `None` says nothing
@@ -80,12 +81,19 @@ pub trait Stripes {
     /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each,
     /// or all of them, one after the other, in one piece.
     ///
-    /// `expect` is empty, or holds the CRC-32C of each block of [`blocks_of`] the parts.
-    fn read_list(&self, stripe: u64, extents: Vec<Extent>, expect: Vec<u32>) -> Answer<Vec<Bytes>> {
-        let ranges = blocks_of(&extents);
+    /// `expect` is empty, or holds the CRC-32C of each logical block, of `unit` blocks, of
+    /// [`blocks_of`] the parts.
+    fn read_list(
+        &self,
+        stripe: u64,
+        extents: Vec<Extent>,
+        (expect, unit): (Vec<u32>, u32),
+    ) -> Answer<Vec<Bytes>> {
+        let ranges = blocks_of(&extents, unit);
         let mut expect = expect.as_slice();
         let reads = ranges.iter().map(|range| {
-            let (these, rest) = expect.split_at((range.len() / BLOCK_SIZE).min(expect.len()));
+            let blocks = range.len() / (unit as usize * BLOCK_SIZE);
+            let (these, rest) = expect.split_at(blocks.min(expect.len()));
             expect = rest;
             self.read(stripe, range.start, range.len() as u32, these.to_vec())
         });
@@ -142,9 +150,10 @@ pub trait Stripes {
     fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()>;
 }
 
-/// The whole blocks that hold `extents`, which are in order, as ranges of bytes that do not touch.
-pub fn blocks_of(extents: &[Extent]) -> Vec<Range<u32>> {
-    let block = BLOCK_SIZE as u32;
+/// The whole logical blocks of `unit` blocks that hold `extents`, which are in order, as ranges of
+/// bytes that do not touch.
+pub fn blocks_of(extents: &[Extent], unit: u32) -> Vec<Range<u32>> {
+    let block = unit * BLOCK_SIZE as u32;
     let mut ranges: Vec<Range<u32>> = Vec::new();
     for extent in extents {
         let start = extent.offset / block * block;

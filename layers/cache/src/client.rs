@@ -155,8 +155,13 @@ impl Stripes for CacheClient {
         .boxed_local()
     }
 
-    fn read_list(&self, stripe: u64, extents: Vec<Extent>, expect: Vec<u32>) -> Answer<Vec<Bytes>> {
-        self.ask_owner(stripe, ReadList { stripe, extents, expect })
+    fn read_list(
+        &self,
+        stripe: u64,
+        extents: Vec<Extent>,
+        (expect, unit): (Vec<u32>, u32),
+    ) -> Answer<Vec<Bytes>> {
+        self.ask_owner(stripe, ReadList { stripe, extents, expect, unit })
     }
 
     fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<BootId> {

@@ -265,12 +265,13 @@ impl Line {
         Ok(())
     }
 
-    /// Compares the blocks from `offset` on, all of them known, with their checksums, as far as
-    /// bytes came from a disk and were not compared before. Blocks that differ lose these bytes.
+    /// Compares the logical blocks of `unit` bytes from `offset` on, all of them known, with their
+    /// checksums, as far as bytes came from a disk and were not compared before. Those that differ
+    /// lose these bytes.
     ///
-    /// Returns the first damaged block, counted within the stripe.
-    pub(crate) fn check(&mut self, offset: u32, expect: &[u32]) -> Option<u32> {
-        let blocks = (offset..).step_by(BLOCK_SIZE).map(|start| start..start + BLOCK_SIZE as u32);
+    /// Returns the first block of the first damaged one, counted within the stripe.
+    pub(crate) fn check(&mut self, offset: u32, expect: &[u32], unit: u32) -> Option<u32> {
+        let blocks = (offset..).step_by(unit as usize).map(|start| start..start + unit);
         let mut damaged = None;
         for (block, &expected) in blocks.zip(expect) {
             if !self.unchecked.intersects(&block) {
@@ -369,6 +370,7 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_secs(1);
+    const B: u32 = BLOCK_SIZE as u32;
 
     fn line() -> Line {
         Line::new(4 * BLOCK_SIZE as u32)
@@ -420,7 +422,7 @@ mod tests {
         line.fill(0, &lent(b'd', &pool), &line.gaps(), &pool).unwrap();
         assert_eq!((&line.slice(&(0..3))[..], pool.copied_bytes()), (&b"ddd"[..], 0));
         let wrong = crc32c(&[0; BLOCK_SIZE]);
-        assert_eq!(line.check(0, &[wrong]), Some(0), "it is not trusted");
+        assert_eq!(line.check(0, &[wrong], B), Some(0), "it is not trusted");
         line.fill(0, &lent(b'e', &pool), &line.gaps(), &pool).unwrap();
         assert_eq!(pool.copied_bytes(), BLOCK_SIZE as u64, "the others are as they were");
         assert_eq!(line.slice(&(4095..4097))[..], b"ed"[..]);
@@ -464,10 +466,30 @@ mod tests {
         line.fill(0, &disk, &line.gaps(), &pool).unwrap();
         let good = crc32c(&disk[..BLOCK_SIZE]);
         line.write_zeros(0..BLOCK_SIZE as u32, &pool, NOW).unwrap();
-        assert_eq!(line.check(0, &[!good, good, good, !good]), Some(3));
+        assert_eq!(line.check(0, &[!good, good, good, !good], B), Some(3));
         assert!(line.has(&(0..3 * BLOCK_SIZE as u32)));
         assert_eq!(line.gaps().hull(), Some(3 * BLOCK_SIZE as u32..4 * BLOCK_SIZE as u32));
-        assert_eq!(line.check(0, &[!good, !good, !good]), None, "compared before");
+        assert_eq!(line.check(0, &[!good, !good, !good], B), None, "compared before");
+    }
+
+    #[test]
+    fn a_logical_block_of_which_some_came_from_a_disk_is_compared_whole() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line();
+        let disk = Bytes::from_static(&[7; 4 * BLOCK_SIZE]);
+        line.write_zeros(B..2 * B, &pool, NOW).unwrap();
+        line.fill(0, &disk, &line.gaps(), &pool).unwrap();
+        let both = [&disk[..BLOCK_SIZE], &[0; BLOCK_SIZE]].concat();
+        let (first, second) = (crc32c(&both), crc32c(&disk[..2 * BLOCK_SIZE]));
+        assert_eq!(line.check(0, &[first], 2 * B), None);
+        assert_eq!(line.check(0, &[!first, second], 2 * B), None, "the first is known by now");
+        // Damage takes what came from the disk, and what was written stays.
+        let mut line = Line::new(4 * B);
+        line.write_zeros(B..2 * B, &pool, NOW).unwrap();
+        line.fill(0, &disk, &line.gaps(), &pool).unwrap();
+        assert_eq!(line.check(0, &[!first, !second], 2 * B), Some(0));
+        assert!(line.valid.iter().eq(std::iter::once(B..2 * B)));
+        assert!(line.unchecked.is_empty() && line.is_dirty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub const PARTS_MAX: usize = 1 << 16;
 runtime::protocol! {
     /// The distributed stripe cache (thesis section 2.4): the node of a stripe is
     /// `stripe mod nodes`.
-    Cache id 2 version 2;
+    Cache id 2 version 3;
 
     /// Read within one stripe.
     1 Bulk Read {
@@ -20,8 +20,8 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-        /// Empty, or the CRC-32C of each block of the range: bytes that come from a disk are
-        /// checked against it.
+        /// Empty, or the CRC-32C of each logical block of the range: bytes that come from a disk
+        /// are checked against it.
         expect: Vec<u32>,
     } -> Bytes, by stripe(stripe), retry idempotent, from servers, during recovery;
 
@@ -77,8 +77,10 @@ runtime::protocol! {
         stripe: u64,
         /// The parts, in order and without overlap; at most [`PARTS_MAX`].
         extents: Vec<Extent>,
-        /// Empty, or the CRC-32C of each block that has bytes of the parts, in order.
+        /// Empty, or the CRC-32C of each logical block that has bytes of the parts, in order.
         expect: Vec<u32>,
+        /// Blocks of a logical block.
+        unit: u32,
     } -> Vec<Bytes>, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Replace several parts of one stripe at the same moment, as [`Write`] does one.

@@ -74,8 +74,9 @@ fn lists_have_these_bytes() {
         &[16, 0, 0, 0, 8, 0, 0, 0],                        // their offsets and lengths
         &[0, 0x20, 0, 0, 0, 0x10, 0, 0],                   //
         &[2, 0, 0, 0, 7, 0, 0, 0, 0xFE, 0xFF, 0xFF, 0xFF], // a checksum for each block
+        &[1, 0, 0, 0],                                     // of one hardware block
     ];
-    let read = ReadList { stripe: 9, extents, expect: vec![7, 0xFFFF_FFFE] };
+    let read = ReadList { stripe: 9, extents, expect: vec![7, 0xFFFF_FFFE], unit: 1 };
     assert_eq!(encode(read), (head.concat(), Vec::new()));
     let placed = |offset, data| Placed { offset, data: Bytes::from_static(data) };
     let parts = vec![placed(3, b"check"), placed(0x0102, b"point")];

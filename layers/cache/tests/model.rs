@@ -45,10 +45,10 @@ impl Model {
         }
     }
 
-    /// The checksums of the blocks of `range`, if all of its bytes are defined.
-    fn checksums(&self, range: Range<usize>) -> Option<Vec<u32>> {
+    /// The checksums of the logical blocks of `range`, if all of its bytes are defined.
+    fn checksums(&self, range: Range<usize>, unit: usize) -> Option<Vec<u32>> {
         let bytes: Option<Vec<u8>> = self.bytes[range].iter().copied().collect();
-        Some(bytes?.chunks(BLOCK_SIZE).map(crc32c).collect())
+        Some(bytes?.chunks(unit * BLOCK_SIZE).map(crc32c).collect())
     }
 }
 
@@ -63,7 +63,7 @@ struct Worker {
     context: Context,
     rng: Rng,
     models: Vec<Model>,
-    /// Reads are of whole blocks and carry checksums.
+    /// Reads are of whole logical blocks and carry checksums.
     is_careful: bool,
     refusals: Rc<Cell<u64>>,
 }
@@ -95,9 +95,15 @@ impl Worker {
         }
     }
 
-    /// Half of the ranges are whole blocks.
-    fn any_range(&mut self, is_whole: bool) -> Range<usize> {
-        let unit = if is_whole || self.rng.chance(1, 2) { BLOCK_SIZE } else { 1 };
+    /// Blocks of a logical block.
+    fn any_unit(&mut self) -> usize {
+        [1, 1, 2, 4][self.rng.index(4)]
+    }
+
+    /// Of whole logical blocks, or half of the ranges are whole blocks.
+    fn any_range(&mut self, whole: Option<usize>) -> Range<usize> {
+        let half = if self.rng.chance(1, 2) { BLOCK_SIZE } else { 1 };
+        let unit = whole.map_or(half, |unit| unit * BLOCK_SIZE);
         let count = geometry().stripe_size as usize / unit;
         let start = self.rng.index(count);
         let longest = if unit == 1 { (count - start).min(3_000) } else { count - start };
@@ -106,10 +112,11 @@ impl Worker {
     }
 
     async fn read(&mut self, model: &Model) {
-        let range = self.any_range(self.is_careful);
+        let unit = self.any_unit();
+        let range = self.any_range(self.is_careful.then_some(unit));
         let mut expect = Vec::new();
         if self.is_careful {
-            let Some(checksums) = model.checksums(range.clone()) else { return };
+            let Some(checksums) = model.checksums(range.clone(), unit) else { return };
             expect = checksums;
         }
         let (offset, length) = (range.start as u32, range.len() as u32);
@@ -138,16 +145,16 @@ impl Worker {
     async fn read_list(&mut self, model: &Model) {
         let parts = self.any_parts();
         let extents: Vec<Extent> = parts.iter().map(extent_of).collect();
-        let mut expect = Vec::new();
+        let (mut expect, unit) = (Vec::new(), self.any_unit());
         if self.is_careful {
-            for blocks in blocks_of(&extents) {
+            for blocks in blocks_of(&extents, unit as u32) {
                 let blocks = blocks.start as usize..blocks.end as usize;
-                let Some(checksums) = model.checksums(blocks) else { return };
+                let Some(checksums) = model.checksums(blocks, unit) else { return };
                 expect.extend(checksums);
             }
         }
         if let Some(pieces) =
-            self.accept(self.client.read_list(model.stripe, extents, expect).await)
+            self.accept(self.client.read_list(model.stripe, extents, (expect, unit as u32)).await)
         {
             let total: usize = parts.iter().map(Range::len).sum();
             assert!(pieces.len() == 1 || pieces.len() == parts.len());
@@ -181,7 +188,7 @@ impl Worker {
     }
 
     async fn write(&mut self, model: &mut Model) {
-        let range = self.any_range(false);
+        let range = self.any_range(None);
         let mut data = vec![0; range.len()];
         self.rng.fill(&mut data);
         let mut first = Bytes::from(data.clone());
@@ -195,7 +202,7 @@ impl Worker {
     }
 
     async fn write_zeros(&mut self, model: &mut Model) {
-        let range = self.any_range(false);
+        let range = self.any_range(None);
         let (offset, length) = (range.start as u32, range.len() as u32);
         if self.accept(self.client.write_zeros(model.stripe, offset, length).await).is_some() {
             model.bytes[range].fill(Some(0));
@@ -203,7 +210,7 @@ impl Worker {
     }
 
     async fn forget(&mut self, model: &mut Model) {
-        let range = self.any_range(false);
+        let range = self.any_range(None);
         let (offset, length) = (range.start as u32, range.len() as u32);
         self.client.forget(model.stripe, offset, length).await.expect("forgetting needs nothing");
         model.bytes[range].fill(None);

@@ -42,18 +42,20 @@ fn measure(costs: (Duration, Duration), way: &str, list: &[Extent]) -> [u64; 3] 
                 (start, before) = (context.now(), counts());
             }
             match way {
-                "sieve" => drop(client.read_list(stripe, list.to_vec(), Vec::new()).await.unwrap()),
+                "sieve" => {
+                    drop(client.read_list(stripe, list.to_vec(), (Vec::new(), 1)).await.unwrap());
+                }
                 // A list of one part is read as it is.
                 "pieces" => {
                     for &part in list {
-                        drop(client.read_list(stripe, vec![part], Vec::new()).await.unwrap());
+                        drop(client.read_list(stripe, vec![part], (Vec::new(), 1)).await.unwrap());
                     }
                 }
                 _ => {
                     let (head, tail) = (list[0], list[list.len() - 1]);
                     let length = tail.offset + tail.length - head.offset;
                     let span = Extent { offset: head.offset, length };
-                    drop(client.read_list(stripe, vec![span], Vec::new()).await.unwrap());
+                    drop(client.read_list(stripe, vec![span], (Vec::new(), 1)).await.unwrap());
                 }
             }
         }
@@ -101,12 +103,12 @@ fn what_is_cached_is_not_read_again_and_needs_no_sieve() {
         let blocks = |list: &[u32]| -> Vec<Extent> {
             list.iter().map(|&block| Extent { offset: block * 4096, length: 4096 }).collect()
         };
-        client.read_list(7, blocks(&[0, 2]), Vec::new()).await.unwrap();
+        client.read_list(7, blocks(&[0, 2]), (Vec::new(), 1)).await.unwrap();
         let (reads, bytes) = (world.disk.reads.get(), world.disk.read_bytes.get());
         assert_eq!((reads, bytes), (1, 3 * 4096), "the gap is read too");
-        client.read_list(7, blocks(&[0, 1, 2]), Vec::new()).await.unwrap();
+        client.read_list(7, blocks(&[0, 1, 2]), (Vec::new(), 1)).await.unwrap();
         assert_eq!(world.disk.reads.get(), reads, "all of it is here");
-        client.read_list(7, blocks(&[1, 3]), Vec::new()).await.unwrap();
+        client.read_list(7, blocks(&[1, 3]), (Vec::new(), 1)).await.unwrap();
         assert_eq!(world.disk.read_bytes.get() - bytes, 4096, "only what is missing");
     });
 }

@@ -66,8 +66,13 @@ impl ByteRope {
 
     /// The CRC-32C of each whole block of it.
     pub fn block_checksums(&self) -> Vec<u32> {
-        let blocks = 0..self.length / BLOCK_SIZE;
-        blocks.map(|block| self.checksum(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)).collect()
+        self.checksums(BLOCK_SIZE)
+    }
+
+    /// The CRC-32C of each whole logical block of it, of `block` bytes.
+    pub fn checksums(&self, block: usize) -> Vec<u32> {
+        let blocks = 0..self.length / block;
+        blocks.map(|number| self.checksum(number * block, (number + 1) * block)).collect()
     }
 
     /// All of it in one piece of its own.

@@ -1,11 +1,16 @@
 //! Arithmetic on chunks: what blocks a change takes and leaves.
+//!
+//! All runs of a chunk have logical blocks of the same length. Places in a chunk are counted in
+//! blocks, slots in logical blocks.
 
-use crate::protocol::{BlockRun, Chunk, Run};
+use std::ops::Range;
 
-/// One block of a chunk.
+use crate::protocol::{BlockRun, Chunk, Run, RunForm};
+
+/// One logical block of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSlot {
-    /// Its number on the logical disk.
+    /// The number of its first block on the logical disk.
     pub block: u64,
     /// Its CRC-32C.
     pub checksum: u32,
@@ -13,39 +18,61 @@ pub struct BlockSlot {
     pub sealed: bool,
 }
 
+impl BlockRun {
+    /// The logical block that has block `at` of the chunk, which is one of the run.
+    fn slot(&self, at: u32) -> Option<BlockSlot> {
+        let place = (at.checked_sub(self.at.into())? / self.unit()) as usize;
+        let block = self.start + place as u64 * u64::from(self.unit());
+        let checksum = *self.checksums.get(place)?;
+        Some(BlockSlot { block, checksum, sealed: self.form.sealed })
+    }
+}
+
 impl Chunk {
-    /// Every block of the chunk by its place; `None` is a hole.
-    pub fn slots(&self, blocks: usize) -> Vec<Option<BlockSlot>> {
-        let mut slots = vec![None; blocks];
+    /// Blocks of a logical block of this chunk; `None` if it has none.
+    pub fn unit(&self) -> Option<u32> {
+        self.runs.first().map(BlockRun::unit)
+    }
+
+    /// The same; of a chunk without blocks `unit`, that of its file.
+    pub fn unit_or(&self, unit: u32) -> u32 {
+        self.unit().unwrap_or(unit)
+    }
+
+    /// Every logical block of a chunk of `blocks` blocks by its place; `None` is a hole. Their
+    /// length is [`unit_or`](Self::unit_or) `unit`.
+    pub fn slots(&self, blocks: usize, unit: u32) -> Vec<Option<BlockSlot>> {
+        let unit = self.unit_or(unit);
+        let mut slots = vec![None; blocks / unit as usize];
         for run in &self.runs {
-            for (i, &checksum) in run.checksums.iter().enumerate() {
-                let slot = BlockSlot { block: run.start + i as u64, checksum, sealed: run.sealed };
-                if let Some(place) = slots.get_mut(usize::from(run.at) + i) {
-                    *place = Some(slot);
+            let first = u32::from(run.at) / unit;
+            let blocks = (run.start..).step_by(unit as usize);
+            for (place, (block, &checksum)) in (first..).zip(blocks.zip(&run.checksums)) {
+                if let Some(slot) = slots.get_mut(place as usize) {
+                    *slot = Some(BlockSlot { block, checksum, sealed: run.form.sealed });
                 }
             }
         }
         slots
     }
 
-    /// The block at place `at`; `None` is a hole.
-    pub fn slot(&self, at: usize) -> Option<BlockSlot> {
-        let run =
-            self.runs.iter().find(|run| (usize::from(run.at)..run.end() as usize).contains(&at))?;
-        let i = at - usize::from(run.at);
-        Some(BlockSlot {
-            block: run.start + i as u64,
-            checksum: run.checksums[i],
-            sealed: run.sealed,
-        })
+    /// The logical block that has block `at` of the chunk, and which blocks it has; `None` is a
+    /// hole.
+    pub fn slot(&self, at: usize) -> Option<(BlockSlot, Range<usize>)> {
+        let has = |run: &&BlockRun| (usize::from(run.at)..run.end() as usize).contains(&at);
+        let run = self.runs.iter().find(has)?;
+        let unit = run.unit() as usize;
+        let first = at / unit * unit;
+        Some((run.slot(at as u32)?, first..first + unit))
     }
 
-    /// The chunk with these blocks. Neighbours become one run if they are neighbours on the disk
-    /// too and within one stripe of `blocks_per_stripe`.
-    pub fn from_slots(slots: &[Option<BlockSlot>], blocks_per_stripe: u32) -> Self {
+    /// The chunk with these logical blocks of `unit` blocks. Neighbours become one run if they are
+    /// neighbours on the disk too and within one stripe of `blocks_per_stripe`.
+    pub fn from_slots(slots: &[Option<BlockSlot>], blocks_per_stripe: u32, unit: u32) -> Self {
+        let length = u64::from(unit);
         let goes_on = |before: BlockSlot, next: BlockSlot| {
             let starts_stripe = next.block.is_multiple_of(u64::from(blocks_per_stripe));
-            before.block + 1 == next.block && before.sealed == next.sealed && !starts_stripe
+            before.block + length == next.block && before.sealed == next.sealed && !starts_stripe
         };
         let are_joined = |before: &Option<BlockSlot>, next: &Option<BlockSlot>| {
             before.zip(*next).is_some_and(|(before, next)| goes_on(before, next))
@@ -56,10 +83,10 @@ impl Chunk {
             if let Some(BlockSlot { block: start, sealed, .. }) = row[0] {
                 // Of a known length: one allocation.
                 let checksums = row.iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
-                let checksums = checksums.collect();
-                runs.push(BlockRun { at: at as u16, start, checksums, sealed });
+                let (checksums, form) = (checksums.collect(), RunForm::new(unit, sealed));
+                runs.push(BlockRun { at: at as u16, start, checksums, form });
             }
-            at += row.len();
+            at += row.len() * unit as usize;
         }
         Self { runs }
     }
@@ -77,19 +104,21 @@ impl Chunk {
     /// Marks all runs as sealed.
     pub fn seal(&mut self) {
         for run in &mut self.runs {
-            run.sealed = true;
+            run.form.sealed = true;
         }
     }
 
-    /// Cuts off everything from block `blocks` on, and returns it.
+    /// Cuts off every logical block that begins at block `blocks` or behind it, and returns what is
+    /// gone.
     pub fn cut(&mut self, blocks: u32) -> Vec<Run> {
         let mut rest = Vec::new();
         for run in &mut self.runs {
-            let keep = blocks.saturating_sub(u32::from(run.at)).min(run.count());
-            if keep < run.count() {
-                let start = run.start + u64::from(keep);
-                rest.push(Run { start, count: run.count() - keep });
-                run.checksums.truncate(keep as usize);
+            let kept = blocks.saturating_sub(u32::from(run.at)).div_ceil(run.unit());
+            let kept_blocks = kept.saturating_mul(run.unit());
+            if kept_blocks < run.count() {
+                let start = run.start + u64::from(kept_blocks);
+                rest.push(Run { start, count: run.count() - kept_blocks });
+                run.checksums.truncate(kept as usize);
             }
         }
         self.runs.retain(|run| run.count() > 0);
@@ -99,11 +128,30 @@ impl Chunk {
     /// Is the chunk well formed, for a chunk of `blocks` blocks?
     pub fn is_valid(&self, blocks: u32) -> bool {
         let mut end = 0;
+        let unit = self.unit_or(1);
         self.runs.iter().all(|run| {
             let in_order = u32::from(run.at) >= end && run.count() > 0;
             end = run.end();
-            in_order && end <= blocks
+            let is_aligned = u32::from(run.at).is_multiple_of(unit)
+                && run.start.is_multiple_of(u64::from(unit))
+                && blocks.is_multiple_of(unit);
+            in_order && end <= blocks && run.unit() == unit && is_aligned
         })
+    }
+
+    /// Where each part of `unit` blocks of a chunk of `blocks` blocks is, and whether it is sealed.
+    /// A logical block has one part or several.
+    fn parts(&self, blocks: usize, unit: u32) -> Vec<Option<(u64, bool)>> {
+        let mut parts = vec![None; blocks / unit as usize];
+        for run in &self.runs {
+            let places = (u32::from(run.at)..run.end()).zip(run.start..).step_by(unit as usize);
+            for (at, block) in places {
+                if let Some(part) = parts.get_mut((at / unit) as usize) {
+                    *part = Some((block, run.form.sealed));
+                }
+            }
+        }
+        parts
     }
 }
 
@@ -127,30 +175,32 @@ pub(crate) fn difference(old: &Chunk, new: &Chunk, blocks: usize) -> Difference 
     if old.runs.len() == new.runs.len() && old.runs.iter().zip(&new.runs).all(is_same) {
         return difference; // rewritten in place
     }
-    for (old, new) in old.slots(blocks).into_iter().zip(new.slots(blocks)) {
-        if old.map(|old| old.block) == new.map(|new| new.block) {
+    let unit = old.unit_or(new.unit_or(1)).min(new.unit_or(old.unit_or(1)));
+    for (old, new) in old.parts(blocks, unit).into_iter().zip(new.parts(blocks, unit)) {
+        if old.map(|(block, _)| block) == new.map(|(block, _)| block) {
             continue;
         }
-        if let Some(new) = new {
-            push(&mut difference.taken, new.block, blocks);
+        let part = |start| Run { start, count: unit };
+        if let Some((new, _)) = new {
+            push(&mut difference.taken, part(new), blocks);
         }
         match old {
-            Some(old) if old.sealed => push(&mut difference.freed, old.block, blocks),
-            Some(old) => push(&mut difference.released, old.block, blocks),
+            Some((old, true)) => push(&mut difference.freed, part(old), blocks),
+            Some((old, false)) => push(&mut difference.released, part(old), blocks),
             None => {}
         }
     }
     difference
 }
 
-/// Adds a block; a run stays within one stripe.
-fn push(runs: &mut Vec<Run>, block: u64, per_stripe: usize) {
-    let starts_stripe = block.is_multiple_of(per_stripe as u64);
+/// Adds blocks; a run stays within one stripe.
+fn push(runs: &mut Vec<Run>, part: Run, per_stripe: usize) {
+    let starts_stripe = part.start.is_multiple_of(per_stripe as u64);
     match runs.last_mut() {
-        Some(last) if !starts_stripe && last.start + u64::from(last.count) == block => {
-            last.count += 1;
+        Some(last) if !starts_stripe && last.start + u64::from(last.count) == part.start => {
+            last.count += part.count;
         }
-        _ => runs.push(Run { start: block, count: 1 }),
+        _ => runs.push(part),
     }
 }
 
@@ -158,8 +208,8 @@ fn push(runs: &mut Vec<Run>, block: u64, per_stripe: usize) {
 pub(crate) fn subtract(from: &[Run], without: &[Run], per_stripe: usize) -> Vec<Run> {
     let gone: std::collections::BTreeSet<u64> = without.iter().flat_map(blocks_of).collect();
     let mut rest = Vec::new();
-    for block in from.iter().flat_map(blocks_of).filter(|block| !gone.contains(block)) {
-        push(&mut rest, block, per_stripe);
+    for start in from.iter().flat_map(blocks_of).filter(|block| !gone.contains(block)) {
+        push(&mut rest, Run { start, count: 1 }, per_stripe);
     }
     rest
 }
@@ -170,21 +220,42 @@ fn blocks_of(run: &Run) -> impl Iterator<Item = u64> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use runtime::seed::{Rng, with_seed};
+    use runtime::wire::{from_bytes, to_bytes};
+
     use super::*;
+
+    const BLOCKS: usize = 16;
+    const UNITS: [u32; 4] = [1, 2, 4, 16];
+
+    /// Logical blocks anywhere in some stripes.
+    fn any_slots(rng: &mut Rng, unit: u32) -> Vec<Option<BlockSlot>> {
+        let (length, stripes) = (u64::from(unit), 5 * BLOCKS as u64);
+        let mut next = rng.below(stripes / length);
+        let slots = (0..BLOCKS / unit as usize).map(|_| {
+            next = if rng.chance(3, 4) { next + 1 } else { rng.below(stripes / length) };
+            if rng.chance(1, 6) { None } else { slot(next * length, rng.chance(3, 4)) }
+        });
+        slots.collect()
+    }
 
     #[test]
     fn runs_are_what_lies_in_a_row_in_one_stripe() {
-        runtime::seed::with_seed(|rng| {
+        with_seed(|rng| {
             for _ in 0..500 {
-                let mut next = rng.below(40);
-                let slots: Vec<Option<BlockSlot>> = (0..16)
-                    .map(|_| {
-                        next = if rng.chance(3, 4) { next + 1 } else { rng.below(40) };
-                        if rng.chance(1, 6) { None } else { slot(next, rng.chance(3, 4)) }
-                    })
-                    .collect();
-                let chunk = Chunk::from_slots(&slots, 16);
-                assert_eq!(chunk.slots(16), slots);
+                let unit = UNITS[rng.index(UNITS.len())];
+                let slots = any_slots(rng, unit);
+                let chunk = Chunk::from_slots(&slots, 16, unit);
+                assert!(chunk.is_valid(16), "{chunk:?}");
+                assert_eq!(chunk.slots(16, unit), slots);
+                assert_eq!(from_bytes(&to_bytes(&chunk)), Ok(chunk.clone()));
+                let used = slots.iter().flatten().count();
+                assert_eq!(chunk.count(), used as u64 * u64::from(unit));
+                for at in 0..BLOCKS {
+                    let place = at / unit as usize;
+                    let blocks = place * unit as usize..(place + 1) * unit as usize;
+                    assert_eq!(chunk.slot(at), slots[place].map(|slot| (slot, blocks)));
+                }
                 for run in &chunk.runs {
                     assert_eq!(run.start / 16, (run.start + u64::from(run.count()) - 1) / 16);
                 }
@@ -193,7 +264,7 @@ mod tests {
                     let end = before.start + u64::from(before.count());
                     before.end() == u32::from(next.at)
                         && end == next.start
-                        && before.sealed == next.sealed
+                        && before.form == next.form
                         && !end.is_multiple_of(16)
                 };
                 assert!(!chunk.runs.windows(2).any(one), "{chunk:?}");
@@ -210,17 +281,39 @@ mod tests {
     fn runs_join_neighbours_and_end_at_stripes_and_holes() {
         let slots =
             [slot(14, true), slot(15, true), slot(16, true), None, slot(17, true), slot(18, false)];
-        let chunk = Chunk::from_slots(&slots, 16);
+        let chunk = Chunk::from_slots(&slots, 16, 1);
         let runs: Vec<_> = chunk.runs.iter().map(|run| (run.at, run.start, run.count())).collect();
         assert_eq!(runs, [(0, 14, 2), (2, 16, 1), (4, 17, 1), (5, 18, 1)]);
-        assert_eq!(chunk.slots(6), slots);
+        assert_eq!(chunk.slots(6, 1), slots);
         assert!(chunk.is_valid(6) && !chunk.is_valid(5));
     }
 
     #[test]
+    fn chunks_that_cannot_be_are_known() {
+        let run = |at, start, count, unit| {
+            let (checksums, form) = (vec![7; count], RunForm::new(unit, true));
+            BlockRun { at, start, checksums, form }
+        };
+        let is_valid = |runs: &[BlockRun]| Chunk { runs: runs.to_vec() }.is_valid(16);
+        assert!(is_valid(&[run(0, 4, 1, 4), run(4, 20, 3, 4)]) && is_valid(&[run(0, 16, 1, 16)]));
+        assert!(!is_valid(&[run(2, 4, 1, 4)]), "not at its place in the chunk");
+        assert!(!is_valid(&[run(0, 6, 1, 4)]), "nor in the stripe");
+        assert!(!is_valid(&[run(0, 4, 1, 4), run(4, 20, 1, 2)]), "of two lengths");
+        assert!(!is_valid(&[run(0, 32, 1, 32)]) && !is_valid(&[run(12, 4, 2, 4)]), "too long");
+        assert!(!is_valid(&[run(0, 4, 0, 4)]) && !is_valid(&[run(4, 4, 1, 4), run(0, 8, 1, 4)]));
+        let bytes = to_bytes(&run(0, 4, 1, 256));
+        assert!(from_bytes::<BlockRun>(&bytes).is_ok());
+        let last = bytes.len() - 1;
+        for form in 18..=255 {
+            let bad = [&bytes[..last], &[form]].concat();
+            assert!(from_bytes::<BlockRun>(&bad).is_err(), "{form}");
+        }
+    }
+
+    #[test]
     fn a_difference_tells_taken_freed_and_released_blocks_apart() {
-        let old = Chunk::from_slots(&[slot(1, true), slot(2, true), slot(9, false), None], 16);
-        let new = Chunk::from_slots(&[slot(1, true), slot(5, false), None, slot(6, false)], 16);
+        let old = Chunk::from_slots(&[slot(1, true), slot(2, true), slot(9, false), None], 16, 1);
+        let new = Chunk::from_slots(&[slot(1, true), slot(5, false), None, slot(6, false)], 16, 1);
         let expected = Difference {
             taken: vec![Run { start: 5, count: 2 }],
             freed: vec![Run { start: 2, count: 1 }],
@@ -230,10 +323,66 @@ mod tests {
     }
 
     #[test]
+    fn a_difference_has_every_block_that_only_one_of_two_chunks_has() {
+        with_seed(|rng| {
+            for _ in 0..500 {
+                let mut any = || {
+                    let unit = UNITS[rng.index(UNITS.len())];
+                    let slots = any_slots(rng, unit);
+                    Chunk::from_slots(&slots, 16, unit)
+                };
+                let (old, new) = (any(), any());
+                let Difference { taken, freed, released } = difference(&old, &new, BLOCKS);
+                // Of each place in the chunk: the block, and whether it is sealed.
+                let places = |chunk: &Chunk| {
+                    let mut places = vec![None; BLOCKS];
+                    for run in &chunk.runs {
+                        for i in 0..run.count() {
+                            let place = usize::from(run.at) + i as usize;
+                            places[place] = Some((run.start + u64::from(i), run.form.sealed));
+                        }
+                    }
+                    places
+                };
+                let (mut gone, mut come) = ([Vec::new(), Vec::new()], Vec::new());
+                for (old, new) in places(&old).into_iter().zip(places(&new)) {
+                    if old.map(|(block, _)| block) != new.map(|(block, _)| block) {
+                        come.extend(new.map(|(block, _)| block));
+                        if let Some((block, sealed)) = old {
+                            gone[usize::from(sealed)].push(block);
+                        }
+                    }
+                }
+                let listed = |runs: &[Run]| runs.iter().flat_map(Run::blocks).collect::<Vec<_>>();
+                assert_eq!(listed(&taken), come);
+                assert_eq!([listed(&released), listed(&freed)], gone);
+                let within = |run: &Run| run.start / 16 == (run.blocks().end - 1) / 16;
+                assert!([taken, freed, released].iter().flatten().all(within));
+            }
+        });
+    }
+
+    #[test]
     fn a_cut_keeps_the_front_and_returns_the_rest() {
-        let mut chunk = Chunk::from_slots(&[slot(1, true), slot(2, true), None, slot(7, true)], 16);
+        let slots = [slot(1, true), slot(2, true), None, slot(7, true)];
+        let mut chunk = Chunk::from_slots(&slots, 16, 1);
         assert_eq!(chunk.cut(1), [Run { start: 2, count: 1 }, Run { start: 7, count: 1 }]);
         assert_eq!(chunk.count(), 1);
+    }
+
+    #[test]
+    fn a_cut_within_a_logical_block_keeps_all_of_it() {
+        let slots = [slot(4, true), slot(8, true), slot(20, true), None];
+        let whole = Chunk::from_slots(&slots, 16, 4);
+        for (blocks, kept) in [(0, 0), (1, 1), (4, 1), (5, 2), (9, 3), (12, 3), (16, 3)] {
+            let mut chunk = whole.clone();
+            let rest = chunk.cut(blocks);
+            let expected: Vec<_> =
+                slots.iter().enumerate().map(|(i, slot)| slot.filter(|_| i < kept)).collect();
+            assert_eq!(chunk.slots(16, 4), expected);
+            let gone: u32 = rest.iter().map(|run| run.count).sum();
+            assert_eq!(gone, 4 * (3 - kept as u32));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use runtime::wire::{Malformed, from_bytes, to_bytes};
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
-pub use crate::chunk_types::{BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk};
+pub use crate::chunk_types::{BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, RunForm};
 pub use crate::disk_types::{DiskShare, NodeMoves};
 pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
 pub use crate::operations::{
@@ -232,10 +232,10 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// A block that no map names yet, and whose content is in the cache.
+    /// A logical block that no map names yet, and whose content is in the cache.
     #[derive(Copy)]
     pub struct NewBlock {
-        /// Its number on the logical disk; it was [allocated](Allocate).
+        /// The number of its first block on the logical disk; it was [allocated](Allocate).
         block: u64,
         /// The CRC-32C of its content.
         checksum: u32,
@@ -285,7 +285,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 4;
+    Meta id 3 version 5;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
@@ -424,6 +424,8 @@ runtime::protocol! {
     17 Bulk Allocate {
         /// How many.
         blocks: u32,
+        /// Each run has whole logical blocks of this number of blocks, at multiples of their size.
+        unit: u32,
         /// For a change that frees space: on a full volume a few may come from the reserve.
         from_reserve: bool,
         /// Where they had best be.
@@ -469,8 +471,8 @@ runtime::protocol! {
         /// mtime and ctime.
         time: Time,
         durable: bool,
-        /// Takes the place of the last block, in the record of the cut: its content up to the size,
-        /// then zeros. Not needed if what is cut off within that block is zeros already.
+        /// Takes the place of the last logical block, in the record of the cut: its content up to
+        /// the size, then zeros. Not needed if what is cut off within it is zeros already.
         last: Option<NewBlock>,
         /// As in [`Install`]. All changes before a cut are recorded with it.
         mark: CommitMark,
@@ -503,7 +505,10 @@ runtime::protocol! {
     } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// Space of this node.
-    26 Control GetSpace {} -> NodeSpace, by caller, retry idempotent, from servers, after recovery;
+    26 Control GetSpace {
+        /// What is to be had in logical blocks of this number of blocks.
+        unit: u32,
+    } -> NodeSpace, by caller, retry idempotent, from servers, after recovery;
 
     /// Lock renames of directories into other directories: one at a time. At the root's node.
     27 Control LockRename { lock: u64 } -> (), by caller, retry never, from servers, after recovery;

@@ -203,7 +203,7 @@ runtime::handlers! { MetaServer;
     RequestGroups => |server, _, request| server.space.groups.request_groups(request).await;
     AckGroups => |server, _, request| server.space.groups.ack_groups(request).await;
     ConfirmGroups => |server, _, request| server.space.groups.confirm_groups(request.donor).await;
-    GetSpace => |server, _, _request| Ok(server.space.allocator.get_space());
+    GetSpace => |server, _, request| server.space.allocator.get_space(request.unit);
     AdoptRecord => |server, _, request| server.space.disks.adopt_record(&request.record).await;
     GetMoves => |server, _, _request| Ok(server.space.disks.get_moves());
     LockRename => |server, caller, request| {

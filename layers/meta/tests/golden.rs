@@ -6,9 +6,9 @@
 use meta::attributes::{Attributes, Kind, Name, Time};
 use meta::protocol::{
     BlockRun, CallId, CallOutcome, Chunk, CommitMark, Dentry, Effect, FindName, Inode, InodeChange,
-    Request, SequenceGap, StoredReply,
+    Request, RunForm, SequenceGap, StoredReply,
 };
-use runtime::wire::{Wire, to_bytes};
+use runtime::wire::{Wire, from_bytes, to_bytes};
 
 fn hex(value: &impl Wire) -> String {
     let bytes: Vec<String> = to_bytes(value).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -84,9 +84,21 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 
 #[test]
 fn a_chunk_and_a_name_have_the_agreed_bytes() {
-    let run = BlockRun { at: 2, start: 0x0304, checksums: vec![0xAABB_CCDD], sealed: true };
+    let chunk = |at, start, form| Chunk {
+        runs: vec![BlockRun { at, start, checksums: vec![0xAABB_CCDD], form }],
+    };
+    let both_ways = |chunk: Chunk, expected: &str| {
+        assert_eq!(hex(&chunk), expected);
+        assert_eq!(from_bytes::<Chunk>(&bytes_of(expected)), Ok(chunk));
+    };
     let expected = concat!("01000000", "0200", "0403000000000000", "01000000", "ddccbbaa", "01");
-    assert_eq!(hex(&Chunk { runs: vec![run] }), expected);
+    both_ways(chunk(2, 0x0304, RunForm::new(1, true)), expected);
+    let unsealed = format!("{}00", &expected[..expected.len() - 2]);
+    both_ways(chunk(2, 0x0304, RunForm::new(1, false)), &unsealed);
+    let expected = concat!("01000000", "1000", "2003000000000000", "01000000", "ddccbbaa", "09");
+    both_ways(chunk(16, 0x0320, RunForm::new(16, true)), expected);
+    let longest = concat!("01000000", "0000", "0003000000000000", "01000000", "ddccbbaa", "10");
+    both_ways(chunk(0, 0x0300, RunForm::new(256, false)), longest);
     let dentry = Dentry { ino: 1, generation: 2, kind: Kind::Directory {} };
     assert_eq!(hex(&dentry), "0100000000000000020000000000000002");
 }

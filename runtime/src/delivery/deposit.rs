@@ -29,7 +29,9 @@ crate::record! {
         offset: u32,
         /// The place of the first byte in the write.
         at: u64,
-        /// The CRC-32C of each block.
+        /// Bytes of the blocks.
+        length: u32,
+        /// The CRC-32C of each logical block.
         expect: Vec<u32>,
     }
 }
@@ -210,9 +212,10 @@ mod tests {
         assert_eq!(form(deposit.into()), (expected, b"part".to_vec()));
         let take = TakeDeposit { client: 4, transfer: 5 };
         assert_eq!(form(take.into()), (format!("04{numbers}"), Vec::new()));
-        let part = BlocksToStore { stripe: 1, offset: 4096, at: 8, expect: vec![0x0a] };
+        let part =
+            BlocksToStore { stripe: 1, offset: 4096, at: 8, length: 4096, expect: vec![0x0a] };
         let store = StoreDeposit { port: 6, client: 4, transfer: 5, parts: vec![part] };
-        let places = "010000000100000000000000001000000800000000000000010000000a000000";
+        let places = "01000000010000000000000000100000080000000000000000100000010000000a000000";
         assert_eq!(form(store.into()), (format!("0506000000{numbers}{places}"), Vec::new()));
     }
 }

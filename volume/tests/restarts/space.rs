@@ -18,7 +18,7 @@ const XATTRS: u64 = 7;
 const XATTR_BYTES: usize = 8 << 10;
 
 pub(crate) async fn free_blocks(cluster: &Cluster, node: NodeId) -> u64 {
-    let asked = meta::client::ask(&cluster.application(0), node, GetSpace {}).await;
+    let asked = meta::client::ask(&cluster.application(0), node, GetSpace { unit: 1 }).await;
     asked.expect("the node is there").free_blocks
 }
 

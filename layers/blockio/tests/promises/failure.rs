@@ -216,9 +216,21 @@ fn a_damaged_block_is_named() {
 }
 
 #[test]
+fn one_checksum_may_stand_for_several_blocks() {
+    let (volume, data, _) = written_stripe();
+    let sums: Vec<u32> = data.chunks(8192).map(runtime::hash::crc32c).collect();
+    let expect = sums.clone();
+    let found = volume.ask(async move |client| client.read(0, 0, STRIPE, expect).await);
+    assert_eq!(found, Ok(data));
+    volume.disks[0].poke(volume.geometry.stripe_offset(0) + 3 * 4096 + 5, b"!");
+    let read = async move |client: blockio::BlockClient| client.read(0, 0, STRIPE, sums).await;
+    assert_eq!(volume.ask(read), Err(Error::Corrupt { stripe: 0, block: 2 }));
+}
+
+#[test]
 fn checksums_of_anything_but_whole_blocks_are_refused() {
     let (volume, _, sums) = written_stripe();
-    for (offset, length) in [(1, 4096), (0, 4095), (0, 8192), (0, 0)] {
+    for (offset, length) in [(1, 4096), (0, 4095), (4096, 8192), (0, 12288), (0, 0)] {
         let expect = sums[..1].to_vec();
         let answer = volume.ask(async move |client| client.read(0, offset, length, expect).await);
         assert_eq!(answer, Err(Error::OutOfRange { stripe: 0, offset, length }));

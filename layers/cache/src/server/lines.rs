@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use blockio::BLOCK_SIZE;
+use blockio::checksum::unit_bytes;
 use bytes::Bytes;
 use runtime::Table;
 use runtime::buffer::Pool;
@@ -110,7 +111,8 @@ impl Lines {
         Some(entry)
     }
 
-    /// Reads from the line of `stripe`, if it has all of `range`.
+    /// Reads from the line of `stripe`, if it has all of `range`, which consists of as many logical
+    /// blocks as `expect` has checksums.
     pub(super) fn read(
         &mut self,
         stripe: u64,
@@ -120,27 +122,28 @@ impl Lines {
         let Some(line) = self.touch(stripe).filter(|line| line.has(range)) else {
             return LineLookup::Missing;
         };
-        match line.check(range.start, expect) {
+        let unit = unit_bytes(range, expect.len()).unwrap_or(BLOCK_SIZE);
+        match line.check(range.start, expect, unit as u32) {
             Some(block) => LineLookup::Damaged(block),
             None => LineLookup::Whole(line.slice(range)),
         }
     }
 
-    /// Reads `extents` from the line of `stripe`, if it has all of their blocks, which are
-    /// `ranges`.
+    /// Reads `extents` from the line of `stripe`, if it has all of their logical blocks, of `unit`
+    /// bytes, which are `ranges`.
     pub(super) fn read_list(
         &mut self,
         stripe: u64,
         (extents, ranges): (&[Extent], &[Range<u32>]),
-        mut expect: &[u32],
+        (mut expect, unit): (&[u32], u32),
         pool: &Pool,
     ) -> LineLookup<Vec<Bytes>> {
         let has_all = |line: &&mut Line| ranges.iter().all(|range| line.has(range));
         let Some(line) = self.touch(stripe).filter(has_all) else { return LineLookup::Missing };
         for range in ranges {
-            let (these, rest) = expect.split_at((range.len() / BLOCK_SIZE).min(expect.len()));
+            let (these, rest) = expect.split_at((range.len() / unit as usize).min(expect.len()));
             expect = rest;
-            if let Some(block) = line.check(range.start, these) {
+            if let Some(block) = line.check(range.start, these, unit) {
                 return LineLookup::Damaged(block);
             }
         }

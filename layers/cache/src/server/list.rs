@@ -37,9 +37,10 @@ impl Server {
     }
 
     fn look(&self, request: &ReadList, ranges: &[Range<u32>]) -> LineLookup<Vec<Bytes>> {
-        let ReadList { stripe, extents, expect } = request;
+        let ReadList { stripe, extents, expect, unit } = request;
         let mut lines = self.lines.borrow_mut();
-        lines.read_list(*stripe, (extents, ranges), expect, self.context.pool())
+        let unit_bytes = unit * BLOCK_SIZE as u32;
+        lines.read_list(*stripe, (extents, ranges), (expect, unit_bytes), self.context.pool())
     }
 
     /// What to read of that which a line lacks, if `wanted` is asked for.
@@ -51,9 +52,9 @@ impl Server {
         self.costs.borrow_mut().plan(missing.iter())
     }
 
-    /// The blocks of the parts of a request that can be answered.
+    /// The logical blocks of the parts of a request that can be answered.
     fn ranges(&self, request: &ReadList) -> Result<Vec<Range<u32>>, Error> {
-        let ReadList { stripe, extents, expect } = request;
+        let &ReadList { ref stripe, ref extents, ref expect, unit } = request;
         let mut end = 0;
         for &Extent { offset, length } in extents {
             let range = self.range(*stripe, offset, u64::from(length))?;
@@ -62,11 +63,13 @@ impl Server {
             }
             end = range.end;
         }
-        let ranges = blocks_of(extents);
-        let blocks: usize = ranges.iter().map(|range| range.len() / BLOCK_SIZE).sum();
-        let fits = expect.is_empty() || expect.len() == blocks;
-        if fits && !extents.is_empty() && extents.len() <= PARTS_MAX {
-            return Ok(ranges);
+        if self.map.geometry().is_unit(unit) {
+            let ranges = blocks_of(extents, unit);
+            let bytes: usize = ranges.iter().map(Range::len).sum();
+            let fits = expect.is_empty() || expect.len() == bytes / (unit as usize * BLOCK_SIZE);
+            if fits && !extents.is_empty() && extents.len() <= PARTS_MAX {
+                return Ok(ranges);
+            }
         }
         Err(Error::OutOfRange { stripe: *stripe, offset: 0, length: end })
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::BLOCK_SIZE;
+use blockio::checksum::unit_bytes;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use runtime::Undelivered;
@@ -161,9 +161,7 @@ impl Server {
     }
 }
 
-/// Checksums are for whole blocks, one for each block of the range.
+/// Checksums are for whole logical blocks, one for each of the range.
 fn fits(range: &Range<u32>, expect: &[u32]) -> bool {
-    let block = BLOCK_SIZE as u32;
-    let is_whole = range.start.is_multiple_of(block) && range.end.is_multiple_of(block);
-    expect.is_empty() || is_whole && expect.len() == range.len() / BLOCK_SIZE
+    expect.is_empty() || unit_bytes(range, expect.len()).is_some()
 }

@@ -101,6 +101,12 @@ impl MetadataAccess {
         }
     }
 
+    /// Blocks of a logical block of new content of a file. Content that is there says so itself
+    /// ([`Chunk::unit_or`](meta::protocol::Chunk::unit_or)).
+    pub(super) fn unit_of(&self, ino: u64) -> u32 {
+        self.partitions.block_unit(ino)
+    }
+
     pub(super) fn node_of(&self, ino: u64) -> NodeId {
         ino_node(ino, self.context.fs_nodes())
     }

@@ -109,7 +109,12 @@ impl ContentAccess {
         if chunks.len() == count as usize { Ok(chunks) } else { Err(Error::Damaged {}) }
     }
 
-    /// Bytes of one block of a chunk, which the caller has locked; holes are zeros.
+    /// Blocks of a logical block of `chunk`, one of the file `ino`.
+    pub(super) fn unit(&self, ino: u64, chunk: &Chunk) -> usize {
+        chunk.unit_or(self.base.unit_of(ino)) as usize
+    }
+
+    /// Bytes of one logical block of a chunk, which the caller has locked; holes are zeros.
     pub(super) async fn read_in_block(
         &self,
         chunk: &Chunk,
@@ -136,8 +141,7 @@ impl ContentAccess {
         match *place {
             BlockSource::Hole { length } => Some(zeros(length)),
             BlockSource::Stored { run, ref blocks, skip, keep } => {
-                let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
-                let length = blocks.len() as u32 * BLOCK as u32;
+                let (stripe, offset, length) = self.bytes_of(run, blocks);
                 let expect = &run.checksums[blocks.clone()];
                 let read = self.stripes.try_read_now(stripe, offset, length, expect)?;
                 Some(read.slice(skip..skip + keep))
@@ -153,8 +157,7 @@ impl ContentAccess {
         let part = match *place {
             BlockSource::Hole { length } => ReadPart::Hole(length),
             BlockSource::Stored { run, ref blocks, skip, keep } => {
-                let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
-                let length = blocks.len() as u32 * BLOCK as u32;
+                let (stripe, offset, length) = self.bytes_of(run, blocks);
                 let expect = run.checksums[blocks.clone()].to_vec();
                 let reading = self.stripes.read(stripe, offset, length, expect);
                 let disk = self.base.is_read_only.then(|| self.stripes.map().place(stripe).disk);
@@ -162,6 +165,13 @@ impl ContentAccess {
             }
         };
         part.fetch()
+    }
+
+    /// The stripe of these logical blocks of a run, where they begin there, and their bytes.
+    pub(super) fn bytes_of(&self, run: &BlockRun, blocks: &Range<usize>) -> (u64, u32, u32) {
+        let unit = run.unit() as usize;
+        let (stripe, offset) = self.geometry.block(run.start + (blocks.start * unit) as u64);
+        (stripe, offset, (blocks.len() * unit) as u32 * BLOCK as u32)
     }
 
     /// Releases reserved blocks that nothing names.
@@ -184,8 +194,8 @@ pub(super) struct RangeData {
 pub(super) enum BlockSource<'a> {
     /// In no block: zeros.
     Hole { length: usize },
-    /// In these blocks of a run: whole blocks, so that their checksums can be verified. The bytes
-    /// are the `keep` ones after the first `skip`.
+    /// In these logical blocks of a run: whole ones, so that their checksums can be verified. The
+    /// bytes are the `keep` ones after the first `skip`.
     Stored { run: &'a BlockRun, blocks: Range<usize>, skip: usize, keep: usize },
 }
 
@@ -222,9 +232,10 @@ pub(super) fn block_sources(
         let run = runs.next()?;
         let Range { start: run_start, end: run_end } = bytes_of(run);
         let (lo, hi) = (from.max(run_start), to.min(run_end));
-        let first = ((lo - run_start) / BLOCK) as usize;
-        let end = (hi - run_start).div_ceil(BLOCK) as usize;
-        let skip = (lo - run_start) as usize - first * BLOCK as usize;
+        let block = u64::from(run.unit()) * BLOCK;
+        let first = ((lo - run_start) / block) as usize;
+        let end = (hi - run_start).div_ceil(block) as usize;
+        let skip = (lo - run_start) as usize - first * block as usize;
         at = hi;
         Some(BlockSource::Stored { run, blocks: first..end, skip, keep: (hi - lo) as usize })
     })

@@ -20,8 +20,6 @@ use crate::protocol::Error;
 /// client would cost more.
 const SEND_BYTES_MIN: u64 = 64 << 10;
 
-const BLOCK: u32 = blockio::BLOCK_SIZE as u32;
-
 /// How one execution of a read delivers bytes.
 #[derive(Clone, Copy)]
 pub(super) struct ReadDelivery<'a> {
@@ -68,10 +66,10 @@ impl ReadDelivery<'_> {
         let mut shares: BTreeMap<u32, ProcessShare> = BTreeMap::new();
         let mut at = 0;
         for (index, source) in sources.iter().enumerate() {
-            let (place, length) = (at, source.length() as u64);
-            at += length;
+            let place = at;
+            at += source.length() as u64;
             let BlockSource::Stored { run, blocks, skip, keep } = source else { continue };
-            let (stripe, offset) = content.geometry.block(run.start + blocks.start as u64);
+            let (stripe, offset, length) = content.bytes_of(run, blocks);
             let Some((process, node, port)) = self.process_with(content, stripe) else { continue };
             let expect = run.checksums[blocks.clone()].to_vec();
             let (skip, keep) = (*skip as u32, *keep as u32);
@@ -83,8 +81,16 @@ impl ReadDelivery<'_> {
                 bytes: 0,
             });
             share.sources.push(index);
-            share.parts.push(BlocksToSend { stripe, offset, expect, skip, keep, at: place });
-            share.bytes += length;
+            share.parts.push(BlocksToSend {
+                stripe,
+                offset,
+                length,
+                expect,
+                skip,
+                keep,
+                at: place,
+            });
+            share.bytes += source.length() as u64;
         }
         shares.retain(|_, share| share.bytes >= SEND_BYTES_MIN);
         shares.into_values().collect()
@@ -172,12 +178,13 @@ impl BlockSender {
     async fn send(&self, request: SendBlocks) -> Result<bool, Error> {
         let SendBlocks { destination, parts } = request;
         let port = NodeId(destination.port);
-        if parts.len() > SEND_PARTS_MAX || !matches!(port.kind(), NodeKind::Application(_)) {
+        let is_checked = parts.iter().all(|part| !part.expect.is_empty());
+        let is_port = matches!(port.kind(), NodeKind::Application(_));
+        if parts.len() > SEND_PARTS_MAX || !is_checked || !is_port {
             return Err(Error::Invalid {});
         }
         let reads = parts.into_iter().map(|part| {
-            let BlocksToSend { stripe, offset, expect, skip, keep, at } = part;
-            let length = (expect.len() as u32).saturating_mul(BLOCK);
+            let BlocksToSend { stripe, offset, length, expect, skip, keep, at } = part;
             let reading = self.0.stripes.read(stripe, offset, length, expect);
             async move {
                 let (first, bytes) = (skip as usize, reading.await?);

@@ -269,6 +269,12 @@ impl FileServer {
         server
     }
 
+    /// From now on a logical block of new content has `unit` blocks: a power of two, a stripe at
+    /// most. For tests: files have no block sizes of their own yet.
+    pub fn set_unit(&self, unit: u32) {
+        self.base.partitions.set_unit(unit);
+    }
+
     /// Puts the components on one another.
     fn assemble(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let file_content = Rc::new(ContentAccess::new(base.clone(), stripes));

@@ -16,7 +16,10 @@ const BLOCK: usize = blockio::BLOCK_SIZE;
 /// Blocks that one node keeps, at most.
 const PARTIAL_BLOCKS_MAX: usize = 32;
 
-/// A block and its content, if the map still names them.
+/// Bytes of these, at most; the last one stays, however long it is.
+const PARTIAL_BYTES_MAX: usize = 1 << 20;
+
+/// A logical block and its content, if the map still names them.
 struct PartialBlock {
     /// File and chunk.
     chunk: (u64, u64),
@@ -39,22 +42,23 @@ pub(super) struct PartialBlockCache {
 }
 
 impl PartialBlockCache {
-    /// Bytes `range` of the chunk `map`, which are within one block, if they are known.
+    /// Bytes `range` of the chunk `map`, which are within one logical block, if they are known.
     pub(super) fn find(
         &self,
         chunk: (u64, u64),
         map: &Chunk,
         range: &Range<usize>,
     ) -> Option<Bytes> {
-        let at = range.start / BLOCK;
-        let slot = map.slot(at)?;
+        let (slot, blocks) = map.slot(range.start / BLOCK)?;
         let kept = self.kept.borrow();
         let edge = kept.iter().rev().find(|edge| edge.is_of(chunk, slot))?;
-        Some(edge.content.slice(range.start - at * BLOCK..range.end - at * BLOCK))
+        let start = blocks.start * BLOCK;
+        Some(edge.content.slice(range.start - start..range.end - start))
     }
 
-    /// Keeps blocks of `written`, which are in the cache and which `map` names: those of bytes
-    /// `from..to` that are only a part of their block. `written` begins with the block of `from`.
+    /// Keeps logical blocks of `written`, which are in the cache and which `map` names: those of
+    /// bytes `from..to` that are only a part of their block. `written` begins with the block of
+    /// `from`.
     pub(super) fn keep(
         &self,
         chunk: (u64, u64),
@@ -62,15 +66,22 @@ impl PartialBlockCache {
         (from, to): (usize, usize),
         written: &ByteRope,
     ) {
-        let (first, last) = (from / BLOCK, to / BLOCK);
-        let head = (!from.is_multiple_of(BLOCK)).then_some(first);
-        let tail = (!to.is_multiple_of(BLOCK) && head != Some(last)).then_some(last);
+        let unit = map.unit_or(1) as usize;
+        let block = unit * BLOCK;
+        let (first, last) = (from / block, to / block);
+        let head = (!from.is_multiple_of(block)).then_some(first);
+        let tail = (!to.is_multiple_of(block) && head != Some(last)).then_some(last);
         for at in head.into_iter().chain(tail) {
-            let Some(slot) = map.slot(at) else { continue };
-            let content = written.slice((at - first) * BLOCK, (at - first + 1) * BLOCK).copied();
+            let Some((slot, _)) = map.slot(at * unit) else { continue };
+            let content = written.slice((at - first) * block, (at - first + 1) * block).copied();
             let mut kept = self.kept.borrow_mut();
             kept.retain(|edge| (edge.chunk, edge.slot.block) != (chunk, slot.block));
-            if kept.len() == PARTIAL_BLOCKS_MAX {
+            // All are as long, but for those of other files.
+            while kept.len() >= PARTIAL_BLOCKS_MAX
+                || kept.iter().map(|edge| edge.content.len()).sum::<usize>() + block
+                    > PARTIAL_BYTES_MAX
+                    && !kept.is_empty()
+            {
                 kept.pop_front();
             }
             kept.push_back(PartialBlock { chunk, slot, content });
@@ -80,7 +91,7 @@ impl PartialBlockCache {
 
 #[cfg(test)]
 mod tests {
-    use meta::protocol::BlockRun;
+    use meta::protocol::{BlockRun, RunForm};
     use runtime::hash::crc32c;
 
     use super::*;
@@ -89,8 +100,10 @@ mod tests {
 
     /// A chunk of one block.
     fn map(block: u64, content: &[u8]) -> Chunk {
-        let checksums = vec![crc32c(content)];
-        Chunk { runs: vec![BlockRun { at: 0, start: block, checksums, sealed: false }] }
+        let form = RunForm::new((content.len() / BLOCK) as u32, false);
+        Chunk {
+            runs: vec![BlockRun { at: 0, start: block, checksums: vec![crc32c(content)], form }],
+        }
     }
 
     fn pieces(content: &[u8]) -> ByteRope {
@@ -110,6 +123,23 @@ mod tests {
         edges.keep((FILE, 0), &map(9, &new), (100, 200), &pieces(&new));
         assert_eq!(edges.find((FILE, 0), &map(9, &new), &(200..BLOCK)).unwrap(), new[200..]);
         assert_eq!(edges.find((FILE, 0), &map(9, &old), &(0..100)), None);
+    }
+
+    #[test]
+    fn an_edge_is_a_whole_logical_block_and_few_long_ones_are_kept() {
+        let edges = PartialBlockCache::default();
+        let content: Vec<u8> = (0..4 * BLOCK).map(|at| (at / BLOCK) as u8).collect();
+        edges.keep((FILE, 0), &map(8, &content), (0, 2 * BLOCK), &pieces(&content));
+        let found = edges.find((FILE, 0), &map(8, &content), &(3 * BLOCK - 1..3 * BLOCK + 1));
+        assert_eq!(found.unwrap()[..], [2, 3]);
+        let long = vec![5; 64 * BLOCK];
+        for block in 1..=10 {
+            edges.keep((FILE, 0), &map(64 * block, &long), (1, 64 * BLOCK), &pieces(&long));
+        }
+        assert_eq!(edges.kept.borrow().len(), PARTIAL_BYTES_MAX / long.len());
+        let longest = vec![6; 256 * BLOCK];
+        edges.keep((FILE, 0), &map(0, &longest), (1, BLOCK), &pieces(&longest));
+        assert_eq!(edges.kept.borrow().len(), 1);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct Partitions {
     /// A question is asked in the background.
     is_refreshing: Cell<bool>,
     claims: Rc<SpaceClaims>,
+    /// Blocks of a logical block of new content of every file.
+    unit: Cell<u32>,
 }
 
 impl Partitions {
@@ -51,7 +53,24 @@ impl Partitions {
             asking: KeyedLock::default(),
             is_refreshing: Cell::default(),
             claims,
+            unit: Cell::new(1),
         })
+    }
+
+    /// Blocks of a logical block of new content of a file.
+    pub(super) fn block_unit(&self, ino: u64) -> u32 {
+        self.unit_of(partition_of(ino))
+    }
+
+    /// The same of all files of a partition.
+    pub(super) fn unit_of(&self, _partition: PartitionNumber) -> u32 {
+        // The same for all, until partitions have block sizes of their own.
+        self.unit.get()
+    }
+
+    /// From now on a logical block of new content has `unit` blocks.
+    pub(super) fn set_unit(&self, unit: u32) {
+        self.unit.set(unit);
     }
 
     /// The table is this from now on, unless a newer one is known.

@@ -56,7 +56,7 @@ impl FileSpace {
     /// The space of a partition: what its files use, and what they can get. Of partition 0 that of
     /// the volume.
     pub(super) async fn get_space(&self, partition: PartitionNumber) -> Result<Space, Error> {
-        let volume = self.volume_space().await?;
+        let volume = self.volume_space(self.base.partitions.unit_of(partition)).await?;
         if partition == 0 {
             return Ok(volume);
         }
@@ -78,9 +78,10 @@ impl FileSpace {
         })
     }
 
-    async fn volume_space(&self) -> Result<Space, Error> {
+    /// What is to be had in logical blocks of `unit` blocks.
+    async fn volume_space(&self, unit: u32) -> Result<Space, Error> {
         let nodes = (0..self.base.context.fs_nodes()).map(NodeId::fs);
-        let asked = nodes.map(|node| self.base.meta(node, metadata::GetSpace {}));
+        let asked = nodes.map(|node| self.base.meta(node, metadata::GetSpace { unit }));
         let mut space = Space::default();
         // A file gets what its own node has, and what the others give.
         let mut kept_least = u64::MAX;
@@ -150,7 +151,7 @@ impl FileSpace {
     ) -> Result<Attributes, Error> {
         let Handle { ino, generation } = file;
         let before = self.base.attributes(file).await?;
-        let last = self.last_block(file, before.size, size).await?;
+        let (last, reserved) = self.last_block(file, before.size, size).await?;
         if kind == SizeChange::Set && size >= before.size && self.base.replays.is_noting() {
             // After a crash it must be known that what comes again was cut off.
             self.base.meta_here(Seal { ino }).await?;
@@ -165,42 +166,58 @@ impl FileSpace {
             // Earlier writes past the end may have been lost and come again.
             self.base.note_change(file, size..u64::MAX, change);
         }
-        if let (Err(_), Some(last)) = (&outcome, last) {
-            self.content.give_back(vec![Run { start: last.block, count: 1 }]).await;
+        if outcome.is_err() {
+            self.content.give_back(reserved).await;
         }
         outcome
     }
 
-    /// A new last block for a truncation inside of it: if the file grows again, the bytes cut off
-    /// must read as zeros. `None` if they do so already.
+    /// A new last logical block for a truncation inside of it, and what was reserved for it: if the
+    /// file grows again, the bytes cut off must read as zeros. `None` if they do so already.
     async fn last_block(
         &self,
         file: Handle,
         old_size: u64,
         size: u64,
-    ) -> Result<Option<NewBlock>, Error> {
-        let end = size.next_multiple_of(BLOCK).min(old_size);
-        if size >= end || self.is_zero(file, size..end).await? {
-            return Ok(None);
+    ) -> Result<(Option<NewBlock>, Vec<Run>), Error> {
+        if size >= old_size {
+            return Ok((None, Vec::new()));
         }
-        let start = size / BLOCK * BLOCK;
+        let unit = self.unit_at(file, size).await?;
+        let bytes = u64::from(unit) * BLOCK;
+        let end = size.next_multiple_of(bytes).min(old_size);
+        if size >= end || self.is_zero(file, size..end).await? {
+            return Ok((None, Vec::new()));
+        }
+        let start = size / bytes * bytes;
         let kept = ByteRope::new(self.content.read_range(file, start, size).await?);
-        let rest = ByteRope::new(vec![zeros((start + BLOCK - size) as usize)]);
+        let rest = ByteRope::new(vec![zeros((start + bytes - size) as usize)]);
         let content = ByteRope::join([kept, rest]);
         let checksum = content.checksum(0, content.length());
-        let call = Reserve { blocks: 1, from_reserve: true, near: Near::Anywhere {} };
+        let near = Near::Anywhere {};
+        let call = Reserve { blocks: unit, unit, from_reserve: true, near };
         let reserved = self.base.meta_here(call).await?;
         let block = reserved.first().ok_or(Error::Damaged {})?.start;
         let (stripe, offset) = self.content.geometry.block(block);
         match self.content.stripes.write(stripe, offset, content.into_vec()).await {
             Ok(boot_id) => {
-                Ok(Some(NewBlock { block, checksum, written: Unsynced { stripe, boot_id } }))
+                let written = Unsynced { stripe, boot_id };
+                Ok((Some(NewBlock { block, checksum, written }), reserved))
             }
             Err(error) => {
                 self.content.give_back(reserved).await;
                 Err(error.into())
             }
         }
+    }
+
+    /// Blocks of a logical block of the chunk that has byte `offset` of the file, which the caller
+    /// has locked.
+    async fn unit_at(&self, file: Handle, offset: u64) -> Result<u32, Error> {
+        let index = offset / u64::from(self.content.geometry.stripe_size);
+        let chunks = self.content.map(file, index..index + 1).await?;
+        let chunk = chunks.first().ok_or(Error::Damaged {})?;
+        Ok(self.content.unit(file.ino, chunk) as u32)
     }
 
     /// Are all these bytes zeros? Holes are not read.
@@ -233,7 +250,9 @@ impl FileSpace {
             }
             return self.writer.unchanged(before).await;
         }
-        let hole = Hole::new(offset, offset + length, before.size);
+        let last = (offset + length).min(before.size) - 1;
+        let units = (self.unit_at(file, offset).await?, self.unit_at(file, last).await?);
+        let hole = Hole::new(offset, offset + length, before.size, units);
         for edge in hole.edges() {
             if !self.is_zero(file, edge.clone()).await? {
                 let length = (edge.end - edge.start) as usize;
@@ -301,16 +320,18 @@ impl FileSpace {
         }
     }
 
-    /// A chunk without those of `blocks` (of the file) that are in it.
+    /// A chunk without those of its logical blocks that are among `blocks` (of the file).
     fn without(&self, index: u64, chunk: &Chunk, blocks: &Range<u64>) -> Chunk {
         let per_chunk = self.content.geometry.blocks_per_stripe();
-        let mut slots = chunk.slots(per_chunk as usize);
-        for (block, slot) in (index * u64::from(per_chunk)..).zip(&mut slots) {
-            if blocks.contains(&block) {
+        let unit = chunk.unit_or(1);
+        let mut slots = chunk.slots(per_chunk as usize, unit);
+        let firsts = (index * u64::from(per_chunk)..).step_by(unit as usize);
+        for (first, slot) in firsts.zip(&mut slots) {
+            if blocks.start <= first && first + u64::from(unit) <= blocks.end {
                 *slot = None;
             }
         }
-        Chunk::from_slots(&slots, per_chunk)
+        Chunk::from_slots(&slots, per_chunk, unit)
     }
 
     async fn chunks_from(&self, file: Handle, first: u64) -> Result<ChunkPage, Error> {
@@ -350,7 +371,8 @@ impl FileSpace {
         self.base.check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         let end = offset + length;
-        let wanted = offset / BLOCK * BLOCK..end.next_multiple_of(BLOCK);
+        let block = u64::from(self.base.unit_of(file.ino)) * BLOCK;
+        let wanted = offset / block * block..end.next_multiple_of(block);
         let mut missing_bytes = wanted.end - wanted.start;
         let counted = self.look_at_data(file, wanted.clone(), |data| {
             let there = data.end.min(wanted.end).saturating_sub(data.start.max(wanted.start));
@@ -442,24 +464,27 @@ fn check_extent(offset: u64, length: u64) -> Result<(), Error> {
 /// What a punch does to a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Hole {
-    /// Bytes before the first whole block, which become zeros.
+    /// Bytes before the first whole logical block, which become zeros.
     front: Range<u64>,
-    /// Whole blocks, counted from the start of the file.
+    /// Whole logical blocks, in blocks from the start of the file.
     blocks: Range<u64>,
-    /// Bytes after the last whole block.
+    /// Bytes after the last whole logical block.
     back: Range<u64>,
 }
 
 impl Hole {
-    /// Bytes `from..to` of a file of `size` bytes, which begins after `from`. Its last block is
-    /// whole if all of its bytes are in the range.
-    fn new(from: u64, to: u64, size: u64) -> Self {
-        let to = if to < size { to } else { size.next_multiple_of(BLOCK) };
-        let (first, end) = (from.div_ceil(BLOCK), to / BLOCK);
+    /// Bytes `from..to` of a file of `size` bytes, which ends after `from`. Its last logical block
+    /// is whole if all of its bytes are in the range. The units are the blocks of the logical
+    /// blocks at the first byte, and at the last one that is in the file.
+    fn new(from: u64, to: u64, size: u64, (first_unit, last_unit): (u32, u32)) -> Self {
+        let bytes = |unit| u64::from(unit) * BLOCK;
+        let to = if to < size { to } else { size.next_multiple_of(bytes(last_unit)) };
+        let first = from.next_multiple_of(bytes(first_unit));
+        let end = to / bytes(last_unit) * bytes(last_unit);
         Self {
-            front: from..(first * BLOCK).min(to).min(size),
-            blocks: first..end.max(first),
-            back: (end * BLOCK).max(first * BLOCK)..to,
+            front: from..first.min(to).min(size),
+            blocks: first / BLOCK..end.max(first) / BLOCK,
+            back: end.max(first)..to,
         }
     }
 
@@ -476,7 +501,7 @@ mod tests {
     #[test]
     fn a_hole_has_whole_blocks_between_two_edges() {
         let hole = |from, to, size| {
-            let Hole { front, blocks, back } = Hole::new(from, to, size);
+            let Hole { front, blocks, back } = Hole::new(from, to, size, (1, 1));
             let edge = |edge: Range<u64>| (!edge.is_empty()).then_some(edge);
             (edge(front), blocks.clone().count(), blocks.start, edge(back))
         };
@@ -488,5 +513,19 @@ mod tests {
         // Up to the end of the file: its last block is whole, whatever is behind.
         assert_eq!(hole(8192, 9000, 9000), (None, 1, 2, None));
         assert_eq!(hole(8193, 1 << 40, 9000), (Some(8193..9000), 0, 3, None));
+    }
+
+    #[test]
+    fn a_hole_has_only_whole_logical_blocks() {
+        let hole = |from, to, size| {
+            let Hole { front, blocks, back } = Hole::new(from, to, size, (4, 2));
+            (front, blocks, back)
+        };
+        let size = 1 << 20;
+        assert_eq!(hole(0, 24_576, size), (0..0, 0..6, 24_576..24_576));
+        assert_eq!(hole(4096, 28_672, size), (4096..16_384, 4..6, 24_576..28_672));
+        let (front, blocks, back) = hole(4096, 12_288, size);
+        assert_eq!((front, back.is_empty(), blocks.is_empty()), (4096..12_288, true, true));
+        assert_eq!(hole(16_384, 17_000, 17_000), (16_384..16_384, 4..6, 24_576..24_576));
     }
 }

@@ -1,6 +1,7 @@
 //! Stores what clients of this process have left for writes to files of other processes.
 
 use blockio::BootId;
+use blockio::checksum::unit_bytes;
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::delivery::{BlocksToStore, PlacedBytes, SEND_PARTS_MAX, StoreDeposit, TakeDeposit};
@@ -10,8 +11,6 @@ use runtime::{Epoch, NodeId, NodeKind};
 use super::direct::BlockSender;
 use crate::pieces::ByteRope;
 use crate::protocol::Error;
-
-const BLOCK: usize = blockio::BLOCK_SIZE;
 
 impl BlockSender {
     /// Answers [`StoreDeposit`]. Nothing is stored before all of it is known to be here and to be
@@ -52,7 +51,9 @@ fn may_still_be_done(error: &blockio::protocol::Error) -> bool {
 
 /// The bytes of `part` among those that were `left`, if they are what the asker expects.
 fn find(left: &[PlacedBytes], part: &BlocksToStore) -> Option<ByteRope> {
-    let length = part.expect.len().checked_mul(BLOCK)?;
+    let BlocksToStore { offset, ref expect, .. } = *part;
+    let unit = unit_bytes(&(offset..offset.checked_add(part.length)?), expect.len())?;
+    let length = part.length as usize;
     let end = part.at.checked_add(length as u64)?;
     let first = left.partition_point(|piece| piece.at + piece.data.len() as u64 <= part.at);
     let mut pieces: Vec<Bytes> = Vec::with_capacity(1);
@@ -66,8 +67,7 @@ fn find(left: &[PlacedBytes], part: &BlocksToStore) -> Option<ByteRope> {
         at = piece_end;
     }
     let bytes = ByteRope::new(pieces);
-    let is_whole = bytes.length() == length && length > 0;
-    (is_whole && bytes.block_checksums() == part.expect).then_some(bytes)
+    (bytes.length() == length && bytes.checksums(unit) == *expect).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -76,6 +76,8 @@ mod tests {
 
     use super::*;
 
+    const BLOCK: usize = blockio::BLOCK_SIZE;
+
     fn left(pieces: &[(u64, usize, u8)]) -> Vec<PlacedBytes> {
         let piece = |&(at, length, byte)| PlacedBytes { at, data: vec![byte; length].into() };
         pieces.iter().map(piece).collect()
@@ -83,7 +85,28 @@ mod tests {
 
     fn part(at: u64, blocks: &[Vec<u8>]) -> BlocksToStore {
         let expect = blocks.iter().map(|block| crc32c(block)).collect();
-        BlocksToStore { stripe: 1, offset: 0, at, expect }
+        let length = (blocks.len() * BLOCK) as u32;
+        BlocksToStore { stripe: 1, offset: 0, at, length, expect }
+    }
+
+    #[test]
+    fn logical_blocks_are_compared_whole() {
+        let left = left(&[(0, 3 * BLOCK, 1), (3 * BLOCK as u64, BLOCK, 2)]);
+        let sum =
+            |blocks: &[u8]| crc32c(&blocks.iter().flat_map(|&it| [it; BLOCK]).collect::<Vec<_>>());
+        let part = |expect| BlocksToStore {
+            stripe: 1,
+            offset: 0,
+            at: 0,
+            length: 4 * BLOCK as u32,
+            expect,
+        };
+        let found = |expect| find(&left, &part(expect)).map(|rope| rope.length());
+        assert_eq!(found(vec![sum(&[1, 1]), sum(&[1, 2])]), Some(4 * BLOCK));
+        assert_eq!(found(vec![sum(&[1, 1, 1, 2])]), Some(4 * BLOCK));
+        assert_eq!(found(vec![sum(&[1, 1]), sum(&[1, 1])]), None, "other bytes");
+        assert_eq!(found(vec![sum(&[1, 1, 1]), sum(&[2])]), None, "blocks of other lengths");
+        assert_eq!(found(vec![0; 3]), None);
     }
 
     #[test]

@@ -32,9 +32,9 @@ use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
-/// Blocks in a row with all of their new content.
+/// Logical blocks in a row with all of their new content.
 pub(super) struct BlockSpan {
-    /// The first, counted within the chunk.
+    /// The first block, counted within the chunk.
     pub(super) first: usize,
     pub(super) whole: ByteRope,
 }
@@ -42,6 +42,12 @@ pub(super) struct BlockSpan {
 impl BlockSpan {
     fn blocks(&self) -> Range<usize> {
         self.first..self.first + self.whole.length() / BLOCK
+    }
+
+    /// Its places among logical blocks of `unit` blocks.
+    fn places(&self, unit: usize) -> Range<usize> {
+        let blocks = self.blocks();
+        blocks.start / unit..blocks.end / unit
     }
 }
 
@@ -61,8 +67,10 @@ pub(super) struct ChunkWrite {
 pub(super) struct ChunkDraft {
     index: u64,
     old: Chunk,
-    /// The blocks of the chunk, as they will be.
+    /// The logical blocks of the chunk, as they will be.
     slots: Vec<Option<BlockSlot>>,
+    /// Blocks of each.
+    unit: usize,
     /// The same for the map.
     chunk: Chunk,
     reserved: Vec<Run>,
@@ -298,10 +306,12 @@ impl FileWriter {
         purpose: WritePurpose,
     ) -> Result<ChunkWrite, Error> {
         let (to, chunk) = (from + data.length(), (file.ino, index));
-        let whole = self.complete(chunk, &old, from, to, data).await?;
-        let is_whole = from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK);
+        let unit = self.content.unit(file.ino, &old);
+        let block = unit * BLOCK;
+        let whole = self.complete(chunk, &old, (from, to, block), data).await?;
+        let is_whole = from.is_multiple_of(block) && to.is_multiple_of(block);
         let kept = (!is_whole).then(|| whole.clone());
-        let spans = vec![BlockSpan { first: from / BLOCK, whole }];
+        let spans = vec![BlockSpan { first: from / block * unit, whole }];
         let written = self.write_spans((file, index), old, spans, to, purpose).await?;
         if let Some(whole) = kept {
             self.partial_blocks.keep(chunk, &written.update.chunk, (from, to), &whole);
@@ -334,27 +344,32 @@ impl FileWriter {
         to: usize,
         purpose: WritePurpose,
     ) -> Result<ChunkDraft, Error> {
-        let mut slots = old.slots(self.content.geometry.blocks_per_stripe() as usize);
-        let new = spans.iter().flat_map(BlockSpan::blocks).filter(|&place| slots[place].is_none());
-        let held = self.hold(ino, new.count()).await?;
+        let per_stripe = self.content.geometry.blocks_per_stripe();
+        let unit = self.content.unit(ino, &old);
+        let mut slots = old.slots(per_stripe as usize, unit as u32);
+        let new = spans.iter().flat_map(|span| span.places(unit));
+        let new = new.filter(|&place| slots[place].is_none());
+        let held = self.hold(ino, new.count() * unit).await?;
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
-        let mut places =
-            spans.iter().flat_map(BlockSpan::blocks).filter(|&place| needs(&slots[place]));
+        let places = spans.iter().flat_map(|span| span.places(unit));
+        let mut places = places.filter(|&place| needs(&slots[place]));
         let reserved = match places.next() {
             None => Vec::new(),
             Some(first) => {
-                let blocks = 1 + places.count() as u32;
+                let unit = unit as u32;
+                let blocks = (1 + places.count() as u32) * unit;
                 let from_reserve = purpose.is_from_reserve();
                 let apart = purpose == WritePurpose::Data && index > 0;
-                let near = self.near(&old, first, blocks, apart);
-                self.base.meta_here(Allocate { blocks, from_reserve, near }).await?
+                let near = self.near(&old, first * unit as usize, blocks, apart);
+                self.base.meta_here(Allocate { blocks, unit, from_reserve, near }).await?
             }
         };
-        let mut fresh = reserved.iter().flat_map(Run::blocks);
+        let mut fresh = reserved.iter().flat_map(|run| run.blocks().step_by(unit));
         let mut in_place = false;
+        let bytes = unit * BLOCK;
         for span in &spans {
-            for (i, slot) in slots[span.blocks()].iter_mut().enumerate() {
+            for (i, slot) in slots[span.places(unit)].iter_mut().enumerate() {
                 let block = match slot {
                     Some(slot) if !slot.sealed => {
                         in_place = true;
@@ -362,13 +377,13 @@ impl FileWriter {
                     }
                     _ => fresh.next().ok_or(Error::Damaged {})?,
                 };
-                let checksum = span.whole.checksum(i * BLOCK, (i + 1) * BLOCK);
+                let checksum = span.whole.checksum(i * bytes, (i + 1) * bytes);
                 *slot = Some(BlockSlot { block, checksum, sealed: false });
             }
         }
-        let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
+        let chunk = Chunk::from_slots(&slots, per_stripe, unit as u32);
         let end = index * u64::from(self.content.geometry.stripe_size) + to as u64;
-        Ok(ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end, held })
+        Ok(ChunkDraft { index, old, slots, unit, chunk, reserved, in_place, spans, end, held })
     }
 
     /// Holds space for `blocks` new blocks of a file.
@@ -405,7 +420,8 @@ impl FileWriter {
         draft: ChunkDraft,
         filled: Result<Vec<Unsynced>, Error>,
     ) -> Result<ChunkWrite, Error> {
-        let ChunkDraft { index, old, slots, chunk, reserved, in_place, spans, end, held } = draft;
+        let ChunkDraft { index, old, slots, unit, chunk, reserved, in_place, spans, end, held } =
+            draft;
         match filled {
             Ok(written) => {
                 let update = ChunkUpdate { index, chunk, written };
@@ -413,7 +429,7 @@ impl FileWriter {
             }
             Err(error) => {
                 self.content.give_back(reserved).await;
-                self.learn_content(file, index, (&old, &slots), &spans).await;
+                self.learn_content((file, index), &old, (&slots, unit), &spans).await;
                 Err(error)
             }
         }
@@ -460,19 +476,21 @@ impl FileWriter {
     /// until a commit finds that out.
     async fn learn_content(
         &self,
-        file: Handle,
-        index: u64,
-        (old, new): (&Chunk, &[Option<BlockSlot>]),
+        (file, index): (Handle, u64),
+        old: &Chunk,
+        (new, unit): (&[Option<BlockSlot>], usize),
         spans: &[BlockSpan],
     ) {
-        let mut slots = old.slots(self.content.geometry.blocks_per_stripe() as usize);
-        for block in spans.iter().flat_map(BlockSpan::blocks) {
-            let (Some(slot), Some(new)) = (&mut slots[block], &new[block]) else { continue };
+        let per_stripe = self.content.geometry.blocks_per_stripe();
+        let mut slots = old.slots(per_stripe as usize, unit as u32);
+        for place in spans.iter().flat_map(|span| span.places(unit)) {
+            let (Some(slot), Some(new)) = (&mut slots[place], &new[place]) else { continue };
             if slot.sealed {
                 continue;
             }
             let (stripe, offset) = self.content.geometry.block(slot.block);
-            match self.content.stripes.read(stripe, offset, BLOCK as u32, Vec::new()).await {
+            let length = (unit * BLOCK) as u32;
+            match self.content.stripes.read(stripe, offset, length, Vec::new()).await {
                 Ok(content) if runtime::hash::crc32c(&content) == new.checksum => {
                     slot.checksum = new.checksum;
                 }
@@ -481,7 +499,7 @@ impl FileWriter {
                 Err(error) => tracing::warn!(%error, "a block is unknown after a failed write"),
             }
         }
-        let chunk = Chunk::from_slots(&slots, self.content.geometry.blocks_per_stripe());
+        let chunk = Chunk::from_slots(&slots, per_stripe, unit as u32);
         let mark = match self.base.next_mark(file, None).await {
             Ok(mark) => mark,
             Err(error) => {
@@ -504,16 +522,16 @@ impl FileWriter {
         }
     }
 
-    /// `data` with the rest of its first and last block round it.
+    /// `data`, which are bytes `from..to` of a chunk, with the rest of its first and last logical
+    /// block round it.
     async fn complete(
         &self,
         chunk: (u64, u64),
         old: &Chunk,
-        from: usize,
-        to: usize,
+        (from, to, block): (usize, usize, usize),
         data: ByteRope,
     ) -> Result<ByteRope, Error> {
-        let (start, end) = (from / BLOCK * BLOCK, to.next_multiple_of(BLOCK));
+        let (start, end) = (from / block * block, to.next_multiple_of(block));
         if start == from && end == to {
             return Ok(data);
         }
@@ -522,7 +540,7 @@ impl FileWriter {
         Ok(ByteRope::join([ByteRope::new(before), data, ByteRope::new(after)]))
     }
 
-    /// Bytes of one block of the chunk `old`, of the last write here or from the cache.
+    /// Bytes of one logical block of the chunk `old`, of the last write here or from the cache.
     async fn rest_of_block(
         &self,
         chunk: (u64, u64),

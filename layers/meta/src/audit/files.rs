@@ -69,15 +69,17 @@ impl LostKeys {
 /// What of the data of a file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadData {
-    /// The first byte of the first block, and why.
+    /// The first byte of the first logical block, and why.
     first: (u64, String),
+    /// Bytes of it.
+    bytes: usize,
     /// Where the others begin.
     others: BTreeSet<u64>,
 }
 
 impl BadData {
-    pub(crate) fn new(offset: u64, why: String) -> Self {
-        Self { first: (offset, why), others: BTreeSet::new() }
+    pub(crate) fn new((offset, bytes): (u64, usize), why: String) -> Self {
+        Self { first: (offset, why), bytes, others: BTreeSet::new() }
     }
 
     pub(crate) fn add(&mut self, offset: u64, why: String) {
@@ -90,11 +92,11 @@ impl BadData {
 
     /// What of it is in a file of `size` bytes.
     fn within(&self, size: u64) -> Option<String> {
-        let (first, why) = &self.first;
+        let ((first, why), bytes) = (&self.first, self.bytes);
         let count = 1 + self.others.range(..size).count();
         (*first < size).then(|| match count {
-            1 => format!("4096 bytes at offset {first}: {why}"),
-            _ => format!("{count} blocks of 4096 bytes, the first at offset {first}: {why}"),
+            1 => format!("{bytes} bytes at offset {first}: {why}"),
+            _ => format!("{count} blocks of {bytes} bytes, the first at offset {first}: {why}"),
         })
     }
 }
@@ -234,10 +236,10 @@ impl NodeAudit {
     }
 
     /// A block of a file at `offset` cannot be read.
-    pub(crate) fn lose_data(&mut self, ino: u64, offset: u64, why: String) {
+    pub(crate) fn lose_data(&mut self, ino: u64, (offset, bytes): (u64, usize), why: String) {
         match self.bad_data.get_mut(&ino) {
             Some(bad) => bad.add(offset, why),
-            None => drop(self.bad_data.insert(ino, BadData::new(offset, why))),
+            None => drop(self.bad_data.insert(ino, BadData::new((offset, bytes), why))),
         }
     }
 
@@ -256,7 +258,7 @@ mod tests {
 
     #[test]
     fn only_blocks_before_the_end_of_a_file_count() {
-        let mut bad = BadData::new(8192, "b".to_owned());
+        let mut bad = BadData::new((8192, 4096), "b".to_owned());
         bad.add(4096, "a".to_owned());
         bad.add(40_960, "c".to_owned());
         assert_eq!(bad.within(4096), None);

@@ -163,11 +163,12 @@ impl ReadPace<'_> {
         });
         let bad: Vec<_> = stream::iter(runs).buffered(READS_MAX).collect().await;
         let per_chunk = u64::from(found.chunk_blocks);
+        let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
         for (block, why) in bad.into_iter().flatten() {
             let offset = index.saturating_mul(per_chunk).saturating_add(block);
             let offset = offset.saturating_mul(BLOCK_SIZE as u64);
-            let what = format!("4096 bytes of data at offset {offset} are damaged: {why}");
-            found.lose_data(ino, offset, why);
+            let what = format!("{bytes} bytes of data at offset {offset} are damaged: {why}");
+            found.lose_data(ino, (offset, bytes), why);
             found.flaws.push(Flaw::of(ino, what, REPLACE));
         }
         self.rest(chunk.count() * BLOCK_SIZE as u64).await;
@@ -189,7 +190,8 @@ impl ReadPace<'_> {
     }
 }
 
-/// The blocks of a run that cannot be read as they were written, and why.
+/// The first blocks of the logical blocks of a run that cannot be read as they were written, and
+/// why. `expect` has a checksum for each of these.
 pub(crate) async fn bad_blocks(
     stripes: &dyn Stripes,
     run: Run,
@@ -198,16 +200,17 @@ pub(crate) async fn bad_blocks(
     let (mut bad, mut next) = (Vec::new(), 0);
     let (stripe, offset) = stripes.geometry().block(run.start);
     let first = offset / BLOCK_SIZE as u32;
-    while (next as usize) < expect.len() {
-        let length = (expect.len() as u32 - next) * BLOCK_SIZE as u32;
+    let unit = run.count.checked_div(expect.len() as u32).unwrap_or(1).max(1);
+    while ((next / unit) as usize) < expect.len() {
+        let length = run.count.saturating_sub(next) * BLOCK_SIZE as u32;
         let from = offset + next * BLOCK_SIZE as u32;
-        let rest = expect[next as usize..].to_vec();
+        let rest = expect[(next / unit) as usize..].to_vec();
         match stripes.read(stripe, from, length, rest).await {
             Ok(_) => break,
             Err(error @ DiskError::Corrupt { block, .. }) => {
-                let at = block.saturating_sub(first).max(next);
+                let at = block.saturating_sub(first).max(next) / unit * unit;
                 bad.push((u64::from(at), error.to_string()));
-                next = at + 1;
+                next = at + unit;
             }
             Err(error) => {
                 bad.push((u64::from(next), error.to_string()));

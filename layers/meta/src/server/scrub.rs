@@ -119,10 +119,11 @@ impl Scrubber {
         if now.first().is_none_or(|(_, now)| now[..] != *value) {
             return Ok(());
         }
+        let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
         for (block, why) in bad.into_iter().flatten() {
             let offset = index.saturating_mul(blocks.into()).saturating_add(block);
             let offset = offset.saturating_mul(BLOCK_SIZE as u64);
-            part.flaws.push(flaw(offset, format!("4096 bytes at offset {offset}: {why}")));
+            part.flaws.push(flaw(offset, format!("{bytes} bytes at offset {offset}: {why}")));
         }
         Ok(())
     }

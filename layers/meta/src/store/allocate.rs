@@ -45,10 +45,10 @@ impl StoreSpace<'_> {
     pub fn status(&self) -> SpaceStatus {
         let state = self.0.state.borrow();
         let free = state.space.free_blocks;
-        let usable = state.space.available(state.data_floor());
+        let usable = state.space.available(state.data_floor(), 1);
         SpaceStatus {
             owned_blocks: state.space.owned_blocks,
-            free_blocks: usable + EmptyingGroups(&state.space).free_blocks(),
+            free_blocks: usable + EmptyingGroups(&state.space).free_blocks(1),
             reserved_blocks: free - usable,
             withheld_blocks: SpaceOnDisks(&state.space).withheld(),
             waiting_blocks: state.waiting_blocks,
@@ -56,23 +56,33 @@ impl StoreSpace<'_> {
         }
     }
 
+    /// Blocks that could be handed out now in logical blocks of `unit` blocks, were no group being
+    /// emptied.
+    pub fn free_blocks(&self, unit: u32) -> u64 {
+        let state = self.0.state.borrow();
+        let usable = state.space.available(state.data_floor(), unit);
+        usable + EmptyingGroups(&state.space).free_blocks(unit)
+    }
+
     /// Hands out `blocks` blocks, all or none: whole stripes one after the other, so that they go
     /// round the disks, and the rest from a stripe that is partly used already. They are the
     /// caller's until a batch names them ([`Batch::allocated`](super::Batch::allocated)) or they
     /// are given back ([`release`](Self::release)); a crash gives them back.
     pub fn allocate(&self, blocks: u32) -> StoreResult<Vec<Run>> {
-        self.allocate_near(blocks, Near::Anywhere {})
+        self.allocate_near(blocks, 1, Near::Anywhere {})
     }
 
-    /// As [`allocate`](Self::allocate), at a preferred place, if it is free.
-    pub fn allocate_near(&self, blocks: u32, near: Near) -> StoreResult<Vec<Run>> {
-        self.allocate_for(blocks, near, &|_| false)
+    /// As [`allocate`](Self::allocate), at a preferred place, if it is free, and in runs of whole
+    /// logical blocks of `unit` blocks. That is a power of two, and `blocks` a multiple of it.
+    pub fn allocate_near(&self, blocks: u32, unit: u32, near: Near) -> StoreResult<Vec<Run>> {
+        self.allocate_for(blocks, unit, near, &|_| false)
     }
 
     /// The same, where the process of [`Near::On`] caches those stripes for which `caches` is true.
     pub fn allocate_for(
         &self,
         blocks: u32,
+        unit: u32,
         near: Near,
         caches: &dyn Fn(u64) -> bool,
     ) -> StoreResult<Vec<Run>> {
@@ -80,19 +90,19 @@ impl StoreSpace<'_> {
             let state = self.0.state.borrow();
             (state.data_floor(), state.reserve_blocks())
         };
-        self.allocate_above(blocks, (near, caches), floor, kept_back)
+        self.allocate_above((blocks, unit), (near, caches), floor, kept_back)
     }
 
-    /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
-    /// of a block, a hole): on a full volume they come from the reserve, of which the batches of
-    /// such changes ([`Batch::take_from_reserve`](super::Batch::take_from_reserve)) keep a part of
-    /// their own.
-    pub fn allocate_from_reserve(&self, blocks: u32) -> StoreResult<Vec<Run>> {
+    /// As [`allocate_near`](Self::allocate_near), for a few blocks of a change that frees space (a
+    /// cut inside of a block, a hole): on a full volume they come from the reserve, of which the
+    /// batches of such changes ([`Batch::take_from_reserve`](super::Batch::take_from_reserve)) keep
+    /// a part of their own.
+    pub fn allocate_from_reserve(&self, blocks: u32, unit: u32) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             (state.deletion_floor(), state.deletion_reserve_blocks())
         };
-        self.allocate_above(blocks, (Near::Anywhere {}, &|_| false), floor, kept_back)
+        self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_| false), floor, kept_back)
     }
 
     /// Little is left above what data must leave: less than what
@@ -106,7 +116,7 @@ impl StoreSpace<'_> {
     /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
     fn allocate_above(
         &self,
-        blocks: u32,
+        (blocks, unit): (u32, u32),
         (near, caches): (Near, &dyn Fn(u64) -> bool),
         floor: u64,
         kept_back: u64,
@@ -115,10 +125,10 @@ impl StoreSpace<'_> {
         if let Some(stopped) = state.stopped {
             return Err(stopped);
         }
-        if let Some(runs) = state.space.allocate(blocks, floor, near, caches) {
+        if let Some(runs) = state.space.allocate((blocks, unit), floor, near, caches) {
             return Ok(runs);
         }
-        let may_find = state.may_find(blocks, kept_back);
+        let may_find = state.may_find((blocks, unit), kept_back);
         drop(state);
         if !may_find {
             return Err(StoreError::NoSpace);
@@ -169,8 +179,9 @@ impl StoreSpace<'_> {
     }
 
     /// Blocks of all groups that [`spare_groups`](Self::spare_groups) would name to a node that has
-    /// none: now, or with `emptying` once as many as possible are emptied.
-    pub fn spare_blocks(&self, emptying: bool) -> u64 {
+    /// none: now, or with `emptying` once as many as possible are emptied of logical blocks of
+    /// `unit` blocks.
+    pub fn spare_blocks(&self, emptying: bool, unit: u32) -> u64 {
         let spare = self.spare_groups(usize::MAX, false);
         let state = self.0.state.borrow();
         let layout = &state.space.layout;
@@ -179,8 +190,8 @@ impl StoreSpace<'_> {
         if !emptying {
             return now;
         }
-        let free =
-            state.space.available(state.data_floor()) + EmptyingGroups(&state.space).free_blocks();
+        let usable = state.space.available(state.data_floor(), unit);
+        let free = usable + EmptyingGroups(&state.space).free_blocks(unit);
         let free = free.saturating_sub(MOVES_BLOCKS);
         // The last group of the volume may be shorter.
         let mut lengths = state.movable_groups();
@@ -211,7 +222,7 @@ impl StoreSpace<'_> {
                 continue;
             }
             set_emptying(&mut state.space, group, true);
-            if state.space.available(floor) < moved + busy {
+            if state.space.available(floor, 1) < moved + busy {
                 set_emptying(&mut state.space, group, false);
                 continue;
             }

@@ -39,6 +39,33 @@ impl Bits {
         }
     }
 
+    /// Rows of `length` bits, a power of two, that begin at multiples of their length and of which
+    /// no bit is set.
+    pub(crate) fn clear_rows(&self, length: u32) -> u32 {
+        let Some(words) = &self.words else {
+            return if self.ones > 0 { 0 } else { self.length / length };
+        };
+        if length > 64 {
+            let rows = words.chunks_exact(length as usize / 64);
+            return rows.filter(|row| row.iter().all(|word| *word == 0)).count() as u32;
+        }
+        let starts = if length == 64 { 1 } else { u64::MAX / ((1 << length) - 1) };
+        let last = (self.length % 64, words.len() - 1);
+        let count = |(index, word): (usize, &u64)| {
+            let mut clear = !word;
+            if last.0 > 0 && index == last.1 {
+                clear &= (1 << last.0) - 1;
+            }
+            let mut step = 1;
+            while step < length {
+                clear &= clear >> step;
+                step *= 2;
+            }
+            (clear & starts).count_ones()
+        };
+        words.iter().enumerate().map(count).sum()
+    }
+
     /// Gives every bit of `range` the value `value`; how many bits changed.
     pub(crate) fn fill(&mut self, range: Range<u32>, value: bool) -> u32 {
         let before = self.ones_in(range.clone());
@@ -131,6 +158,28 @@ mod tests {
                     part.fill(value);
                     assert_eq!(bits.fill(start..end, value), changed as u32);
                     check(&bits, &model);
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn clear_rows_are_counted_as_in_a_plain_list() {
+        with_seed(|rng| {
+            for _ in 0..200 {
+                let rows = 1 + rng.below(4) as u32;
+                let length = rows * [4, 16, 64, 256][rng.index(4)];
+                let mut bits = Bits::new(length, rng.chance(1, 2));
+                for _ in 0..20 {
+                    let start = rng.below(u64::from(length)) as u32;
+                    let end = start + 1 + rng.below(u64::from(length - start).min(70)) as u32;
+                    bits.fill(start..end, rng.chance(1, 3));
+                    for row in (0..9).map(|log| 1 << log).filter(|row| length.is_multiple_of(*row))
+                    {
+                        let starts = (0..length).step_by(row as usize);
+                        let clear = starts.filter(|&at| bits.ones_in(at..at + row) == 0);
+                        assert_eq!(bits.clear_rows(row), clear.count() as u32, "{row} of {length}");
+                    }
                 }
             }
         });

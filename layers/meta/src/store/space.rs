@@ -74,6 +74,8 @@ struct GroupBlocks {
     whole_stripes: u32,
     /// No partly used stripe of it has more free blocks in a row.
     fit_max: u32,
+    /// No partly used stripe of it has a larger free logical block, at a multiple of its size.
+    unit_max: u32,
     /// Nothing is taken from it: what is in it moves elsewhere, so that it can be given away.
     emptying: bool,
     /// What is withheld, if anything.
@@ -87,6 +89,11 @@ impl GroupBlocks {
 
     fn free_blocks(&self) -> u32 {
         self.busy.length() - self.busy.ones()
+    }
+
+    /// Free logical blocks of `unit` blocks in partly used stripes.
+    fn partial_units(&self, unit: u32, per_stripe: u32) -> u32 {
+        self.busy.clear_rows(unit) - self.whole_stripes * (per_stripe / unit)
     }
 
     fn withheld_blocks(&self) -> u32 {
@@ -180,6 +187,7 @@ impl BlockAllocator {
             loaned: Bits::new(length, false),
             whole_stripes: 0,
             fit_max: 0,
+            unit_max: 0,
             emptying: false,
             withheld: None,
         };
@@ -242,6 +250,7 @@ impl BlockAllocator {
         if !is_whole && (was_whole || !busy) {
             let longest = group.busy.runs(stripe, false).map(|run| run.end - run.start).max();
             group.fit_max = group.fit_max.max(longest.unwrap_or(0));
+            group.unit_max = u32::MAX;
         }
         let (counts, is_counted) = (u64::from(!group.emptying), i64::from(!group.emptying));
         if busy {
@@ -298,9 +307,13 @@ impl BlockAllocator {
 
     /// Blocks that were handed out come back unused.
     pub(crate) fn return_loan(&mut self, run: Run) {
+        self.end_loan(run);
+        self.take_back(run);
+    }
+
+    fn take_back(&mut self, run: Run) {
         let stripe = self.layout.stripe_of(run.start);
         let freed = self.searches.of(self.layout.map(), stripe).freed;
-        self.end_loan(run);
         self.set_busy(run.blocks(), false);
         // Perhaps they could not be written: a retry shall not begin with the same ones.
         self.searches.of(self.layout.map(), stripe).freed = freed;
@@ -344,11 +357,18 @@ impl BlockAllocator {
             .collect()
     }
 
-    /// Blocks that [`allocate`](Self::allocate) could hand out with this floor.
-    pub(crate) fn available(&self, floor: u64) -> u64 {
+    /// Blocks that [`allocate`](Self::allocate) could hand out with this floor, in logical blocks
+    /// of `unit` blocks.
+    pub(crate) fn available(&self, floor: u64, unit: u32) -> u64 {
         let Some(spare) = self.whole_stripes.checked_sub(floor) else { return 0 };
         let per_stripe = self.layout.blocks_per_stripe();
-        let partial = self.free_blocks - self.whole_stripes * per_stripe;
+        let partial = if unit == 1 {
+            self.free_blocks - self.whole_stripes * per_stripe
+        } else {
+            let groups = self.with_partial.iter().filter_map(|group| self.groups.get(group));
+            let units = groups.map(|group| group.partial_units(unit, per_stripe as u32));
+            units.map(|units| u64::from(units * unit)).sum()
+        };
         partial + spare * per_stripe
     }
 
@@ -356,21 +376,31 @@ impl BlockAllocator {
     /// stripes one after the other (they go round the disks), the rest as `near` says or else from
     /// a stripe that is partly used already, pieces if there is nothing better.
     /// The process of [`Near::On`] caches those stripes for which `caches` is true.
+    ///
+    /// Each run has whole logical blocks of `unit` blocks, at multiples of their size; `blocks` is
+    /// a multiple of that.
     pub(crate) fn allocate(
         &mut self,
-        blocks: u32,
+        (blocks, unit): (u32, u32),
         floor: u64,
         near: Near,
         caches: &dyn Fn(u64) -> bool,
     ) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
-        if self.whole_stripes < floor || left > self.available(floor) {
+        if self.whole_stripes < floor || left > self.available(floor, 1) {
             return None;
         }
         let mut runs = Vec::with_capacity(1);
         while left > 0 {
-            let near = if runs.is_empty() { self.near(near, left, floor, caches) } else { None };
-            let run = near.or_else(|| self.piece(left, floor))?;
+            let near =
+                if runs.is_empty() { self.near(near, (left, unit), floor, caches) } else { None };
+            let Some(run) = near.or_else(|| self.piece(left, unit, floor)) else {
+                // What is free is in smaller pieces.
+                for run in runs {
+                    self.take_back(run);
+                }
+                return None;
+            };
             self.set_busy(run.blocks(), true);
             left -= u64::from(run.count);
             runs.push(run);
@@ -387,9 +417,9 @@ impl BlockAllocator {
     /// Allocates a page of `blocks` blocks, and leaves at least `floor` whole stripes.
     pub(crate) fn allocate_page(&mut self, blocks: u32, floor: u64) -> Option<Run> {
         let run = self
-            .fitting(blocks, GROUPS_SEARCHED_MAX)
+            .fitting(blocks, 1, GROUPS_SEARCHED_MAX)
             .or_else(|| self.broken_stripe(blocks, floor))
-            .or_else(|| self.fitting(blocks, usize::MAX))?;
+            .or_else(|| self.fitting(blocks, 1, usize::MAX))?;
         self.set_busy(run.blocks(), true);
         Some(run)
     }
@@ -487,287 +517,4 @@ fn set_member(set: &mut BTreeSet<u64>, number: u64, member: bool) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use blockio::{Geometry, VolumeMap};
-    use runtime::VolumeId;
-    use runtime::seed::{Rng, with_seed};
-
-    use super::set_search::FREED_MIN;
-    use super::*;
-
-    const STRIPES: u64 = 96;
-    const PER_STRIPE: u64 = 16;
-    const NOWHERE: &dyn Fn(u64) -> bool = &|_| false;
-
-    fn space() -> BlockAllocator {
-        space_of(STRIPES)
-    }
-
-    fn space_of(stripes: u64) -> BlockAllocator {
-        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 3 };
-        let map = VolumeMap::grid(geometry, 2, 1, stripes / 2).expect("a small volume");
-        let layout = GroupLayout::of(&map);
-        let mut space = BlockAllocator::new(layout.clone());
-        for group in layout.born(1) {
-            let blocks = layout.blocks_of(group);
-            space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
-        }
-        space
-    }
-
-    #[test]
-    fn the_first_stripes_of_all_nodes_are_held_by_different_caches() {
-        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 64 };
-        let map = VolumeMap::grid(geometry, 2, 2, 1 << 20).expect("a large volume");
-        let layout = GroupLayout::of(&map);
-        let first = |node: u32| {
-            let mut space = BlockAllocator::new(layout.clone());
-            for group in layout.born(node).take(2) {
-                let blocks = layout.blocks_of(group);
-                let bits = Bits::new((blocks.end - blocks.start) as u32, false);
-                space.add_group(group, &Rc::new(bits));
-            }
-            space.begin_at(node);
-            let all = space.whole_stripes;
-            let first = space.allocate_stripe(None, |_| true).unwrap();
-            assert_eq!(
-                (1..all).filter_map(|_| space.allocate_stripe(None, |_| true)).count() as u64,
-                all - 1
-            );
-            first
-        };
-        assert!((0..64).all(|node| first(node) % 64 == u64::from(node)));
-    }
-
-    fn check(space: &BlockAllocator, used: &BTreeSet<u64>) {
-        let busy: BTreeSet<u64> = space.busy_runs().iter().flat_map(Run::blocks).collect();
-        assert_eq!(&busy, used);
-        let owned: Vec<u64> =
-            space.groups().flat_map(|group| space.layout.stripes_of(group)).collect();
-        let whole = owned.iter().filter(|&&stripe| {
-            space.layout.stripe_run(stripe).blocks().all(|block| !used.contains(&block))
-        });
-        assert_eq!(space.whole_stripes, whole.count() as u64);
-        assert_eq!(space.free_blocks, owned.len() as u64 * PER_STRIPE - used.len() as u64);
-    }
-
-    fn size(rng: &mut Rng) -> u32 {
-        if rng.chance(1, 2) { 1 + rng.below(8) as u32 } else { 1 + rng.below(70) as u32 }
-    }
-
-    fn near(rng: &mut Rng) -> Near {
-        match rng.below(4) {
-            0 => Near::Anywhere {},
-            1 => Near::On { process: rng.below(3) as u32, skip: rng.below(PER_STRIPE + 4) as u32 },
-            // Perhaps of another node, or of none.
-            2 => Near::At {
-                block: rng.below((STRIPES + 4) * PER_STRIPE),
-                or_apart: rng.chance(1, 2),
-            },
-            _ => Near::Apart { skip: rng.below(PER_STRIPE + 4) as u32 },
-        }
-    }
-
-    #[test]
-    fn blocks_are_handed_out_where_they_are_wished_for_if_these_are_free() {
-        let mut space = space();
-        let mut allocate = |blocks, near| space.allocate(blocks, 0, near, NOWHERE).unwrap();
-        let apart = allocate(5, Near::Apart { skip: 3 });
-        let [Run { start, count: 5 }] = apart[..] else { panic!("{apart:?}") };
-        assert_eq!(start % PER_STRIPE, 3);
-        assert_eq!(
-            allocate(3, Near::At { block: start - 3, or_apart: true }),
-            [Run { start: start - 3, count: 3 }]
-        );
-        assert_eq!(
-            allocate(8, Near::At { block: start + 5, or_apart: true }),
-            [Run { start: start + 5, count: 8 }]
-        );
-        // In use; across the end of a stripe; not owned.
-        for block in [start, start + PER_STRIPE - 4, u64::MAX - 1, STRIPES * PER_STRIPE] {
-            let elsewhere = allocate(2, Near::At { block, or_apart: false });
-            assert_ne!(elsewhere[0].start, block);
-        }
-        let own = allocate(3, Near::At { block: start, or_apart: true });
-        assert_eq!(own[0].start % PER_STRIPE, start % PER_STRIPE);
-    }
-
-    #[test]
-    fn each_process_gets_stripes_in_a_row_of_those_that_it_caches() {
-        let mut space = space();
-        let of_process = |process: u64| move |stripe: u64| stripe % 3 == process;
-        let on = |space: &mut BlockAllocator, process: u64, blocks, skip| {
-            let near = Near::On { process: process as u32, skip };
-            let runs = space.allocate(blocks, 0, near, &of_process(process)).unwrap();
-            let [run] = runs[..] else { panic!("{runs:?}") };
-            (space.layout.stripe_of(run.start), run.start % PER_STRIPE)
-        };
-        let first: Vec<_> = [0, 1, 0, 2, 0, 1].map(|process| on(&mut space, process, 16, 0)).into();
-        assert_eq!(first, [6, 4, 18, 5, 30, 7].map(|stripe| (stripe, 0)));
-        assert_eq!(on(&mut space, 2, 5, 3), (17, 3), "a part of a chunk gets a stripe of its own");
-        // What others have left out is not lost.
-        let rest: u64 = space.free_blocks;
-        let mut got = 0;
-        while let Some(runs) = space.allocate(1, 0, Near::Anywhere {}, NOWHERE) {
-            got += runs.len() as u64;
-        }
-        assert_eq!(got, rest);
-        // None of its own: any.
-        space.set_busy(space.layout.stripe_run(4).blocks(), false);
-        let near = Near::On { process: 0, skip: 0 };
-        let other = space.allocate(16, 0, near, &of_process(0)).unwrap();
-        assert_eq!(space.layout.stripe_of(other[0].start), 4);
-    }
-
-    #[test]
-    fn the_search_for_stripes_of_one_process_is_bounded_and_goes_on_where_it_stopped() {
-        let mut space = space_of(61_440);
-        let groups = space.groups.len();
-        let last = *space.groups.last_key_value().unwrap().0;
-        let only = space.layout.stripes_of(last).start;
-        let looked_at = Cell::new(0);
-        let near = Near::On { process: 0, skip: 0 };
-        let mut searches = 0;
-        while space
-            .near(near, PER_STRIPE, 0, &|stripe| {
-                looked_at.set(looked_at.get() + 1);
-                stripe == only
-            })
-            .is_none_or(|run| space.layout.stripe_of(run.start) != only)
-        {
-            searches += 1;
-            assert!(looked_at.take() <= GROUPS_SEARCHED_MAX as u64 * 256);
-            assert!(searches <= groups, "what there is must be found in the end");
-        }
-        assert!(searches > 1);
-    }
-
-    #[test]
-    fn a_bound_of_what_fits_never_hides_room() {
-        with_seed(|rng| {
-            let mut space = space();
-            let mut out = Vec::new();
-            for _ in 0..2000 {
-                if rng.chance(2, 3) {
-                    out.extend(
-                        space
-                            .allocate(1 + rng.below(15) as u32, 0, near(rng), NOWHERE)
-                            .into_iter()
-                            .flatten(),
-                    );
-                } else if !out.is_empty() {
-                    space.return_loan(out.swap_remove(rng.index(out.len())));
-                }
-                for (&number, group) in &space.groups {
-                    let fits = space.layout.stripes_of(number).filter_map(|stripe| {
-                        let local = group.local(space.layout.stripe_run(stripe).blocks());
-                        let is_whole = group.busy.ones_in(local.clone()) == 0;
-                        let longest = group.busy.runs(local, false).map(|run| run.end - run.start);
-                        if is_whole { None } else { longest.max() }
-                    });
-                    assert!(fits.max().unwrap_or(0) <= group.fit_max);
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn blocks_are_handed_out_once_and_all_or_none() {
-        with_seed(|rng| {
-            let (mut space, mut used, mut out) = (space(), BTreeSet::new(), Vec::<Run>::new());
-            for _ in 0..2000 {
-                if rng.chance(3, 5) {
-                    let (blocks, floor) = (size(rng), rng.below(4));
-                    let free = space.free_blocks;
-                    let whole = space.whole_stripes;
-                    let near = near(rng);
-                    let caches = |stripe| matches!(near, Near::On { process, .. } if stripe % 3 == u64::from(process));
-                    let Some(runs) = space.allocate(blocks, floor, near, &caches) else {
-                        let limit = free.saturating_sub(floor.min(whole) * PER_STRIPE);
-                        assert!(whole < floor || u64::from(blocks) > limit);
-                        check(&space, &used);
-                        continue;
-                    };
-                    assert_eq!(runs.iter().map(|run| run.count).sum::<u32>(), blocks);
-                    assert!(space.whole_stripes >= floor);
-                    for run in &runs {
-                        assert!(space.layout.is_run(*run) && space.is_loaned(*run));
-                        assert!(run.blocks().all(|block| used.insert(block)));
-                    }
-                    out.extend(runs);
-                } else if !out.is_empty() {
-                    let run = out.swap_remove(rng.index(out.len()));
-                    if rng.chance(1, 2) {
-                        space.keep_loan(run);
-                        assert!(space.is_kept(run));
-                        space.set_kept(run, false);
-                        space.set_busy(run.blocks(), false);
-                    } else {
-                        space.return_loan(run);
-                    }
-                    run.blocks().for_each(|block| assert!(used.remove(&block)));
-                }
-                check(&space, &used);
-            }
-        });
-    }
-
-    #[test]
-    fn large_requests_get_stripes_in_a_row_and_small_ones_share_one() {
-        let mut space = space();
-        let runs = space.allocate(64, 0, Near::Anywhere {}, NOWHERE).unwrap();
-        let stripes: Vec<u64> = runs.iter().map(|run| space.layout.stripe_of(run.start)).collect();
-        assert_eq!(stripes, [4, 5, 6, 7]);
-        let small: Vec<Run> = (0..4)
-            .flat_map(|_| space.allocate(4, 0, Near::Anywhere {}, NOWHERE).unwrap())
-            .collect();
-        assert!(small.iter().all(|run| space.layout.stripe_of(run.start) == 16));
-        let next = space.allocate(16, 0, Near::Anywhere {}, NOWHERE).unwrap();
-        assert_eq!(space.layout.stripe_of(next[0].start), 17);
-    }
-
-    #[test]
-    fn what_was_freed_is_used_again_before_what_never_was_used() {
-        let mut space = space_of(30 * FREED_MIN);
-        let mut used = BTreeSet::new();
-        let mut file = |space: &mut BlockAllocator| {
-            let runs = space
-                .allocate((FREED_MIN * PER_STRIPE) as u32, 0, Near::Anywhere {}, NOWHERE)
-                .unwrap();
-            used.extend(runs.iter().map(|run| run.start));
-            runs
-        };
-        let (mut old, _live) = (file(&mut space), file(&mut space));
-        for _ in 0..20 {
-            let new = file(&mut space);
-            for run in std::mem::replace(&mut old, new) {
-                space.keep_loan(run);
-                space.set_kept(run, false);
-                space.set_busy(run.blocks(), false);
-            }
-        }
-        let all = space.owned_stripes();
-        assert!(
-            used.len() as u64 <= 4 * FREED_MIN && all > 8 * FREED_MIN,
-            "{} of {all}",
-            used.len()
-        );
-    }
-
-    #[test]
-    fn a_group_that_was_taken_is_used_only_once_it_is_released() {
-        let mut space = space();
-        let free = space.free_blocks;
-        space.add_blocked_group(0);
-        assert_eq!(space.free_blocks, free);
-        assert!(!space.is_kept(Run { start: 0, count: 1 }));
-        space.set_busy(space.layout.blocks_of(0), false);
-        assert_eq!(space.free_blocks, free + 64);
-        assert!(space.is_free_group(0));
-        space.remove_group(0);
-        assert_eq!(space.free_blocks, free);
-        assert_eq!(space.owned_stripes(), 32);
-    }
-}
+mod tests;

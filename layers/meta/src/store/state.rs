@@ -279,8 +279,8 @@ impl StoreState {
     }
 
     /// Could more space be free in a moment, without anybody deleting anything? So that `kept_back`
-    /// blocks are left.
-    pub(crate) fn may_find(&self, blocks: u32, kept_back: u64) -> bool {
+    /// blocks are left. It is to be had in logical blocks of `unit` blocks.
+    pub(crate) fn may_find(&self, (blocks, unit): (u32, u32), kept_back: u64) -> bool {
         let per_stripe = u64::from(self.geometry.blocks_per_stripe());
         let floor = self.floor(kept_back + limits::record_blocks(self.space.loaned_blocks));
         let mut coming = self.waiting_blocks;
@@ -288,7 +288,7 @@ impl StoreState {
             coming += self.checkpoint_blocks(0, 0);
         }
         self.space.whole_stripes + coming / per_stripe >= floor
-            && self.space.free_blocks + coming >= u64::from(blocks) + floor * per_stripe
+            && self.space.available(0, unit) + coming >= u64::from(blocks) + floor * per_stripe
     }
 
     /// Checks a batch against everything it could break.

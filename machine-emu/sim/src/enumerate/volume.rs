@@ -199,10 +199,10 @@ async fn act(cluster: &SimulatedCluster, op: VolumeOperation, number: u64) -> Co
 /// Asks the first node for more than it has, and gives back what comes.
 async fn refill(context: &Context) -> Result<(), Error> {
     let node = NodeId::fs(0);
-    let blocks = ask(context, node, GetSpace {}).await?.free_blocks as u32 + 1;
-    let runs =
-        ask(context, node, Allocate { blocks, from_reserve: false, near: Near::Anywhere {} })
-            .await?;
+    let blocks = ask(context, node, GetSpace { unit: 1 }).await?.free_blocks as u32 + 1;
+    let near = Near::Anywhere {};
+    let call = Allocate { blocks, unit: 1, from_reserve: false, near };
+    let runs = ask(context, node, call).await?;
     ask(context, node, Release { runs }).await
 }
 

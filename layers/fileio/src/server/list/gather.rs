@@ -26,8 +26,10 @@ pub(super) enum PackedPart<'a> {
 /// What is wanted of one stripe.
 struct StripeRead<'a> {
     stripe: u64,
-    /// The runs of the chunk in it, with their offsets in the stripe, by offset.
+    /// The runs in it, with their offsets in the stripe, by offset.
     runs: Vec<(u32, &'a BlockRun)>,
+    /// Blocks of a logical block of all of them.
+    unit: u32,
     /// In order, without overlap.
     extents: Vec<Extent>,
     /// Which bytes of the extents go where.
@@ -57,6 +59,7 @@ impl<'a> StripeRead<'a> {
     /// Of `raw`, all in `runs`.
     fn new(stripe: u64, mut runs: Vec<(u32, &'a BlockRun)>, mut raw: Vec<RawRange>) -> Self {
         runs.sort_unstable_by_key(|&(start, _)| start);
+        let unit = runs.first().map_or(1, |(_, run)| run.unit());
         if !raw.is_sorted_by_key(|&(offset, ..)| offset) {
             raw.sort_by_key(|&(offset, ..)| offset);
         }
@@ -73,10 +76,10 @@ impl<'a> StripeRead<'a> {
             let skip = (offset - extents[extent].offset) as usize;
             places.push(PackedRange { extent, skip, length: length as usize, position });
         }
-        Self { stripe, runs, extents, places }
+        Self { stripe, runs, unit, extents, places }
     }
 
-    /// The checksums of blocks of the stripe, all of which belong to the chunk.
+    /// The checksums of logical blocks of the stripe, all of which belong to the runs.
     fn checksums(&self, blocks: &[Range<u32>]) -> Vec<u32> {
         let mut checksums = Vec::new();
         for range in blocks {
@@ -84,7 +87,7 @@ impl<'a> StripeRead<'a> {
                 let end = start + run.count() * BLOCK as u32;
                 let (from, to) = (range.start.max(start), range.end.min(end));
                 if from < to {
-                    let block = |byte: u32| (byte - start) as usize / BLOCK;
+                    let block = |byte: u32| (byte - start) as usize / self.unit_bytes();
                     checksums.extend_from_slice(&run.checksums[block(from)..block(to)]);
                 }
             }
@@ -92,10 +95,14 @@ impl<'a> StripeRead<'a> {
         checksums
     }
 
-    /// All blocks from the first to the last, if runs have all of them.
+    fn unit_bytes(&self) -> usize {
+        self.unit as usize * BLOCK
+    }
+
+    /// All logical blocks from the first to the last, if runs have all of them.
     fn hull(&self) -> Option<Range<u32>> {
         let (first, last) = (self.extents.first()?, self.extents.last()?);
-        let block = BLOCK as u32;
+        let block = self.unit_bytes() as u32;
         let hull =
             first.offset / block * block..(last.offset + last.length).next_multiple_of(block);
         let mut known = hull.start;
@@ -103,7 +110,7 @@ impl<'a> StripeRead<'a> {
             if start > known {
                 return None;
             }
-            known = known.max(start + run.count() * block);
+            known = known.max(start + run.count() * BLOCK as u32);
         }
         (known >= hull.end).then_some(hull)
     }
@@ -212,13 +219,14 @@ impl ContentAccess {
                 return StripeBytes::Here(hull.start, bytes);
             }
         }
-        let expect = wanted.checksums(&blocks_of(&wanted.extents));
-        let reading = self.stripes.read_list(wanted.stripe, wanted.extents.clone(), expect);
+        let expect = wanted.checksums(&blocks_of(&wanted.extents, wanted.unit));
+        let extents = wanted.extents.clone();
+        let reading = self.stripes.read_list(wanted.stripe, extents, (expect, wanted.unit));
         StripeBytes::Coming(reading)
     }
 }
 
-/// A stripe, runs in it with where they begin there, and what is wanted of them.
+/// A stripe, runs in it, all of one unit, with where they begin there, and what is wanted of them.
 type StripeRanges<'a> = (u64, Vec<(u32, &'a BlockRun)>, Vec<RawRange>);
 
 /// Adds what is `wanted` of the runs of `chunk` to what is wanted of each stripe.
@@ -231,7 +239,8 @@ fn sort_by_stripe<'a>(
         if raw.is_empty() {
             continue;
         }
-        match stripes.iter_mut().rfind(|(known, ..)| *known == stripe) {
+        let is_alike = |runs: &[(u32, &BlockRun)]| runs.iter().all(|it| it.1.unit() == run.unit());
+        match stripes.iter_mut().rfind(|(known, runs, _)| *known == stripe && is_alike(runs)) {
             Some((_, runs, all)) => {
                 runs.push((start, run));
                 all.extend(raw);

@@ -22,7 +22,7 @@ use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
-/// What a group has of one block.
+/// What a group has of one logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockCoverage {
     Nothing,
@@ -75,7 +75,9 @@ impl ListWriter {
         let groups = split(regions.walk(window), skip, chunk_size, u64::MAX);
         let mut first: Option<WriteResult> = None;
         let mut last = None;
-        for step in groups.chunks(CHUNKS_MAX) {
+        // So much longer is what may have to be put together.
+        let chunks = (CHUNKS_MAX / self.base.unit_of(file.ino) as usize).max(TOGETHER_MAX);
+        for step in groups.chunks(chunks) {
             let written = self.write_groups(request, &before, step).await?;
             // Another verifier: what was written before that one is lost.
             let first = first.get_or_insert(written);
@@ -145,34 +147,36 @@ impl ListWriter {
         old: Chunk,
         data: &Bytes,
     ) -> Result<ChunkDraft, Error> {
-        let spans = self.spans(group, &old, data).await?;
+        let unit = self.content.unit(ino, &old);
+        let spans = self.spans(group, (&old, unit), data).await?;
         let to = group.pieces.iter().map(ChunkPart::end).max().unwrap_or(0);
         self.writer.draft((ino, group.index), old, spans, to, WritePurpose::Parts).await
     }
 
-    /// The blocks that `group` touches, with all of their new content. What lies in one piece is
-    /// not copied.
+    /// The logical blocks, of `unit` blocks, that `group` touches, with all of their new content.
+    /// What lies in one piece is not copied.
     async fn spans(
         &self,
         group: &ChunkParts,
-        old: &Chunk,
+        (old, unit): (&Chunk, usize),
         data: &Bytes,
     ) -> Result<Vec<BlockSpan>, Error> {
-        let blocks = self.content.geometry.blocks_per_stripe() as usize;
-        let (covers, places) = covers(group, blocks);
+        let blocks = self.content.geometry.blocks_per_stripe() as usize / unit;
+        let block = unit * BLOCK;
+        let (covers, places) = covers(group, blocks, block);
         let mut built = Bytes::new();
         if places > 0 {
             let pool = self.base.context.pool();
-            let mut buffer = pool.take(places * BLOCK).ok_or(Undelivered::Busy)?;
-            self.fetch_old(group.index, old, &covers, &mut buffer).await?;
+            let mut buffer = pool.take(places * block).ok_or(Undelivered::Busy)?;
+            self.fetch_old(group.index, old, (&covers, block), &mut buffer).await?;
             let mut copied = 0;
             for piece in &group.pieces {
-                copied += overlay(piece, &covers, data, &mut buffer);
+                copied += overlay(piece, (&covers, block), data, &mut buffer);
             }
             pool.count_copy(copied);
             built = buffer.freeze();
         }
-        Ok(cut_spans(group, &covers, &built, data))
+        Ok(cut_spans(group, (&covers, unit), &built, data))
     }
 
     /// Puts the old bytes of the blocks that need them into their places.
@@ -180,18 +184,18 @@ impl ListWriter {
         &self,
         index: u64,
         old: &Chunk,
-        covers: &[BlockCoverage],
+        (covers, length): (&[BlockCoverage], usize),
         buffer: &mut [u8],
     ) -> Result<(), Error> {
         let mut pieces: Vec<ChunkPart> = Vec::new();
         for (block, cover) in covers.iter().enumerate() {
             let &BlockCoverage::Built { place, needs_old: true } = cover else { continue };
-            let (from, position) = (block * BLOCK, place * BLOCK);
+            let (from, position) = (block * length, place * length);
             match pieces.last_mut() {
                 Some(last) if last.end() == from && last.position + last.length == position => {
-                    last.length += BLOCK;
+                    last.length += length;
                 }
-                _ => pieces.push(ChunkPart { from, length: BLOCK, position }),
+                _ => pieces.push(ChunkPart { from, length, position }),
             }
         }
         if pieces.is_empty() {
@@ -212,25 +216,27 @@ impl ListWriter {
     }
 }
 
-/// What `group` has of each block of its chunk, and how many of them have to be put together.
-fn covers(group: &ChunkParts, blocks: usize) -> (Vec<BlockCoverage>, usize) {
+/// What `group` has of each of the `blocks` logical blocks, of `length` bytes, of its chunk, and
+/// how many of them have to be put together.
+fn covers(group: &ChunkParts, blocks: usize, length: usize) -> (Vec<BlockCoverage>, usize) {
     let mut bytes = vec![0; blocks];
     let mut covers = vec![BlockCoverage::Nothing; blocks];
     for (number, piece) in group.pieces.iter().enumerate() {
-        for block in piece.from / BLOCK..piece.end().div_ceil(BLOCK) {
-            let (from, to) = (piece.from.max(block * BLOCK), piece.end().min((block + 1) * BLOCK));
+        for block in piece.from / length..piece.end().div_ceil(length) {
+            let start = block * length;
+            let (from, to) = (piece.from.max(start), piece.end().min(start + length));
             let is_first = bytes[block] == 0;
             bytes[block] += to - from;
             // Its place comes later.
             covers[block] = match covers[block] {
-                BlockCoverage::Nothing if is_first && to - from == BLOCK => {
+                BlockCoverage::Nothing if is_first && to - from == length => {
                     BlockCoverage::Whole(number)
                 }
                 // An earlier or later piece has all of it: no old byte stays.
                 BlockCoverage::Whole(_) | BlockCoverage::Built { needs_old: false, .. } => {
                     BlockCoverage::Built { place: 0, needs_old: false }
                 }
-                _ => BlockCoverage::Built { place: 0, needs_old: to - from < BLOCK },
+                _ => BlockCoverage::Built { place: 0, needs_old: to - from < length },
             };
         }
     }
@@ -240,20 +246,26 @@ fn covers(group: &ChunkParts, blocks: usize) -> (Vec<BlockCoverage>, usize) {
             *place = places;
             places += 1;
             // Pieces that do not overlap fill the block if they are as long.
-            *needs_old &= !(group.is_sorted && bytes == BLOCK);
+            *needs_old &= !(group.is_sorted && bytes == length);
         }
     }
     (covers, places)
 }
 
-/// Copies a piece over the blocks in `buffer` that it touches. Returns how many bytes.
-fn overlay(piece: &ChunkPart, covers: &[BlockCoverage], data: &Bytes, buffer: &mut [u8]) -> usize {
+/// Copies a piece over the logical blocks in `buffer` that it touches. Returns how many bytes.
+fn overlay(
+    piece: &ChunkPart,
+    (covers, length): (&[BlockCoverage], usize),
+    data: &Bytes,
+    buffer: &mut [u8],
+) -> usize {
     let mut copied = 0;
-    let first = piece.from / BLOCK;
-    for (block, cover) in (first..piece.end().div_ceil(BLOCK)).zip(&covers[first..]) {
+    let first = piece.from / length;
+    for (block, cover) in (first..piece.end().div_ceil(length)).zip(&covers[first..]) {
         let BlockCoverage::Built { place, .. } = cover else { continue };
-        let (from, to) = (piece.from.max(block * BLOCK), piece.end().min((block + 1) * BLOCK));
-        let at = place * BLOCK + (from - block * BLOCK);
+        let start = block * length;
+        let (from, to) = (piece.from.max(start), piece.end().min(start + length));
+        let at = place * length + (from - start);
         let source = piece.position + (from - piece.from);
         buffer[at..at + (to - from)].copy_from_slice(&data[source..source + (to - from)]);
         copied += to - from;
@@ -261,37 +273,37 @@ fn overlay(piece: &ChunkPart, covers: &[BlockCoverage], data: &Bytes, buffer: &m
     copied
 }
 
-/// The touched blocks in rows, as slices of what was put together and of the packed bytes;
-/// neighbours in both become one slice.
+/// The touched logical blocks, of `unit` blocks, in rows, as slices of what was put together and of
+/// the packed bytes; neighbours in both become one slice.
 fn cut_spans(
     group: &ChunkParts,
-    covers: &[BlockCoverage],
+    (covers, unit): (&[BlockCoverage], usize),
     built: &Bytes,
     data: &Bytes,
 ) -> Vec<BlockSpan> {
     /// Which bytes: of `built`, or of `data`.
     type Slice = (bool, std::ops::Range<usize>);
     let mut rows: Vec<(usize, Vec<Slice>)> = Vec::new();
-    let mut is_open = false;
+    let (mut is_open, length) = (false, unit * BLOCK);
     for (block, cover) in covers.iter().enumerate() {
         let (is_built, from) = match *cover {
             BlockCoverage::Nothing => {
                 is_open = false;
                 continue;
             }
-            BlockCoverage::Built { place, .. } => (true, place * BLOCK),
+            BlockCoverage::Built { place, .. } => (true, place * length),
             BlockCoverage::Whole(number) => {
                 let piece = &group.pieces[number];
-                (false, piece.position + (block * BLOCK - piece.from))
+                (false, piece.position + (block * length - piece.from))
             }
         };
         if !std::mem::replace(&mut is_open, true) {
-            rows.push((block, Vec::new()));
+            rows.push((block * unit, Vec::new()));
         }
         let Some((_, slices)) = rows.last_mut() else { continue };
         match slices.last_mut() {
-            Some((kind, last)) if *kind == is_built && last.end == from => last.end += BLOCK,
-            _ => slices.push((is_built, from..from + BLOCK)),
+            Some((kind, last)) if *kind == is_built && last.end == from => last.end += length,
+            _ => slices.push((is_built, from..from + length)),
         }
     }
     let bytes =

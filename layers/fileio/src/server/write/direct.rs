@@ -10,6 +10,7 @@ use std::time::Duration;
 use blockio::BootId;
 use futures::future::join_all;
 use runtime::delivery::{BlocksToStore, PORTS_MAX, SEND_PARTS_MAX, StoreDeposit};
+use runtime::hash::join_crc32c;
 use runtime::ids::NodeId;
 
 use super::{
@@ -96,12 +97,19 @@ impl WritePiece {
         Some(Self { range: cut, source })
     }
 
-    fn checksums(&self) -> Vec<u32> {
+    /// The checksums of its logical blocks of `unit` blocks.
+    fn checksums(&self, unit: usize) -> Vec<u32> {
         match &self.source {
-            PieceSource::Left(_, sums) => sums.clone(),
-            PieceSource::Here(bytes) => bytes.block_checksums(),
+            PieceSource::Left(_, sums) => joined(sums, unit),
+            PieceSource::Here(bytes) => bytes.checksums(unit * BLOCK),
         }
     }
+}
+
+/// The checksums of logical blocks of `unit` blocks, of those of the blocks.
+fn joined(sums: &[u32], unit: usize) -> Vec<u32> {
+    let join = |first, second| join_crc32c(first, second, BLOCK as u64);
+    sums.chunks(unit).filter_map(|sums| sums.iter().copied().reduce(join)).collect()
 }
 
 /// New blocks of one chunk, and where they go.
@@ -176,7 +184,9 @@ impl FileWriter {
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
         let _held = self.content.lock_chunks(handle.ino, chunks.clone()).await;
         let olds = self.content.map(handle, chunks.clone()).await?;
-        let Some(plans) = plan_chunks(pieces, offset, chunk_size, chunks.clone()) else {
+        let units = olds.iter().map(|old| self.content.unit(handle.ino, old));
+        let places: Vec<(u64, usize)> = chunks.clone().zip(units).collect();
+        let Some(plans) = plan_chunks(pieces, offset, chunk_size, &places) else {
             return Ok(None);
         };
         let (mut fresh, mut usual) = (Vec::new(), Vec::new());
@@ -253,6 +263,7 @@ impl FileWriter {
         old: &Chunk,
         pieces: &[WritePiece],
     ) -> Result<FreshChunk, Error> {
+        let unit = self.content.unit(ino, old);
         let start = index * u64::from(self.content.geometry.stripe_size);
         let block_of = |at: u64| ((offset + at - start) / BLOCK as u64) as usize;
         let first = pieces.first().map_or(0, |piece| block_of(piece.range.start));
@@ -269,27 +280,29 @@ impl FileWriter {
         };
         let blocks = (last - first) as u32;
         let per_stripe = self.content.geometry.blocks_per_stripe();
-        let mut slots = old.slots(per_stripe as usize);
-        let new = slots[first..last].iter().filter(|slot| slot.is_none());
-        let held = self.hold(ino, new.count()).await?;
-        let reserved = self.base.meta_here(Allocate { blocks, from_reserve: false, near }).await?;
-        let sums = pieces.iter().flat_map(WritePiece::checksums);
-        let new = reserved.iter().flat_map(Run::blocks).zip(sums);
-        for (slot, (block, checksum)) in slots[first..last].iter_mut().zip(new) {
+        let mut slots = old.slots(per_stripe as usize, unit as u32);
+        let places = first / unit..last / unit;
+        let new = slots[places.clone()].iter().filter(|slot| slot.is_none());
+        let held = self.hold(ino, new.count() * unit).await?;
+        let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
+        let reserved = self.base.meta_here(call).await?;
+        let sums = pieces.iter().flat_map(|piece| piece.checksums(unit));
+        let new = reserved.iter().flat_map(|run| run.blocks().step_by(unit)).zip(sums);
+        for (slot, (block, checksum)) in slots[places].iter_mut().zip(new) {
             *slot = Some(BlockSlot { block, checksum, sealed: false });
         }
-        let chunk = Chunk::from_slots(&slots, per_stripe);
+        let chunk = Chunk::from_slots(&slots, per_stripe, unit as u32);
         let end = start + (last * BLOCK) as u64;
         let mut draft =
             FreshChunk { index, chunk, reserved, end, here: Vec::new(), left: Vec::new(), held };
         for piece in pieces {
-            self.place(&mut draft, piece, block_of(piece.range.start));
+            self.place(&mut draft, piece, block_of(piece.range.start), unit);
         }
         Ok(draft)
     }
 
     /// Notes where `piece` goes, of which the first block is `first` of the chunk.
-    fn place(&self, draft: &mut FreshChunk, piece: &WritePiece, first: usize) {
+    fn place(&self, draft: &mut FreshChunk, piece: &WritePiece, first: usize, unit: usize) {
         let blocks = first..first + ((piece.range.end - piece.range.start) as usize) / BLOCK;
         for (stripe, offset, Range { start: lo, end: hi }) in self.placed(&draft.chunk, blocks) {
             let from = (lo - first) * BLOCK;
@@ -299,9 +312,10 @@ impl FileWriter {
                     add_part(&mut draft.here, stripe, part);
                 }
                 PieceSource::Left(process, sums) => {
-                    let expect = sums[lo - first..hi - first].to_vec();
-                    let at = piece.range.start + from as u64;
-                    let part = BlocksToStore { stripe, offset, at, expect };
+                    let expect = joined(&sums[lo - first..hi - first], unit);
+                    let (at, length) = (piece.range.start + from as u64, (hi - lo) * BLOCK);
+                    let length = length as u32;
+                    let part = BlocksToStore { stripe, offset, at, length, expect };
                     draft.left.push((*process, part));
                 }
             }
@@ -395,17 +409,18 @@ enum StoreOutcome {
     Unknown,
 }
 
-/// What each chunk gets of `pieces` of a write at `offset`. None if something was left in the
-/// middle of a block, or beside a part of one.
+/// What each chunk gets of `pieces` of a write at `offset`. Of each there is its place in the file
+/// and how many blocks its logical blocks have. None if something was left in the middle of a
+/// logical block, or beside a part of one.
 fn plan_chunks(
     pieces: &[WritePiece],
     offset: u64,
     chunk_size: u64,
-    chunks: Range<u64>,
+    chunks: &[(u64, usize)],
 ) -> Option<Vec<ChunkPlan>> {
-    let block = BLOCK as u64;
     let mut rest = pieces;
-    let plan = |index: u64| {
+    let plan = |&(index, unit): &(u64, usize)| {
+        let block = (unit * BLOCK) as u64;
         let start = index * chunk_size;
         let range = start.max(offset) - offset..start + chunk_size - offset;
         let done = rest.partition_point(|piece| piece.range.end <= range.start);
@@ -422,7 +437,7 @@ fn plan_chunks(
         let bytes: Vec<Bytes> = cut.into_iter().flat_map(WritePiece::into_bytes).collect();
         Some(ChunkPlan::Usual(from as usize, ByteRope::new(bytes)))
     };
-    chunks.map(plan).collect()
+    chunks.iter().map(plan).collect()
 }
 
 impl WritePiece {
@@ -493,7 +508,8 @@ mod tests {
     fn chunks_get_whole_blocks_or_bytes_that_came() {
         let chunk = 4 * B;
         let plan = |write: &WriteDirect, chunks: Range<u64>| {
-            plan_chunks(&pieces_of(write).unwrap(), write.offset, chunk, chunks)
+            let chunks: Vec<(u64, usize)> = chunks.map(|index| (index, 1)).collect();
+            plan_chunks(&pieces_of(write).unwrap(), write.offset, chunk, &chunks)
         };
         // Twelve blocks but for the first and the last byte.
         let write = request(1, 8 * BLOCK - 2, &[(2, chunk - 1, 4)]);
@@ -504,7 +520,7 @@ mod tests {
             panic!("not as it should be");
         };
         assert_eq!((first.length(), last.length()), (4 * BLOCK - 1, 4 * BLOCK - 1));
-        assert_eq!(left[0].checksums(), [0, 1, 2, 3]);
+        assert_eq!(left[0].checksums(1), [0, 1, 2, 3]);
         // Whole blocks that came with the request.
         let plans = plan(&request(0, 2 * BLOCK, &[(2, 2 * B, 6)]), 0..2).unwrap();
         assert!(matches!(&plans[..], [ChunkPlan::Fresh(_), ChunkPlan::Fresh(_)]));
@@ -522,6 +538,26 @@ mod tests {
             panic!("not as it should be");
         };
         assert_eq!(ranges(first), [(0, B, false), (B, 3 * B, true), (3 * B, 4 * B, true)]);
-        assert_eq!((first[2].checksums(), second[0].checksums()), (vec![2], vec![3, 4, 5, 6]));
+        assert_eq!((first[2].checksums(1), second[0].checksums(1)), (vec![2], vec![3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn only_whole_logical_blocks_are_stored_where_they_were_left() {
+        let plan = |write: &WriteDirect, unit| {
+            plan_chunks(&pieces_of(write).unwrap(), write.offset, 8 * B, &[(0, unit)])
+        };
+        let whole = request(0, 2 * BLOCK, &[(2, 2 * B, 4), (3, 6 * B, 2)]);
+        let plans = plan(&whole, 2).unwrap();
+        let [ChunkPlan::Fresh(pieces)] = &plans[..] else { panic!("not as it should be") };
+        assert_eq!(pieces.iter().map(|it| it.checksums(2).len()).collect::<Vec<_>>(), [1, 2, 1]);
+        assert!(plan(&whole, 4).is_none(), "two sources for one logical block");
+        assert!(plan(&request(2 * B, 0, &[(2, 0, 4)]), 4).is_none(), "a part of one");
+        assert!(plan(&request(0, 0, &[(2, 0, 8)]), 8).is_some());
+        let bytes: Vec<u8> = (0..4 * BLOCK).map(|at| (at / 3) as u8).collect();
+        let sums = ByteRope::new(vec![bytes.clone().into()]).checksums(BLOCK);
+        for unit in [1, 2, 4] {
+            let all = ByteRope::new(vec![bytes.clone().into()]).checksums(unit * BLOCK);
+            assert_eq!(joined(&sums, unit), all);
+        }
     }
 }

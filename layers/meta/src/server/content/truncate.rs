@@ -160,9 +160,9 @@ impl Truncation {
 struct Boundary {
     /// The chunk.
     index: u64,
-    /// Its blocks that stay.
+    /// Its blocks that stay, with all of the last logical block.
     kept_blocks: u32,
-    /// What takes the place of the last of them.
+    /// What takes the place of that.
     last: Option<NewBlock>,
 }
 
@@ -178,16 +178,17 @@ impl Boundary {
     fn cut(&self, mut chunk: Chunk, blocks_per_stripe: u32) -> CutChunk {
         chunk.seal();
         let (mut taken, mut freed) = (Vec::new(), chunk.cut(self.kept_blocks));
-        let mut slots = chunk.slots(blocks_per_stripe as usize);
-        let place = slots.get_mut(self.kept_blocks as usize - 1);
+        let unit = chunk.unit_or(1);
+        let mut slots = chunk.slots(blocks_per_stripe as usize, unit);
+        let place = slots.get_mut((self.kept_blocks as usize - 1) / unit as usize);
         if let (Some(fresh), Some(Some(place))) = (self.last, place)
             // Asked once more, after an answer that said that it was busy, it is there already.
             && place.block != fresh.block
         {
-            freed.push(Run { start: place.block, count: 1 });
-            taken.push(Run { start: fresh.block, count: 1 });
+            freed.push(Run { start: place.block, count: unit });
+            taken.push(Run { start: fresh.block, count: unit });
             *place = BlockSlot { block: fresh.block, checksum: fresh.checksum, sealed: true };
-            chunk = Chunk::from_slots(&slots, blocks_per_stripe);
+            chunk = Chunk::from_slots(&slots, blocks_per_stripe, unit);
         }
         CutChunk { chunk, taken, freed }
     }

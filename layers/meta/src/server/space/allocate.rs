@@ -42,8 +42,8 @@ impl Allocator {
 
     /// Answers [`Allocate`], if this node has the space at hand.
     pub(crate) fn try_allocate_now(self: &Rc<Self>, request: &Allocate) -> Option<Vec<Run>> {
-        let &Allocate { blocks, from_reserve, near } = request;
-        if from_reserve {
+        let &Allocate { blocks, unit, from_reserve, near } = request;
+        if from_reserve || !self.is_whole(blocks, unit) {
             return None;
         }
         // Once for each chunk that is begun.
@@ -51,19 +51,24 @@ impl Allocator {
         if begins && self.base.store.space().is_short() {
             self.look_ahead();
         }
-        self.allocate_near(blocks, near).ok()
+        self.allocate_near(blocks, unit, near).ok()
     }
 
-    fn allocate_near(&self, blocks: u32, near: Near) -> Result<Vec<Run>, StoreError> {
+    /// Do `blocks` blocks make whole logical blocks of `unit` blocks?
+    fn is_whole(&self, blocks: u32, unit: u32) -> bool {
+        self.base.stripes.geometry().is_unit(unit) && blocks.is_multiple_of(unit)
+    }
+
+    fn allocate_near(&self, blocks: u32, unit: u32, near: Near) -> Result<Vec<Run>, StoreError> {
         let Near::On { process, .. } = near else {
-            return self.base.store.space().allocate_near(blocks, near);
+            return self.base.store.space().allocate_near(blocks, unit, near);
         };
         let (context, stripes) = (&self.base.context, &self.base.stripes);
         let caches = |stripe| {
             let node = stripes.node_of(stripe);
             node.and_then(|node| context.process_of(node)) == Some(process)
         };
-        self.base.store.space().allocate_for(blocks, near, &caches)
+        self.base.store.space().allocate_for(blocks, unit, near, &caches)
     }
 
     /// Looks for space in the background. An allocation that finds none waits for a checkpoint or
@@ -96,12 +101,15 @@ impl Allocator {
     /// Answers [`Allocate`]. `NoSpace` only if it is certain that there is none: space that is
     /// being freed, or that a node has which does not answer, is worth a retry.
     pub(crate) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
-        let &Allocate { blocks, from_reserve, near } = request;
+        let &Allocate { blocks, unit, from_reserve, near } = request;
+        if !self.is_whole(blocks, unit) {
+            return Err(Undelivered::ProtocolMismatch.into());
+        }
         for attempt in 0..BUSY_TRIES_MAX {
             let allocated = if from_reserve {
-                self.base.store.space().allocate_from_reserve(blocks)
+                self.base.store.space().allocate_from_reserve(blocks, unit)
             } else {
-                self.allocate_near(blocks, near)
+                self.allocate_near(blocks, unit, near)
             };
             match allocated {
                 Ok(runs) => return Ok(runs),
@@ -122,15 +130,19 @@ impl Allocator {
         self.reclaim.discard_and_release(runs).await
     }
 
-    pub(crate) fn get_space(&self) -> NodeSpace {
-        let space = self.base.store.space().status();
-        NodeSpace {
+    pub(crate) fn get_space(&self, unit: u32) -> Result<NodeSpace, Error> {
+        if !self.base.stripes.geometry().is_unit(unit) {
+            return Err(Undelivered::ProtocolMismatch.into());
+        }
+        let store = self.base.store.space();
+        let space = store.status();
+        Ok(NodeSpace {
             // What is kept back for deletions, or is on disks that are being drained, can never be
             // used by files.
             total_blocks: space.owned_blocks - space.reserved_blocks - space.withheld_blocks,
-            free_blocks: space.free_blocks,
-            spare_blocks: self.base.store.space().spare_blocks(self.emptier.is_usable()),
+            free_blocks: store.free_blocks(unit),
+            spare_blocks: store.spare_blocks(self.emptier.is_usable(), unit),
             inodes: self.base.inodes.count(),
-        }
+        })
     }
 }

@@ -53,8 +53,13 @@ pub(super) trait MovePlan {
     /// Waits until `bytes` of chunks may move. False if it is to stay.
     fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool>;
 
-    /// New places for `blocks` blocks; `None` if what was to move stays.
-    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>>;
+    /// New places for `blocks` blocks, which are logical blocks of `unit` blocks; `None` if what
+    /// was to move stays.
+    fn allocate(
+        &self,
+        blocks: u32,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>>;
 
     /// Blocks have moved away from these runs.
     fn moved(&self, freed: &[Run]);
@@ -201,7 +206,8 @@ impl ContentMover {
                 }
             };
             let count: usize = content.iter().map(|data| data.len() / BLOCK_SIZE).sum();
-            let Some(taken) = plan.allocate(count as u32).await? else { continue };
+            let unit = old.unit_or(1);
+            let Some(taken) = plan.allocate(count as u32, unit).await? else { continue };
             let chunk = self.replaced(&old, &freed, &taken);
             moved.push(MovedChunk { index, chunk, taken: taken.clone(), freed });
             written.extend(self.write(&taken, &content).await?);
@@ -246,16 +252,17 @@ impl ContentMover {
     /// The chunk with the blocks `taken` in place of those that move.
     fn replaced(&self, old: &Chunk, moving: &MovingRuns, taken: &[Run]) -> Chunk {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let unit = old.unit_or(1);
         let moves = |block| moving.iter().any(|run| run.blocks().contains(&block));
-        let mut fresh = taken.iter().flat_map(Run::blocks);
-        let slots = old.slots(blocks as usize).into_iter().map(|slot| {
+        let mut fresh = taken.iter().flat_map(|run| run.blocks().step_by(unit as usize));
+        let slots = old.slots(blocks as usize, unit).into_iter().map(|slot| {
             slot.map(|slot| match moves(slot.block).then(|| fresh.next()).flatten() {
                 Some(block) => BlockSlot { block, ..slot },
                 None => slot,
             })
         });
         let slots: Vec<_> = slots.collect();
-        Chunk::from_slots(&slots, blocks)
+        Chunk::from_slots(&slots, blocks, unit)
     }
 
     /// Records the new places.

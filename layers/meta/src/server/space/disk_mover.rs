@@ -317,9 +317,14 @@ impl MovePlan for DrainPlan<'_> {
         .boxed_local()
     }
 
-    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+    fn allocate(
+        &self,
+        blocks: u32,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
         async move {
-            let request = Allocate { blocks, from_reserve: false, near: Near::Anywhere {} };
+            let near = Near::Anywhere {};
+            let request = Allocate { blocks, unit, from_reserve: false, near };
             self.0.allocator.allocate(&request).await.map(Some)
         }
         .boxed_local()
@@ -407,13 +412,18 @@ impl MovePlan for BalancePlan<'_> {
         .boxed_local()
     }
 
-    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+    fn allocate(
+        &self,
+        blocks: u32,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
         async move {
             let (space, map) = (self.mover.base.store.space(), self.mover.map());
             let has_room = |stripe| self.room.borrow().contains_key(&map.place(stripe).disk);
             let near = Near::On { process: NO_PROCESS, skip: 0 };
             // Where there is no room it stays.
-            let Ok(taken) = space.allocate_for(blocks, near, &has_room) else { return Ok(None) };
+            let taken = space.allocate_for(blocks, unit, near, &has_room);
+            let Ok(taken) = taken else { return Ok(None) };
             let are_there =
                 taken.iter().all(|run| self.room.borrow().contains_key(&self.disk_of(run.start)));
             if !are_there {

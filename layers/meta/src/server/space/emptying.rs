@@ -17,7 +17,7 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 
 use super::content_mover::{ContentMover, MovePlan};
-use crate::protocol::{Error, Run};
+use crate::protocol::{Error, Near, Run};
 use crate::server::base::NodeBase;
 use crate::store::MoveReason;
 
@@ -106,8 +106,12 @@ impl MovePlan for GroupEmptier {
         ready(true).boxed_local()
     }
 
-    fn allocate(&self, blocks: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        let taken = self.base.store.space().allocate(blocks);
+    fn allocate(
+        &self,
+        blocks: u32,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        let taken = self.base.store.space().allocate_near(blocks, unit, Near::Anywhere {});
         ready(taken.map(Some).map_err(Error::from)).boxed_local()
     }
 

@@ -81,7 +81,7 @@ impl CopyPlaces<'_> {
     fn fitting_in(&self, stripe: u64, wanted: u32) -> Option<Run> {
         let number = self.0.layout.group_of_stripe(stripe);
         let group = self.0.groups.get(&number).filter(|_| self.0.with_partial.contains(&number))?;
-        fit_in_stripe(group, self.0.layout.stripe_run(stripe), wanted)
+        fit_in_stripe(group, self.0.layout.stripe_run(stripe), wanted, 1)
     }
 }
 

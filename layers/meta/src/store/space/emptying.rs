@@ -1,6 +1,6 @@
 //! Groups from which nothing is taken, so that they become empty and can be given away.
 
-use super::BlockAllocator;
+use super::{BlockAllocator, GroupBlocks};
 
 /// From now on nothing, or again something, is taken from an owned group.
 pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bool) {
@@ -50,10 +50,14 @@ impl<'a> EmptyingGroups<'a> {
         !closed.is_empty() && layout.stripes_of(group).any(|stripe| closed.contains(&disk(stripe)))
     }
 
-    /// Their free blocks.
-    pub(crate) fn free_blocks(self) -> u64 {
+    /// Their free blocks, in logical blocks of `unit` blocks.
+    pub(crate) fn free_blocks(self, unit: u32) -> u64 {
         let emptying = self.0.groups.values().filter(|group| group.emptying);
-        emptying.map(|group| u64::from(group.free_blocks())).sum()
+        let free = |group: &GroupBlocks| match unit {
+            1 => group.free_blocks(),
+            _ => group.busy.clear_rows(unit) * unit,
+        };
+        emptying.map(|group| u64::from(free(group))).sum()
     }
 
     /// The other groups, all of open disks, that are partly used, with their busy blocks, the least

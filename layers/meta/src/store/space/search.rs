@@ -11,35 +11,42 @@ use crate::store::groups::Run;
 pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
 
 impl BlockAllocator {
-    /// The blocks that are wished for, if they are free: all `left` of them, within one stripe.
+    /// The blocks that are wished for, if they are free: all `left` of them, within one stripe, and
+    /// whole logical blocks of `unit` blocks.
     pub(super) fn near(
         &mut self,
         near: Near,
-        left: u64,
+        (left, unit): (u64, u32),
         floor: u64,
         caches: &dyn Fn(u64) -> bool,
     ) -> Option<Run> {
         let wanted = u32::try_from(left).ok()?;
+        let fits = |skip: u32| {
+            let is_within = u64::from(skip) + left <= self.layout.blocks_per_stripe();
+            is_within && skip.is_multiple_of(unit)
+        };
         match near {
             Near::Anywhere {} => None,
             Near::At { block, or_apart } => {
                 let run = Run { start: block, count: wanted };
-                if is_free(self, run, floor) {
+                if block.is_multiple_of(unit.into()) && is_free(self, run, floor) {
                     return Some(run);
                 }
                 let skip = (block % self.layout.blocks_per_stripe()) as u32;
                 if !or_apart {
                     return None;
                 }
-                self.near(Near::Apart { skip }, left, floor, caches)
+                self.near(Near::Apart { skip }, (left, unit), floor, caches)
             }
             Near::Apart { skip } => {
-                let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
-                if fits { of_whole(self, wanted, skip, floor) } else { None }
+                if fits(skip) {
+                    of_whole(self, wanted, skip, floor)
+                } else {
+                    None
+                }
             }
             Near::On { process, skip } => {
-                let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
-                if !fits || self.whole_stripes <= floor {
+                if !fits(skip) || self.whole_stripes <= floor {
                     return None;
                 }
                 let stripe = self.next_whole_on(process, caches)?;
@@ -70,16 +77,17 @@ impl BlockAllocator {
         })
     }
 
-    /// The next piece of an allocation of which `left` blocks are missing.
-    pub(super) fn piece(&mut self, left: u64, floor: u64) -> Option<Run> {
+    /// The next piece of an allocation of which `left` blocks are missing: whole logical blocks of
+    /// `unit` blocks.
+    pub(super) fn piece(&mut self, left: u64, unit: u32, floor: u64) -> Option<Run> {
         let per_stripe = self.layout.blocks_per_stripe();
         if left >= per_stripe && self.whole_stripes > floor {
             return self.next_whole(|_| true).map(|stripe| self.layout.stripe_run(stripe));
         }
         let wanted = left.min(per_stripe) as u32;
-        self.fitting(wanted, GROUPS_SEARCHED_MAX)
+        self.fitting(wanted, unit, GROUPS_SEARCHED_MAX)
             .or_else(|| self.broken_stripe(wanted, floor))
-            .or_else(|| fragment(self, wanted))
+            .or_else(|| if unit == 1 { fragment(self, wanted) } else { units(self, wanted, unit) })
     }
 
     /// The next wholly free stripe from the cursor on, round the groups of a set.
@@ -137,28 +145,33 @@ impl BlockAllocator {
         Some(run)
     }
 
-    /// `wanted` blocks in a row in a partly used stripe, from the cursor on.
-    pub(super) fn fitting(&mut self, wanted: u32, groups_max: usize) -> Option<Run> {
+    /// `wanted` blocks in a row in a partly used stripe, from the cursor on: whole logical blocks
+    /// of `unit` blocks.
+    pub(super) fn fitting(&mut self, wanted: u32, unit: u32, groups_max: usize) -> Option<Run> {
         let first = self.layout.group_of_stripe(self.small_cursor);
         let ahead = self.with_partial.range(first..);
         let candidates = ahead.chain(self.with_partial.range(..first)).take(groups_max);
         for number in candidates {
             let Some(group) = self.groups.get_mut(number) else { continue };
-            if group.fit_max < wanted {
+            if group.fit_max < wanted || group.unit_max < unit {
                 continue;
             }
             let stripes = self.layout.stripes_of(*number);
             let middle = self.small_cursor.clamp(stripes.start, stripes.end);
             let mut order = (middle..stripes.end).chain(stripes.start..middle);
             let found = order.find_map(|stripe| {
-                let run = fit_in_stripe(group, self.layout.stripe_run(stripe), wanted)?;
+                let run = fit_in_stripe(group, self.layout.stripe_run(stripe), wanted, unit)?;
                 Some((stripe, run))
             });
             if let Some((stripe, run)) = found {
                 self.small_cursor = stripe;
                 return Some(run);
             }
-            group.fit_max = wanted - 1;
+            // In a longer row of free blocks `wanted` ones begin at a multiple of the unit.
+            group.fit_max = group.fit_max.min(wanted + unit - 2);
+            if wanted == unit {
+                group.unit_max = unit / 2;
+            }
         }
         None
     }
@@ -202,19 +215,57 @@ fn fragment(space: &BlockAllocator, wanted: u32) -> Option<Run> {
     let run = space
         .layout
         .stripes_of(number)
-        .find_map(|stripe| fit_in_stripe(group, space.layout.stripe_run(stripe), 1))?;
+        .find_map(|stripe| fit_in_stripe(group, space.layout.stripe_run(stripe), 1, 1))?;
     let stripe = space.layout.stripe_run(space.layout.stripe_of(run.start)).blocks();
     let free = group.busy.runs(group.local(run.start..stripe.end), false).next()?;
     Some(Run { start: run.start, count: (free.end - free.start).min(wanted) })
 }
 
-/// `wanted` free blocks in a row of a stripe that is partly used.
-pub(super) fn fit_in_stripe(group: &GroupBlocks, stripe: Run, wanted: u32) -> Option<Run> {
+/// The first free logical blocks of `unit` blocks of any partly used stripe, at most `wanted`
+/// blocks.
+fn units(space: &mut BlockAllocator, wanted: u32, unit: u32) -> Option<Run> {
+    let per_stripe = space.layout.blocks_per_stripe() as u32;
+    for number in &space.with_partial {
+        let Some(group) = space.groups.get_mut(number) else { continue };
+        if group.unit_max < unit {
+            continue;
+        }
+        if group.partial_units(unit, per_stripe) == 0 {
+            group.unit_max = unit / 2;
+            continue;
+        }
+        let found = space.layout.stripes_of(*number).find_map(|stripe| {
+            let stripe = space.layout.stripe_run(stripe);
+            let one = fit_in_stripe(group, stripe, unit, unit)?;
+            let free =
+                group.busy.runs(group.local(one.start..stripe.blocks().end), false).next()?;
+            let count = (free.end - free.start) / unit * unit;
+            Some(Run { start: one.start, count: count.min(wanted) })
+        });
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// `wanted` free blocks in a row of a stripe that is partly used, from a multiple of `unit` on.
+pub(super) fn fit_in_stripe(
+    group: &GroupBlocks,
+    stripe: Run,
+    wanted: u32,
+    unit: u32,
+) -> Option<Run> {
     let local = group.local(stripe.blocks());
     let used = group.busy.ones_in(local.clone());
     if used == 0 || local.end - local.start - used < wanted {
         return None;
     }
-    let run = group.busy.runs(local, false).find(|run| run.end - run.start >= wanted)?;
-    Some(Run { start: group.start + u64::from(run.start), count: wanted })
+    // Groups begin with a stripe, so that places in them are multiples if blocks are.
+    let mut starts = group.busy.runs(local, false).filter_map(|run| {
+        let start = run.start.next_multiple_of(unit);
+        (start.saturating_add(wanted) <= run.end).then_some(start)
+    });
+    let start = starts.next()?;
+    Some(Run { start: group.start + u64::from(start), count: wanted })
 }
