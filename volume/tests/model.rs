@@ -34,9 +34,11 @@ struct World {
 }
 
 impl World {
-    fn new(client_handle: ClientHandle) -> Self {
+    /// A logical block has `unit` blocks.
+    fn new(client_handle: ClientHandle, unit: u32) -> Self {
         let known = vec![Pair { real: ROOT, model: ROOT }];
-        Self { client_handle, model: Model::default(), known, calls: 0 }
+        let model = Model::default().with_pages(u64::from(unit) * 4096);
+        Self { client_handle, model, known, calls: 0 }
     }
 
     fn any(&self, rng: &mut Rng) -> Pair {
@@ -661,10 +663,21 @@ fn names(world: &World, directory: Pair, count_max: u32) -> Option<[BTreeMap<Nam
 
 #[test]
 fn every_answer_is_the_models() {
+    ask_both(1);
+}
+
+#[test]
+fn with_larger_blocks_every_answer_is_the_models() {
+    ask_both(4);
+    // A whole stripe.
+    ask_both(16);
+}
+
+fn ask_both(unit: u32) {
     with_seed(|rng| {
         for nodes in [1, 4] {
-            let machine = support::machine(nodes, 4096);
-            let mut world = World::new(machine.client_handle());
+            let machine = support::machine_of_units(nodes, 4096, unit);
+            let mut world = World::new(machine.client_handle(), unit);
             for number in 0..STEPS {
                 step(&mut world, number, rng);
             }

@@ -36,7 +36,7 @@ impl Volume {
     fn new() -> Self {
         let memory = MemoryBudget::new(support::METADATA_BYTES);
         let shared_attrs = Arc::new(SharedAttrCache::new(NODES));
-        let machine = support::machine_with(NODES, STRIPES, memory, &shared_attrs);
+        let machine = support::machine_with(NODES, STRIPES, memory, &shared_attrs, 1);
         let client_handle = machine.client_handle();
         Self { machine, client_handle, shared_attrs, calls: 0 }
     }

@@ -53,6 +53,8 @@ pub(super) struct ClusterLayout {
     pub(super) stripes_per_node: u64,
     /// Bytes of cached stripes of all nodes together.
     pub(super) cache_bytes: usize,
+    /// Blocks of a logical block of a file.
+    pub(super) unit: u32,
 }
 
 impl ClusterLayout {
@@ -69,6 +71,7 @@ impl ClusterLayout {
             stripes_per_node: (12 << 20) / u64::from(stripe_size),
             // From a few stripes per node to all that is ever used.
             cache_bytes: (fs_nodes as usize * stripe_size as usize) << (2 + rng.below(6)),
+            unit: 1,
         }
     }
 
@@ -98,6 +101,8 @@ pub(super) struct SimulatedCluster {
     /// What a coordination engine keeps.
     records: Rc<RefCell<Records>>,
     cache_bytes: usize,
+    /// Blocks of a logical block of a file.
+    unit: u32,
     /// Of all nodes: little for metadata, so that what can leave memory does.
     memory: Arc<MemoryBudget>,
     /// By shared memory.
@@ -123,7 +128,7 @@ pub(super) fn path_of(DiskName { disk_node, disk }: DiskName) -> String {
 impl SimulatedCluster {
     /// Nodes and used disks, nothing formatted.
     pub(super) fn new(seed: u64, layout: ClusterLayout) -> Self {
-        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, .. } = layout;
+        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, unit, .. } = layout;
         let world = World::new(seed, WorldShape { fs_nodes, disk_nodes });
         let map = layout.map();
         for disk in (0..disk_nodes).flat_map(|node| map.disks_of(node)) {
@@ -138,6 +143,7 @@ impl SimulatedCluster {
             map: RefCell::new(map),
             records,
             cache_bytes,
+            unit,
             memory: MemoryBudget::beside_cache(cache_bytes),
             epoch: Cell::new(1),
             served: Cell::new(0),
@@ -194,6 +200,11 @@ impl SimulatedCluster {
     /// The machine.
     pub(super) fn world(&self) -> &World {
         &self.world
+    }
+
+    /// Bytes of a logical block of a file.
+    pub(super) fn block_bytes(&self) -> u64 {
+        u64::from(self.unit) * blockio::BLOCK_SIZE as u64
     }
 
     /// What is fixed of the volume.
@@ -351,7 +362,7 @@ impl SimulatedCluster {
         }
         let (map, cache_bytes) = (self.map(), self.cache_bytes);
         let (servers, memory) = (self.servers.clone(), self.memory_of(node));
-        let engine = open_engine(self.records());
+        let (unit, engine) = (self.unit, open_engine(self.records()));
         if let NodeKind::Disk(index) = node.kind() {
             let (served, paths) =
                 (Epoch(self.served.get()), self.paths().swap_remove(index as usize));
@@ -372,6 +383,7 @@ impl SimulatedCluster {
                 context.sleep(REJOIN_PAUSE).await;
             }
             let files = node::serve_files(&context, &map, &meta, memory);
+            files.set_unit(unit);
             node::administrate_disks(&context, &map, &files, engine);
             handed.resume_files(&files);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
@@ -486,9 +498,11 @@ impl SimulatedCluster {
     fn serve_files(&self, node: NodeId) -> impl FnOnce(Context) + 'static {
         let (map, memory) = (self.map(), self.memory_of(node));
         let (servers, engine) = (self.servers.clone(), open_engine(self.records()));
+        let unit = self.unit;
         move |context| {
             let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
             let files = node::serve_files(&context, &map, &meta, memory);
+            files.set_unit(unit);
             node::administrate_disks(&context, &map, &files, engine);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
         }
@@ -547,6 +561,7 @@ mod tests {
             spread: Spread::default(),
             stripes_per_node: 768,
             cache_bytes: 1 << 20,
+            unit: 1,
         };
         let cluster = SimulatedCluster::new(1, layout);
         let world = cluster.world().clone();

@@ -87,3 +87,26 @@ round 1     at 2143585 us: cut-link from=fs:0 to=disk:0
 round 1     at 2143585 us: cut-link from=disk:0 to=fs:1
 round 1     at 8108192 us: end
 ";
+
+#[cfg(test)]
+mod tests {
+    use runtime::seed::Rng;
+
+    use super::*;
+
+    #[test]
+    fn what_failed_once_is_repeated_with_the_shortest_blocks() {
+        for regression in REGRESSIONS {
+            let case = regression.case().expect("a schedule");
+            assert_eq!(case.layout(&mut Rng::new(case.seed)).unit, 1, "{}", regression.what);
+        }
+    }
+
+    #[test]
+    fn files_have_longer_blocks_in_some_runs() {
+        let unit = |seed| Case::new(Workload::Files, seed).layout(&mut Rng::new(seed)).unit;
+        let units: std::collections::BTreeSet<u32> = (0..200).map(unit).collect();
+        assert_eq!(units.into_iter().collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
+        assert_eq!(Case::new(Workload::Names, 0).layout(&mut Rng::new(0)).unit, 1);
+    }
+}

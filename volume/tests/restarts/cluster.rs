@@ -11,8 +11,8 @@ use blockio::{Geometry, VolumeMap};
 use bytes::Bytes;
 use fileio::protocol::*;
 use machine_emu::{World, WorldShape};
-use meta::MetaServer;
 use meta::memory::MemoryBudget;
+use meta::{MetaServer, NodeAudit};
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 use volume::new_disks::{self, OverwriteConsent};
@@ -35,6 +35,7 @@ pub(crate) struct Cluster {
     pub(crate) world: World,
     map: VolumeMap,
     cache_bytes: usize,
+    unit: u32,
     epoch: Cell<u64>,
     mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
 }
@@ -51,7 +52,15 @@ impl Cluster {
 
     /// The same, with a limit of cached bytes for each file-system node.
     pub(crate) fn with_cache(seed: u64, cache_bytes: usize) -> Self {
-        let stripe_size = STRIPE_SIZE;
+        Self::of_shape(seed, cache_bytes, STRIPE_SIZE, 1)
+    }
+
+    /// The same, with stripes of `stripe_size` bytes and logical blocks of `unit` blocks.
+    pub(crate) fn of_units(seed: u64, stripe_size: u32, unit: u32) -> Self {
+        Self::of_shape(seed, CACHE_BYTES, stripe_size, unit)
+    }
+
+    fn of_shape(seed: u64, cache_bytes: usize, stripe_size: u32, unit: u32) -> Self {
         let geometry = Geometry { volume: VolumeId(7), stripe_size, fs_nodes: FS_NODES };
         let stripes_per_disk =
             u64::from(FS_NODES) * (12 << 20) / u64::from(stripe_size * DISK_NODES);
@@ -62,7 +71,7 @@ impl Cluster {
             world.create_used_disk(&path(node), geometry.disk_length(stripes_per_disk));
         });
         let (epoch, mounted) = (Cell::new(1), Rc::default());
-        let cluster = Self { world, map, cache_bytes, epoch, mounted };
+        let cluster = Self { world, map, cache_bytes, unit, epoch, mounted };
         let world = cluster.world.clone();
         world.run(cluster.format()).expect("an empty volume");
         cluster
@@ -132,10 +141,10 @@ impl Cluster {
     }
 
     async fn serve_files(&self, node: NodeId) -> Result<(), VolumeError> {
-        let map = self.map.clone();
+        let (map, unit) = (self.map.clone(), self.unit);
         let meta = self.mounted.borrow()[&node].clone();
         self.on(node, move |context| async move {
-            node::serve_files(&context, &map, &meta, memory());
+            node::serve_files(&context, &map, &meta, memory()).set_unit(unit);
             Ok(())
         })
         .await
@@ -296,6 +305,16 @@ impl Cluster {
     /// Commits; returns the write verifier.
     pub(crate) async fn commit(&self, file: Handle) -> u64 {
         self.ask(Commit { file }).await.write_verifier
+    }
+
+    /// The metadata of all nodes together, read to its last byte.
+    pub(crate) async fn audit(&self) -> NodeAudit {
+        let mounted = self.mounted.borrow().clone();
+        let mut all = NodeAudit::default();
+        for meta in mounted.values() {
+            all.join(meta.audit().await.expect("whole metadata"));
+        }
+        all
     }
 
     /// The bytes that the file has.

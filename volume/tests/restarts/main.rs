@@ -1,6 +1,7 @@
 //! One node restarts while the others live on: what was answered and not committed is there, or the
 //! write verifier says that it is not; what was committed is there.
 
+mod blocks;
 mod chunks;
 mod cluster;
 mod crash_points;

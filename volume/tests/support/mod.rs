@@ -52,12 +52,10 @@ impl Stripes for MemoryStripes {
         let reading = self.with(stripe, |bytes| Bytes::copy_from_slice(&bytes[range]));
         async move {
             let data = reading.await?;
-            for (i, expected) in expect.into_iter().enumerate() {
-                if runtime::hash::crc32c(&data[i * 4096..(i + 1) * 4096]) != expected {
-                    return Err(Error::Corrupt { stripe, block: offset / 4096 + i as u32 });
-                }
+            match blockio::checksum::first_mismatch(&data, &expect) {
+                Some(at) => Err(Error::Corrupt { stripe, block: (offset + at as u32) / 4096 }),
+                None => Ok(data),
             }
-            Ok(data)
         }
         .boxed_local()
     }
@@ -108,15 +106,24 @@ pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
 
 /// As [`machine`], with so much memory for metadata.
 pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<MemoryBudget>) -> Embedded {
-    machine_with(fs_nodes, stripes, memory, &Arc::new(SharedAttrCache::new(fs_nodes)))
+    machine_with(fs_nodes, stripes, memory, &Arc::new(SharedAttrCache::new(fs_nodes)), 1)
 }
 
-/// As [`machine_within`], whose nodes publish to `shared_attrs`.
+/// As [`machine`], whose logical blocks have `unit` blocks.
+#[allow(dead_code, reason = "not every test takes what is not usual")]
+pub(crate) fn machine_of_units(fs_nodes: u32, stripes: u64, unit: u32) -> Embedded {
+    let memory = MemoryBudget::new(METADATA_BYTES);
+    machine_with(fs_nodes, stripes, memory, &Arc::new(SharedAttrCache::new(fs_nodes)), unit)
+}
+
+/// As [`machine_within`], whose nodes publish to `shared_attrs`, with logical blocks of `unit`
+/// blocks.
 pub(crate) fn machine_with(
     fs_nodes: u32,
     stripes: u64,
     memory: Arc<MemoryBudget>,
     shared_attrs: &Arc<SharedAttrCache>,
+    unit: u32,
 ) -> Embedded {
     let machine = Embedded::start(Config {
         threads: 1,
@@ -151,6 +158,7 @@ pub(crate) fn machine_with(
             context.serve::<meta::protocol::Meta>(meta);
             volume::node::end_recovery(context.clone()).await.expect("nothing to recover");
             let files = FileServer::new(context.clone(), disk.clone(), information, shared_attrs);
+            files.set_unit(unit);
             context.serve::<fileio::protocol::FileIo>(files);
         }
     });

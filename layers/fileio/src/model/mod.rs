@@ -115,6 +115,13 @@ impl Model {
         }
     }
 
+    /// The same; files take space in pages of `bytes` bytes.
+    #[must_use]
+    pub fn with_pages(self, bytes: u64) -> Self {
+        self.state.borrow_mut().page_bytes = bytes;
+        self
+    }
+
     /// Does `call` at once.
     pub fn ask<C: Call<Protocol = FileIo>>(&self, call: C) -> Result<C::Reply, Error> {
         C::answer(self.answer(&call.into()))

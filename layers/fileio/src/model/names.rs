@@ -25,7 +25,7 @@ impl ModelState {
         if let Some(ino) = self.find(&r.who, &r.directory, &r.name)? {
             return self.create_existing(r, ino, now);
         }
-        let file = (Kind::File {}, InodeBody::File(SparseContent::default()));
+        let file = (Kind::File {}, InodeBody::File(SparseContent::new(self.page_bytes)));
         let inode = self.make(&r.who, (&r.directory, &r.name), file, &r.change, now)?;
         if let Existing::UseIfSame { verifier } = r.existing {
             inode.verifier = Some(verifier);

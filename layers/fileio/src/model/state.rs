@@ -21,6 +21,8 @@ const MODE_BITS: u32 = 0o7777;
 #[derive(Debug)]
 pub(super) struct ModelState {
     capacity_bytes: u64,
+    /// Bytes of the pages of files.
+    pub(super) page_bytes: u64,
     inodes: BTreeMap<u64, ModelInode>,
     /// Numbers to be used again, with their last generation.
     freed: BTreeMap<u64, u64>,
@@ -243,6 +245,7 @@ impl ModelState {
         };
         Self {
             capacity_bytes,
+            page_bytes: PAGE,
             inodes: BTreeMap::from([(ROOT.ino, root)]),
             freed: BTreeMap::new(),
             ino_last: ROOT.ino,

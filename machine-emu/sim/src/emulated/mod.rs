@@ -130,6 +130,7 @@ impl Emulation {
                 spread: Spread::Modulo,
                 stripes_per_node: 64,
                 cache_bytes: fs_nodes as usize * lines * STRIPE_BYTES,
+                unit: 1,
             },
         );
         let machine = JMachine {

@@ -69,6 +69,7 @@ impl VolumeShape {
             spread: Spread::default(),
             stripes_per_node,
             cache_bytes: 64 * stripe_size as usize,
+            unit: 1,
         };
         let least = self.size_factor * stripes_min(&layout(1).geometry());
         let mut sizes = (least..2 * least).map(layout);

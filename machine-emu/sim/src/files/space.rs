@@ -30,7 +30,8 @@ impl FilesWorkload<'_> {
 
     /// No block is left in a hole that was just made. The caller holds the file alone.
     async fn see_the_hole(&self, client: u32, file: usize, (from, to): (u64, u64)) -> WorkResult {
-        let (from, to) = (from.next_multiple_of(BLOCK), to / BLOCK * BLOCK);
+        let block = self.harness.cluster.block_bytes();
+        let (from, to) = (from.next_multiple_of(block), to / block * block);
         let size = self.all[file].content.borrow().size().0;
         if from >= to || from >= size {
             return Ok(());
