@@ -71,7 +71,7 @@ fn a_mount_shows_a_partition_as_a_file_system_of_its_own() {
     }
     let site = Site::formatted(512, 16);
     let served = site.serve();
-    site.ok(&["partition", "create", VOLUME, "home", "--limit", "16MiB"]);
+    site.ok(&["partition", "create", VOLUME, "home", "--limit", "16MiB", "--block", "64KiB"]);
     site.ok(&["partition", "create", VOLUME, "work"]);
     let mounted = Mounted::start(&site, &[]);
     let (home, work) = (mounted.path("home"), mounted.path("work"));
@@ -99,7 +99,7 @@ fn a_mount_shows_a_partition_as_a_file_system_of_its_own() {
 fn partitions_are_exported_by_name() {
     let site = Site::formatted(512, 16);
     let served = site.serve();
-    site.ok(&["partition", "create", VOLUME, "home", "--limit", "16MiB"]);
+    site.ok(&["partition", "create", VOLUME, "home", "--limit", "16MiB", "--block", "64KiB"]);
     let content = site.path("content");
     fs::write(&content, b"content").unwrap();
     libnfs::copy(content.to_str().unwrap(), &libnfs::url(&served, "/home/file"));
@@ -114,7 +114,7 @@ fn kernel_crosses(version: &str) {
     }
     let site = Site::formatted(512, 16);
     let served = site.serve();
-    site.ok(&["partition", "create", VOLUME, "home", "--limit", "16MiB"]);
+    site.ok(&["partition", "create", VOLUME, "home", "--limit", "16MiB", "--block", "64KiB"]);
     let job = format!(
         r"mount_nfs {version} {POINT}
          cd {POINT}

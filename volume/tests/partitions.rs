@@ -52,7 +52,16 @@ fn call(number: u64) -> CallId {
 }
 
 fn create(client: &ClientHandle, text: &str, limit_bytes: Option<u64>) -> Result<(), Error> {
-    change(client, PartitionChange::Create { name: name(text), block_bytes: 4096, limit_bytes })
+    create_with(client, text, 4096, limit_bytes)
+}
+
+fn create_with(
+    client: &ClientHandle,
+    text: &str,
+    block_bytes: u32,
+    limit_bytes: Option<u64>,
+) -> Result<(), Error> {
+    change(client, PartitionChange::Create { name: name(text), block_bytes, limit_bytes })
 }
 
 fn change(client: &ClientHandle, change: PartitionChange) -> Result<(), Error> {
@@ -76,6 +85,15 @@ fn used(client: &ClientHandle, partition: u16) -> u64 {
 
 /// Makes a file and writes it.
 fn put(client: &ClientHandle, directory: Handle, number: u64) -> Result<(), Error> {
+    put_bytes(client, directory, number, FILE_BYTES as usize)
+}
+
+fn put_bytes(
+    client: &ClientHandle,
+    directory: Handle,
+    number: u64,
+    length: usize,
+) -> Result<(), Error> {
     let create = Create {
         who: Credentials::root(),
         call: call(number),
@@ -87,7 +105,7 @@ fn put(client: &ClientHandle, directory: Handle, number: u64) -> Result<(), Erro
     };
     let file = handle_of(&block_on(ask(client, create))?.attributes);
     assert_eq!(partition_of(file.ino), partition_of(directory.ino));
-    let data = vec![Bytes::from(vec![7; FILE_BYTES as usize])];
+    let data = vec![Bytes::from(vec![7; length])];
     let write = Write { who: Credentials::root(), file, offset: 0, data, durable: false };
     block_on(ask(client, write))?;
     block_on(ask(client, Commit { file }))?;
@@ -134,7 +152,7 @@ fn the_files_of_a_partition_have_all_of_its_limit_together_and_no_more() {
     format(&directory);
     let running = run(&directory);
     let client = running.client_handle();
-    create(&client, "small", Some(LIMIT)).unwrap();
+    create_with(&client, "small", 32 << 10, Some(LIMIT)).unwrap();
     create(&client, "other", None).unwrap();
     let small = find(&client, ROOT, name("small")).unwrap();
     let other = find(&client, ROOT, name("other")).unwrap();
@@ -173,6 +191,46 @@ fn the_files_of_a_partition_have_all_of_its_limit_together_and_no_more() {
     let numbers = table(&client).partitions.into_iter().map(|partition| partition.number);
     assert_eq!(numbers.collect::<Vec<_>>(), [1, 2]);
     running.stop().unwrap();
+}
+
+#[test]
+fn a_partition_has_blocks_of_its_own_size() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    format(&directory);
+    let running = run(&directory);
+    let client = running.client_handle();
+    for bad in [0, 2048, 3 * 4096, 128 << 10] {
+        let refused = refusal(create_with(&client, "bad", bad, None));
+        assert_eq!(refused, PartitionRefusal::BadBlock { max_bytes: 64 << 10 });
+    }
+    let blocks = [4096, 16 << 10, 64 << 10];
+    for (number, block) in (1..).zip(blocks) {
+        let text = format!("blocks of {block}");
+        create_with(&client, &text, block, None).unwrap();
+        let root = find(&client, ROOT, name(&text)).unwrap();
+        put_bytes(&client, root, u64::from(number), 10).unwrap();
+        assert_eq!(used(&client, number), u64::from(block));
+        put_bytes(&client, root, u64::from(number) + 10, 100_000).unwrap();
+        let large = 100_000_u64.next_multiple_of(block.into());
+        assert_eq!(used(&client, number), u64::from(block) + large);
+    }
+    // As after a crash: a node that comes up asks for the table before it writes.
+    drop(running);
+    let running = run(&directory);
+    let client = running.client_handle();
+    for (number, block) in (1..).zip(blocks) {
+        let root = find(&client, ROOT, name(&format!("blocks of {block}"))).unwrap();
+        let before = used(&client, number);
+        put_bytes(&client, root, u64::from(number) + 20, 10).unwrap();
+        assert_eq!(used(&client, number), before + u64::from(block));
+        let file = find(&client, root, file_name(u64::from(number) + 10)).unwrap();
+        let read = Read { who: Credentials::root(), file, offset: 0, length: 100_000 };
+        let data = block_on(ask(&client, read)).unwrap().data.concat();
+        assert_eq!(data, vec![7; 100_000]);
+    }
+    running.stop().unwrap();
+    check(&directory);
 }
 
 #[test]

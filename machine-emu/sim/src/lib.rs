@@ -323,7 +323,7 @@ impl Case {
     }
 
     /// Blocks of a logical block of a file: several in some runs of workloads that do not count
-    /// blocks.
+    /// blocks, and in those of partitions.
     fn unit(&self, layout: &ClusterLayout) -> u32 {
         let mut rng = Rng::new(self.seed ^ UNIT_SALT);
         let draws = matches!(
@@ -337,7 +337,8 @@ impl Case {
                 | Workload::Burst
                 | Workload::Client
         );
-        if !draws || rng.chance(3, 4) {
+        let is_usual = !draws || rng.chance(3, 4);
+        if is_usual && self.workload != Workload::Partitions {
             return 1;
         }
         1 << (1 + rng.below(layout.geometry().blocks_per_stripe().ilog2().into()))

@@ -48,7 +48,7 @@ impl PartitionOperator {
     pub(super) async fn make_home(harness: &Harness, rng: &mut Rng) -> Handle {
         let change = PartitionChange::Create {
             name: name("home"),
-            block_bytes: BLOCK as u32,
+            block_bytes: harness.cluster.block_bytes() as u32,
             limit_bytes: rng.chance(1, 4).then_some(1 << 40),
         };
         ask(harness, change).await.expect("a fresh volume has room for it");
@@ -120,7 +120,7 @@ impl PartitionOperator {
     }
 
     async fn create(&self, harness: &Harness, text: &str, rng: &mut Rng) -> WorkResult {
-        let block_bytes = BLOCK as u32;
+        let block_bytes = any_block(harness, rng);
         let limit_bytes = rng.chance(1, 2).then(|| rng.below(1 << 20));
         let change = PartitionChange::Create { name: name(text), block_bytes, limit_bytes };
         let was_unknown = self.known.borrow()[text] == Expected::Unknown;
@@ -202,21 +202,29 @@ impl PartitionOperator {
         let file = handle_of(&made.or_else(CallFailure::power_cut)?.attributes);
         assert_eq!(partition_of(file.ino), number);
         let space = GetSpace { partition: number };
+        let restarts = harness.restarts();
         let before = harness.ask(CLIENT, space.clone()).await.or_else(CallFailure::power_cut)?;
         let used = before.total_bytes - before.free_bytes;
         let length = 1 + rng.below(WRITE_MAX);
         let needed = length.next_multiple_of(u64::from(block));
+        let unit = u64::from(block) / BLOCK;
         let (who, offset, durable) = (Credentials::root(), 0, false);
         let data = vec![vec![7; length as usize].into()];
         let write = Write { who, file, offset, data, durable };
         let fits = limit.is_none_or(|limit| used + needed <= limit);
         match harness.ask(CLIENT, write).await {
-            Ok(_) => assert!(fits, "{used} + {needed} bytes are above {limit:?} in {text}"),
+            Ok(_) => {
+                assert!(fits, "{used} + {needed} bytes are above {limit:?} in {text}");
+                let after = harness.ask(CLIENT, space).await.or_else(CallFailure::power_cut)?;
+                let after = after.total_bytes - after.free_bytes;
+                let is_right = after == used + needed || harness.restarts() > restarts;
+                assert!(is_right, "{after} bytes are used in {text}, not {used} + {needed}");
+            }
             // The volume itself may be full.
             Err(CallFailure::Refused(Error::NoSpace {})) => {
                 let volume = harness.ask(CLIENT, GetSpace { partition: 0 }).await;
                 let volume = volume.or_else(CallFailure::power_cut)?;
-                let is_full = volume.available_bytes < 4 * WRITE_MAX;
+                let is_full = volume.available_bytes < 4 * WRITE_MAX * unit;
                 assert!(!fits || is_full, "{used} + {needed} bytes are within {limit:?} in {text}");
             }
             Err(failure) => return failure.power_cut(),
@@ -261,6 +269,13 @@ impl PartitionOperator {
             harness.pass(Duration::from_millis(500)).await;
         }
     }
+}
+
+/// A block size that the volume can have.
+fn any_block(harness: &Harness, rng: &mut Rng) -> u32 {
+    let stripe = harness.cluster.geometry().stripe_size;
+    let powers = (stripe / BLOCK as u32).trailing_zeros() + 1;
+    (BLOCK as u32) << rng.below(u64::from(powers))
 }
 
 async fn ask(harness: &Harness, change: PartitionChange) -> Result<(), CallFailure> {

@@ -26,7 +26,7 @@ const REMOVAL_LOOK: Duration = Duration::from_millis(200);
   mdfs partition create scratch home
   mdfs partition create scratch checkpoints --block 64KiB --limit 2TiB")]
 pub(super) struct CreatePartition {
-    /// Bytes of a block: a multiple of 4KiB that divides the stripe of the volume.
+    /// Bytes of a block: 4KiB or 2, 4, 8, ... times as much, at most a stripe of the volume.
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
     block: ByteSize,
     /// Bytes that its files may have together; without it as much as the volume has.

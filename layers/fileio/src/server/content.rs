@@ -100,6 +100,7 @@ impl ContentAccess {
     /// The present maps of chunks, which the caller has locked.
     pub(super) async fn map(&self, file: Handle, indices: Range<u64>) -> Result<Vec<Chunk>, Error> {
         let Handle { ino, generation } = file;
+        self.base.partitions.learn(ino).await?;
         if let Some(known) = self.base.information.chunks(ino, generation, indices.clone()) {
             return Ok(known);
         }

@@ -284,7 +284,7 @@ impl FileServer {
         let open_files = Rc::new(OpenFiles::new(base.clone(), commits.clone()));
         let remote_locks = Rc::new(RemoteLocks::new(base.clone()));
         let space = Rc::new(FileSpace::new(parts(), writer.clone()));
-        let partitions = PartitionManager::new(base.clone(), blockio::BLOCK_SIZE as u32);
+        let partitions = PartitionManager::new(base.clone(), file_content.geometry.stripe_size);
         let server = Rc::new(Self {
             calls: CallTable::new(base.clone(), remote_locks.clone()),
             names: Names::new(base.clone(), remote_locks.clone(), commits.clone()),

@@ -40,7 +40,7 @@ pub(super) struct Partitions {
     /// A question is asked in the background.
     is_refreshing: Cell<bool>,
     claims: Rc<SpaceClaims>,
-    /// Blocks of a logical block of new content of every file.
+    /// Blocks of a logical block of new content of partition 0.
     unit: Cell<u32>,
 }
 
@@ -62,13 +62,27 @@ impl Partitions {
         self.unit_of(partition_of(ino))
     }
 
-    /// The same of all files of a partition.
-    pub(super) fn unit_of(&self, _partition: PartitionNumber) -> u32 {
-        // The same for all, until partitions have block sizes of their own.
-        self.unit.get()
+    /// The same of all files of a partition that this node [knows](Self::learn).
+    pub(super) fn unit_of(&self, partition: PartitionNumber) -> u32 {
+        let known = self.known.borrow();
+        let found = known.as_ref().and_then(|known| known.table.find(partition));
+        found.map_or(self.unit.get(), |found| found.block_bytes / blockio::BLOCK_SIZE as u32)
     }
 
-    /// From now on a logical block of new content has `unit` blocks.
+    /// Gets to know the partition of a file, if this node does not: one that was removed has open
+    /// files at most.
+    pub(super) async fn learn(self: &Rc<Self>, ino: u64) -> Result<(), Error> {
+        let partition = partition_of(ino);
+        if partition == 0 || self.find_now(partition).is_some() {
+            return Ok(());
+        }
+        match self.find(partition).await {
+            Ok(_) | Err(Error::Stale {}) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// From now on a logical block of new content of partition 0 has `unit` blocks.
     pub(super) fn set_unit(&self, unit: u32) {
         self.unit.set(unit);
     }

@@ -56,11 +56,11 @@ impl FileSpace {
     /// The space of a partition: what its files use, and what they can get. Of partition 0 that of
     /// the volume.
     pub(super) async fn get_space(&self, partition: PartitionNumber) -> Result<Space, Error> {
-        let volume = self.volume_space(self.base.partitions.unit_of(partition)).await?;
         if partition == 0 {
-            return Ok(volume);
+            return self.volume_space(self.base.partitions.unit_of(0)).await;
         }
         let limit = self.base.partitions.limit(partition).await?;
+        let volume = self.volume_space(self.base.partitions.unit_of(partition)).await?;
         let shares = shares(&self.base.context, partition, |_| false).await?;
         let (mut used_bytes, mut inodes) = (0, 0);
         for (_, share) in shares {
@@ -371,6 +371,7 @@ impl FileSpace {
         self.base.check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         let end = offset + length;
+        self.base.partitions.learn(file.ino).await?;
         let block = u64::from(self.base.unit_of(file.ino)) * BLOCK;
         let wanted = offset / block * block..end.next_multiple_of(block);
         let mut missing_bytes = wanted.end - wanted.start;

@@ -75,6 +75,7 @@ impl ListWriter {
         let groups = split(regions.walk(window), skip, chunk_size, u64::MAX);
         let mut first: Option<WriteResult> = None;
         let mut last = None;
+        self.base.partitions.learn(file.ino).await?;
         // So much longer is what may have to be put together.
         let chunks = (CHUNKS_MAX / self.base.unit_of(file.ino) as usize).max(TOGETHER_MAX);
         for step in groups.chunks(chunks) {
