@@ -25,8 +25,28 @@ runtime::record! {
         block_bytes: u32,
         /// Bytes that its files may have together, if they are limited.
         limit_bytes: Option<u64>,
-        /// It is being removed with all that is in it.
-        is_going: bool,
+        /// Whether it stays.
+        state: PartitionState,
+    }
+}
+
+runtime::choice! {
+    /// Whether a partition stays.
+    #[derive(Copy)]
+    pub enum PartitionState {
+        /// It is in use.
+        1 Online {},
+        /// It is removed if it is empty, and takes nothing new until that is known.
+        2 Closing {},
+        /// It is removed with all that is in it.
+        3 Removing {},
+    }
+}
+
+impl Partition {
+    /// Does it take nothing new, because it is removed, or may be?
+    pub fn is_going(&self) -> bool {
+        self.state != PartitionState::Online {}
     }
 }
 

@@ -28,7 +28,7 @@ pub use crate::disk_types::{
 };
 pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
 pub use crate::partition_types::{
-    Partition, PartitionChange, PartitionRefusal, PartitionShare, PartitionTable,
+    Partition, PartitionChange, PartitionRefusal, PartitionShare, PartitionState, PartitionTable,
 };
 pub use crate::regions::Regions;
 pub use crate::reply_types::{

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fileio::hash::partition_of;
 use fileio::protocol::{
     ChangePartitions, Commit, Credentials, Error, GetPartitions, GetSpace, Handle, Name, Partition,
-    PartitionChange, PartitionRefusal, PartitionTable, ROOT, Write, handle_of,
+    PartitionChange, PartitionRefusal, PartitionState, PartitionTable, ROOT, Write, handle_of,
 };
 use runtime::seed::Rng;
 
@@ -39,6 +39,8 @@ enum Expected {
 #[derive(Debug)]
 pub(super) struct PartitionOperator {
     known: RefCell<BTreeMap<String, Expected>>,
+    /// Files of each partition that were answered as durable, unless it is removed with them.
+    kept: RefCell<BTreeMap<String, Vec<Name>>>,
     numbers: Cell<u16>,
     files: Cell<u64>,
 }
@@ -60,7 +62,12 @@ impl PartitionOperator {
 
     pub(super) fn new() -> Self {
         let known = (0..NAMES).map(|number| (format!("part-{number}"), Expected::Absent)).collect();
-        Self { known: RefCell::new(known), numbers: Cell::new(1), files: Cell::default() }
+        Self {
+            known: RefCell::new(known),
+            kept: RefCell::default(),
+            numbers: Cell::new(1),
+            files: Cell::default(),
+        }
     }
 
     /// Changes partitions until the round is over.
@@ -142,11 +149,23 @@ impl PartitionOperator {
 
     async fn remove(&self, harness: &Harness, text: &str, with_content: bool) -> WorkResult {
         let change = PartitionChange::Remove { name: name(text), with_content };
+        if with_content {
+            self.kept.borrow_mut().remove(text);
+        }
         match self.change(harness, text, change).await? {
-            Ok(()) => self.set(text, Expected::Going),
-            Err(PartitionRefusal::NotEmpty {}) if !with_content => {}
+            Ok(()) => {
+                let is_empty = !self.kept.borrow().contains_key(text);
+                assert!(is_empty, "{text} is removed with files in it");
+                self.set(text, Expected::Going);
+            }
+            Err(PartitionRefusal::NotEmpty {}) if !with_content => {
+                self.see_what_is_kept(harness, text).await?;
+            }
             // The request came again after its answer was lost.
-            Err(PartitionRefusal::NotFound {}) => self.set(text, Expected::Absent),
+            Err(PartitionRefusal::NotFound {}) => {
+                assert!(!self.kept.borrow().contains_key(text), "{text} is gone with its files");
+                self.set(text, Expected::Absent);
+            }
             Err(why) => panic!("{text}: {why}"),
         }
         Ok(())
@@ -171,7 +190,7 @@ impl PartitionOperator {
         match listed(harness, text).await? {
             None => self.set(text, Expected::Absent),
             Some(partition) => {
-                assert!(partition.is_going, "{text} is removed no more");
+                assert!(partition.is_going(), "{text} is removed no more");
                 // Nothing is made in it.
                 if let Some(root) = root_of(harness, text).await? {
                     let create = harness.create_request(root, name("late"), false);
@@ -197,10 +216,11 @@ impl PartitionOperator {
     ) -> WorkResult {
         let Some(root) = root_of(harness, text).await? else { panic!("{text} has no root") };
         self.files.set(self.files.get() + 1);
-        let file = format!("file-{}", self.files.get());
-        let made = harness.ask(CLIENT, harness.create_request(root, name(&file), true)).await;
+        let file_name = format!("file-{}", self.files.get());
+        let made = harness.ask(CLIENT, harness.create_request(root, name(&file_name), true)).await;
         let file = handle_of(&made.or_else(CallFailure::power_cut)?.attributes);
         assert_eq!(partition_of(file.ino), number);
+        self.kept.borrow_mut().entry(text.to_owned()).or_default().push(name(&file_name));
         let space = GetSpace { partition: number };
         let restarts = harness.restarts();
         let before = harness.ask(CLIENT, space.clone()).await.or_else(CallFailure::power_cut)?;
@@ -246,28 +266,57 @@ impl PartitionOperator {
                 Expected::Absent => assert_eq!(found, None, "{text} is back"),
                 Expected::There(number, block_bytes, limit) => {
                     let found = found.unwrap_or_else(|| panic!("{text} is lost"));
-                    let Partition { name, is_going, .. } = found.clone();
+                    let (name, state) = (found.name.clone(), PartitionState::Online {});
                     let limit_bytes = limit;
-                    let expected = Partition { number, name, block_bytes, limit_bytes, is_going };
-                    assert!(*found == expected && !is_going, "{found:?}, not {expected:?}");
+                    let expected = Partition { number, name, block_bytes, limit_bytes, state };
+                    assert_eq!(*found, expected);
                 }
                 Expected::Going => {
-                    assert!(found.is_none_or(|found| found.is_going), "{text} stays");
+                    assert!(found.is_none_or(Partition::is_going), "{text} stays");
                 }
                 Expected::Unknown => {}
             }
         }
+        self.see_all_that_is_kept(harness).await;
+    }
+
+    async fn see_all_that_is_kept(&self, harness: &Harness) {
+        let texts: Vec<String> = self.kept.borrow().keys().cloned().collect();
+        for text in texts {
+            let seen = self.see_what_is_kept(harness, &text).await;
+            assert!(seen.is_ok(), "no crash was asked for");
+        }
+    }
+
+    /// Nothing has gone with the partition, which was not empty.
+    async fn see_what_is_kept(&self, harness: &Harness, text: &str) -> WorkResult {
+        let kept = self.kept.borrow().get(text).cloned().unwrap_or_default();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let Some(root) = root_of(harness, text).await? else { panic!("{text} has no root") };
+        for file in kept {
+            let found = harness.lookup(CLIENT, root, file.clone()).await;
+            if let Err(failure) = found {
+                if let CallFailure::Refused(error) = &failure {
+                    panic!("{file} of {text} is lost: {error}");
+                }
+                return failure.power_cut();
+            }
+        }
+        Ok(())
     }
 
     /// Once nothing goes wrong any more: what is to go is gone in bounded time.
     pub(super) async fn finish(&self, harness: &Harness) {
         loop {
             let Ok(table) = table(harness).await else { panic!("no crash was asked for") };
-            if !table.partitions.iter().any(|partition| partition.is_going) {
-                return;
+            if !table.partitions.iter().any(Partition::is_going) {
+                break;
             }
             harness.pass(Duration::from_millis(500)).await;
         }
+        self.see_all_that_is_kept(harness).await;
     }
 }
 

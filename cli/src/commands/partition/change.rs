@@ -133,14 +133,19 @@ impl RemovePartition {
         let volume = session.open(&self.volume)?;
         let inside = |error| CommandFailure::inside(&self.volume, error);
         let (name, with_content) = (self.name.clone(), self.with_content);
-        volume.change_partitions(PartitionChange::Remove { name, with_content }).map_err(inside)?;
+        let remove = PartitionChange::Remove { name, with_content };
+        volume.change_partitions(remove.clone()).map_err(inside)?;
         if self.no_wait {
             return Ok(());
         }
-        while volume.partitions().map_err(inside)?.named(&self.name).is_some() {
-            sleep(REMOVAL_LOOK);
+        loop {
+            match volume.partitions().map_err(inside)?.named(&self.name) {
+                None => return Ok(()),
+                Some(partition) if partition.is_going() => sleep(REMOVAL_LOOK),
+                // Something came to be in it meanwhile.
+                Some(_) => volume.change_partitions(remove.clone()).map_err(inside)?,
+            }
         }
-        Ok(())
     }
 }
 

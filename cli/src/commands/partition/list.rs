@@ -90,7 +90,8 @@ fn list(volume: &Volume) -> Result<Vec<ListedPartition>, client::Error> {
             Err(error) if error.cause.is_stale() => continue,
             Err(error) => return Err(error),
         };
-        let Partition { number, name, block_bytes, limit_bytes, is_going } = partition;
+        let is_going = partition.is_going();
+        let Partition { number, name, block_bytes, limit_bytes, .. } = partition;
         listed.push(ListedPartition {
             name: name.to_string(),
             number,

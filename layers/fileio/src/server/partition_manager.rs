@@ -21,8 +21,8 @@ use crate::client::{send_to_with_retries, send_with_retries};
 use crate::partition_types::{PARTITIONS_MAX, TABLE_XATTR};
 use crate::protocol::{
     AdoptPartitions, CallId, Change, Credentials, ENTRIES_MAX, Error, Handle, Kind, Lookup,
-    MakeNode, Name, NewNode, Partition, PartitionChange, PartitionRefusal, PartitionTable, ROOT,
-    ReadDirectory, Remove, RemoveDirectory, XattrMode, XattrName, handle_of,
+    MakeNode, Name, NewNode, Partition, PartitionChange, PartitionRefusal, PartitionState,
+    PartitionTable, ROOT, ReadDirectory, Remove, RemoveDirectory, XattrMode, XattrName, handle_of,
 };
 
 /// Names of a partition that are removed at the same time.
@@ -67,7 +67,7 @@ impl PartitionManager {
         loop {
             match self.table().await {
                 Ok(table) => {
-                    if table.partitions.iter().any(|partition| partition.is_going) {
+                    if table.partitions.iter().any(Partition::is_going) {
                         self.start_removals();
                     }
                     return;
@@ -91,7 +91,7 @@ impl PartitionManager {
                     name,
                     block_bytes,
                     limit_bytes,
-                    is_going: false,
+                    state: PartitionState::Online {},
                 };
                 self.create(who, table, wanted).await
             }
@@ -105,11 +105,19 @@ impl PartitionManager {
                 Ok(())
             }
             PartitionChange::Remove { name, with_content } => {
-                let mark = |partition: &mut Partition| partition.is_going = true;
-                self.edit(table.clone(), &name, mark).await?;
+                let state = if with_content {
+                    PartitionState::Removing {}
+                } else {
+                    PartitionState::Closing {}
+                };
+                let close = |partition: &mut Partition| {
+                    if partition.state != (PartitionState::Removing {}) {
+                        partition.state = state;
+                    }
+                };
+                self.edit(table, &name, close).await?;
                 if !with_content && !self.is_empty(&name).await? {
-                    let table = self.table().await?;
-                    self.edit(table, &name, |partition| partition.is_going = false).await?;
+                    self.reopen(&name).await?;
                     return Err(PartitionRefusal::NotEmpty {}.into());
                 }
                 self.start_removals();
@@ -131,7 +139,7 @@ impl PartitionManager {
             return Err(PartitionRefusal::BadBlock { max_bytes: most }.into());
         }
         let number = match table.named(name) {
-            Some(known) if known.is_going => return Err(PartitionRefusal::IsGoing {}.into()),
+            Some(known) if known.is_going() => return Err(PartitionRefusal::IsGoing {}.into()),
             Some(known) if known.block_bytes == block_bytes && known.limit_bytes == limit_bytes => {
                 known.number
             }
@@ -185,6 +193,16 @@ impl PartitionManager {
             self.store(&mut table).await?;
         }
         self.tell_all(&table).await
+    }
+
+    /// Takes a partition for one that stays, unless it is removed with its content.
+    async fn reopen(&self, name: &Name) -> Result<(), Error> {
+        let reopen = |partition: &mut Partition| {
+            if partition.state == (PartitionState::Closing {}) {
+                partition.state = PartitionState::Online {};
+            }
+        };
+        self.edit(self.table().await?, name, reopen).await
     }
 
     async fn store(&self, table: &mut PartitionTable) -> Result<(), Error> {
@@ -266,11 +284,20 @@ impl PartitionManager {
     async fn remove_all(&self) -> Result<(), Error> {
         loop {
             let table = self.table().await?;
-            let going = table.partitions.iter().find(|partition| partition.is_going).cloned();
+            let going = table.partitions.iter().find(|partition| partition.is_going()).cloned();
             let Some(going) = going else { return Ok(()) };
             if let Some(root) = self.root_of(&going).await? {
-                self.remove_content(root).await?;
-                self.remove_directory(ROOT, going.name.clone()).await?;
+                if going.state == (PartitionState::Removing {}) {
+                    self.remove_content(root).await?;
+                }
+                match self.remove_directory(ROOT, going.name.clone()).await {
+                    Err(Error::NotEmpty {}) if going.state == (PartitionState::Closing {}) => {
+                        let _alone = self.changing.exclusive(()).await;
+                        self.reopen(&going.name).await?;
+                        continue;
+                    }
+                    removed => removed?,
+                }
             }
             let _alone = self.changing.exclusive(()).await;
             let mut table = self.table().await?;

@@ -132,7 +132,7 @@ impl Partitions {
     /// May something be made in this directory? Not in a partition that is being removed.
     pub(super) async fn check_make(self: &Rc<Self>, directory: u64) -> Result<(), Error> {
         let partition = partition_of(directory);
-        if partition != 0 && self.find(partition).await?.is_going {
+        if partition != 0 && self.find(partition).await?.is_going() {
             return Err(PartitionRefusal::IsGoing {}.into());
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Partitions {
             return Ok(());
         }
         match self.find(partition).await {
-            Ok(found) if !found.is_going => Err(PartitionRefusal::IsRoot {}.into()),
+            Ok(found) if !found.is_going() => Err(PartitionRefusal::IsRoot {}.into()),
             Ok(_) | Err(Error::Stale {}) => Ok(()),
             Err(error) => Err(error),
         }
