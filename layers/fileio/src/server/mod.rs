@@ -53,6 +53,7 @@ mod write;
 mod xattrs;
 
 use std::cell::OnceCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,8 @@ use std::time::Duration;
 use crate::disk_types::DiskAdministration;
 use blockio::Stripes;
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, ready};
+use futures::channel::oneshot;
+use futures::future::{Either, LocalBoxFuture, ready, select};
 use meta::protocol::{GetDirty, ListUntrimmed};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::delivery::Delivery;
@@ -90,10 +92,10 @@ use crate::protocol::{
     AdoptPartitions, Allocate, Append, ChangeDisks, ChangePartitions, ClaimSpace, CloseHandle,
     Commit, Create, Credentials, Error, FileIo, Flush, GetAttributes, GetDisks, GetPartitionShare,
     GetPartitions, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, NewNode,
-    Open, OpenHandle, OpenNew, Parent, PunchHole, ROOT, Read, ReadDirect, ReadDirectory, ReadLink,
-    ReadList, Remove, RemoveDirectory, RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply,
-    Request, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock, WasDone,
-    Write, WriteDirect, WriteList,
+    Open, OpenHandle, OpenNew, Parent, PartitionRefusal, PunchHole, ROOT, Read, ReadDirect,
+    ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr, Rename, Renew,
+    ReplayPunch, ReplayWrite, Reply, Request, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory,
+    TestLock, Trim, Unlock, WasDone, Write, WriteDirect, WriteList,
 };
 
 /// Is this the root directory of the volume, for a request that is about all of it?
@@ -101,6 +103,19 @@ fn check_root(root: Handle) -> Result<(), Error> {
     if root == ROOT { Ok(()) } else { Err(Error::Invalid {}) }
 }
 
+/// A write that waits for its part of a size limit needs these of all nodes.
+fn is_needed_to_end(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::GetPartitions(_)
+            | Request::AdoptPartitions(_)
+            | Request::GetPartitionShare(_)
+            | Request::ClaimSpace(_)
+    )
+}
+
+/// The time after which a change of the partitions is answered as not ready; it goes on meanwhile.
+const PARTITIONS_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
 /// The age at which a change is made durable without a request, in milliseconds.
@@ -330,7 +345,18 @@ impl FileServer {
     async fn change_partitions(&self, request: ChangePartitions) -> Result<(), Error> {
         check_root(request.root)?;
         self.check_operator(&request.who).await?;
-        self.partitions.change(&request.who, request.change).await
+        let (reply, changed) = oneshot::channel();
+        let partitions = self.partitions.clone();
+        // A task of the node: a node that moves does not wait for it, as it would for a request.
+        self.base.context.task(async move {
+            let _ = reply.send(partitions.change(&request.who, request.change).await);
+        });
+        match select(changed, pin!(self.base.context.sleep(PARTITIONS_TIME_MAX))).await {
+            Either::Left((Ok(changed), _)) => changed,
+            Either::Left((Err(_), _)) | Either::Right(_) => {
+                Err(PartitionRefusal::NotReady {}.into())
+            }
+        }
     }
 
     /// Root and the owner of the root directory may change what the volume is made of.
@@ -366,11 +392,12 @@ impl FileServer {
         }
     }
 
-    /// Accepts no more requests, finishes those that run and commits what was written. After an
-    /// error it may be called again.
+    /// Accepts no more requests but those without which others, here and at nodes that move too, do
+    /// not end; finishes those that run and commits what was written. After an error it may be
+    /// called again.
     pub async fn hand_over(&self) -> Result<FilesHandover, Error> {
         let context = &self.base.context;
-        context.close::<FileIo>(|_| false);
+        context.close::<FileIo>(is_needed_to_end);
         loop {
             context.drained::<FileIo>().await;
             self.commits.commit_dirty(0).await?;
