@@ -1,16 +1,19 @@
 //! Disks come to a volume that is in use, are drained, retired and removed, and nothing is lost.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod running;
+
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::ClientHandle;
-use volume::{CheckOptions, FormatOptions, RunOptions, RunningVolume};
+use volume::FormatOptions;
+
+use self::running::{check, run, wait_until};
 
 const DISK_BYTES: u64 = 48 << 20;
 const FILE_BYTES: usize = 1 << 20;
@@ -24,11 +27,6 @@ fn format(directory: &Path) {
         ..FormatOptions::default()
     };
     volume::format(directory, &options).unwrap();
-}
-
-fn run(directory: &Path) -> RunningVolume {
-    let options = RunOptions { threads: 2, cache_bytes: 32 << 20, ..RunOptions::default() };
-    volume::open(directory, &options).unwrap()
 }
 
 fn name(number: u64) -> Name {
@@ -92,23 +90,6 @@ fn add(directory: &Path, client: &ClientHandle, disk_node: u32, bytes: u64) -> u
     let disks = vec![AddedDisk { disk_node, disk, bytes }];
     change(client, DiskChange::Add { disks }).unwrap();
     disk
-}
-
-#[allow(clippy::disallowed_methods, reason = "the servers run in threads of their own")]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_mins(1), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn check(directory: &Path) {
-    let on_step = std::sync::Arc::new(|_| {});
-    let options = CheckOptions { data: true, files: false, rate_bytes: 0, on_step };
-    let checked = volume::check(directory, &options).unwrap();
-    let flaws: Vec<_> = checked.summary.flaws.listed().iter().collect();
-    assert!(flaws.is_empty(), "{flaws:?}");
 }
 
 #[test]

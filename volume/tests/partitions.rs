@@ -1,8 +1,9 @@
 //! Partitions are made, filled up to their size limit, kept over restarts, and removed.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod running;
+
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fileio::client::ask;
@@ -10,7 +11,9 @@ use fileio::hash::partition_of;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::ClientHandle;
-use volume::{CheckOptions, FormatOptions, RunOptions, RunningVolume};
+use volume::FormatOptions;
+
+use self::running::{check, run, wait_until};
 
 const FILE_BYTES: u64 = 256 << 10;
 const LIMIT: u64 = 8 << 20;
@@ -24,19 +27,6 @@ fn format(directory: &Path) {
         ..FormatOptions::default()
     };
     volume::format(directory, &options).unwrap();
-}
-
-fn run(directory: &Path) -> RunningVolume {
-    let options = RunOptions { threads: 2, cache_bytes: 32 << 20, ..RunOptions::default() };
-    volume::open(directory, &options).unwrap()
-}
-
-fn check(directory: &Path) {
-    let on_step = std::sync::Arc::new(|_| {});
-    let options = CheckOptions { data: true, files: false, rate_bytes: 0, on_step };
-    let checked = volume::check(directory, &options).unwrap();
-    let flaws: Vec<_> = checked.summary.flaws.listed().iter().collect();
-    assert!(flaws.is_empty(), "{flaws:?}");
 }
 
 fn name(text: &str) -> Name {
@@ -127,15 +117,6 @@ fn fill(client: &ClientHandle, directory: Handle, from: u64) -> u64 {
 fn remove(client: &ClientHandle, directory: Handle, number: u64) {
     let (who, call, name) = (Credentials::root(), call(1_000_000 + number), file_name(number));
     block_on(ask(client, Remove { who, call, directory, name, durable: false })).unwrap();
-}
-
-#[allow(clippy::disallowed_methods, reason = "the servers run in threads of their own")]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_mins(1), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn refusal<T: std::fmt::Debug>(answer: Result<T, Error>) -> PartitionRefusal {

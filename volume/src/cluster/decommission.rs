@@ -61,8 +61,12 @@ pub fn remove(engine: &Engine, process: ProcessId) -> Result<(), VolumeError> {
 
 /// The disks of a process that are not retired.
 pub fn disks_in_use(status: &ClusterStatus, process: ProcessId) -> Vec<DiskName> {
-    let disk_node = disk_node_of(&status.map, process);
-    disk_node.map(|disk_node| status.volume.disks_of(disk_node)).unwrap_or_default()
+    disks_of(&status.map, &status.volume, process)
+}
+
+fn disks_of(map: &NodeMap, volume: &VolumeMap, process: ProcessId) -> Vec<DiskName> {
+    let disk_node = disk_node_of(map, process);
+    disk_node.map(|disk_node| volume.disks_of(disk_node)).unwrap_or_default()
 }
 
 fn names(disks: &[DiskName]) -> String {
@@ -93,8 +97,7 @@ fn check_removable(
     volume: &VolumeMap,
     process: ProcessId,
 ) -> Result<(), ClusterError> {
-    let disk_node = disk_node_of(map, process);
-    let disks = disk_node.map(|disk_node| volume.disks_of(disk_node)).unwrap_or_default();
+    let disks = disks_of(map, volume, process);
     if !disks.is_empty() {
         return Err(ClusterError::HasDisks(process, names(&disks)));
     }

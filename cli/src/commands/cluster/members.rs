@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use ::cluster::membership::ProcessId;
 use client::VolumeAddress;
 use client::protocol::{DiskChange, DiskCondition, DiskReport};
-use volume::DiskName;
 use volume::cluster::{self, Engine};
+use volume::{DRAINING_MAX, DiskName};
 
 use super::file::MachineFile;
 use crate::commands::disk::{DiskArgument, MoveArguments, Pace, change, drain, retire};
@@ -14,9 +14,6 @@ use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 use crate::size::human;
-
-/// Disks that are drained at the same time.
-const DRAINING_MAX: usize = 4;
 
 /// Take a process out of a cluster: its nodes go to the others, and it does not come back.
 ///

@@ -16,6 +16,37 @@ use crate::size::{BadByteSize, ByteSize};
 /// How often a removal is looked at.
 const REMOVAL_LOOK: Duration = Duration::from_millis(200);
 
+/// What all changes of a partition name.
+#[derive(Debug, clap::Args)]
+struct PartitionArguments {
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
+    #[arg(value_name = "VOL", value_parser = volume_address())]
+    volume: VolumeAddress,
+    /// The name of the partition, and of its root in the root directory of the volume.
+    #[arg(value_name = "NAME", value_parser = partition_name)]
+    name: Name,
+}
+
+impl PartitionArguments {
+    /// Opens the volume, and asks for a change there.
+    fn change(
+        &self,
+        session: &mut CommandSession,
+        change: PartitionChange,
+    ) -> Result<Volume, CommandFailure> {
+        session.connect_with(&self.connection);
+        let volume = session.open(&self.volume)?;
+        volume.change_partitions(change).map_err(|error| self.failed(error))?;
+        Ok(volume)
+    }
+
+    fn failed(&self, error: client::Error) -> CommandFailure {
+        CommandFailure::inside(&self.volume, error)
+    }
+}
+
 /// Make a partition.
 ///
 /// Files get space in its blocks, and have one checksum for each. Large blocks make the metadata of
@@ -33,30 +64,17 @@ pub(super) struct CreatePartition {
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
     #[command(flatten)]
-    connection: ConnectionArguments,
-    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
-    #[arg(value_name = "VOL", value_parser = volume_address())]
-    volume: VolumeAddress,
-    /// The name of the partition, and of its root in the root directory of the volume.
-    #[arg(value_name = "NAME", value_parser = partition_name)]
-    name: Name,
+    partition: PartitionArguments,
 }
 
 impl CreatePartition {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        session.connect_with(&self.connection);
-        let volume = session.open(&self.volume)?;
         // One that is larger than a number of 32 bits divides no stripe.
         let block_bytes = u32::try_from(self.block.0).unwrap_or(u32::MAX);
         let limit_bytes = self.limit.map(|limit| limit.0);
-        let name = self.name.clone();
+        let name = self.partition.name.clone();
         let change = PartitionChange::Create { name, block_bytes, limit_bytes };
-        self.change(&volume, change)
-    }
-
-    fn change(&self, volume: &Volume, change: PartitionChange) -> Result<(), CommandFailure> {
-        let changed = volume.change_partitions(change);
-        changed.map_err(|error| CommandFailure::inside(&self.volume, error))
+        self.partition.change(session, change).map(drop)
     }
 }
 
@@ -79,13 +97,7 @@ impl FromStr for SizeLimit {
   mdfs partition limit scratch home none")]
 pub(super) struct LimitPartition {
     #[command(flatten)]
-    connection: ConnectionArguments,
-    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
-    #[arg(value_name = "VOL", value_parser = volume_address())]
-    volume: VolumeAddress,
-    /// The partition.
-    #[arg(value_name = "NAME", value_parser = partition_name)]
-    name: Name,
+    partition: PartitionArguments,
     /// Bytes that its files may have together, or `none`. Below what they have nothing grows.
     #[arg(value_name = "SIZE")]
     limit: SizeLimit,
@@ -93,12 +105,9 @@ pub(super) struct LimitPartition {
 
 impl LimitPartition {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        session.connect_with(&self.connection);
-        let volume = session.open(&self.volume)?;
-        let limit_bytes = self.limit.0.map(|limit| limit.0);
-        let change = PartitionChange::SetLimit { name: self.name.clone(), limit_bytes };
-        let changed = volume.change_partitions(change);
-        changed.map_err(|error| CommandFailure::inside(&self.volume, error))
+        let (name, limit_bytes) = (self.partition.name.clone(), self.limit.0.map(|limit| limit.0));
+        let change = PartitionChange::SetLimit { name, limit_bytes };
+        self.partition.change(session, change).map(drop)
     }
 }
 
@@ -117,33 +126,25 @@ pub(super) struct RemovePartition {
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
-    connection: ConnectionArguments,
-    /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
-    #[arg(value_name = "VOL", value_parser = volume_address())]
-    volume: VolumeAddress,
-    /// The partition.
-    #[arg(value_name = "NAME", value_parser = partition_name)]
-    name: Name,
+    partition: PartitionArguments,
 }
 
 impl RemovePartition {
     #[allow(clippy::disallowed_methods, reason = "a command waits for the servers")]
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
-        session.connect_with(&self.connection);
-        let volume = session.open(&self.volume)?;
-        let inside = |error| CommandFailure::inside(&self.volume, error);
-        let (name, with_content) = (self.name.clone(), self.with_content);
+        let (name, with_content) = (self.partition.name.clone(), self.with_content);
         let remove = PartitionChange::Remove { name, with_content };
-        volume.change_partitions(remove.clone()).map_err(inside)?;
+        let volume = self.partition.change(session, remove.clone())?;
+        let failed = |error| self.partition.failed(error);
         if self.no_wait {
             return Ok(());
         }
         loop {
-            match volume.partitions().map_err(inside)?.named(&self.name) {
+            match volume.partitions().map_err(failed)?.named(&self.partition.name) {
                 None => return Ok(()),
                 Some(partition) if partition.is_going() => sleep(REMOVAL_LOOK),
                 // Something came to be in it meanwhile.
-                Some(_) => volume.change_partitions(remove.clone()).map_err(inside)?,
+                Some(_) => volume.change_partitions(remove.clone()).map_err(failed)?,
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meta::hash::{ino_node, is_owner};
+use meta::partition::partition_of;
 use meta::protocol::{ChangeInode, CommitMark, GetDirty, GetInode, Inode, InodeChange};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
@@ -104,7 +105,7 @@ impl MetadataAccess {
     /// Blocks of a logical block of new content of a file. Content that is there says so itself
     /// ([`Chunk::unit_or`](meta::protocol::Chunk::unit_or)).
     pub(super) fn unit_of(&self, ino: u64) -> u32 {
-        self.partitions.block_unit(ino)
+        self.partitions.unit_of(partition_of(ino))
     }
 
     pub(super) fn node_of(&self, ino: u64) -> NodeId {

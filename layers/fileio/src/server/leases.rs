@@ -6,10 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hand_over::{ClientHandover, FilesHandover, ReplayHandover};
-use crate::locks::{LockRefusal, LockTable};
 use meta::partition::order_of;
 
+use super::hand_over::{ClientHandover, FilesHandover, ReplayHandover};
+use crate::locks::{LockRefusal, LockTable};
 use crate::protocol::{ByteRange, CallId, FileLock, LEASE, LockKind, LockOwner};
 
 /// Files that all clients together have open at one node, at most; past it the answer is `Busy`. A

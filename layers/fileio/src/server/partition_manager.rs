@@ -160,9 +160,9 @@ impl PartitionManager {
             }
         };
         self.tell_all(&table).await?;
-        if let Some((ino, _)) = self.find(name).await? {
+        if let Some(found) = self.find(name).await? {
             // Made before, or by another request meanwhile.
-            let is_there = partition_of(ino) == number;
+            let is_there = partition_of(found.ino) == number;
             return if is_there { Ok(()) } else { Err(PartitionRefusal::Exists {}.into()) };
         }
         let made = MakeNode {
@@ -236,11 +236,11 @@ impl PartitionManager {
         }
     }
 
-    /// What has this name in the root directory, and whether it is a directory.
-    async fn find(&self, name: &Name) -> Result<Option<(u64, bool)>, Error> {
+    /// What has this name in the root directory.
+    async fn find(&self, name: &Name) -> Result<Option<Handle>, Error> {
         let lookup = Lookup { who: Credentials::root(), directory: ROOT, name: name.clone() };
         match send_with_retries(&self.base.context, lookup).await {
-            Ok(found) => Ok(Some((found.ino, found.kind == (Kind::Directory {})))),
+            Ok(found) => Ok(Some(handle_of(&found))),
             Err(Error::NotFound {}) => Ok(None),
             Err(error) => Err(error),
         }
@@ -248,13 +248,8 @@ impl PartitionManager {
 
     /// The root of a partition, if it is there.
     async fn root_of(&self, partition: &Partition) -> Result<Option<Handle>, Error> {
-        let (directory, name) = (ROOT, partition.name.clone());
-        let lookup = Lookup { who: Credentials::root(), directory, name };
-        match send_with_retries(&self.base.context, lookup).await {
-            Ok(found) if partition_of(found.ino) == partition.number => Ok(Some(handle_of(&found))),
-            Ok(_) | Err(Error::NotFound {}) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = self.find(&partition.name).await?;
+        Ok(found.filter(|found| partition_of(found.ino) == partition.number))
     }
 
     async fn is_empty(&self, name: &Name) -> Result<bool, Error> {

@@ -57,12 +57,8 @@ impl Partitions {
         })
     }
 
-    /// Blocks of a logical block of new content of a file.
-    pub(super) fn block_unit(&self, ino: u64) -> u32 {
-        self.unit_of(partition_of(ino))
-    }
-
-    /// The same of all files of a partition that this node [knows](Self::learn).
+    /// Blocks of a logical block of new content of files of a partition that this node
+    /// [knows](Self::learn).
     pub(super) fn unit_of(&self, partition: PartitionNumber) -> u32 {
         let known = self.known.borrow();
         let found = known.as_ref().and_then(|known| known.table.find(partition));
@@ -73,7 +69,7 @@ impl Partitions {
     /// files at most.
     pub(super) async fn learn(self: &Rc<Self>, ino: u64) -> Result<(), Error> {
         let partition = partition_of(ino);
-        if partition == 0 || self.find_now(partition).is_some() {
+        if partition == 0 {
             return Ok(());
         }
         match self.find(partition).await {
