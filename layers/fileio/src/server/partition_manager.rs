@@ -278,8 +278,11 @@ impl PartitionManager {
     /// Removes all partitions that are to go.
     async fn remove_all(&self) -> Result<(), Error> {
         loop {
-            let table = self.table().await?;
-            let going = table.partitions.iter().find(|partition| partition.is_going()).cloned();
+            let going = {
+                // Else a change that starts no second removal beside this one might not be seen.
+                let _alone = self.changing.exclusive(()).await;
+                self.table().await?.partitions.into_iter().find(Partition::is_going)
+            };
             let Some(going) = going else { return Ok(()) };
             if let Some(root) = self.root_of(&going).await? {
                 if going.state == (PartitionState::Removing {}) {
