@@ -320,7 +320,7 @@ impl DiskManager {
         };
         let shares: Vec<_> = moves.iter().flat_map(|moves| &moves.disks).filter(is_it).collect();
         let left: u64 = shares.iter().map(|share| share.used_blocks).sum();
-        if left > 0 || shares.iter().any(|share| share.has_roots) {
+        if left > 0 || shares.iter().any(|share| share.has_roots || share.is_open) {
             return Err(DiskRefusal::NotDrained { left_bytes: left * BLOCK }.into());
         }
         Ok(())
@@ -366,24 +366,26 @@ impl DiskManager {
     async fn list_all(&self) -> Result<DiskList, Error> {
         let (moves, there) = (self.moves().await?, self.describe().await);
         let record = VolumeRecord::of(&self.map);
-        let mut used: BTreeMap<DiskName, (u64, bool)> = BTreeMap::new();
+        let mut used: BTreeMap<DiskName, (u64, bool, bool)> = BTreeMap::new();
         for share in moves.iter().flat_map(|moves| &moves.disks) {
             let name = DiskName { disk_node: share.disk_node, disk: share.disk };
-            let (blocks, has_roots) = used.entry(name).or_default();
+            let (blocks, has_roots, is_open) = used.entry(name).or_default();
             *blocks += share.used_blocks;
             *has_roots |= share.has_roots;
+            *is_open |= share.is_open;
         }
         let retired = record.states.iter().filter(|entry| entry.state == DiskStage::Retired {});
         let names = self.map.disks().into_iter().chain(retired.map(|entry| entry.disk));
         let report = |disk: DiskName| {
-            let (blocks, has_roots) = used.get(&disk).copied().unwrap_or_default();
+            let (blocks, has_roots, is_open) = used.get(&disk).copied().unwrap_or_default();
+            let is_empty = blocks == 0 && !has_roots && !is_open;
             let status = there.get(&disk);
             let is_there = status.is_some_and(|status| status.healthy);
             let condition = match record.state(disk) {
                 DiskStage::Retired {} => DiskCondition::Retired {},
                 _ if !is_there => DiskCondition::Offline {},
                 DiskStage::Online {} => DiskCondition::Online {},
-                DiskStage::Draining {} if blocks == 0 && !has_roots => DiskCondition::Drained {},
+                DiskStage::Draining {} if is_empty => DiskCondition::Drained {},
                 DiskStage::Draining {} => DiskCondition::Draining {},
             };
             DiskReport {

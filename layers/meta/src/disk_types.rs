@@ -14,6 +14,8 @@ runtime::record! {
         blocks: u64,
         /// It holds roots of this node.
         has_roots: bool,
+        /// What is free on it may be used.
+        is_open: bool,
     }
 }
 

@@ -8,7 +8,9 @@ use blockio::{DiskName, DiskStage, VolumeMap};
 use super::Store;
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
-use super::space::{ClosedDisks, EmptyingGroups, MoveReason, SpaceOnDisks, set_emptying};
+use super::space::{
+    BlockAllocator, ClosedDisks, EmptyingGroups, MoveReason, SpaceOnDisks, set_emptying,
+};
 
 /// The space of a node, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +32,33 @@ pub struct SpaceStatus {
 /// Blocks that a node needs to move the content of groups elsewhere, besides those of the content.
 const MOVES_BLOCKS: u64 = 64;
 
-/// The disks of which nothing is handed out.
-pub(super) fn closed_disks(map: &VolumeMap) -> BTreeSet<DiskName> {
+/// The disks of which nothing is to be handed out: all, or only those that are retired.
+pub(super) fn closed_disks(map: &VolumeMap, only_retired: bool) -> BTreeSet<DiskName> {
     let states = map.states().into_iter();
-    states.filter(|entry| entry.state != (DiskStage::Online {})).map(|entry| entry.disk).collect()
+    let is_closed = |state| match state {
+        DiskStage::Online {} => false,
+        DiskStage::Draining {} => !only_retired,
+        DiskStage::Retired {} => true,
+    };
+    states.filter(|entry| is_closed(entry.state)).map(|entry| entry.disk).collect()
+}
+
+/// Closes disks as the map says, and opens the others. Those that are being drained stay as they
+/// are, and the answer is false, unless `floor` whole stripes are left without them: a store that
+/// closed all that it could still write to would not even delete, nor be opened again.
+pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u64) -> bool {
+    let wanted = closed_disks(map, false);
+    let newly: BTreeSet<DiskName> =
+        wanted.iter().copied().filter(|disk| !SpaceOnDisks(space).is_closed(*disk)).collect();
+    let lost = if newly.is_empty() { 0 } else { SpaceOnDisks(space).whole_stripes(&newly) };
+    let has_room = lost == 0 || space.whole_stripes >= floor + lost;
+    let mut closed = wanted;
+    if !has_room {
+        closed.retain(|disk| !newly.contains(disk));
+        closed.extend(closed_disks(map, true));
+    }
+    ClosedDisks(space).set(closed);
+    has_room
 }
 
 /// The allocation groups of one store, and the blocks in them.
@@ -237,10 +262,24 @@ impl StoreSpace<'_> {
     }
 
     /// Nothing is handed out any more of the disks that are being drained or are retired, as the
-    /// map of the volume says now; of all others it is.
-    pub fn follow_map(&self) {
-        let closed = closed_disks(&self.0.pages.device.map());
-        ClosedDisks(&mut self.0.state.borrow_mut().space).set(closed);
+    /// map of the volume says now; of all others it is. False if one that is being drained goes on
+    /// as before, since log, checkpoints and deletions have no room elsewhere.
+    pub fn follow_map(&self) -> bool {
+        let map = self.0.pages.device.map();
+        let mut state = self.0.state.borrow_mut();
+        let floor = state.deletion_floor();
+        close_disks(&mut state.space, &map, floor)
+    }
+
+    /// Is nothing handed out of all these disks?
+    pub fn is_closed_as_told(&self) -> bool {
+        let closed = closed_disks(&self.0.pages.device.map(), false);
+        closed.iter().all(|disk| self.is_closed(*disk))
+    }
+
+    /// Is nothing handed out of this disk?
+    pub fn is_closed(&self, disk: DiskName) -> bool {
+        SpaceOnDisks(&self.0.state.borrow().space).is_closed(disk)
     }
 
     /// Some of what is on these disks shall move to others ([`MoveReason::Balance`]).

@@ -9,7 +9,7 @@ use runtime::Context;
 use runtime::wire::Malformed;
 
 use super::Store;
-use super::allocate::closed_disks;
+use super::allocate::{close_disks, closed_disks};
 use super::bad_pages::BadCopy;
 use super::batch::{BatchOp, RecordHead};
 use super::bits::Bits;
@@ -150,7 +150,10 @@ impl Store {
         let id = LogId { owner: pages.owner, id: ctx.random(), epoch: ctx.epoch().0 };
         let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
+        let floor = past.stripes_to_begin();
         let mut space = past.space;
+        // A disk that it has no room to close now is closed later.
+        close_disks(&mut space, &pages.device.map(), floor);
         let mut pair = |after| space.allocate_pair(after).ok_or(StoreError::NoSpace);
         let here = pair(None)?;
         let next = pair(Some(here))?;
@@ -189,7 +192,7 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
     let SpaceMap { pages: map_pages, bad_copies, kept } = read_map(pages, root.map).await?;
     let map = pages.device.map();
     let mut space = BlockAllocator::new(GroupLayout::of(&map));
-    ClosedDisks(&mut space).set(closed_disks(&map));
+    ClosedDisks(&mut space).set(closed_disks(&map, true));
     for (group, bits) in kept {
         space.add_group(group, &bits);
     }
@@ -226,6 +229,18 @@ impl RecoveredState {
         let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
         let (map_pages, bad_map_copies, segments) = (vec![], vec![], vec![]);
         Self { space, overlay, root, map_pages, bad_map_copies, segments, log_copies }
+    }
+
+    /// Whole stripes that the log and the checkpoint of a start need, and those that are left to
+    /// the log then.
+    fn stripes_to_begin(&self) -> u64 {
+        let layout = &self.space.layout;
+        let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
+        let (keys, bytes) = (self.overlay.keys(), self.overlay.bytes);
+        let blocks = limits::checkpoint_blocks(&self.root.tree, keys, bytes, map_blocks);
+        let pairs = limits::log_pairs_max(layout.map()) + limits::MOUNT_PAIRS;
+        let log = 2 * pairs.saturating_sub(self.segments.len() as u64).max(limits::MOUNT_PAIRS);
+        log + blocks.div_ceil(layout.blocks_per_stripe())
     }
 
     /// Applies a record by `replay`, unless it is in the tree already. `last` is the position

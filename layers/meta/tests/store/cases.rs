@@ -37,7 +37,7 @@ fn number_key(number: u64) -> Bytes {
 }
 
 /// Allocates until there is no space, one batch per run; what it holds then.
-async fn fill(store: &Store, blocks: u32) -> Map {
+pub(crate) async fn fill(store: &Store, blocks: u32) -> Map {
     let mut content = Map::new();
     loop {
         let runs = match store.space().allocate(blocks) {
@@ -59,7 +59,7 @@ async fn fill(store: &Store, blocks: u32) -> Map {
     }
 }
 
-async fn delete(store: &Store, content: &Map) {
+pub(crate) async fn delete(store: &Store, content: &Map) {
     for (run, _) in crate::bench::runs(content) {
         let mut batch = Batch::new();
         batch.freed(run);
@@ -69,7 +69,7 @@ async fn delete(store: &Store, content: &Map) {
     }
 }
 
-async fn audit(store: &Store, content: &Map) {
+pub(crate) async fn audit(store: &Store, content: &Map) {
     flush(store).await;
     flush(store).await;
     check_audit(&store.audit().await.unwrap(), content);

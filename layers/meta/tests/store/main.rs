@@ -6,5 +6,6 @@ mod bench;
 mod cases;
 mod copies;
 mod disk;
+mod draining;
 mod durability;
 mod machine;

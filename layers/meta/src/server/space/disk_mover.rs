@@ -161,6 +161,7 @@ impl DiskMover {
             used_blocks,
             blocks,
             has_roots: holders.contains(&disk),
+            is_open: !space.is_closed(disk),
         };
         NodeMoves {
             version: self.version.get(),
@@ -176,13 +177,14 @@ impl DiskMover {
         map.moves().1 && self.balanced.get() != Some(map.version())
     }
 
-    /// Is something of this node on disks that are being drained?
+    /// Is something of this node on disks that are being drained, or may it still come there?
     fn is_drain_due(&self) -> bool {
         let map = self.map();
         let drains = |disk: &DiskName| map.state(*disk) == (DiskStage::Draining {});
         let space = self.base.store.space();
         map.states().iter().any(|entry| drains(&entry.disk))
-            && (space.root_holders().iter().any(drains)
+            && (!space.is_closed_as_told()
+                || space.root_holders().iter().any(drains)
                 || space
                     .blocks_on_disks()
                     .iter()
@@ -215,6 +217,10 @@ impl DiskMover {
 
     async fn run_round(&self) -> Result<(), Error> {
         if self.is_drain_due() {
+            if !self.base.store.space().follow_map() {
+                self.groups.refill(0, GroupUrgency::Needed {}).await?;
+                self.base.store.space().follow_map();
+            }
             let plan = DrainPlan(self);
             self.mover.commit_files(&plan).await?;
             let moved = self.mover.move_files(&plan).await;

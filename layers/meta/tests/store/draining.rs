@@ -1,0 +1,78 @@
+//! Disks are drained while the store is full.
+
+use std::rc::Rc;
+
+use blockio::{DiskName, DiskStage, Stripes as _, VolumeRecord};
+use meta::store::{MoveReason, Store};
+use runtime::seed::{Rng, with_seed};
+
+use crate::bench::{Bench, Map, flush, map, runs};
+use crate::cases::{audit, delete, fill};
+
+/// A full store, and all disks but one.
+fn full(rng: &mut Rng) -> (Bench, Rc<Store>, Map, Vec<DiskName>) {
+    let mut bench = Bench::new(rng, map(65536, 2, 400));
+    let store = bench.mount();
+    let filled = store.clone();
+    let content = bench.run(async move {
+        let content = fill(&filled, 16).await;
+        flush(&filled).await;
+        content
+    });
+    let mut disks = bench.disk.map().disks();
+    disks.remove(rng.index(disks.len()));
+    (bench, store, content, disks)
+}
+
+/// The record of the volume says that these disks are being drained.
+fn drain(bench: &Bench, disks: &[DiskName]) {
+    let map = bench.disk.map();
+    let record = VolumeRecord::of(&map);
+    let draining =
+        disks.iter().fold(record, |record, &disk| record.with_state(disk, DiskStage::Draining {}));
+    map.advance(&draining).unwrap();
+}
+
+/// What is in the blocks of the first run of the content moves.
+fn moves(store: &Store, content: &Map) -> bool {
+    let blocks = runs(content).flat_map(|(run, _)| run.blocks());
+    blocks.into_iter().any(|block| store.space().moves(block, MoveReason::Drain))
+}
+
+/// Deletes what is there, and closes the disks then.
+async fn make_room(store: &Store, content: &Map) {
+    assert!(!store.space().follow_map(), "there is no room without the disks");
+    assert!(!moves(store, content), "there is no place to move it to");
+    delete(store, content).await;
+    audit(store, &Map::new()).await;
+    assert!(store.space().follow_map() && store.space().is_closed_as_told());
+}
+
+#[test]
+fn a_full_store_closes_disks_once_there_is_room_elsewhere() {
+    with_seed(|rng| {
+        let (mut bench, store, content, disks) = full(rng);
+        drain(&bench, &disks);
+        bench.run(async move { make_room(&store, &content).await });
+        for _ in 0..2 {
+            bench.crash();
+            let store = bench.mount();
+            assert!(store.space().is_closed_as_told(), "closed once, closed ever after");
+        }
+    });
+}
+
+#[test]
+fn a_full_store_that_learns_of_a_drain_at_its_start_is_opened() {
+    with_seed(|rng| {
+        let (mut bench, _, content, disks) = full(rng);
+        drain(&bench, &disks);
+        for _ in 0..2 {
+            bench.crash();
+            let store = bench.mount();
+            assert!(!store.space().is_closed_as_told());
+        }
+        let store = bench.mount();
+        bench.run(async move { make_room(&store, &content).await });
+    });
+}
