@@ -24,6 +24,8 @@ pub(crate) struct Uncommitted {
     pub(crate) freed: Vec<Run>,
     /// Where the content is, and the boot IDs with which it was written there.
     pub(crate) written: BTreeSet<Unsynced>,
+    /// Blocks that the chunk has more than in the store, or fewer.
+    pub(crate) more_blocks: i64,
 }
 
 /// A file as it was when it was sealed: a commit says no more than this, since later writes have no
@@ -226,10 +228,10 @@ impl ActiveInode {
         update: ChunkUpdate,
         blocks: usize,
     ) -> Vec<Run> {
-        let used = &mut self.inode.attributes.used_bytes;
-        let block_size = blockio::BLOCK_SIZE as u64;
-        *used = (*used + update.chunk.count() * block_size).saturating_sub(old_count * block_size);
+        let more_blocks = update.chunk.count().cast_signed() - old_count.cast_signed();
+        add_blocks(&mut self.inode, more_blocks);
         let pending = self.pending.entry(update.index).or_default();
+        pending.more_blocks += more_blocks;
         if !change.released.is_empty() {
             pending.taken = subtract(&pending.taken, &change.released, blocks);
         }
@@ -300,6 +302,7 @@ impl ActiveInode {
         if !std::mem::take(&mut self.lost) {
             return None;
         }
+        let unnamed = self.forget_chunks(0);
         self.inode = self.stored.clone();
         self.dirty_since = None;
         self.is_past_end = false;
@@ -309,20 +312,29 @@ impl ActiveInode {
         self.installed = self.stored.committed.after_loss(lost);
         // The next commit records it.
         self.sealed_state = SealedState::of(self.installed.clone(), &self.stored);
-        Some(self.forget_chunks(0))
+        Some(unnamed)
     }
 
-    /// Forgets all that is known of chunks from `first` on; returns blocks that no record named.
+    /// Forgets all that is known of chunks from `first` on: they are as the store has them. Returns
+    /// blocks that no record named.
     pub(crate) fn forget_chunks(&mut self, first: u64) -> Vec<Run> {
         let mut taken = Vec::new();
         for changes in [&mut self.pending, &mut self.sealed, &mut self.committing] {
-            let gone = changes.split_off(&first);
-            taken.extend(gone.into_values().flat_map(|change| change.taken));
+            for change in changes.split_off(&first).into_values() {
+                add_blocks(&mut self.inode, -change.more_blocks);
+                taken.extend(change.taken);
+            }
         }
         let gone = self.recent.split_off(&first);
         self.recent_bytes -= gone.values().map(chunk_bytes).sum::<usize>();
         taken
     }
+}
+
+/// A file has `more` blocks more than before, or fewer.
+pub(crate) fn add_blocks(inode: &mut Inode, more: i64) {
+    let used = &mut inode.attributes.used_bytes;
+    *used = used.saturating_add_signed(more * blockio::BLOCK_SIZE as i64);
 }
 
 /// Puts later changes of chunks of `blocks` blocks behind earlier ones, so that one record does for
@@ -339,6 +351,7 @@ fn merge_into(
         let still_freed = subtract(&change.freed, &before.taken, blocks);
         dropped.extend(subtract(&before.taken, &still_taken, blocks));
         change.written.extend(before.written);
+        change.more_blocks += before.more_blocks;
         change.taken.splice(0..0, still_taken);
         change.freed = before.freed.into_iter().chain(still_freed).collect();
         older.insert(index, change);
@@ -357,6 +370,7 @@ mod tests {
             taken: vec![Run { start: taken, count: 1 }],
             freed: vec![Run { start: freed, count: 1 }],
             written: BTreeSet::from([Unsynced { stripe: 0, boot_id: taken }]),
+            more_blocks: 2,
         };
         let mut older = BTreeMap::from([(0, change(7, 3))]);
         let dropped = merge_into(&mut older, BTreeMap::from([(0, change(9, 7))]), 16);
@@ -364,5 +378,6 @@ mod tests {
         assert_eq!(older[&0].taken, [Run { start: 9, count: 1 }]);
         assert_eq!(older[&0].freed, [Run { start: 3, count: 1 }]);
         assert_eq!(older[&0].written.len(), 2, "both have to be synced");
+        assert_eq!(older[&0].more_blocks, 4);
     }
 }

@@ -12,7 +12,7 @@ use runtime::wire::to_bytes;
 use super::chunk_records::{
     RESERVE_CHUNKS_MAX, TIGHT_CHUNKS_MAX, batch_of, chunks_per_record, first_gone,
 };
-use crate::active::{SealedState, Uncommitted};
+use crate::active::{SealedState, Uncommitted, add_blocks};
 use crate::attributes::WriteResult;
 use crate::keys;
 use crate::protocol::{CommitMark, Error};
@@ -271,10 +271,9 @@ impl Commits {
         })
     }
 
-    /// Records changed chunks before the inode that goes with them. What is past the end of the
-    /// file as the store knows it, from chunk `first_gone` on, must not be found there after a
-    /// crash: the file would show it when it grows. So an intent frees that, unless the inode is
-    /// recorded.
+    /// Records changed chunks before the size and times that go with them. What is past the end of
+    /// the file as the store knows it, from chunk `first_gone` on, must not be found there after a
+    /// crash: the file would show it when it grows. So an intent frees that, unless all is recorded.
     async fn record_early(
         &self,
         ino: u64,
@@ -283,19 +282,30 @@ impl Commits {
         from_reserve: bool,
     ) -> Result<(), Error> {
         let is_past_end = part.iter().any(|(index, _)| *index >= first_gone);
+        let within = part.iter().filter(|(index, _)| *index < first_gone);
+        let more_blocks = within.map(|(_, change)| change.more_blocks).sum();
         let make = || {
-            let mut batch = batch_of(ino, part, from_reserve);
-            if is_past_end {
-                batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
-            }
-            Ok((batch, ()))
+            self.base.inodes.with(ino, |active| {
+                let mut stored = active.stored.clone();
+                add_blocks(&mut stored, more_blocks);
+                let mut batch = batch_of(ino, part, from_reserve);
+                batch.put(keys::inode(ino), to_bytes(&stored));
+                let used = UseChange::of(&active.stored, &stored);
+                self.base.inodes.uses().put(&[used], &mut batch);
+                if is_past_end {
+                    batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
+                }
+                Ok((batch, (stored, used)))
+            })
         };
-        self.base.records.record(make).await?;
+        let (_, (stored, used)) = self.base.records.record(make).await?;
+        self.base.inodes.uses().committed(&[used]);
         self.base.inodes.note_remembered(part.len());
         self.base.inodes.with(ino, |active| {
             for (index, _) in part {
                 active.committed(*index);
             }
+            active.stored = stored;
             active.is_past_end |= is_past_end;
             Ok(())
         })
