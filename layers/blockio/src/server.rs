@@ -15,6 +15,7 @@ use runtime::{Caller, Context, Epoch, NodeKind};
 use crate::degraded::{self, DiskTrouble};
 use crate::disk_set::DiskName;
 use crate::disk_state::{DiskStage, VolumeRecord};
+use crate::geometry::DISKS_PER_NODE_MAX;
 use crate::manager::Manager;
 use crate::new_disks::NewDisks;
 use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk};
@@ -369,8 +370,8 @@ impl Server {
         let (mut updated, mut failure) = (0, None);
         for disk in self.manager.disks() {
             let name = DiskName { disk_node: self.disk_node, disk };
-            let Some(device) = self.manager.disk(disk) else { continue };
-            match self.new_disks.update(&*device, &next, name).await {
+            let Some(device) = self.manager.served_disk(disk) else { continue };
+            match self.new_disks.update(&device, &next, name).await {
                 Ok(()) => updated += 1,
                 Err(error) if self.manager.is_healthy(disk) => return Err(error),
                 // It learns of it when it is opened again; that it has failed must not keep others,
@@ -382,11 +383,7 @@ impl Server {
             return Err(failure);
         }
         self.map.advance(&record).map_err(|_| Error::BadRecord {})?;
-        let is_retired = |disk: &u32| {
-            let name = DiskName { disk_node: self.disk_node, disk: *disk };
-            self.map.state(name) == (DiskStage::Retired {})
-        };
-        let retired = self.manager.disks().into_iter().filter(is_retired);
+        let retired = self.manager.disks().into_iter().filter(|disk| self.is_retired(*disk));
         retired.for_each(|disk| self.manager.close(disk));
         Ok(())
     }
@@ -405,11 +402,20 @@ impl Server {
 
     fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
         let geometry = self.map.geometry();
-        let exists = self.manager.disk(disk).is_some() && slot < geometry.slots_per_disk();
-        if !exists || length != SLOT_SIZE {
+        let exists = disk < DISKS_PER_NODE_MAX && slot < geometry.slots_per_disk();
+        if !exists || length != SLOT_SIZE || self.is_retired(disk) {
             return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
         }
+        if self.manager.disk(disk).is_none() {
+            // Others may have heard of a new disk before it is served.
+            return Err(Undelivered::Busy.into());
+        }
         Ok((self.present(disk)?, geometry.slot_offset(slot)))
+    }
+
+    fn is_retired(&self, disk: u32) -> bool {
+        let name = DiskName { disk_node: self.disk_node, disk };
+        self.map.state(name) == (DiskStage::Retired {})
     }
 
     fn present(&self, disk: u32) -> Result<usize, Error> {

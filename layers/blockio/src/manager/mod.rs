@@ -15,6 +15,7 @@ mod lane;
 mod latency;
 mod obstacle;
 mod queue;
+mod served_disk;
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -167,9 +168,12 @@ impl Manager {
     pub(crate) async fn sync(self: &Rc<Self>, disk: usize) -> Result<(), Error> {
         let lane = self.lane(disk)?;
         lane.check(disk)?;
-        if lane.is_flushed() {
-            return Ok(());
-        }
+        if lane.is_flushed() { Ok(()) } else { self.flush(disk).await }
+    }
+
+    /// As [`sync`](Self::sync), also of what was written past this manager.
+    async fn flush(self: &Rc<Self>, disk: usize) -> Result<(), Error> {
+        let lane = self.lane(disk)?;
         lane.check_room(lane.flush_waiting.borrow().len(), self.queue_length_max)?;
         let (reply, answer) = oneshot::channel();
         let came = self.context.now();

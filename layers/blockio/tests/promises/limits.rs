@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::Volume;
 use crate::support::volume::STRIPE;
-use blockio::protocol::{Error, Read, ReadSlot, Unsynced, Write, WriteSlot};
+use blockio::protocol::{Error, Read, ReadSlot, SLOT_SIZE, Unsynced, Write, WriteSlot};
 use blockio::{Config, DiskName, Stripes as _};
 use bytes::Bytes;
 use futures::future::join_all;
@@ -130,7 +130,7 @@ fn slots_that_do_not_exist_are_refused() {
     let volume = Volume::start(1, 1, 2, Config::default());
     let (context, slots) = (volume.context(), volume.geometry.slots_per_disk());
     volume.ask(async move |client| {
-        for (disk, slot) in [(2, 0), (0, slots), (u32::MAX, u32::MAX)] {
+        for (disk, slot) in [(256, 0), (0, slots), (u32::MAX, u32::MAX)] {
             let expected = Error::NoSuchSlot { disk, slot, length: 4096 };
             assert_eq!(
                 client.read_slot(DiskName { disk_node: 0, disk }, slot).await,
@@ -145,4 +145,15 @@ fn slots_that_do_not_exist_are_refused() {
             assert_eq!(context.spawn(NodeId::disk(0), write).await, Err(expected));
         }
     });
+}
+
+#[test]
+fn a_slot_of_a_disk_that_may_be_coming_is_waited_for() {
+    let volume = Volume::start(1, 1, 2, Config::default());
+    let context = volume.context();
+    let answer = volume.world.run(async move {
+        let data = vec![0; SLOT_SIZE].into();
+        context.spawn(NodeId::disk(0), WriteSlot { disk: 2, slot: 0, data }).await
+    });
+    assert_eq!(answer, Err(Undelivered::Busy.into()));
 }
