@@ -197,13 +197,13 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         harness.within_limit("a check", partitions.check(harness)).await;
         harness.stop_and_recover().await;
         harness.within_limit("a check", partitions.check(harness)).await;
-        let audit = harness.within_limit("an audit", harness.cluster.audit()).await;
-        assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
+        let audit = harness.audit().await.expect("a sound store");
+        assert_eq!(flaws(audit), Vec::<String>::new());
     }
     if let Some(operator) = &operator {
         harness.within_limit("moving data", operator.finish(harness)).await;
         harness.within_limit("a check", workload.check_all()).await;
-        let audit = harness.cluster.audit().await.expect("it can be read");
+        let audit = harness.audit().await.expect("it can be read");
         let flaws = audit.final_checkpoint().flaws;
         assert!(flaws.is_empty(), "{flaws:?}");
     }

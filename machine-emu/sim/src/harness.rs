@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use fileio::protocol::{CallId, Error, FileIo, Flush};
 use futures::future::{Either, LocalBoxFuture, join, join_all, select};
+use meta::NodeAudit;
+use meta::store::StoreError;
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
 use runtime::{Call, NodeId};
@@ -255,6 +257,19 @@ impl Harness {
             Either::Left((outcome, _)) => outcome,
             Either::Right(_) => panic!("{what} takes more than {DONE_WITHIN:?}"),
         }
+    }
+
+    /// What all stores hold: read again as long as checkpoints come between.
+    pub(super) async fn audit(&self) -> Result<NodeAudit, StoreError> {
+        let audit = async {
+            loop {
+                match self.cluster.audit().await {
+                    Err(StoreError::Busy) => self.pass(Duration::from_millis(100)).await,
+                    audit => return audit,
+                }
+            }
+        };
+        self.within_limit("an audit", audit).await
     }
 
     /// Asks until there is an answer, also after it may have been done: the same request, so that

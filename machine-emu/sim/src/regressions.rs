@@ -75,6 +75,26 @@ pub const REGRESSIONS: &[RegressionCase] = &[
         schedule: Some(FROZEN_AT_A_BEGINNING),
         what: "a process that was frozen while it began a node never served it",
     },
+    regression(
+        Workload::Elastic,
+        394_481_169,
+        "a node closed a disk that was drained and had no room elsewhere to begin",
+    ),
+    regression(
+        Workload::Elastic,
+        1_002_149,
+        "a sync that failed for a superblock lost what others had written",
+    ),
+    regression(
+        Workload::Elastic,
+        1_002_298,
+        "a file that was cut said that its blocks were fewer than they were, after a crash",
+    ),
+    regression(
+        Workload::Elastic,
+        1_003_244,
+        "a store stopped since a new disk was not served yet",
+    ),
 ];
 
 /// Process 6 is frozen just after it was told to serve its nodes.
@@ -96,7 +116,8 @@ mod tests {
 
     #[test]
     fn what_failed_once_is_repeated_with_the_shortest_blocks() {
-        for regression in REGRESSIONS {
+        const OLDER_THAN_LONGER_BLOCKS: usize = 25;
+        for regression in &REGRESSIONS[..OLDER_THAN_LONGER_BLOCKS] {
             let case = regression.case().expect("a schedule");
             assert_eq!(case.layout(&mut Rng::new(case.seed)).unit, 1, "{}", regression.what);
         }

@@ -157,7 +157,7 @@ impl EntriesWorkload<'_> {
     }
 
     async fn check_audit(&self, tree: &WalkedTree) {
-        let audit = self.harness.cluster.audit().await;
+        let audit = self.harness.audit().await;
         let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
         assert!(audit.flaws.is_empty(), "the metadata contradicts itself: {:?}", audit.flaws);
         let inodes = tree.named.len() as u64 + 1;

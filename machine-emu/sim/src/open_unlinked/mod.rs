@@ -135,8 +135,8 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     workload.kept.take();
     harness.within_limit("an end", workload.nothing_is_left()).await;
     harness.stop_and_recover().await;
-    let audit = harness.within_limit("an audit", harness.cluster.audit()).await;
-    assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
+    let audit = harness.audit().await.expect("a sound store");
+    assert_eq!(flaws(audit), Vec::<String>::new());
 }
 
 impl OpenUnlinked<'_> {
@@ -472,7 +472,7 @@ impl OpenUnlinked<'_> {
         let context = self.harness.cluster.application(OBSERVER);
         let until = context.now() + GONE_WITHIN;
         loop {
-            let audit = self.harness.cluster.audit().await;
+            let audit = self.harness.audit().await;
             let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
             let left = audit.unlinked.len() + audit.trims.len();
             if left == 0 {
