@@ -298,9 +298,9 @@ impl DiskManager {
             }
         }
         // What nodes keep back for their logs and checkpoints stays with them.
-        let kept = meta::store::stripes_min(&self.map.geometry())
-            * u64::from(self.context.fs_nodes())
-            * u64::from(self.map.geometry().blocks_per_stripe());
+        let next = VolumeMap::of_record(&record.with_state(disk, DiskStage::Draining {}));
+        let next = next.map_err(|_| DiskRefusal::BadSize {})?;
+        let kept = meta::store::kept_blocks(&next) * u64::from(self.context.fs_nodes());
         let free = free.saturating_sub(kept);
         if needed + needed / 50 > free {
             let (needed_bytes, free_bytes) = (needed * BLOCK, free * BLOCK);

@@ -39,6 +39,10 @@ fn content(number: u64) -> Vec<u8> {
 }
 
 fn put(client: &ClientHandle, number: u64) {
+    try_put(client, number).unwrap();
+}
+
+fn try_put(client: &ClientHandle, number: u64) -> Result<(), Error> {
     let call = Create {
         who: Credentials::root(),
         call: CallId { client: 1, number },
@@ -48,12 +52,16 @@ fn put(client: &ClientHandle, number: u64) {
         change: Change::default(),
         durable: false,
     };
-    let made = block_on(ask(client, call)).unwrap().attributes;
+    let made = block_on(ask(client, call))?.attributes;
     let file = Handle { ino: made.ino, generation: made.generation };
     let data = vec![Bytes::from(content(number))];
     let call = Write { who: Credentials::root(), file, offset: 0, data, durable: false };
-    block_on(ask(client, call)).unwrap();
-    block_on(ask(client, Commit { file })).unwrap();
+    block_on(ask(client, call))?;
+    block_on(ask(client, Commit { file })).map(drop)
+}
+
+fn space(client: &ClientHandle) -> Space {
+    block_on(ask(client, GetSpace { partition: 0 })).unwrap()
 }
 
 fn check_files(client: &ClientHandle, numbers: std::ops::Range<u64>) {
@@ -92,6 +100,17 @@ fn add(directory: &Path, client: &ClientHandle, disk_node: u32, bytes: u64) -> u
     disk
 }
 
+/// What is called available can be written, whatever node it is at.
+fn fill(client: &ClientHandle, first: u64) {
+    let available = space(client).available_bytes;
+    let mut numbers = first..first + 2 * available / FILE_BYTES as u64;
+    let full = numbers.find(|&number| try_put(client, number) == Err(Error::NoSpace {}));
+    let written = (full.unwrap() - first) * FILE_BYTES as u64;
+    assert!(written + FILE_BYTES as u64 > available / 100 * 98, "{written} of {available}");
+    let left = space(client).available_bytes;
+    assert!(left < available / 50 + FILE_BYTES as u64, "{left} of {available} are left");
+}
+
 #[test]
 fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
     let home = tempfile::tempdir().unwrap();
@@ -100,13 +119,13 @@ fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
     let running = run(&directory);
     let client = running.client_handle();
     (0..40).for_each(|number| put(&client, number));
-    let before = block_on(ask(&client, GetSpace { partition: 0 })).unwrap();
+    let before = space(&client);
     let used = report(&client, 0, 1).used_bytes;
     assert!(used > 4 << 20, "{used}");
 
     let added = add(&directory, &client, 1, 2 * DISK_BYTES);
     assert_eq!(added, 2);
-    let after = block_on(ask(&client, GetSpace { partition: 0 })).unwrap();
+    let after = space(&client);
     let more = after.available_bytes - before.available_bytes;
     assert!(more > 2 * DISK_BYTES * 9 / 10, "{more} bytes more");
     (40..60).for_each(|number| put(&client, number));
@@ -140,6 +159,7 @@ fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
     check_files(&client, 0..90);
     assert_eq!(report(&client, 0, 1).condition, DiskCondition::Retired {});
     assert_eq!(disks(&client).next, [2, 3]);
+    fill(&client, 90);
     running.stop().unwrap();
     check(&directory);
 }

@@ -1,6 +1,7 @@
 //! Disks that come to a disk node while it is served.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use runtime::Context;
@@ -9,7 +10,7 @@ use runtime::sync::{KeyGuard, KeyedLock};
 
 use crate::disk_set::DiskName;
 use crate::format::format_as;
-use crate::open::{DiskError, ExpectedDisk, check_disk, identify, update_disk};
+use crate::open::{DiskError, ExpectedDisk, UnprovenCopy, check_disk, identify, update_disk};
 use crate::protocol::Error;
 use crate::superblock::{Decided, VERSION};
 use crate::volume_map::VolumeMap;
@@ -23,11 +24,14 @@ pub(crate) struct NewDisks {
     path_of: RefCell<Option<PathOf>>,
     /// One record at a time is followed.
     following: KeyedLock<()>,
+    /// Superblocks of disks that may not be as they are read.
+    unproven: RefCell<BTreeMap<DiskName, Rc<UnprovenCopy>>>,
 }
 
 impl NewDisks {
     pub(crate) fn new(context: Context) -> Self {
-        Self { context, path_of: RefCell::default(), following: KeyedLock::default() }
+        let (path_of, following) = (RefCell::default(), KeyedLock::default());
+        Self { context, path_of, following, unproven: RefCell::default() }
     }
 
     pub(crate) fn find_by(&self, path_of: impl Fn(DiskName) -> String + 'static) {
@@ -91,7 +95,8 @@ impl NewDisks {
         map: &VolumeMap,
         name: DiskName,
     ) -> Result<(), Error> {
-        let updated = update_disk(device, map).await;
+        let unproven = self.unproven.borrow_mut().entry(name).or_default().clone();
+        let updated = update_disk(device, map, &unproven).await;
         updated.map(drop).map_err(|error| refused(name, &error))
     }
 

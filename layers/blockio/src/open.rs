@@ -1,5 +1,6 @@
 //! Checking that a disk is the one expected, and taking it for an epoch.
 
+use std::cell::Cell;
 use std::io;
 
 use runtime::disk::Disk;
@@ -237,11 +238,25 @@ impl Superblock {
 }
 
 /// Makes durable on a disk of `map`, which was opened, what the map has decided since.
-pub(crate) async fn update_disk(disk: &dyn Disk, map: &VolumeMap) -> Result<Superblock, DiskError> {
-    let found = find(disk).await?;
+pub(crate) async fn update_disk(
+    disk: &dyn Disk,
+    map: &VolumeMap,
+    unproven: &UnprovenCopy,
+) -> Result<Superblock, DiskError> {
+    let mut found = find(disk).await?;
+    if let Some(offset) = unproven.get() {
+        found.needs_repair = true;
+        if found.rewrite[1] == offset {
+            found.rewrite.reverse();
+        }
+    }
     let epoch = found.superblock.epoch;
-    found.take_over(disk, map, epoch).await
+    found.replace(disk, map, epoch, unproven).await
 }
+
+/// Where the superblock is that was written and is not known to be durable. It is the one to begin
+/// with, whatever is read there: after a sync that failed the host may show what a crash undoes.
+pub(crate) type UnprovenCopy = Cell<Option<u64>>;
 
 impl CheckedDisk {
     /// The second half of [`open_disk`]: makes `epoch` durable, and what `map` has decided.
@@ -251,11 +266,21 @@ impl CheckedDisk {
         map: &VolumeMap,
         epoch: Epoch,
     ) -> Result<Superblock, DiskError> {
+        self.replace(disk, map, epoch, &UnprovenCopy::default()).await
+    }
+
+    async fn replace(
+        self,
+        disk: &dyn Disk,
+        map: &VolumeMap,
+        epoch: Epoch,
+        unproven: &UnprovenCopy,
+    ) -> Result<Superblock, DiskError> {
         let superblock = Superblock { epoch, ..self.superblock.following(map) };
         if superblock == self.superblock && !self.needs_repair {
             return Ok(superblock);
         }
-        write_both(disk, &superblock, self.rewrite).await?;
+        write_both(disk, &superblock, self.rewrite, unproven).await?;
         Ok(superblock)
     }
 }
@@ -270,7 +295,7 @@ pub async fn upgrade_disk(disk: &dyn Disk, id: u128) -> Result<bool, DiskError> 
         return Ok(false);
     }
     let upgraded = Superblock { version: VERSION, id, ..found.superblock };
-    write_both(disk, &upgraded, found.rewrite).await?;
+    write_both(disk, &upgraded, found.rewrite, &UnprovenCopy::default()).await?;
     Ok(true)
 }
 
@@ -279,11 +304,14 @@ async fn write_both(
     disk: &dyn Disk,
     superblock: &Superblock,
     offsets: [u64; 2],
+    unproven: &UnprovenCopy,
 ) -> Result<(), DiskError> {
     for offset in offsets {
+        unproven.set(Some(offset));
         disk.write(offset, vec![superblock.encode()]).await?;
         disk.sync().await?;
     }
+    unproven.set(None);
     Ok(())
 }
 

@@ -44,6 +44,8 @@ struct Decisions {
     states: BTreeMap<DiskName, DiskStage>,
     /// How fast data moves, and whether from fuller disks to emptier ones.
     moves: (MovePolicy, bool),
+    /// Stripes on disks in use, if there are others.
+    online_stripes: Option<u64>,
 }
 
 /// A set in its map.
@@ -131,7 +133,10 @@ impl VolumeMap {
     fn decide(&self, record: &VolumeRecord) {
         let states = record.states.iter().map(|entry| (entry.disk, entry.state)).collect();
         let moves = (record.policy, record.balancing);
-        let decisions = Decisions { states, moves };
+        let closed = record.states.iter().filter(|entry| entry.state != DiskStage::Online {});
+        let closed: u64 = closed.map(|entry| self.stripes_on(entry.disk)).sum();
+        let online_stripes = (closed > 0).then(|| self.stripes().saturating_sub(closed));
+        let decisions = Decisions { states, moves, online_stripes };
         *self.0.decisions.write().unwrap_or_else(PoisonError::into_inner) = decisions;
         self.0.version.store(record.version, Ordering::Release);
     }
@@ -258,6 +263,11 @@ impl VolumeMap {
     /// Stripes of the logical disk.
     pub fn stripes(&self) -> u64 {
         self.last().map_or(0, |last| last.set.end())
+    }
+
+    /// Stripes of the logical disk that are on disks in use, neither being drained nor retired.
+    pub fn online_stripes(&self) -> u64 {
+        self.decisions().online_stripes.unwrap_or_else(|| self.stripes())
     }
 
     /// Bytes of the logical disk.

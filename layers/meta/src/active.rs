@@ -334,7 +334,7 @@ impl ActiveInode {
 /// A file has `more` blocks more than before, or fewer.
 pub(crate) fn add_blocks(inode: &mut Inode, more: i64) {
     let used = &mut inode.attributes.used_bytes;
-    *used = used.saturating_add_signed(more * blockio::BLOCK_SIZE as i64);
+    *used = used.saturating_add_signed(more * (blockio::BLOCK_SIZE as u64).cast_signed());
 }
 
 /// Puts later changes of chunks of `blocks` blocks behind earlier ones, so that one record does for

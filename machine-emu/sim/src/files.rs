@@ -417,9 +417,7 @@ impl FilesWorkload<'_> {
                     content.acknowledge_durable(&issued);
                 } else {
                     content.acknowledge(&issued);
-                    if self.restarts {
-                        losses.borrow_mut().written(issued, written.write_verifier);
-                    }
+                    losses.borrow_mut().written(issued, written.write_verifier);
                 }
                 Ok(false)
             }

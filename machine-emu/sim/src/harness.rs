@@ -269,7 +269,7 @@ impl Harness {
                 }
             }
         };
-        self.within_limit("an audit", audit).await
+        Box::pin(self.within_limit("an audit", audit)).await
     }
 
     /// Asks until there is an answer, also after it may have been done: the same request, so that

@@ -90,12 +90,23 @@ pub const REGRESSIONS: &[RegressionCase] = &[
         1_002_298,
         "a file that was cut said that its blocks were fewer than they were, after a crash",
     ),
-    regression(
-        Workload::Elastic,
-        1_003_244,
-        "a store stopped since a new disk was not served yet",
-    ),
+    regression(Workload::Elastic, 1_003_244, "a store stopped since a new disk was not served yet"),
+    RegressionCase {
+        workload: Workload::Elastic,
+        seed: 3_003_205,
+        schedule: Some(FULL_HOST_AT_SUPERBLOCKS),
+        what: "a superblock that was not durable was taken for good, and the other one written",
+    },
 ];
+
+/// The host of a disk is full while its superblocks learn of another disk.
+const FULL_HOST_AT_SUPERBLOCKS: &str = "\
+setup       at 0 us: network loss_ppm=0 corrupt_ppm=0 duplicate_ppm=10973 reorder_ppm=195960 \
+delay_ppm=32085 delay_max_ns=2048000 jitter_ns=4000 loses_any=true
+round 1     at 24509 us: power-cut
+round 2     at 29261 us: fill-disk disk=disk-0-0 after=8
+round 2     at 67715 us: end
+";
 
 /// Process 6 is frozen just after it was told to serve its nodes.
 const FROZEN_AT_A_BEGINNING: &str = "\

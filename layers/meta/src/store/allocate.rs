@@ -196,8 +196,7 @@ impl StoreSpace<'_> {
         let free = state.space.free_groups().filter(|group| wanted.contains(group));
         let emptied = emptied.filter(|group| wanted.contains(group));
         let spare = free.take_while(|&group| {
-            let stripes = layout.stripes_of(group);
-            left = left.saturating_sub(stripes.end - stripes.start);
+            left = left.saturating_sub(state.space.whole_stripes_in(group));
             left >= floor
         });
         emptied.chain(spare).take(count).collect()
@@ -209,9 +208,8 @@ impl StoreSpace<'_> {
     pub fn spare_blocks(&self, emptying: bool, unit: u32) -> u64 {
         let spare = self.spare_groups(usize::MAX, false);
         let state = self.0.state.borrow();
-        let layout = &state.space.layout;
-        let blocks = spare.into_iter().map(|group| layout.blocks_of(group));
-        let now = blocks.map(|blocks| blocks.end - blocks.start).sum();
+        let stripes = spare.into_iter().map(|group| state.space.whole_stripes_in(group));
+        let now = stripes.sum::<u64>() * state.space.layout.blocks_per_stripe();
         if !emptying {
             return now;
         }

@@ -45,11 +45,11 @@ const SHARE_PER_KEPT_MIN: u64 = 16;
 /// Stripes that a node needs besides log and reserve, to hold anything at all.
 const USEFUL_STRIPES_MIN: u64 = 8;
 
-/// Stripes of the volume for each node. What a node keeps back is measured by this and not by what
-/// it owns: else part of each group that it gets from another node would be kept back too, and no
-/// node could say what another can store.
+/// Stripes of the disks in use for each node. What a node keeps back is measured by this and not by
+/// what it owns: else part of each group that it gets from another node would be kept back too, and
+/// no node could say what another can store.
 fn share_stripes(map: &VolumeMap) -> u64 {
-    map.stripes() / u64::from(map.geometry().fs_nodes.max(1))
+    map.online_stripes() / u64::from(map.geometry().fs_nodes.max(1))
 }
 
 /// Segment pairs of the log, at most.
@@ -85,7 +85,7 @@ pub(crate) fn reserve_blocks(map: &VolumeMap) -> u64 {
 }
 
 /// Blocks that a node keeps back from data: for its log, and for deletions and checkpoints.
-pub(crate) fn kept_blocks(map: &VolumeMap) -> u64 {
+pub fn kept_blocks(map: &VolumeMap) -> u64 {
     let log = 2 * (log_pairs_max(map) + MOUNT_PAIRS);
     log * u64::from(map.geometry().blocks_per_stripe()) + reserve_blocks(map)
 }

@@ -116,7 +116,7 @@ pub use self::error::{StoreError, StoreResult};
 pub use self::groups::{GroupLayout, Run};
 pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
 pub use self::limits::{
-    LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min, suitable_nodes,
+    LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, kept_blocks, smallest_share, stripes_min, suitable_nodes,
 };
 pub use self::open::ALONE_BYTES;
 pub(crate) use self::open::has_at_rest;

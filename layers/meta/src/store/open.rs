@@ -150,10 +150,7 @@ impl Store {
         let id = LogId { owner: pages.owner, id: ctx.random(), epoch: ctx.epoch().0 };
         let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
-        let floor = past.stripes_to_begin();
         let mut space = past.space;
-        // A disk that it has no room to close now is closed later.
-        close_disks(&mut space, &pages.device.map(), floor);
         let mut pair = |after| space.allocate_pair(after).ok_or(StoreError::NoSpace);
         let here = pair(None)?;
         let next = pair(Some(here))?;
@@ -220,6 +217,9 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
     past.segments = segments;
     past.log_copies = log_copies;
     past.root.counter += NUMBERS_AHEAD;
+    // One that there is no room to close now is closed later.
+    let floor = past.stripes_to_begin();
+    close_disks(&mut past.space, &map, floor);
     Ok(past)
 }
 

@@ -136,10 +136,17 @@ impl BlockAllocator {
         self.groups.keys().copied()
     }
 
-    /// Owned groups without a busy block that are not being emptied, in order.
+    /// Owned groups without a block in use that are not being emptied, in order: those of which
+    /// something can be handed out.
     pub(crate) fn free_groups(&self) -> impl Iterator<Item = u64> + '_ {
-        let free = self.groups.iter().filter(|(_, group)| group.busy.ones() == 0);
-        free.filter(|(_, group)| !group.emptying).map(|(&number, _)| number)
+        let free = self.groups.iter().filter(|(_, group)| group.used_blocks() == 0);
+        let free = free.filter(|(_, group)| !group.emptying && group.whole_stripes > 0);
+        free.map(|(&number, _)| number)
+    }
+
+    /// Stripes of an owned group of which nothing is busy.
+    pub(crate) fn whole_stripes_in(&self, group: u64) -> u64 {
+        self.groups.get(&group).map_or(0, |group| group.whole_stripes.into())
     }
 
     /// Is `group` owned and without a block in use?
@@ -493,6 +500,16 @@ fn withhold(space: &mut BlockAllocator, blocks: Range<u64>, busy: bool) -> bool 
         withheld.fill(local, !busy);
     }
     true
+}
+
+/// Stripes of a group that are not on closed disks.
+pub(crate) fn open_stripes(space: &BlockAllocator, group: u64) -> u64 {
+    let (layout, map) = (&space.layout, space.layout.map());
+    if space.closed.is_empty() {
+        return layout.stripe_count(group);
+    }
+    let is_open = |stripe: &u64| !space.closed.contains(&map.place(*stripe).disk);
+    layout.stripes_of(group).filter(is_open).count() as u64
 }
 
 /// The runs of set bits in a group, in order.

@@ -17,7 +17,7 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::{BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks};
+use super::space::{BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, open_stripes};
 use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
@@ -269,13 +269,12 @@ impl StoreState {
     }
 
     /// The blocks of each owned group that could be emptied, if the others have room for what is in
-    /// it.
+    /// it: those that could be handed out then.
     pub(crate) fn movable_groups(&self) -> Vec<u64> {
         let log = self.log_groups();
         let movable = self.space.groups().filter(|group| !log.contains(group));
-        let movable = movable.filter(|&group| !EmptyingGroups(&self.space).is_partly_closed(group));
-        let blocks = movable.map(|group| self.space.layout.blocks_of(group));
-        blocks.map(|blocks| blocks.end - blocks.start).collect()
+        let per_stripe = self.space.layout.blocks_per_stripe();
+        movable.map(|group| open_stripes(&self.space, group) * per_stripe).collect()
     }
 
     /// Could more space be free in a moment, without anybody deleting anything? So that `kept_back`
@@ -320,7 +319,7 @@ impl StoreState {
     fn admit_groups(&self, batch: &Batch) -> StoreResult<()> {
         let given = batch.ops.iter().filter_map(|op| match *op {
             BatchOp::GiveGroup { group } if !EmptyingGroups(&self.space).is_empty(group) => {
-                Some(self.space.layout.stripe_count(group))
+                Some(self.space.whole_stripes_in(group))
             }
             _ => None,
         });
@@ -332,7 +331,7 @@ impl StoreState {
     /// Whole stripes that a batch brings, once it is durable.
     fn taken_stripes(&self, batch: &Batch) -> u64 {
         let taken = batch.ops.iter().filter_map(|op| match *op {
-            BatchOp::TakeGroup { group } => Some(self.space.layout.stripe_count(group)),
+            BatchOp::TakeGroup { group } => Some(open_stripes(&self.space, group)),
             _ => None,
         });
         taken.sum()

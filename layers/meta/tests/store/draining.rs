@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use blockio::{DiskName, DiskStage, Stripes as _, VolumeRecord};
-use meta::store::{MoveReason, Store};
+use meta::store::{Batch, GroupLayout, MoveReason, SpaceStatus, Store, kept_blocks};
 use runtime::seed::{Rng, with_seed};
 
 use crate::bench::{Bench, Map, flush, map, runs};
@@ -74,5 +74,44 @@ fn a_full_store_that_learns_of_a_drain_at_its_start_is_opened() {
         }
         let store = bench.mount();
         bench.run(async move { make_room(&store, &content).await });
+    });
+}
+
+#[test]
+fn groups_that_are_partly_on_a_closed_disk_change_hands() {
+    with_seed(|rng| {
+        let mut bench = Bench::new(rng, map(65536, 2, 400));
+        let store = bench.mount();
+        let disk = bench.disk.map().disks()[rng.index(4)];
+        let kept_before = kept_blocks(&bench.disk.map());
+        drain(&bench, &[disk]);
+        assert!(kept_blocks(&bench.disk.map()) <= kept_before, "a smaller part is kept back");
+        assert!(store.space().follow_map());
+        let space = store.space().status();
+        assert!(space.withheld_blocks > 0);
+        let given = store.space().spare_groups(usize::MAX, false);
+        let layout = GroupLayout::of(&bench.disk.map());
+        let on_disk = |group: &u64| {
+            layout.stripes_of(*group).any(|stripe| bench.disk.map().place(stripe).disk == disk)
+        };
+        assert!(given.iter().any(on_disk), "{given:?}");
+        assert!(store.space().spare_blocks(false, 1) <= space.free_blocks);
+        let (mut give, mut take) = (Batch::new(), Batch::new());
+        for &group in &given {
+            give.give_group(group);
+            take.take_group(group);
+        }
+        store.commit(give).unwrap();
+        let left = store.space().status();
+        assert!(left.withheld_blocks < space.withheld_blocks);
+        take.take_from_reserve();
+        store.commit(take).unwrap();
+        let flushed = store.clone();
+        bench.run(async move { flush(&flushed).await });
+        let after = store.space().status();
+        // A page may have left the disk.
+        let free = |space: &SpaceStatus| space.free_blocks + space.withheld_blocks;
+        assert_eq!((after.owned_blocks, free(&after)), (space.owned_blocks, free(&space)));
+        assert_eq!(store.space().spare_groups(usize::MAX, false), given);
     });
 }

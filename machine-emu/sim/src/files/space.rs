@@ -4,8 +4,7 @@ use fileio::protocol::{Allocate, Credentials, Error, PunchHole, Seek, SeekTarget
 use runtime::seed::Rng;
 
 use super::super::content::BLOCK;
-use super::super::harness::CallFailure;
-use super::super::harness::WorkResult;
+use super::super::harness::{CallFailure, PowerCut, WorkResult};
 use super::{ContentFile, FilesWorkload, any_range};
 
 impl FilesWorkload<'_> {
@@ -68,6 +67,9 @@ impl FilesWorkload<'_> {
         let call = Allocate { who, file: *handle, offset, length, keep_size, durable };
         match self.harness.ask(client, call).await {
             Ok(attributes) => {
+                if attributes.size != size && self.harness.is_uncertain() {
+                    return Err(PowerCut);
+                }
                 assert_eq!(attributes.size, size, "file {file}: the size after an allocation");
                 if let Some(issued) = issued {
                     content.borrow_mut().acknowledge(&issued);

@@ -273,7 +273,8 @@ impl Commits {
 
     /// Records changed chunks before the size and times that go with them. What is past the end of
     /// the file as the store knows it, from chunk `first_gone` on, must not be found there after a
-    /// crash: the file would show it when it grows. So an intent frees that, unless all is recorded.
+    /// crash: the file would show it when it grows. So an intent frees that, unless the size is
+    /// recorded.
     async fn record_early(
         &self,
         ino: u64,

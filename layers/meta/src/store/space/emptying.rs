@@ -1,6 +1,6 @@
 //! Groups from which nothing is taken, so that they become empty and can be given away.
 
-use super::{BlockAllocator, GroupBlocks};
+use super::{BlockAllocator, GroupBlocks, open_stripes};
 
 /// From now on nothing, or again something, is taken from an owned group.
 pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bool) {
@@ -25,10 +25,10 @@ pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bo
 pub(crate) struct EmptyingGroups<'a>(pub(crate) &'a BlockAllocator);
 
 impl<'a> EmptyingGroups<'a> {
-    /// Each with its busy blocks, in order.
+    /// Each with its blocks in use, in order.
     pub(crate) fn list(self) -> impl Iterator<Item = (u64, u64)> + 'a {
         let emptying = self.0.groups.iter().filter(|(_, group)| group.emptying);
-        emptying.map(|(&number, group)| (number, u64::from(group.busy.ones())))
+        emptying.map(|(&number, group)| (number, u64::from(group.used_blocks())))
     }
 
     /// Is the block in one?
@@ -40,14 +40,7 @@ impl<'a> EmptyingGroups<'a> {
     /// Is it one, and empty?
     pub(crate) fn is_empty(self, group: u64) -> bool {
         let found = self.0.groups.get(&group);
-        found.is_some_and(|group| group.emptying && group.busy.ones() == 0)
-    }
-
-    /// Is a stripe of this group on a closed disk?
-    pub(crate) fn is_partly_closed(self, group: u64) -> bool {
-        let (closed, layout) = (&self.0.closed, &self.0.layout);
-        let disk = |stripe| layout.map().place(stripe).disk;
-        !closed.is_empty() && layout.stripes_of(group).any(|stripe| closed.contains(&disk(stripe)))
+        found.is_some_and(|group| group.emptying && group.used_blocks() == 0)
     }
 
     /// Their free blocks, in logical blocks of `unit` blocks.
@@ -60,13 +53,14 @@ impl<'a> EmptyingGroups<'a> {
         emptying.map(|group| u64::from(free(group))).sum()
     }
 
-    /// The other groups, all of open disks, that are partly used, with their busy blocks, the least
-    /// used first; those of which blocks are handed out come last.
+    /// The other groups that are partly used and of which something could be handed out, with
+    /// their blocks in use, the least used first; those of which blocks are handed out come last.
     pub(crate) fn candidates(self) -> Vec<(u64, u64)> {
-        let open = self.0.groups.iter().filter(|(group, _)| !self.is_partly_closed(**group));
-        let partial = open.filter(|(_, group)| group.busy.ones() > 0 && !group.emptying);
-        let mut used: Vec<(bool, u64, u64)> = partial
-            .map(|(&number, group)| (group.loaned.ones() > 0, u64::from(group.busy.ones()), number))
+        let others = self.0.groups.iter().filter(|(_, group)| !group.emptying);
+        let partial = others.filter(|(_, group)| group.used_blocks() > 0);
+        let open = partial.filter(|(group, _)| open_stripes(self.0, **group) > 0);
+        let mut used: Vec<(bool, u64, u64)> = open
+            .map(|(&number, group)| (group.loaned.ones() > 0, group.used_blocks().into(), number))
             .collect();
         used.sort_unstable();
         used.into_iter().map(|(_, busy, number)| (number, busy)).collect()
