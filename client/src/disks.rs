@@ -8,7 +8,8 @@ use crate::file_system::FileSystem;
 
 /// The disks of the volume.
 pub async fn list_disks<S: Spawn>(volume: &FileSystem<S>) -> Result<DiskList, Error> {
-    let asked = volume.session.ask(GetDisks { root: volume.session.root() }).await;
+    let (who, root) = (volume.session.who(), volume.session.root());
+    let asked = volume.session.ask(GetDisks { who, root }).await;
     asked.map_err(Error::of("list the disks of", b"/"))
 }
 

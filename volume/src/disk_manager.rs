@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use fileio::protocol::{
     AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, Error,
 };
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::{Either, LocalBoxFuture, join, join_all, select};
 use meta::protocol::{AdoptRecord, GetMoves, NodeMoves};
 use runtime::ids::DISK_NODES_MAX;
 use runtime::protocol::ErrorOf;
@@ -43,6 +44,8 @@ pub type OpenEngine = Box<dyn Fn() -> Result<Rc<dyn Coordination>, CoordinationE
 const TRIES_MAX: u32 = 50;
 /// The pause before the next.
 const TRY_PAUSE: Duration = Duration::from_millis(200);
+/// Who asks for the disks gets what nodes have answered within this time.
+const LIST_WAIT: Duration = Duration::from_secs(2);
 /// How often it is looked whether disks are even.
 const BALANCE_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a change that could not be brought about is tried again.
@@ -282,6 +285,29 @@ impl DiskManager {
         answers.map(|answer| answer.map_err(|error| refused(&error))).collect()
     }
 
+    /// What nodes say that answer soon, and how many do not.
+    async fn moves_now(&self) -> (Vec<NodeMoves>, u32) {
+        let nodes = (0..self.context.fs_nodes()).map(NodeId::fs);
+        let asked = nodes.map(|node| self.ask_for_a_while(node, GetMoves {}, is_away));
+        let answers = join_all(asked).await;
+        let silent = answers.iter().filter(|answer| answer.is_none()).count();
+        (answers.into_iter().flatten().collect(), silent as u32)
+    }
+
+    /// Asks for [`LIST_WAIT`].
+    async fn ask_for_a_while<C: Call + Clone>(
+        &self,
+        node: NodeId,
+        call: C,
+        is_transient: fn(&ErrorOf<C>) -> bool,
+    ) -> Option<C::Reply> {
+        let limit = self.context.sleep(LIST_WAIT);
+        match select(pin!(self.ask(node, call, is_transient)), limit).await {
+            Either::Left((answer, _)) => answer.ok(),
+            Either::Right(_) => None,
+        }
+    }
+
     /// Can all that is on `disk` move to others?
     async fn check_drain(&self, record: &VolumeRecord, disk: DiskName) -> Result<(), Error> {
         let draining = record.states.iter().filter(|entry| entry.state == DiskStage::Draining {});
@@ -352,7 +378,8 @@ impl DiskManager {
     async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
         let nodes: BTreeSet<u32> = self.map.disks().iter().map(|disk| disk.disk_node).collect();
         let asked = nodes.into_iter().map(|node| async move {
-            (node, self.context.spawn(NodeId::disk(node), Describe {}).await)
+            let is_transient = DiskNodeAnswer::is_transient;
+            (node, self.ask_for_a_while(NodeId::disk(node), Describe {}, is_transient).await)
         });
         let mut found = BTreeMap::new();
         for (disk_node, answer) in join_all(asked).await {
@@ -363,8 +390,8 @@ impl DiskManager {
         found
     }
 
-    async fn list_all(&self) -> Result<DiskList, Error> {
-        let (moves, there) = (self.moves().await?, self.describe().await);
+    async fn list_all(&self) -> DiskList {
+        let ((moves, silent_nodes), there) = join(self.moves_now(), self.describe()).await;
         let record = VolumeRecord::of(&self.map);
         let mut used: BTreeMap<DiskName, (u64, bool, bool)> = BTreeMap::new();
         for share in moves.iter().flat_map(|moves| &moves.disks) {
@@ -378,7 +405,7 @@ impl DiskManager {
         let names = self.map.disks().into_iter().chain(retired.map(|entry| entry.disk));
         let report = |disk: DiskName| {
             let (blocks, has_roots, is_open) = used.get(&disk).copied().unwrap_or_default();
-            let is_empty = blocks == 0 && !has_roots && !is_open;
+            let is_empty = blocks == 0 && !has_roots && !is_open && silent_nodes == 0;
             let status = there.get(&disk);
             let is_there = status.is_some_and(|status| status.healthy);
             let condition = match record.state(disk) {
@@ -402,7 +429,7 @@ impl DiskManager {
         let mut disks: Vec<DiskReport> = names.map(report).collect();
         disks.sort_unstable_by_key(|report| (report.disk_node, report.disk));
         let trouble = moves.iter().find(|moves| !moves.trouble.is_empty());
-        Ok(DiskList {
+        DiskList {
             version: record.version,
             disks,
             next: (0..self.map.disk_nodes()).map(|node| self.map.next_disk(node)).collect(),
@@ -410,13 +437,14 @@ impl DiskManager {
             balancing: record.balancing,
             moved_bytes: moves.iter().map(|moves| moves.moved_blocks * BLOCK).sum(),
             trouble: trouble.map_or_else(String::new, |moves| moves.trouble.clone()),
-        })
+            silent_nodes,
+        }
     }
 }
 
 impl DiskAdministration for DiskManager {
     fn list(&self) -> LocalBoxFuture<'_, Result<DiskList, Error>> {
-        self.list_all().boxed_local()
+        self.list_all().map(Ok).boxed_local()
     }
 
     fn change(&self, change: DiskChange) -> LocalBoxFuture<'_, Result<(), Error>> {

@@ -76,7 +76,7 @@ fn check_files(client: &ClientHandle, numbers: std::ops::Range<u64>) {
 }
 
 fn disks(client: &ClientHandle) -> DiskList {
-    block_on(ask(client, GetDisks { root: ROOT })).unwrap()
+    block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap()
 }
 
 fn report(client: &ClientHandle, disk_node: u32, disk: u32) -> DiskReport {
@@ -125,6 +125,10 @@ fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
 
     let added = add(&directory, &client, 1, 2 * DISK_BYTES);
     assert_eq!(added, 2);
+    assert!(report(&client, 1, 2).path.ends_with("disks/n1d2"));
+    let who = Credentials { uid: 4711, ..Credentials::root() };
+    let seen = block_on(ask(&client, GetDisks { who, root: ROOT })).unwrap();
+    assert!(seen.disks.iter().all(|disk| disk.path.is_empty()), "paths are for operators");
     let after = space(&client);
     let more = after.available_bytes - before.available_bytes;
     assert!(more > 2 * DISK_BYTES * 9 / 10, "{more} bytes more");

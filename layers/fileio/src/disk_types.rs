@@ -49,7 +49,7 @@ runtime::record! {
         used_bytes: u64,
         /// It holds roots of file-system nodes.
         has_roots: bool,
-        /// Where its host has it; empty if its disk node does not answer.
+        /// Where its host has it; empty if its disk node does not answer, or for who may not know.
         path: String,
         /// Why it takes no writes for now.
         obstacle: Option<WriteObstacle>,
@@ -73,6 +73,8 @@ runtime::record! {
         moved_bytes: u64,
         /// Why something could not be moved, the last time.
         trouble: String,
+        /// File-system nodes that do not answer. What they have on the disks is not counted.
+        silent_nodes: u32,
     }
 }
 

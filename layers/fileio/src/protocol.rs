@@ -523,8 +523,9 @@ runtime::protocol! {
         deposited: Vec<DepositedRange>,
     } -> Option<WriteResult>, by inode(file.ino), retry never, from any, after recovery;
 
-    /// The disks of the volume. `root` is its root directory.
-    43 Control GetDisks { root: Handle } -> DiskList,
+    /// The disks of the volume. `root` is its root directory. Where they are on their hosts only
+    /// those learn who may change them.
+    43 Control GetDisks { who: Credentials, root: Handle } -> DiskList,
         by inode(root.ino), retry idempotent, from any, after recovery;
     /// Change the disks of the volume: root and the owner of its root directory may.
     44 Bulk ChangeDisks { who: Credentials, root: Handle, change: DiskChange } -> (),

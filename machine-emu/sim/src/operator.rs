@@ -58,8 +58,15 @@ impl Operator {
             2..4 => any(DiskCondition::Online {}, rng)
                 .filter(|_| bytes_online(&list) >= BYTES_MIN)
                 .map(|(disk_node, disk)| DiskChange::Drain { disk_node, disk }),
-            4 => any(DiskCondition::Draining {}, rng)
-                .map(|(disk_node, disk)| DiskChange::Keep { disk_node, disk }),
+            4 => any(DiskCondition::Draining {}, rng).map(|(disk_node, disk)| {
+                // Too early: that is refused, or all has moved meanwhile.
+                let retires = list.version % 2 == 1;
+                if retires {
+                    DiskChange::Retire { disk_node, disk }
+                } else {
+                    DiskChange::Keep { disk_node, disk }
+                }
+            }),
             5..8 => any(DiskCondition::Drained {}, rng)
                 .map(|(disk_node, disk)| DiskChange::Retire { disk_node, disk }),
             8 => Some(DiskChange::Balance {}),
@@ -96,7 +103,7 @@ impl Operator {
     }
 
     async fn list(&self, harness: &Harness) -> WorkResult<DiskList> {
-        let listed = harness.ask(CLIENT, GetDisks { root: ROOT }).await;
+        let listed = harness.ask(CLIENT, GetDisks { who: Credentials::root(), root: ROOT }).await;
         listed.or_else(CallFailure::power_cut)
     }
 

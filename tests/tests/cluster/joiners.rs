@@ -109,6 +109,9 @@ fn leave(cluster: &mut Cluster) {
     // It is cut off in the middle.
     ok(cluster, &["disk", "drain", "--no-wait", "--pace", "gentle", "p1", "n1d0"]);
     cluster.kill(LEAVER);
+    wait_until("its disk is listed as offline", || {
+        disks(cluster, LEAVER as u32 - 1).iter().any(|(_, state, _)| state == "offline")
+    });
     let (done, why) = told(cluster, &["cluster", "remove", "--drain", "cluster.toml", &number]);
     let tells = why.contains("n1d0 cannot be reached") || why.contains("disks have to run");
     assert!(!done && tells, "{why}");

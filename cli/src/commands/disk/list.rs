@@ -14,6 +14,7 @@ use crate::size::human;
 ///
 /// online: in use. offline: its server does not answer, or it has failed. draining: what it holds
 /// moves to others. drained: nothing is on it any more. retired: it is not part of the volume.
+/// Where the disks are only root and the owner of the volume's root directory see.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs disk list scratch
@@ -49,6 +50,7 @@ struct DisksRecord {
     moved_bytes: u64,
     #[serde(skip_serializing_if = "String::is_empty")]
     trouble: String,
+    silent_nodes: u32,
     disks: Vec<ListedDisk>,
 }
 
@@ -83,6 +85,12 @@ impl ListDisks {
         if list.balancing {
             session.print("data moves from fuller disks to emptier ones\n")?;
         }
+        if list.silent_nodes > 0 {
+            session.print(format!(
+                "{} of the volume's nodes do not answer: what they have is not counted\n",
+                list.silent_nodes
+            ))?;
+        }
         if !list.trouble.is_empty() {
             session.print(format!("something could not be moved: {}\n", list.trouble))?;
         }
@@ -101,8 +109,8 @@ fn record(address: &VolumeAddress, list: DiskList) -> DisksRecord {
         path: disk.path.clone(),
     };
     let disks = list.disks.iter().map(of).collect();
-    let DiskList { version, pace, balancing, moved_bytes, trouble, .. } = list;
-    DisksRecord { volume, version, pace, balancing, moved_bytes, trouble, disks }
+    let DiskList { version, pace, balancing, moved_bytes, trouble, silent_nodes, .. } = list;
+    DisksRecord { volume, version, pace, balancing, moved_bytes, trouble, silent_nodes, disks }
 }
 
 /// As `n0d1`.

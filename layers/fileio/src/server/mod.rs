@@ -90,12 +90,12 @@ use self::space::FileSpace;
 use self::write::FileWriter;
 use crate::protocol::{
     AdoptPartitions, Allocate, Append, ChangeDisks, ChangePartitions, ClaimSpace, CloseHandle,
-    Commit, Create, Credentials, Error, FileIo, Flush, GetAttributes, GetDisks, GetPartitionShare,
-    GetPartitions, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup, MakeNode, NewNode,
-    Open, OpenHandle, OpenNew, Parent, PartitionRefusal, PunchHole, ROOT, Read, ReadDirect,
-    ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr, Rename, Renew,
-    ReplayPunch, ReplayWrite, Reply, Request, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory,
-    TestLock, Trim, Unlock, WasDone, Write, WriteDirect, WriteList,
+    Commit, Create, Credentials, DiskList, Error, FileIo, Flush, GetAttributes, GetDisks,
+    GetPartitionShare, GetPartitions, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup,
+    MakeNode, NewNode, Open, OpenHandle, OpenNew, Parent, PartitionRefusal, PunchHole, ROOT, Read,
+    ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr, Rename,
+    Renew, ReplayPunch, ReplayWrite, Reply, Request, Scrub, Seek, SetAttributes, SetXattr,
+    SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteDirect, WriteList,
 };
 
 /// Is this the root directory of the volume, for a request that is about all of it?
@@ -236,7 +236,7 @@ runtime::handlers! { FileServer;
     TestLock => |server, _, request| server.open_files.test_lock(&request);
     Unlock => |server, _, request| server.open_files.unlock(&request);
     Scrub => |server, _, request| server.attributes.scrub(request).await;
-    GetDisks => |server, _, request| server.administration(request.root)?.list().await;
+    GetDisks => |server, _, request| server.get_disks(request).await;
     ChangeDisks => |server, _, request| server.change_disks(request).await;
     GetPartitions => |server, _, request| {
         check_root(request.root)?;
@@ -334,6 +334,16 @@ impl FileServer {
         }
         // The node has just come up.
         self.disks.get().map(|disks| &**disks).ok_or(Error::from(Undelivered::Busy))
+    }
+
+    async fn get_disks(&self, request: GetDisks) -> Result<DiskList, Error> {
+        let mut list = self.administration(request.root)?.list().await?;
+        match self.check_operator(&request.who).await {
+            Ok(()) => {}
+            Err(Error::NotPermitted {}) => list.disks.iter_mut().for_each(|disk| disk.path.clear()),
+            Err(error) => return Err(error),
+        }
+        Ok(list)
     }
 
     async fn change_disks(&self, request: ChangeDisks) -> Result<(), Error> {
