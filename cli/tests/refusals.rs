@@ -115,8 +115,34 @@ fn what_a_disk_holds_is_named_and_overwritten_only_by_its_id() {
     }
     // The last of these volumes is in no directory any more.
     let id = is_kept(here, "disk", "a volume of MDFS");
-    assert_eq!(id.len(), 32, "the id of the volume: {id}");
+    assert!(id.len() == 37 && id.ends_with("-n0d0"), "the volume and its disk: {id}");
     ok(here, &with_disk("disk", &["--force", &id]));
+}
+
+#[test]
+fn each_disk_needs_an_id_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let format = |volume: &str, ids: &[&str]| {
+        let shape = ["--nodes", "4", "--disk-nodes", "2", "--disk", "a", "--disk", "b"];
+        let forced: Vec<&str> = ids.iter().flat_map(|id| ["--force", *id]).collect();
+        mdfs(here, &[&["format", volume], &shape[..], &forced].concat())
+    };
+    for disk in ["a", "b"] {
+        image(&here.join(disk), DISK_BYTES, &[]);
+    }
+    assert!(format("VOL", &[]).status.success());
+    fs::remove_dir_all(here.join("VOL")).unwrap();
+    let before = state(&here.join("b"));
+    let text = String::from_utf8(format("NEW", &[]).stderr).unwrap();
+    let id = id_in(&text);
+    let one = format("NEW", &[&id]);
+    let text = String::from_utf8(one.stderr).unwrap();
+    assert!(!one.status.success() && text.contains("disk b holds a volume of MDFS"), "{text}");
+    assert_eq!(state(&here.join("b")), before, "a disk of the same volume was overwritten");
+    let other = id_in(&text);
+    assert_ne!(id, other);
+    assert!(format("NEW", &[&id, &other]).status.success());
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl NewDisk {
 /// What may be overwritten.
 #[derive(Clone, Debug, Default)]
 pub struct OverwriteConsent {
-    /// Ids of disks, as a refusal tells them.
+    /// Ids of disks, as a refusal tells them, once for each disk.
     pub ids: Vec<String>,
     /// Volumes that were begun and never finished: their disks hold nothing.
     pub begun: Vec<VolumeId>,
@@ -64,8 +64,13 @@ impl OverwriteConsent {
         Self { anything: true, ..Self::default() }
     }
 
-    /// Why the disk is not to be written, if so.
-    fn refusal(&self, new: &NewDisk, content: &DiskContent) -> Option<UsedDisk> {
+    /// Why the disk is not to be written, if so. Of the ids, `left` are not used yet.
+    fn refusal(
+        &self,
+        left: &mut Vec<String>,
+        new: &NewDisk,
+        content: &DiskContent,
+    ) -> Option<UsedDisk> {
         let is_begun = content.superblock().is_some_and(|found| {
             found.epoch <= FORMAT_EPOCH && self.begun.contains(&found.volume())
         });
@@ -73,7 +78,8 @@ impl OverwriteConsent {
             return None;
         }
         let id = new.device_id.as_deref().unwrap_or(content.id()).to_owned();
-        if self.ids.contains(&id) {
+        if let Some(at) = left.iter().position(|known| *known == id) {
+            left.swap_remove(at);
             tracing::warn!(disk = %new.name.display(), %content, "is overwritten");
             return None;
         }
@@ -106,7 +112,7 @@ pub async fn open_new_disks(
     consent: &OverwriteConsent,
     kept: Option<VolumeId>,
 ) -> Result<Vec<OpenNewDisk>, VolumeError> {
-    let (mut opened, mut used) = (Vec::new(), Vec::new());
+    let (mut opened, mut used, mut left) = (Vec::new(), Vec::new(), consent.ids.clone());
     for new in disks {
         let device = open_disk(context, &new.path).await?;
         if consent.anything {
@@ -123,7 +129,7 @@ pub async fn open_new_disks(
                 continue;
             }
             ids.push(found.id().to_owned());
-            used.extend(consent.refusal(&new, &found));
+            used.extend(consent.refusal(&mut left, &new, &found));
         }
         opened.push(OpenNewDisk { new, ids, device });
     }

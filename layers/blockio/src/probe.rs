@@ -230,7 +230,7 @@ impl DiskEnds<'_> {
         let copy_offset = (self.length / block).checked_sub(1)? * block;
         let blocks = [0, copy_offset].map(|offset| self.bytes(offset, BLOCK_SIZE));
         if let Some(superblock) = Superblock::newest(blocks.into_iter().flatten()) {
-            let id = superblock.volume().to_string();
+            let id = format!("{}-{}", superblock.volume(), superblock.disk);
             let (what, label, superblock) = ("a volume of MDFS", None, Some(superblock));
             return Some(DiskContent { what, label, id, superblock });
         }

@@ -160,7 +160,7 @@ impl Remove {
             for &DiskReport { disk_node, disk, .. } in some {
                 let disk = DiskArgument { disk_node, disk };
                 drain(session, volume, disk, &moves)?;
-                retire(session, volume, disk)?;
+                retire(session, volume, disk, false)?;
             }
         }
         Ok(())

@@ -152,7 +152,8 @@ fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
             human(disk.used_bytes)
         )),
         DiskCondition::Drained {} => Some(format!(
-            "nothing is on it any more; `mdfs disk retire {volume} {name}` takes it out"
+            "nothing is on it any more; keep it in its place until `mdfs disk retire {volume} \
+             {name}` has taken it out"
         )),
         DiskCondition::Retired {} => {
             Some("it is not part of the volume any more; it can be removed".to_owned())

@@ -65,7 +65,7 @@ pub(crate) struct MoveArguments {
     no_wait: bool,
     /// Print the result as JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
@@ -103,26 +103,27 @@ impl MoveArguments {
     }
 
     /// Waits while `left` tells how many bytes are left to move, and reports what was done to
-    /// `disk`, or to all. False if it does not wait.
+    /// `disk`, or to all. False if it does not wait. Fails if `left` says why it never ends.
     #[allow(clippy::disallowed_methods, reason = "a command waits for the servers")]
     pub(super) fn wait(
         &self,
         session: &mut CommandSession,
         address: &VolumeAddress,
         (disk, done): (Option<DiskArgument>, &str),
-        left: impl Fn(&DiskList) -> Option<u64>,
+        left: impl Fn(&DiskList) -> Result<Option<u64>, CommandFailure>,
     ) -> Result<bool, CommandFailure> {
         if self.no_wait {
+            self.report(session, address, disk, (0, 0.0))?;
             return Ok(false);
         }
         let volume = session.open(address)?;
         let look = || volume.disks().map_err(|error| CommandFailure::inside(address, error));
         let (begun, first) = (Instant::now(), look()?);
-        let most = left(&first).unwrap_or(0);
+        let most = left(&first)?.unwrap_or(0);
         let progress = Progress::of_work(most);
         let mut now = first.clone();
         let mut shown_trouble = String::new();
-        while let Some(left_bytes) = left(&now) {
+        while let Some(left_bytes) = left(&now)? {
             let moved = now.moved_bytes.saturating_sub(first.moved_bytes);
             let rate = u128::from(moved) * 1000 / begun.elapsed().as_millis().max(1);
             let text = format!("{} left, {}/s", human(left_bytes), human(rate as u64));
@@ -138,9 +139,7 @@ impl MoveArguments {
         let moved_bytes = now.moved_bytes.saturating_sub(first.moved_bytes);
         let seconds = begun.elapsed().as_secs_f64();
         if self.json {
-            let disk = disk.map(|disk| disk.to_string());
-            let volume = address.to_string();
-            session.print_json(&MoveReport { volume, disk, moved_bytes, seconds })?;
+            self.report(session, address, disk, (moved_bytes, seconds))?;
         } else {
             let what = disk.map_or_else(|| address.to_string(), |disk| disk.to_string());
             session.print(format!(
@@ -149,6 +148,21 @@ impl MoveArguments {
             ))?;
         }
         Ok(true)
+    }
+
+    /// What was moved, as JSON, if that is wanted.
+    fn report(
+        &self,
+        session: &mut CommandSession,
+        address: &VolumeAddress,
+        disk: Option<DiskArgument>,
+        (moved_bytes, seconds): (u64, f64),
+    ) -> Result<(), CommandFailure> {
+        if !self.json {
+            return Ok(());
+        }
+        let (volume, disk) = (address.to_string(), disk.map(|disk| disk.to_string()));
+        session.print_json(&MoveReport { volume, disk, moved_bytes, seconds })
     }
 }
 
@@ -181,11 +195,16 @@ impl Drain {
         if self.cancel {
             return change(session, &self.volume, DiskChange::Keep { disk_node, disk });
         }
-        drain(session, &self.volume, self.disk, &self.moves)?;
-        if !self.moves.json {
-            session.print(format!("next: mdfs disk retire {} {}\n", self.volume, self.disk))?;
+        let is_done = drain(session, &self.volume, self.disk, &self.moves)?;
+        if self.moves.json {
+            return Ok(());
         }
-        Ok(())
+        let (volume, disk) = (&self.volume, self.disk);
+        session.print(if is_done {
+            format!("next: mdfs disk retire {volume} {disk}\n")
+        } else {
+            format!("{disk} is being drained; next, once it is: mdfs disk retire {volume} {disk}\n")
+        })
     }
 }
 
@@ -199,10 +218,13 @@ pub(crate) fn drain(
     let DiskArgument { disk_node, disk } = of;
     change(session, volume, DiskChange::Drain { disk_node, disk })?;
     moves.wait(session, volume, (Some(of), "is drained"), |list| {
-        let report = list.disks.iter().find(|report| is(report, of))?;
-        match report.condition {
-            DiskCondition::Draining {} | DiskCondition::Offline {} => Some(report.used_bytes),
-            _ => None,
+        let report = list.disks.iter().find(|report| is(report, of));
+        match report.map(|report| (report.condition, report.used_bytes)) {
+            Some((DiskCondition::Draining {} | DiskCondition::Offline {}, left)) => Ok(Some(left)),
+            Some((DiskCondition::Drained {} | DiskCondition::Retired {}, _)) => Ok(None),
+            Some((DiskCondition::Online {}, _)) | None => Err(CommandFailure::Wrong(format!(
+                "{of} is not drained: another command has put it to use again"
+            ))),
         }
     })
 }
@@ -216,6 +238,9 @@ fn is(report: &DiskReport, disk: DiskArgument) -> bool {
 #[command(after_help = "Examples:
   mdfs disk retire scratch n0d1")]
 pub(super) struct Retire {
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     connection: ConnectionArguments,
     /// The volume: its directory, or `mdfs://HOST[:PORT]/VOLUME`.
@@ -229,8 +254,16 @@ pub(super) struct Retire {
 impl Retire {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         session.connect_with(&self.connection);
-        retire(session, &self.volume, self.disk)
+        retire(session, &self.volume, self.disk, self.json)
     }
+}
+
+/// A disk that was taken out.
+#[derive(Debug, Serialize)]
+struct RetiredDisk {
+    volume: String,
+    disk: String,
+    state: &'static str,
 }
 
 /// Retires a disk that was drained.
@@ -238,9 +271,14 @@ pub(crate) fn retire(
     session: &mut CommandSession,
     volume: &VolumeAddress,
     of: DiskArgument,
+    json: bool,
 ) -> Result<(), CommandFailure> {
     let DiskArgument { disk_node, disk } = of;
     change(session, volume, DiskChange::Retire { disk_node, disk })?;
+    if json {
+        let (volume, disk) = (volume.to_string(), of.to_string());
+        return session.print_json(&RetiredDisk { volume, disk, state: "retired" });
+    }
     session.print(format!("{of} is retired: disks/{of} of the volume can be removed\n"))
 }
 

@@ -35,7 +35,7 @@ impl Rebalance {
             return change(session, &self.volume, DiskChange::StopBalance {});
         }
         change(session, &self.volume, DiskChange::Balance {})?;
-        let left = |list: &DiskList| list.balancing.then(|| excess(list));
+        let left = |list: &DiskList| Ok(list.balancing.then(|| excess(list)));
         self.moves.wait(session, &self.volume, (None, "is balanced"), left).map(drop)
     }
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use client::VolumeAddress;
+use client::protocol::DiskChange;
 
 use super::add::{NewDiskArguments, add};
+use super::change::change;
 use super::moving::{DiskArgument, MoveArguments, drain, retire};
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
@@ -39,10 +41,19 @@ impl Replace {
         self.moves.begin(session, &address)?;
         let path: Option<&Path> = self.path.as_deref();
         for added in add(session, &self.volume, &[path], &self.new)? {
-            session.print(format!("n{}d{} is added\n", added.disk_node, added.disk))?;
+            if !self.moves.json {
+                session.print(format!("n{}d{} is added\n", added.disk_node, added.disk))?;
+            }
         }
-        if drain(session, &address, self.old, &self.moves)? {
-            return retire(session, &address, self.old);
+        let is_drained = drain(session, &address, self.old, &self.moves)?;
+        if self.moves.json {
+            // The report is printed.
+            let DiskArgument { disk_node, disk } = self.old;
+            let retired = is_drained.then_some(DiskChange::Retire { disk_node, disk });
+            return retired.map_or(Ok(()), |retired| change(session, &address, retired));
+        }
+        if is_drained {
+            return retire(session, &address, self.old, false);
         }
         let (volume, old) = (self.volume.display(), self.old);
         session.print(format!(

@@ -129,18 +129,31 @@ impl RecordLog {
 
     /// Deletes keys, also on a full volume; returns the last record.
     pub(super) async fn delete_all(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
-        let mut last = Position::default(); // durable as it is
-        for part in keys.chunks(DELETED_MAX) {
-            last = self.record(|| Ok((deletes(part), ()))).await?.0;
-        }
-        Ok(last)
+        self.delete_parts(keys, true).await
     }
 
     /// The same within the space that this node has.
     pub(super) async fn delete_all_within(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
+        self.delete_parts(keys, false).await
+    }
+
+    /// Deletes some keys in each record: fewer if the store is too full to write the pages of as
+    /// many anew. Only if it has no room for one key it gets more from other nodes.
+    async fn delete_parts(&self, keys: &[Vec<u8>], refills: bool) -> Result<Position, Error> {
         let mut last = Position::default(); // durable as it is
-        for part in keys.chunks(DELETED_MAX) {
-            last = self.record_within(|| Ok((deletes(part), ()))).await?.0;
+        let (mut left, mut most) = (keys, DELETED_MAX);
+        while !left.is_empty() {
+            let (part, rest) = left.split_at(most.min(left.len()));
+            let make = || Ok((deletes(part), ()));
+            let deleted = match self.record_within(make).await {
+                Err(Error::NoSpace {}) if part.len() > 1 => {
+                    most = (part.len() / 8).max(1);
+                    continue;
+                }
+                Err(Error::NoSpace {}) if refills => self.record(make).await,
+                deleted => deleted,
+            };
+            (last, left) = (deleted?.0, rest);
         }
         Ok(last)
     }

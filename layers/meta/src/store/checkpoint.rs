@@ -193,6 +193,7 @@ impl Store {
             counter: frozen.counter,
             lacking: 0,
             before: RootHolders::of(&self.state.borrow().root_holders),
+            record_version: 0, // as it is written
             tree,
             map: written.map_pages[0],
         };

@@ -98,6 +98,7 @@ impl Store {
             counter: NUMBER_FIRST,
             lacking: 0,
             before: RootHolders::default(),
+            record_version: 0,
             tree: TreeRoot::default(),
             map: PageRef::default(),
         };

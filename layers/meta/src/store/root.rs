@@ -44,6 +44,8 @@ pub(crate) struct Root {
     pub(crate) lacking: u32,
     /// The disks that have got the root before.
     pub(crate) before: RootHolders,
+    /// The version of the volume's record by which its own holders were chosen; 0 in older ones.
+    pub(crate) record_version: u64,
     pub(crate) tree: TreeRoot,
     /// The first page of the space map.
     pub(crate) map: PageRef,
@@ -140,6 +142,7 @@ impl Root {
         self.tree.single.put(&mut out);
         self.before.count.put(&mut out);
         self.before.disks.iter().for_each(|disk| disk.put(&mut out));
+        self.record_version.put(&mut out);
         let mut slot = out.finish_joined();
         slot.resize(SLOT_SIZE - 4, 0);
         slot.extend_from_slice(&crc32c(&slot).to_le_bytes());
@@ -201,6 +204,7 @@ impl Root {
         let single = if version < VERSION_TWO_PLACES { pages } else { u64::take(input)? };
         // Zeros in older ones.
         let before = RootHolders::take(input)?;
+        let record_version = u64::take(input)?;
         Ok(RootSlot::Root(Box::new(Self {
             generation,
             log: LogId { owner, id, epoch },
@@ -211,6 +215,7 @@ impl Root {
             tree: TreeRoot { top, height, keys, pages, single: single.min(pages) },
             map,
             before,
+            record_version,
         })))
     }
 
@@ -222,9 +227,11 @@ impl Root {
     /// Writes the root to its slot on all its holders. It counts once a majority has it, so that
     /// [`newest`], which needs the others, meets at least one copy. Returns those that have it.
     pub(crate) async fn write(&self, device: &Device) -> Result<Vec<DiskName>, DiskError> {
-        let disks = holders(&device.map(), self.log.owner.node);
+        let map = device.map();
+        let disks = holders(&map, self.log.owner.node);
         let needed = needed(disks.len());
-        let (written, error) = self.write_to(device, &disks).await;
+        let root = Self { record_version: map.version(), ..*self };
+        let (written, error) = root.write_to(device, &disks).await;
         match error {
             Some(error) if written.len() < needed => Err(error),
             _ => Ok(written),
@@ -347,15 +354,21 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
         let slots = read.map(decode).map_err(|error| failure = Some(error)).ok();
         copies.push(RootCopy { disk, is_holder: holders.contains(&disk), slots });
     }
+    let root = choose(copies.iter().filter_map(|copy| copy.slots.clone()).flatten().collect());
+    // One that was written since the holders are what they are: those that come after it are there,
+    // too, and what other disks have is older.
+    let is_current =
+        map.version() > 0 && root.is_ok_and(|root| root.record_version == map.version());
     // A root is on more than half of its holders, so it is on at least one of these.
-    let unreadable = copies.iter().filter(|copy| copy.slots.is_none()).count();
+    let counts = |copy: &&RootCopy| copy.slots.is_none() && (copy.is_holder || !is_current);
+    let unreadable = copies.iter().filter(counts).count();
     if let Some(error) = failure
         && unreadable >= needed(holders.len())
     {
         return Err(error.into());
     }
-    let is_lacking = failure.filter(|_| map.version() > 0);
-    let root = choose(copies.iter().filter_map(|copy| copy.slots.clone()).flatten().collect())?;
+    let root = root?;
+    let is_lacking = failure.filter(|_| map.version() > 0 && !is_current);
     let told = compare(&copies, &root);
     // Where holders have changed, a newer one may be on what cannot be read.
     match is_lacking {
@@ -438,6 +451,7 @@ mod tests {
             counter: 18,
             lacking: 5,
             before: RootHolders::of(&[DiskName { disk_node: 21, disk: 22 }]),
+            record_version: 23,
             tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0, single: 0 },
             map: map.unwrap(),
         }
@@ -458,6 +472,8 @@ mod tests {
         golden.extend_from_slice(&[21, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[0; 8]);
         golden.extend_from_slice(&[1, 21, 0, 0, 0, 22, 0, 0, 0]);
+        golden.extend_from_slice(&[0; 16]);
+        golden.extend_from_slice(&23u64.to_le_bytes());
         assert_eq!(slot[..golden.len()], golden);
         assert!(slot[golden.len()..SLOT_SIZE - 4].iter().all(|&byte| byte == 0));
         assert_eq!(slot[SLOT_SIZE - 4..], crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes());
@@ -502,7 +518,7 @@ mod tests {
             let map = [&slot[146..171], &[0; 8]].concat();
             old.map = runtime::wire::from_bytes(&map).unwrap();
             (old.tree.pages, old.tree.single) = (6, 6);
-            old.before = RootHolders::default();
+            (old.before, old.record_version) = (RootHolders::default(), 0);
             assert_eq!(Root::decode(&stamp(short), OWNER), RootSlot::Root(Box::new(old)));
         }
     }

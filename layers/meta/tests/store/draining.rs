@@ -115,3 +115,33 @@ fn groups_that_are_partly_on_a_closed_disk_change_hands() {
         assert_eq!(store.space().spare_groups(usize::MAX, false), given);
     });
 }
+
+#[test]
+fn a_disk_that_was_drained_is_not_needed_any_more() {
+    with_seed(|rng| {
+        for disk_nodes in [1, 2] {
+            let mut bench = Bench::new(rng, map(65536, disk_nodes, 400));
+            let store = bench.mount();
+            let disks = bench.disk.map().disks();
+            let drained = &disks[1..];
+            bench.disk.lose_slots_of(drained);
+            bench.crash();
+            assert!(bench.try_mount().is_err(), "newer roots may be there");
+            bench.disk.lose_slots_of(&[]);
+            drop(store);
+
+            drain(&bench, drained);
+            let store = bench.mount();
+            bench.run(async move {
+                assert!(store.space().follow_map());
+                for _ in 0..4 {
+                    store.space().move_pages(MoveReason::Drain).await.unwrap();
+                }
+                assert_eq!(store.space().root_holders().len(), 1);
+            });
+            bench.disk.lose_slots_of(drained);
+            bench.crash();
+            bench.mount();
+        }
+    });
+}
