@@ -5,6 +5,9 @@ use super::BlockAllocator;
 use super::search::{GROUPS_SEARCHED_MAX, fit_in_stripe};
 use crate::store::groups::Run;
 
+/// Two stripes are far from each other with this part of the volume between them.
+const FAR_PART: u64 = 8;
+
 /// Places for second copies of pages.
 #[derive(Debug)]
 pub(crate) struct CopyPlaces<'a>(pub(crate) &'a mut BlockAllocator);
@@ -12,7 +15,8 @@ pub(crate) struct CopyPlaces<'a>(pub(crate) &'a mut BlockAllocator);
 impl CopyPlaces<'_> {
     /// Allocates the place of the second copy of a page whose first one is at `first`, and leaves
     /// at least `floor` whole stripes. On another disk node if there are several, else on another
-    /// disk; if there is only one, or nothing is free on others, in another stripe.
+    /// disk; if there is only one, or nothing is free on others, far away on it, so that one damaged
+    /// range does not have both, or at least in another stripe.
     pub(crate) fn allocate(&mut self, first: Run, floor: u64) -> Option<Run> {
         let map = self.0.layout.map().clone();
         let stripe = self.0.layout.stripe_of(first.start);
@@ -21,10 +25,15 @@ impl CopyPlaces<'_> {
         let key = if has_nodes { disk.disk_node } else { disk.disk };
         let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
         let on_other_disk = |other: u64| map.place(other).disk != disk;
+        let has_disks = has_nodes || map.disks().len() > 1;
+        let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
         let copy = has_nodes
             .then(|| self.place_of_copy(first.count, key, floor, &on_other_node))
             .flatten()
-            .or_else(|| self.place_of_copy(first.count, key, floor, &on_other_disk))
+            .or_else(|| {
+                has_disks.then(|| self.place_of_copy(first.count, key, floor, &on_other_disk))?
+            })
+            .or_else(|| self.place_of_copy(first.count, key, floor, &is_far))
             .or_else(|| self.place_of_copy(first.count, key, floor, &|other| other != stripe))?;
         self.0.set_busy(copy.blocks(), true);
         self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
@@ -117,13 +126,14 @@ mod tests {
             for (disk_nodes, disks) in [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)] {
                 let mut space = space(disk_nodes, disks);
                 let map = space.layout.map().clone();
-                let (mut pages, mut apart, all) = (0, 0, space.free_blocks);
+                let (mut pages, mut apart, mut far, all) = (0, 0, 0, space.free_blocks);
                 while let Some(first) = space.allocate_page(1 + rng.below(4) as u32, 0) {
                     pages += 1;
                     let Some(copy) = CopyPlaces(&mut space).allocate(first, 0) else { break };
                     assert_eq!((copy.count, space.layout.is_run(copy)), (first.count, true));
                     let [a, b] = [first, copy].map(|run| space.layout.stripe_of(run.start));
                     assert_ne!(a, b);
+                    far += u64::from(a.abs_diff(b) >= map.stripes() / FAR_PART);
                     let [a, b] = [a, b].map(|stripe| map.place(stripe).disk);
                     let is_apart = if disk_nodes > 1 {
                         a.disk_node != b.disk_node
@@ -133,6 +143,8 @@ mod tests {
                     apart += u64::from(is_apart);
                 }
                 assert!(apart * 20 > pages * 19, "{apart} of {pages}");
+                let is_alone = disk_nodes * disks == 1;
+                assert!(!is_alone || far * 10 > pages * 9, "{far} of {pages} are far away");
                 assert!(space.free_blocks < all / 14, "{} of {all} are left", space.free_blocks);
             }
         });
