@@ -15,8 +15,8 @@ pub(crate) struct CopyPlaces<'a>(pub(crate) &'a mut BlockAllocator);
 impl CopyPlaces<'_> {
     /// Allocates the place of the second copy of a page whose first one is at `first`, and leaves
     /// at least `floor` whole stripes. On another disk node if there are several, else on another
-    /// disk; if there is only one, or nothing is free on others, far away on it, so that one damaged
-    /// range does not have both, or at least in another stripe.
+    /// disk; if there is only one, or nothing is free on others, far away on it, so that one
+    /// damaged range does not have both, or at least in another stripe.
     pub(crate) fn allocate(&mut self, first: Run, floor: u64) -> Option<Run> {
         let map = self.0.layout.map().clone();
         let stripe = self.0.layout.stripe_of(first.start);
