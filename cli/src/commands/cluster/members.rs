@@ -9,7 +9,7 @@ use volume::cluster::{self, Engine};
 use volume::{DRAINING_MAX, DiskName};
 
 use super::file::MachineFile;
-use crate::commands::disk::{DiskArgument, MoveArguments, Pace, change, drain, retire};
+use crate::commands::disk::{DiskArgument, MoveArguments, Pace, change, drain, retire, retired};
 use crate::connection::ConnectionArguments;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
@@ -160,7 +160,8 @@ impl Remove {
             for &DiskReport { disk_node, disk, .. } in some {
                 let disk = DiskArgument { disk_node, disk };
                 drain(session, volume, disk, &moves)?;
-                retire(session, volume, disk, false)?;
+                retire(session, volume, disk)?;
+                session.print(retired(disk))?;
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ pub(super) mod rebalance;
 mod replace;
 
 pub(super) use self::change::change;
-pub(super) use self::moving::{DiskArgument, MoveArguments, Pace, drain, retire};
+pub(super) use self::moving::{DiskArgument, MoveArguments, Pace, drain, retire, retired};
 use self::moving::{Drain, Retire};
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;

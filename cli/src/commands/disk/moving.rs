@@ -113,7 +113,9 @@ impl MoveArguments {
         left: impl Fn(&DiskList) -> Result<Option<u64>, CommandFailure>,
     ) -> Result<bool, CommandFailure> {
         if self.no_wait {
-            self.report(session, address, disk, (0, 0.0))?;
+            if self.json {
+                print_moved(session, address, disk, (0, 0.0))?;
+            }
             return Ok(false);
         }
         let volume = session.open(address)?;
@@ -139,7 +141,7 @@ impl MoveArguments {
         let moved_bytes = now.moved_bytes.saturating_sub(first.moved_bytes);
         let seconds = begun.elapsed().as_secs_f64();
         if self.json {
-            self.report(session, address, disk, (moved_bytes, seconds))?;
+            print_moved(session, address, disk, (moved_bytes, seconds))?;
         } else {
             let what = disk.map_or_else(|| address.to_string(), |disk| disk.to_string());
             session.print(format!(
@@ -149,21 +151,17 @@ impl MoveArguments {
         }
         Ok(true)
     }
+}
 
-    /// What was moved, as JSON, if that is wanted.
-    fn report(
-        &self,
-        session: &mut CommandSession,
-        address: &VolumeAddress,
-        disk: Option<DiskArgument>,
-        (moved_bytes, seconds): (u64, f64),
-    ) -> Result<(), CommandFailure> {
-        if !self.json {
-            return Ok(());
-        }
-        let (volume, disk) = (address.to_string(), disk.map(|disk| disk.to_string()));
-        session.print_json(&MoveReport { volume, disk, moved_bytes, seconds })
-    }
+/// What was moved, as JSON.
+fn print_moved(
+    session: &mut CommandSession,
+    address: &VolumeAddress,
+    disk: Option<DiskArgument>,
+    (moved_bytes, seconds): (u64, f64),
+) -> Result<(), CommandFailure> {
+    let (volume, disk) = (address.to_string(), disk.map(|disk| disk.to_string()));
+    session.print_json(&MoveReport { volume, disk, moved_bytes, seconds })
 }
 
 /// Move all that a disk holds to other disks, so that it can be taken out.
@@ -254,7 +252,12 @@ pub(super) struct Retire {
 impl Retire {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         session.connect_with(&self.connection);
-        retire(session, &self.volume, self.disk, self.json)
+        retire(session, &self.volume, self.disk)?;
+        if !self.json {
+            return session.print(retired(self.disk));
+        }
+        let (volume, disk) = (self.volume.to_string(), self.disk.to_string());
+        session.print_json(&RetiredDisk { volume, disk, state: "retired" })
     }
 }
 
@@ -271,15 +274,14 @@ pub(crate) fn retire(
     session: &mut CommandSession,
     volume: &VolumeAddress,
     of: DiskArgument,
-    json: bool,
 ) -> Result<(), CommandFailure> {
     let DiskArgument { disk_node, disk } = of;
-    change(session, volume, DiskChange::Retire { disk_node, disk })?;
-    if json {
-        let (volume, disk) = (volume.to_string(), of.to_string());
-        return session.print_json(&RetiredDisk { volume, disk, state: "retired" });
-    }
-    session.print(format!("{of} is retired: disks/{of} of the volume can be removed\n"))
+    change(session, volume, DiskChange::Retire { disk_node, disk })
+}
+
+/// What is said of a disk that was retired.
+pub(crate) fn retired(disk: DiskArgument) -> String {
+    format!("{disk} is retired: disks/{disk} of the volume can be removed\n")
 }
 
 #[cfg(test)]

@@ -3,11 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use client::VolumeAddress;
-use client::protocol::DiskChange;
 
 use super::add::{NewDiskArguments, add};
-use super::change::change;
-use super::moving::{DiskArgument, MoveArguments, drain, retire};
+use super::moving::{DiskArgument, MoveArguments, drain, retire, retired};
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
@@ -46,14 +44,14 @@ impl Replace {
             }
         }
         let is_drained = drain(session, &address, self.old, &self.moves)?;
+        if is_drained {
+            retire(session, &address, self.old)?;
+        }
         if self.moves.json {
-            // The report is printed.
-            let DiskArgument { disk_node, disk } = self.old;
-            let retired = is_drained.then_some(DiskChange::Retire { disk_node, disk });
-            return retired.map_or(Ok(()), |retired| change(session, &address, retired));
+            return Ok(());
         }
         if is_drained {
-            return retire(session, &address, self.old, false);
+            return session.print(retired(self.old));
         }
         let (volume, old) = (self.volume.display(), self.old);
         session.print(format!(

@@ -54,8 +54,8 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let has_room = lost == 0 || space.whole_stripes >= floor + lost;
     let mut closed = wanted;
     if !has_room {
-        closed.retain(|disk| !newly.contains(disk));
-        closed.extend(closed_disks(map, true));
+        let is_retired = |disk| map.state(disk) == (DiskStage::Retired {});
+        closed.retain(|disk| !newly.contains(disk) || is_retired(*disk));
     }
     ClosedDisks(space).set(closed);
     has_room
