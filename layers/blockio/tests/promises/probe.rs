@@ -166,7 +166,7 @@ fn a_volume_is_known_by_either_superblock() {
             disk.poke(gone, &[0; 4096]);
         }
         let found = content(&disk).expect("a volume");
-        assert_eq!(found.to_string(), format!("a volume of MDFS ({})", VolumeId(8)));
+        assert_eq!(found.to_string(), format!("a volume of MDFS ({}-n0d0)", VolumeId(8)));
         assert_eq!(found.superblock().map(Superblock::volume), Some(VolumeId(8)));
     }
     let disk = disk();

@@ -88,11 +88,17 @@ impl DamageWorkload<'_> {
         }
     }
 
-    /// The file of this handle: one of those that had this name.
+    /// The file of this handle: one of those that had this name. A handle that is not known yet is
+    /// that of a creation without an answer, of one that this name may show if there are several.
     fn identify(&self, key: &NameKey, handle: Handle) -> usize {
         self.change(key, |entry| {
             let known = entry.files.iter().position(|file| file.handle == Some(handle));
-            let place = known.or_else(|| entry.files.iter().position(|file| file.handle.is_none()));
+            let possible = entry.named.after_crash();
+            let mut unanswered: Vec<usize> = (0..entry.files.len())
+                .filter(|&place| entry.files[place].handle.is_none())
+                .collect();
+            unanswered.sort_by_key(|&place| !possible.contains(&Some(place)));
+            let place = known.or_else(|| unanswered.first().copied());
             let place = place.unwrap_or_else(|| panic!("{key:?} names the unknown {handle:?}"));
             entry.files[place].handle = Some(handle);
             place
