@@ -230,7 +230,7 @@ fn a_program_that_waits_for_a_frozen_server_can_be_killed() {
         assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
     };
     signal("-STOP", &server);
-    for (end, words) in [("-KILL", "cat"), ("-TERM", "cat"), ("-KILL", "touch"), ("-INT", "rm")] {
+    for (end, words) in [("-KILL", "cat"), ("-TERM", "cat"), ("-KILL", "touch"), ("-TERM", "rm")] {
         let mut program = Command::new(words).arg(&path).spawn().unwrap();
         thread::sleep(Duration::from_millis(300));
         assert_eq!(program.try_wait().unwrap(), None, "it waits");
