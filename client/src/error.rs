@@ -178,7 +178,12 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         R::NotDrained { .. } => "wait; `mdfs disk list` shows how far it is",
         R::NoRoom { .. } => "add a disk first, or remove files",
         R::TooMany { .. } => "wait until one of them is retired",
-        R::BadSize {} => "use a larger disk",
+        R::BadSize {} => "use disks of another size",
+        R::TooManySets { .. } => {
+            "copy its content to a new volume; there, disks of one size that are added with one \
+             command are one set"
+        }
+        R::TooManyStates { .. } => "copy its content to a new volume",
         R::NotReady {} => "mend what the log says, and give the command again: it goes on",
         R::NoRecord {} => "see to the coordination engine, and give the command again",
         R::NoPace {} => "choose gentle, balanced or fast",

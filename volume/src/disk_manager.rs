@@ -14,7 +14,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use blockio::disk_state::DRAINING_MAX;
-use blockio::geometry::BLOCK_SIZE;
+use blockio::geometry::{BLOCK_SIZE, GeometryError, SETS_MAX, STATES_MAX};
 use blockio::plan::{FreeDisk, Spread, plan_sets};
 use blockio::protocol::{
     BlockIo, Describe, DiskStatus, Error as DiskNodeAnswer, FollowRecord, PrepareDisks,
@@ -275,7 +275,7 @@ impl DiskManager {
         let has_units = self.map.set_of(0).set.lanes > 0;
         let spread = if has_units { Spread::Units } else { Spread::Modulo };
         let sets = plan_sets(&geometry, self.map.stripes(), &free, spread);
-        Ok(sets.map_err(|_| DiskRefusal::BadSize {})?)
+        Ok(sets.map_err(refused_map)?)
     }
 
     async fn moves(&self) -> Result<Vec<NodeMoves>, Error> {
@@ -325,7 +325,7 @@ impl DiskManager {
         }
         // What nodes keep back for their logs and checkpoints stays with them.
         let next = VolumeMap::of_record(&record.with_state(disk, DiskStage::Draining {}));
-        let next = next.map_err(|_| DiskRefusal::BadSize {})?;
+        let next = next.map_err(refused_map)?;
         let kept = meta::store::kept_blocks(&next) * u64::from(self.context.fs_nodes());
         let free = free.saturating_sub(kept);
         if needed + needed / 50 > free {
@@ -462,8 +462,17 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The disk nodes that have disks in use by a record.
 fn nodes_of(record: &VolumeRecord) -> Result<BTreeSet<u32>, Error> {
-    let map = VolumeMap::of_record(record).map_err(|_| DiskRefusal::BadSize {})?;
+    let map = VolumeMap::of_record(record).map_err(refused_map)?;
     Ok(map.disks().iter().map(|disk| disk.disk_node).collect())
+}
+
+/// Why disks as they would be are not possible.
+fn refused_map(error: GeometryError) -> DiskRefusal {
+    match error {
+        GeometryError::TooManySets => DiskRefusal::TooManySets { max: SETS_MAX as u32 },
+        GeometryError::TooManyStates => DiskRefusal::TooManyStates { max: STATES_MAX as u32 },
+        _ => DiskRefusal::BadSize {},
+    }
 }
 
 fn is_away(error: &meta::protocol::Error) -> bool {

@@ -6,6 +6,7 @@ mod running;
 use std::fs::{self, File};
 use std::path::Path;
 
+use blockio::geometry::SETS_MAX;
 use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::*;
@@ -89,6 +90,15 @@ fn change(client: &ClientHandle, change: DiskChange) -> Result<(), Error> {
 }
 
 fn add(directory: &Path, client: &ClientHandle, disk_node: u32, bytes: u64) -> u32 {
+    try_add(directory, client, disk_node, bytes).unwrap()
+}
+
+fn try_add(
+    directory: &Path,
+    client: &ClientHandle,
+    disk_node: u32,
+    bytes: u64,
+) -> Result<u32, Error> {
     let disk = disks(client).next[disk_node as usize];
     let path = directory.join(format!("disks/n{disk_node}d{disk}"));
     let file = File::create_new(&path).unwrap();
@@ -96,8 +106,7 @@ fn add(directory: &Path, client: &ClientHandle, disk_node: u32, bytes: u64) -> u
     fs::set_permissions(&path, mode).unwrap();
     file.set_len(bytes).unwrap();
     let disks = vec![AddedDisk { disk_node, disk, bytes }];
-    change(client, DiskChange::Add { disks }).unwrap();
-    disk
+    change(client, DiskChange::Add { disks }).map(|()| disk)
 }
 
 /// What is called available can be written, whatever node it is at.
@@ -164,6 +173,31 @@ fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
     assert_eq!(report(&client, 0, 1).condition, DiskCondition::Retired {});
     assert_eq!(disks(&client).next, [2, 3]);
     fill(&client, 90);
+    running.stop().unwrap();
+    check(&directory);
+}
+
+#[test]
+fn a_volume_with_as_many_disk_sets_as_there_may_be_says_so_and_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    format(&directory);
+    let running = run(&directory);
+    let client = running.client_handle();
+    let born = 1;
+    for _ in born..SETS_MAX {
+        add(&directory, &client, 0, 1 << 20);
+    }
+    let full = try_add(&directory, &client, 0, 1 << 20).unwrap_err();
+    assert_eq!(full, DiskRefusal::TooManySets { max: SETS_MAX as u32 }.into());
+    let next = disks(&client).next[0];
+    fs::remove_file(directory.join(format!("disks/n0d{next}"))).unwrap();
+    (0..10).for_each(|number| put(&client, number));
+    running.stop().unwrap();
+    fs::remove_dir_all(directory.join("coordination")).unwrap();
+    let running = run(&directory);
+    check_files(&running.client_handle(), 0..10);
+    assert_eq!(disks(&running.client_handle()).disks.len(), 4 + SETS_MAX - born);
     running.stop().unwrap();
     check(&directory);
 }

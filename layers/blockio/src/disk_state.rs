@@ -9,9 +9,6 @@ use crate::volume_map::VolumeMap;
 /// Disks that are being drained at the same time, at most.
 pub const DRAINING_MAX: usize = 4;
 
-/// Disks that are not simply in use, at most: their states have room in each superblock.
-pub const STATES_MAX: usize = 64;
-
 runtime::choice! {
     /// What a volume does with a disk, as decided. Whether it can be reached is another matter.
     #[derive(Copy, PartialOrd, Ord)]

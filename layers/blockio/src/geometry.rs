@@ -23,6 +23,9 @@ pub const DISKS_PER_NODE_MAX: u32 = 256;
 /// Disk sets of a volume, at most: each disk names them all in its superblock.
 pub const SETS_MAX: usize = 64;
 
+/// Disks that are not simply in use, at most: their states have room in each superblock.
+pub const STATES_MAX: usize = 64;
+
 /// Stripes of one allocation group, at most: its bitmap then has at most 8 KiB.
 pub const STRIPES_PER_GROUP_MAX: u32 = 256;
 
@@ -92,6 +95,9 @@ pub enum GeometryError {
     /// There are as many disk sets as there may be.
     #[error("a volume has at most {SETS_MAX} disk sets")]
     TooManySets,
+    /// There are as many disks that are drained or retired as there may be.
+    #[error("a volume has at most {STATES_MAX} disks that are drained or retired")]
+    TooManyStates,
     /// The disks together are larger than a logical disk may be.
     #[error("the disks together hold more than {VOLUME_SIZE_MAX} bytes: use fewer or smaller ones")]
     TooLarge,

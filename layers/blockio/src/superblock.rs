@@ -6,8 +6,8 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
-use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, STATES_MAX, VolumeRecord};
-use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX};
+use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, VolumeRecord};
+use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX, STATES_MAX};
 use crate::volume_map::{VolumeMap, grid_set};
 
 /// The first eight bytes of each superblock.

@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use runtime::{NodeId, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, DiskStripe, SetMembers, check_grid};
-use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, STATES_MAX, VolumeRecord};
+use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, VolumeRecord};
 use crate::geometry::{
-    Geometry, GeometryError, SETS_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
+    Geometry, GeometryError, SETS_MAX, STATES_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
     VOLUME_SIZE_MAX,
 };
 
@@ -99,8 +99,11 @@ impl VolumeMap {
     pub fn of_record(record: &VolumeRecord) -> Result<Self, GeometryError> {
         let map = Self::new(record.geometry, record.sets.iter().cloned())?;
         let born_sets = record.born_sets as usize;
-        if !(1..=record.sets.len()).contains(&born_sets) || record.states.len() > STATES_MAX {
+        if !(1..=record.sets.len()).contains(&born_sets) {
             return Err(GeometryError::Set { first: 0 });
+        }
+        if record.states.len() > STATES_MAX {
+            return Err(GeometryError::TooManyStates);
         }
         map.0.born_sets.store(born_sets, Ordering::Release);
         map.decide(record);

@@ -175,7 +175,7 @@ runtime::choice! {
             disk: u32,
         },
         /// The disks together cannot become part of the volume.
-        #[error("the disk is too small, or the volume has as many disk sets as it can have")]
+        #[error("a disk is too small, or the disks together are too large")]
         7 BadSize {},
         /// A disk node did not do its part. Its log says why.
         #[error("a disk node did not do its part; its log says why")]
@@ -186,6 +186,25 @@ runtime::choice! {
         /// There is no such pace.
         #[error("there is no such pace")]
         10 NoPace {},
+        /// The volume has had as many disk sets as it can have.
+        #[error("the volume has {max} disk sets, which is as many as it can ever have")]
+        11 TooManySets {
+            /// How many.
+            max: u32,
+        },
+        /// As many disks were drained or retired as can be.
+        #[error("{max} disks are drained or retired, which is as many as a volume can ever have")]
+        12 TooManyStates {
+            /// How many.
+            max: u32,
+        },
+    }
+}
+
+impl DiskRefusal {
+    /// Will the same disks be refused however often they are to be added?
+    pub fn is_of_these_disks(self) -> bool {
+        matches!(self, Self::OtherNumber { .. } | Self::BadSize {} | Self::TooManySets { .. })
     }
 }
 

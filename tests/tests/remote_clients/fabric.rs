@@ -135,7 +135,7 @@ fn killed_clients_leave_no_endpoint_and_no_registered_memory_behind() {
         let mut copy = site.command(&words).spawn().unwrap();
         // In the middle of what it moves.
         until("the copy begins", || site.bytes(direction) > before + (4 << 20));
-        assert!(site.count("mdfs_fabric_registered_bytes") > 0);
+        until("memory is registered", || site.count("mdfs_fabric_registered_bytes") > 0);
         copy.kill().unwrap();
         copy.wait().unwrap();
         site.until_nothing_is_left();

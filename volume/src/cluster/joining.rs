@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use blockio::{DiskName, VolumeMap};
 use cluster::membership::{NodeMap, ProcessId, take_disk_node};
-use fileio::protocol::{AddedDisk, ChangeDisks, Credentials, DiskChange, DiskRefusal, Error, ROOT};
+use fileio::protocol::{AddedDisk, ChangeDisks, Credentials, DiskChange, Error, ROOT};
 use runtime::wire::to_bytes;
 use runtime::{Context, NodeId, NodeKind};
 
@@ -190,11 +190,9 @@ pub(super) async fn join(context: &Context, disks: Vec<AddedDisk>) -> Result<(),
     loop {
         match fileio::client::ask(context, call.clone()).await {
             Ok(()) => return Ok(()),
-            Err(
-                error @ Error::DisksUnchanged {
-                    why: DiskRefusal::OtherNumber { .. } | DiskRefusal::BadSize {},
-                },
-            ) => return Err(error),
+            Err(error @ Error::DisksUnchanged { why }) if why.is_of_these_disks() => {
+                return Err(error);
+            }
             Err(error) if last.as_ref() == Some(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "the disks of this process are not added yet");

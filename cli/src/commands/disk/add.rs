@@ -142,17 +142,13 @@ pub(super) fn add(
 
 /// Nothing was decided.
 fn is_refused(error: &CommandFailure) -> bool {
-    use client::protocol::{DiskRefusal, Error};
-    matches!(
-        error,
-        CommandFailure::Inside {
-            cause: client::Cause::FileIo(
-                Error::NotPermitted {}
-                    | Error::DisksUnchanged {
-                        why: DiskRefusal::OtherNumber { .. } | DiskRefusal::BadSize {}
-                    }
-            ),
-            ..
-        }
-    )
+    use client::protocol::Error;
+    match error {
+        CommandFailure::Inside { cause: client::Cause::FileIo(error), .. } => match error {
+            Error::NotPermitted {} => true,
+            Error::DisksUnchanged { why } => why.is_of_these_disks(),
+            _ => false,
+        },
+        _ => false,
+    }
 }
