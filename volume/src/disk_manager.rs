@@ -68,7 +68,21 @@ pub struct DiskManager {
 impl DiskManager {
     /// At the node of the root directory. What was begun before goes on.
     pub fn start(context: Context, map: VolumeMap, engine: OpenEngine) -> Rc<Self> {
-        let manager = Rc::new_cyclic(|me: &Weak<Self>| Self {
+        let manager = Self::new(context, map, engine);
+        if manager.map.version() > 0 {
+            manager.resume_later();
+        }
+        manager
+    }
+
+    /// For a volume that is only read: lists its disks, and brings nothing about.
+    pub(crate) fn to_list(context: Context, map: VolumeMap) -> Rc<Self> {
+        let refused = || Err(CoordinationError::Refused("the volume is only read".to_owned()));
+        Self::new(context, map, Box::new(refused))
+    }
+
+    fn new(context: Context, map: VolumeMap, engine: OpenEngine) -> Rc<Self> {
+        Rc::new_cyclic(|me| Self {
             me: me.clone(),
             context,
             map,
@@ -76,11 +90,7 @@ impl DiskManager {
             changing: KeyedLock::default(),
             watching: Cell::new(false),
             resuming: Cell::new(false),
-        });
-        if manager.map.version() > 0 {
-            manager.resume_later();
-        }
-        manager
+        })
     }
 
     /// Brings about what is decided, in the background.

@@ -273,6 +273,9 @@ pub(super) fn serve_files_to_read(
 ) {
     let (stripes, information) = (cached(context, map), meta.information());
     let server = FileServer::to_read(context.clone(), stripes, information, memory.shared_attrs);
+    if has_root(context) {
+        server.administrate(DiskManager::to_list(context.clone(), map.clone()));
+    }
     context.serve::<FileIo>(server);
 }
 
@@ -284,10 +287,14 @@ pub fn administrate_disks(
     files: &FileServer,
     engine: OpenEngine,
 ) {
-    let of_root = fileio::hash::ino_node(fileio::protocol::ROOT.ino, context.fs_nodes());
-    if of_root == context.node() {
+    if has_root(context) {
         files.administrate(DiskManager::start(context.clone(), map.clone(), engine));
     }
+}
+
+/// Is the root directory at this node?
+fn has_root(context: &Context) -> bool {
+    fileio::hash::ino_node(fileio::protocol::ROOT.ino, context.fs_nodes()) == context.node()
 }
 
 /// At a clean stop, at each file-system node, after all of them have settled.

@@ -12,7 +12,7 @@ use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::ClientHandle;
-use volume::FormatOptions;
+use volume::{FormatOptions, RunOptions};
 
 use self::running::{check, run, wait_until};
 
@@ -200,4 +200,26 @@ fn a_volume_with_as_many_disk_sets_as_there_may_be_says_so_and_goes_on() {
     assert_eq!(disks(&running.client_handle()).disks.len(), 4 + SETS_MAX - born);
     running.stop().unwrap();
     check(&directory);
+}
+
+#[test]
+fn the_disks_of_a_volume_are_listed_while_one_is_missing() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    format(&directory);
+    let running = run(&directory);
+    (0..10).for_each(|number| put(&running.client_handle(), number));
+    running.stop().unwrap();
+    fs::remove_file(directory.join("disks/n1d1")).unwrap();
+    let (running, missing) = volume::open_degraded(&directory, &RunOptions::default()).unwrap();
+    assert_eq!(missing.disks.len(), 1);
+    let client = running.client_handle();
+    for disk in disks(&client).disks {
+        let is_missing = (disk.disk_node, disk.disk) == (1, 1);
+        let wanted = if is_missing { DiskCondition::Offline {} } else { DiskCondition::Online {} };
+        assert_eq!(disk.condition, wanted, "{disk:?}");
+    }
+    let refused = change(&client, DiskChange::Balance {}).unwrap_err();
+    assert_eq!(refused, Error::ReadOnly {});
+    running.stop().unwrap();
 }

@@ -329,9 +329,6 @@ impl FileServer {
 
     fn administration(&self, root: Handle) -> Result<&dyn DiskAdministration, Error> {
         check_root(root)?;
-        if self.base.is_read_only {
-            return Err(Error::ReadOnly {});
-        }
         // The node has just come up.
         self.disks.get().map(|disks| &**disks).ok_or(Error::from(Undelivered::Busy))
     }
