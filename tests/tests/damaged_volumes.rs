@@ -22,20 +22,28 @@ use volume::{CheckOptions, FormatOptions, RunOptions, UnreadableFiles};
 
 /// Damaged volumes in the test command.
 const VOLUMES: u64 = 160;
-/// What issue 26 asks for.
+/// In the long test.
 const VOLUMES_ALL: u64 = 1000;
 
 const BLOCK: usize = 4096;
+const FILE_BYTES_MAX: usize = 150_000;
 const DISK_BYTES: u64 = 16 << 20;
 
 /// Disk nodes, disks of each, file-system nodes.
 const SHAPES: [(u32, u32, u32); 4] = [(2, 1, 1), (2, 1, 2), (3, 1, 3), (2, 2, 4)];
 
+/// The same with one disk: both copies of metadata are on it.
+const ONE_DISK: [(u32, u32, u32); 2] = [(1, 1, 1), (1, 1, 4)];
+
+/// Bits that a disk may lose, so that hardly ever both copies of a page are hit.
+const FEW_FLIPS: u64 = 4;
+
 /// A volume that is well, and all that is in it.
 struct Original {
     place: TempDir,
-    /// The bytes of each file; `None` for a directory.
-    content: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// The bytes of each file, as often as it was synced, the last ones last; `None` for a
+    /// directory.
+    content: BTreeMap<Vec<u8>, Option<Vec<Vec<u8>>>>,
 }
 
 impl Original {
@@ -66,21 +74,24 @@ impl Original {
                 content.insert(directory.clone().into_bytes(), None);
             }
             let path = format!("{directory}/f{number}").into_bytes();
-            let most = [1, 200, 9000, 150_000][rng.index(4)];
-            let mut bytes = vec![0; rng.below(most) as usize];
+            let most = [1, 200, 9000, FILE_BYTES_MAX][rng.index(4)];
+            let mut bytes = vec![0; rng.index(most)];
             rng.fill(&mut bytes);
             let file = client.create(&path).unwrap();
             file.write_at(0, bytes.clone()).unwrap();
+            let mut versions = vec![Vec::new()];
             if rng.chance(1, 4) && !bytes.is_empty() {
                 // What was committed is overwritten in part.
                 file.sync().unwrap();
+                versions.push(bytes.clone());
                 let from = rng.index(bytes.len());
                 let upper = (from + 5000).min(bytes.len());
                 rng.fill(&mut bytes[from..upper]);
                 file.write_at(from as u64, bytes[from..upper].to_vec()).unwrap();
             }
             file.sync().unwrap();
-            content.insert(path, Some(bytes));
+            versions.push(bytes);
+            content.insert(path, Some(versions));
         }
         for number in (0..90).step_by(9) {
             let [old, new] =
@@ -195,6 +206,8 @@ impl Damage {
 #[derive(Debug, Default)]
 struct Figures {
     volumes: u64,
+    /// A part of its metadata is lost.
+    metadata_lost: u64,
     /// Without a file that cannot be read.
     whole: u64,
     files_read: u64,
@@ -204,15 +217,22 @@ struct Figures {
     refused: u64,
 }
 
-/// Reads everything by its path. Returns what cannot be read; a wrong byte is a panic.
-fn read_all(client: &Volume, original: &Original, what: &str) -> BTreeSet<Vec<u8>> {
+/// Reads everything by its path. Returns what cannot be read; a wrong byte is a panic. So are a
+/// name that is not there and the bytes of an earlier time, unless what was changed last
+/// `may_be_lost`.
+fn read_all(
+    client: &Volume,
+    original: &Original,
+    may_be_lost: bool,
+    what: &str,
+) -> BTreeSet<Vec<u8>> {
     let mut unreadable = BTreeSet::new();
     for (path, content) in &original.content {
         let shown = String::from_utf8_lossy(path);
         let read = match content {
             None => client.metadata(path).map(|_| Vec::new()),
-            Some(bytes) => client.open(path, OpenOptions::new().read(true)).and_then(|file| {
-                let mut read = vec![0; bytes.len() + 1];
+            Some(_) => client.open(path, OpenOptions::new().read(true)).and_then(|file| {
+                let mut read = vec![0; FILE_BYTES_MAX + 1];
                 let length = file.read_at(0, &mut read)?;
                 read.truncate(length);
                 Ok(read)
@@ -220,10 +240,15 @@ fn read_all(client: &Volume, original: &Original, what: &str) -> BTreeSet<Vec<u8
         };
         match (read, content) {
             (Ok(_), None) => {}
-            (Ok(read), Some(bytes)) => assert!(read == *bytes, "{shown}: wrong bytes, {what}"),
+            (Ok(read), Some(versions)) => {
+                let possible = if may_be_lost { 0 } else { versions.len() - 1 };
+                let is_right = versions[possible..].contains(&read);
+                assert!(is_right, "{shown}: wrong bytes, {what}");
+            }
             (Err(error), _) => {
                 let errno = Errno::from_raw_os_error(error.cause.errno());
-                assert_eq!(errno, Errno::IO, "{shown}: {error}, {what}");
+                let is_lost = may_be_lost && [Errno::NOENT, Errno::STALE].contains(&errno);
+                assert!(errno == Errno::IO || is_lost, "{shown}: {error}, {what}");
                 unreadable.insert(path.clone());
             }
         }
@@ -250,24 +275,32 @@ fn damage_one(original: &Original, seed: u64, figures: &mut Figures) {
     damage.harm(&directory.join("disks").join(disk), &mut rng);
     let before = state_of(&directory);
 
-    let told = check_files(&directory);
+    figures.volumes += 1;
+    let has_few_flips = matches!(damage, Damage::Flips { count } if count <= FEW_FLIPS);
+    // Where one disk has all copies, all of them may be hit.
+    let may_be_lost = disks.len() == 1 && !has_few_flips;
     let (running, missing) = match volume::open_degraded(&directory, &run_options()) {
         Ok(opened) => opened,
         Err(error) => panic!("{what}: {error}"),
     };
     let client = Volume::new(running.client_handle(), Credentials::root());
-    let unreadable = read_all(&client, original, what);
+    let unreadable = read_all(&client, original, may_be_lost, what);
     let refused = client.create(b"/new").map(drop).map_err(|error| error.cause.errno());
     let refused = refused.map_err(Errno::from_raw_os_error);
     assert!(matches!(refused, Err(Errno::ROFS)), "{what}: {refused:?}");
     running.stop().unwrap();
     assert!(state_of(&directory) == before, "{what}: a disk was written");
 
-    // All metadata has a copy on another disk.
-    assert_eq!((&missing.nodes[..], told.names_lost.len()), (&[][..], 0), "{what}");
+    let told = check_files(&directory);
     let listed: BTreeSet<Vec<u8>> = told.files.iter().map(|file| file.path.clone()).collect();
-    assert_eq!(show(&listed), show(&unreadable), "{what}");
-    figures.volumes += 1;
+    let is_whole = missing.nodes.is_empty() && told.names_lost.is_empty();
+    if !may_be_lost {
+        assert!(is_whole, "{what}: {:?}, {:?}", missing.nodes, told.names_lost);
+        assert_eq!(show(&listed), show(&unreadable), "{what}");
+    } else if !is_whole || listed != unreadable {
+        // Both copies are lost: of what was named last, if they are of the log.
+        figures.metadata_lost += 1;
+    }
     figures.whole += u64::from(unreadable.is_empty());
     figures.files_read += (original.content.len() - unreadable.len()) as u64;
     figures.files_unreadable += unreadable.len() as u64;
@@ -276,7 +309,7 @@ fn damage_one(original: &Original, seed: u64, figures: &mut Figures) {
     match volume::open(&directory, &run_options()) {
         Ok(running) => {
             let client = Volume::new(running.client_handle(), Credentials::root());
-            read_all(&client, original, what);
+            read_all(&client, original, may_be_lost, what);
             figures.opened += 1;
         }
         Err(_) => figures.refused += 1,
@@ -298,9 +331,10 @@ fn state_of(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     disks
 }
 
-fn damage_many(seeds: std::ops::Range<u64>) {
-    let originals: Vec<Original> = SHAPES
-        .into_iter()
+fn damage_many(shapes: &[(u32, u32, u32)], seeds: std::ops::Range<u64>) -> Figures {
+    let originals: Vec<Original> = shapes
+        .iter()
+        .copied()
         .flat_map(|shape| [true, false].map(|ends_well| Original::make(shape, ends_well)))
         .collect();
     let mut figures = Figures::default();
@@ -308,16 +342,24 @@ fn damage_many(seeds: std::ops::Range<u64>) {
         damage_one(&originals[seed as usize % originals.len()], seed, &mut figures);
     }
     println!("{figures:?}");
+    figures
 }
 
 #[test]
 fn a_volume_with_a_damaged_disk_opens_to_be_read_without_a_wrong_byte() {
-    damage_many(0..VOLUMES);
+    damage_many(&SHAPES, 0..VOLUMES);
 }
 
-/// As often as issue 26 asks.
+#[test]
+fn of_a_volume_of_one_damaged_disk_is_read_what_is_left_without_a_wrong_byte() {
+    let figures = damage_many(&ONE_DISK, 0..VOLUMES / 4);
+    assert!(figures.metadata_lost < figures.volumes * 9 / 10, "{figures:?}");
+    assert!(figures.files_read > figures.files_unreadable / 3, "{figures:?}");
+}
+
 #[test]
 #[ignore = "minutes"]
 fn a_thousand_volumes_with_a_damaged_disk_open_to_be_read_without_a_wrong_byte() {
-    damage_many(VOLUMES..VOLUMES + VOLUMES_ALL);
+    damage_many(&SHAPES, VOLUMES..VOLUMES + VOLUMES_ALL);
+    damage_many(&ONE_DISK, VOLUMES..VOLUMES + VOLUMES_ALL);
 }

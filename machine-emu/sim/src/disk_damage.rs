@@ -84,21 +84,19 @@ impl DamageSummary {
     }
 
     /// May what is found be of an earlier time than the last commit, though it is never torn and
-    /// never another file's? Each case is a limit of today: issue 4 (recovery, scrubbing) and
-    /// redundancy will make it tighter.
+    /// never another file's? Each case is a limit of today.
     pub(super) fn may_be_older(&self, map: &VolumeMap) -> bool {
         if self.spares_metadata(map) {
             return false;
         }
         let copies = ROOT_COPIES_MAX.min(map.root_disks().count());
         // All copies of the newest root may be gone; the one before it starts a log of which the
-        // rest may have been given back since (issue 4: a second copy where there is one disk).
+        // rest may have been given back since.
         self.roots >= copies
-            // Both copies of the last entries may be gone, which looks like a crash before them
-            // (issue 4: scrubbing finds the first before the second).
+            // Both copies of the last entries may be gone, which looks like a crash before them.
             || self.logs >= 2
             // A disk that answers and does nothing takes the log's copies, or the roots, along if
-            // there is no other, or if all of them do so (redundancy; issue 4: scrubbing).
+            // there is no other, or if all of them do so.
             || self.forgets
             // An old image of the same epoch is recognized by the roots and log entries that it
             // lacks, if it lacks enough of them, and not if all disks are old (ADR 14).
