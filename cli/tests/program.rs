@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use runtime::seed::Rng;
 
@@ -205,6 +206,37 @@ fn a_check_tells_sound_damaged_foreign_and_served_volumes_apart_and_writes_nothi
     let (code, text) = fails(here, &["check", "VOL"]);
     assert_eq!(code, Some(3));
     assert!(text.contains("old image"), "{text}");
+}
+
+#[test]
+fn a_scrub_of_a_served_volume_repairs_metadata_from_its_second_copy() {
+    let directory = formatted();
+    let here = directory.path();
+    fs::create_dir(here.join("tree")).unwrap();
+    for number in 0..200 {
+        fs::write(here.join(format!("tree/a-file-with-a-long-name-{number}")), "content").unwrap();
+    }
+    let (server, _) = Server::start(here, &[]);
+    ok(here, &["cp", "-r", "tree", "VOL:/tree"]);
+    server.stop("-TERM");
+    let (server, _) = Server::start(here, &[]);
+    let hurt = overwrite(&here.join("VOL/disks/n0d0"), |block| block.starts_with(b"mdPG"));
+    assert!(hurt > 0, "pages of metadata are on the disk");
+    let output = mdfs(here, &["scrub", "VOL"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.contains("on disk n0d0"), "{text}");
+    let text = ok(here, &["scrub", "VOL", "--repair"]);
+    assert!(text.contains("; repaired") && text.contains("flaws repaired"), "{text}");
+    let is_sound = || mdfs(here, &["scrub", "VOL"]).status.success();
+    // The next checkpoints write them anew.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_sound() {
+        assert!(Instant::now() < end, "it is still damaged");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    server.stop("-TERM");
+    assert!(ok(here, &["check", "VOL", "--data"]).contains("sound"));
 }
 
 /// Standard output, or standard error, whose reader has gone before anything was written.
