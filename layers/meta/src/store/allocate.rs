@@ -113,7 +113,7 @@ impl StoreSpace<'_> {
     ) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
-            (state.data_floor(), state.reserve_blocks())
+            (state.data_floor(), state.data_reserve_blocks())
         };
         self.allocate_above((blocks, unit), (near, caches), floor, kept_back)
     }

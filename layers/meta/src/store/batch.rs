@@ -111,12 +111,24 @@ fn take_value(input: &mut Decoder, length: u16) -> Result<Bytes, Malformed> {
     Ok(Bytes::copy_from_slice(input.bytes(usize::from(length))?))
 }
 
+/// What a batch must leave of the space of its store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BatchRoom {
+    /// The room for the records of data that was accepted, and the reserve.
+    #[default]
+    Usual,
+    /// It is such a record: what deletions need.
+    Accepted,
+    /// It frees space: nothing.
+    Reserve,
+}
+
 /// Changes that happen together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub(crate) ops: Vec<BatchOp>,
     length: usize,
-    pub(crate) from_reserve: bool,
+    pub(crate) room: BatchRoom,
     pub(crate) after: Vec<CommitDependency>,
 }
 
@@ -160,7 +172,12 @@ impl Batch {
     /// Marks a batch that frees space (a deletion, a truncation): on a full volume it may use the
     /// reserve.
     pub fn take_from_reserve(&mut self) {
-        self.from_reserve = true;
+        self.room = BatchRoom::Reserve;
+    }
+
+    /// Marks a batch that names data which was accepted: room for it was kept.
+    pub fn take_kept_room(&mut self) {
+        self.room = BatchRoom::Accepted;
     }
 
     /// Adds dependencies: the batch is durable no earlier than these records of other nodes.

@@ -38,10 +38,14 @@ impl StoreSpace<'_> {
         self.0.state.borrow().log.last
     }
 
-    /// Starts a checkpoint if at least `keys` keys have changed since the last one.
+    /// Starts a checkpoint if at least `keys` keys have changed since the last one, or data is kept
+    /// from space that is for it.
     pub fn checkpoint_if_changed(&self, keys: u64) {
-        let changed = self.0.state.borrow().active.keys();
-        if changed >= keys {
+        let is_due = {
+            let state = self.0.state.borrow();
+            state.active.keys() >= keys || state.checkpoint_keeps_space()
+        };
+        if is_due {
             self.0.start_checkpoint();
         }
     }

@@ -34,9 +34,15 @@ const RESERVE_BLOCKS_MAX: u64 = 4096;
 /// Copies of each page.
 pub(crate) const PAGE_COPIES: u64 = 2;
 
-/// Bytes that the tree grows by for a block of data in a usual chunk: twice its part of the record,
-/// in each copy of its pages.
-const RECORD_BYTES_PER_LOAN: u64 = 32 * PAGE_COPIES;
+/// Bytes that the tree grows by for a byte of a record, at most: pages are half full at least.
+const GROWTH: u64 = 2 * PAGE_COPIES;
+
+/// Bytes of a chunk's record besides its runs and blocks.
+const RECORD_BYTES_PER_CHUNK: u64 = 36;
+/// Bytes that it has for each run.
+const RECORD_BYTES_PER_RUN: u64 = 12;
+/// Bytes that it has for each block.
+const RECORD_BYTES_PER_BLOCK: u64 = 4;
 
 /// A node of a volume whose number of nodes is not given has at least this many stripes for each
 /// that it keeps back.
@@ -125,19 +131,31 @@ pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
     segment.min(BATCH_BYTES_MAX)
 }
 
-/// Blocks that the tree grows by, at most, once records name `blocks` blocks of data that are
-/// handed out.
-pub(crate) fn record_blocks(blocks: u64) -> u64 {
-    (blocks * RECORD_BYTES_PER_LOAN).div_ceil(BLOCK_SIZE as u64)
+/// Blocks of all pages of `tree`, at most.
+pub(crate) fn tree_blocks(tree: &TreeRoot) -> u64 {
+    PAGE_COPIES * tree.pages * u64::from(PAGE_BLOCKS_MAX)
+}
+
+/// Bytes that the tree grows by, at most, once records name what is handed out: `blocks` blocks in
+/// `runs` runs, of `chunks` chunks that had none.
+pub(crate) fn record_bytes(chunks: u64, runs: u64, blocks: u64) -> u64 {
+    let bytes = chunks * RECORD_BYTES_PER_CHUNK + runs * RECORD_BYTES_PER_RUN;
+    GROWTH * (bytes + blocks * RECORD_BYTES_PER_BLOCK)
+}
+
+/// The same in blocks.
+pub(crate) fn record_blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_SIZE as u64)
 }
 
 /// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes`
 /// bytes have changed in `tree` and one copy of the space map has as many as the last one had.
 pub(crate) fn checkpoint_blocks(tree: &TreeRoot, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
     let (page, height) = (u64::from(PAGE_BLOCKS_MAX), u64::from(tree.height));
-    // Each key may be in a leaf of its own and lets all pages above it be written; a page that is
-    // cut in two takes a block more than it had.
-    let rewritten = (page + 1) * (keys * height).min(tree.pages);
+    // Each key may be in a leaf of its own and lets all pages above it be written, of which all
+    // have the top one; a page that is cut in two takes a block more than it had.
+    let own = keys * height.saturating_sub(1);
+    let rewritten = (page + 1) * (own + 1).min(tree.pages) * u64::from(keys > 0);
     let added = 2 * (bytes / BLOCK_SIZE as u64 + keys / 64) + page * (height + 1);
     PAGE_COPIES * (rewritten + added + 2 * map_blocks)
 }

@@ -15,6 +15,7 @@ use blockio::geometry::Near;
 
 use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
+use super::limits;
 use super::log::format::SegmentPair;
 
 mod closed;
@@ -51,6 +52,8 @@ pub(crate) struct BlockAllocator {
     pub(crate) whole_stripes: u64,
     /// Blocks handed out and not yet named.
     pub(crate) loaned_blocks: u64,
+    /// Bytes that the tree grows by, at most, once all of them are named.
+    pub(crate) record_bytes: u64,
     /// The search for whole stripes in each disk set.
     searches: SetSearches,
     /// The stripe that small requests are filling.
@@ -118,6 +121,7 @@ impl BlockAllocator {
             free_blocks: 0,
             whole_stripes: 0,
             loaned_blocks: 0,
+            record_bytes: 0,
             searches: SetSearches::default(),
             small_cursor: 0,
             copy_cursors: BTreeMap::new(),
@@ -329,7 +333,10 @@ impl BlockAllocator {
     fn end_loan(&mut self, run: Run) {
         if let Some(group) = self.groups.get_mut(&self.layout.group_of(run.start)) {
             let local = group.local(run.blocks());
-            self.loaned_blocks -= u64::from(group.loaned.fill(local, false));
+            let ended = u64::from(group.loaned.fill(local, false));
+            // Which chunk it is of is not known here: all have the same part.
+            self.record_bytes -= self.record_bytes * ended / self.loaned_blocks.max(1);
+            self.loaned_blocks -= ended;
         }
     }
 
@@ -412,6 +419,13 @@ impl BlockAllocator {
             left -= u64::from(run.count);
             runs.push(run);
         }
+        self.record_bytes += match near {
+            Near::At { block, .. } => {
+                let new_runs = runs.iter().filter(|run| run.start != block).count();
+                limits::record_bytes(0, new_runs as u64, blocks.into())
+            }
+            _ => limits::record_bytes(1, runs.len() as u64, blocks.into()),
+        };
         for &run in &runs {
             if let Some(group) = self.groups.get_mut(&self.layout.group_of(run.start)) {
                 let local = group.local(run.blocks());

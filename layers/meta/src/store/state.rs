@@ -7,7 +7,7 @@ use std::rc::Rc;
 use blockio::{DiskName, Geometry};
 use bytes::Bytes;
 
-use super::batch::{Batch, BatchOp};
+use super::batch::{Batch, BatchOp, BatchRoom};
 use super::blocked_records::BlockedRecords;
 use super::error::{StoreError, StoreResult};
 use super::limits;
@@ -199,6 +199,13 @@ impl StoreState {
         limits::reserve_blocks(self.space.layout.map())
     }
 
+    /// What is left of that beside the tree: a part of it is for what every tree has in the end,
+    /// with the replies to calls, so that removing everything brings everything back.
+    pub(crate) fn data_reserve_blocks(&self) -> u64 {
+        let reserve = self.reserve_blocks();
+        reserve - limits::tree_blocks(&self.root.tree).min(reserve / 3)
+    }
+
     /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.
     pub(crate) fn checkpoint_blocks(&self, keys: u64, bytes: u64) -> u64 {
         let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
@@ -210,9 +217,18 @@ impl StoreState {
 
     /// Whole stripes that data must leave. What is handed out already needs records.
     pub(crate) fn data_floor(&self) -> u64 {
-        let reserve = self.reserve_blocks();
-        let records = limits::record_blocks(self.space.loaned_blocks);
-        self.floor(records + reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
+        let records = limits::record_blocks(self.space.record_bytes);
+        self.floor(records + self.least_reserve().max(self.data_reserve_blocks()))
+    }
+
+    /// Blocks that are kept back from data for a checkpoint and deletions after it.
+    fn least_reserve(&self) -> u64 {
+        self.checkpoint_blocks(0, 0) + self.reserve_blocks() / 2
+    }
+
+    /// Would data have more space after a checkpoint?
+    pub(crate) fn checkpoint_keeps_space(&self) -> bool {
+        !self.active.is_empty() && self.least_reserve() > self.data_reserve_blocks()
     }
 
     /// Lets a checkpoint write the page of `key` anew, which has `value` in the tree. False if that
@@ -231,7 +247,7 @@ impl StoreState {
     }
 
     /// Blocks that are kept back from [data of changes that free space](Self::deletion_floor):
-    /// batches of such changes need them.
+    /// batches of such changes need them. Batches of accepted data leave them too.
     pub(crate) fn deletion_reserve_blocks(&self) -> u64 {
         self.reserve_blocks() / 4
     }
@@ -281,7 +297,7 @@ impl StoreState {
     /// blocks are left. It is to be had in logical blocks of `unit` blocks.
     pub(crate) fn may_find(&self, (blocks, unit): (u32, u32), kept_back: u64) -> bool {
         let per_stripe = u64::from(self.geometry.blocks_per_stripe());
-        let floor = self.floor(kept_back + limits::record_blocks(self.space.loaned_blocks));
+        let floor = self.floor(kept_back + limits::record_blocks(self.space.record_bytes));
         let mut coming = self.waiting_blocks;
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);
@@ -341,7 +357,13 @@ impl StoreState {
         let keys = batch.ops.iter();
         let keys =
             keys.filter(|op| matches!(op, BatchOp::Put { .. } | BatchOp::Delete { .. })).count();
-        let margin = if batch.from_reserve { 0 } else { self.reserve_blocks() / 2 };
+        let margin = match batch.room {
+            BatchRoom::Usual => {
+                self.reserve_blocks() / 2 + limits::record_blocks(self.space.record_bytes)
+            }
+            BatchRoom::Accepted => self.deletion_reserve_blocks(),
+            BatchRoom::Reserve => 0,
+        };
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
         let stripes = self.space.whole_stripes + self.taken_stripes(batch);
         if keys == 0 || stripes >= self.floor(need) {

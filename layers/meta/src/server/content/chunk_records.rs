@@ -37,6 +37,8 @@ pub(crate) fn batch_of(ino: u64, changes: &[(u64, Uncommitted)], from_reserve: b
     let mut batch = Batch::new();
     if from_reserve {
         batch.take_from_reserve();
+    } else {
+        batch.take_kept_room();
     }
     for (index, change) in changes {
         put_chunk(&mut batch, ino, *index, &change.chunk);
