@@ -209,6 +209,7 @@ fn a_check_tells_sound_damaged_foreign_and_served_volumes_apart_and_writes_nothi
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "the test waits outside of any machine")]
 fn a_scrub_of_a_served_volume_repairs_metadata_from_its_second_copy() {
     let directory = formatted();
     let here = directory.path();
