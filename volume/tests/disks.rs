@@ -1,10 +1,17 @@
 //! Disks come to a volume that is in use, are drained, retired and removed, and nothing is lost.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test may panic; its clients are threads, beside the servers"
+)]
 
 mod running;
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
 
 use blockio::geometry::SETS_MAX;
 use bytes::Bytes;
@@ -118,6 +125,54 @@ fn fill(client: &ClientHandle, first: u64) {
     assert!(written + FILE_BYTES as u64 > available / 100 * 98, "{written} of {available}");
     let left = space(client).available_bytes;
     assert!(left < available / 50 + FILE_BYTES as u64, "{left} of {available} are left");
+}
+
+/// Drains a disk with files, while its state is asked for again and again, and uses it again; the
+/// time and bytes of the drain.
+fn time_drain(client: &ClientHandle, disk_node: u32, disk: u32) -> (Duration, u64) {
+    let bytes = report(client, disk_node, disk).used_bytes;
+    let begun = Instant::now();
+    change(client, DiskChange::Drain { disk_node, disk }).unwrap();
+    wait_until("the disk is drained", || {
+        report(client, disk_node, disk).condition == DiskCondition::Drained {}
+    });
+    let took = begun.elapsed();
+    change(client, DiskChange::Keep { disk_node, disk }).unwrap();
+    (took, bytes)
+}
+
+#[test]
+fn moves_are_fast_without_other_work_and_give_way_to_it() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    format(&directory);
+    let running = run(&directory);
+    let client = running.client_handle();
+    (0..72).for_each(|number| put(&client, number));
+    change(&client, DiskChange::SetPace { pace: "gentle".to_owned() }).unwrap();
+    let (idle, bytes) = time_drain(&client, 0, 0);
+    let is_over = AtomicBool::new(false);
+    let (busy, busy_bytes) = scope(|threads| {
+        for number in 0..2 {
+            let (client, is_over) = (running.client_handle(), &is_over);
+            threads.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    check_files(&client, number..number + 1);
+                }
+            });
+        }
+        let drained = time_drain(&client, 1, 0);
+        is_over.store(true, Ordering::Relaxed);
+        drained
+    });
+    println!("idle: {bytes} bytes in {idle:?}; busy: {busy_bytes} bytes in {busy:?}");
+    // The floor is 8 MiB/s, the ceiling 256.
+    let at_floor = |bytes: u64| Duration::from_millis(bytes * 1000 / (8 << 20));
+    assert!(idle < at_floor(bytes) * 3 / 4, "{bytes} bytes in {idle:?} without other work");
+    assert!(busy > at_floor(busy_bytes) * 2 / 5, "{busy_bytes} bytes in {busy:?} under load");
+    check_files(&client, 0..72);
+    running.stop().unwrap();
+    check(&directory);
 }
 
 #[test]

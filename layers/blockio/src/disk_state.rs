@@ -76,7 +76,7 @@ impl MovePolicy {
         }
     }
 
-    /// Bytes per second of one process while it has other work.
+    /// Bytes per second of one process that always has other work.
     pub fn floor_bytes(self) -> u64 {
         match self {
             Self::Gentle {} => 8 << 20,

@@ -4,16 +4,18 @@
 //! There is no second copy: this is a look at the inodes in use of the node's metadata server, so
 //! it can never be behind a write, a cut, a commit or a removal, and it is gone with the node.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use runtime::sync::KeyedLock;
 
 use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::keys;
+use crate::move_pace::MovePace;
 use crate::partition::PartitionNumber;
 use crate::protocol::{Chunk, CommitMark, Dentry, PartitionUse};
 use crate::server::partition_use::PartitionUses;
@@ -34,7 +36,7 @@ pub struct FileInformation {
     publisher: Rc<Publisher>,
     verifiers: Rc<WriteVerifiers>,
     file_locks: FileLocks,
-    requests: Rc<Cell<u64>>,
+    pace: Arc<MovePace>,
     uses: Rc<PartitionUses>,
 }
 
@@ -48,15 +50,15 @@ impl FileInformation {
         publisher: Rc<Publisher>,
         verifiers: Rc<WriteVerifiers>,
         file_locks: FileLocks,
-        requests: Rc<Cell<u64>>,
+        pace: Arc<MovePace>,
         uses: Rc<PartitionUses>,
     ) -> Self {
-        Self { inodes, publisher, verifiers, file_locks, requests, uses }
+        Self { inodes, publisher, verifiers, file_locks, pace, uses }
     }
 
-    /// The file layer has been asked for something: what moves between disks gives way.
-    pub fn note_request(&self) {
-        self.requests.set(self.requests.get().wrapping_add(1));
+    /// What moves between disks gives way to requests of the file layer, which are told here.
+    pub fn pace(&self) -> &Arc<MovePace> {
+        &self.pace
     }
 
     /// What a partition uses at this node, with what is not committed yet; not of partition 0.

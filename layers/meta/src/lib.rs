@@ -81,6 +81,6 @@ pub use shared_attrs::SharedAttrCache;
 pub use {
     audit::NodeAudit,
     information::{FileInformation, InodeView},
-    move_pace::MovePace,
+    move_pace::{MovePace, OtherWork},
     server::{LostMetadata, MetaHandover, MetaServer, RootOwner},
 };

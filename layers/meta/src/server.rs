@@ -344,9 +344,9 @@ impl MetaServer {
     pub fn information(&self) -> FileInformation {
         let inodes = self.base.inodes.table();
         let (publisher, verifiers) = (self.base.publisher.clone(), self.verifiers.clone());
-        let (locks, requests) = (self.file_locks.clone(), self.space.disks.requests());
+        let (locks, pace) = (self.file_locks.clone(), self.space.disks.pace());
         let uses = self.base.inodes.uses().clone();
-        FileInformation::new(inodes, publisher, verifiers, locks, requests, uses)
+        FileInformation::new(inodes, publisher, verifiers, locks, pace, uses)
     }
 
     /// Puts the components on one another.

@@ -103,6 +103,11 @@ fn check_root(root: Handle) -> Result<(), Error> {
     if root == ROOT { Ok(()) } else { Err(Error::Invalid {}) }
 }
 
+/// Is it work of users? What moves between disks gives way to that.
+fn is_work(request: &Request) -> bool {
+    !matches!(request, Request::GetDisks(_) | Request::ChangeDisks(_) | Request::Scrub(_))
+}
+
 /// A write that waits for its part of a size limit needs these of all nodes.
 fn is_needed_to_end(request: &Request) -> bool {
     matches!(
@@ -150,7 +155,31 @@ impl std::fmt::Debug for FileServer {
 
 impl Server<FileIo> for FileServer {
     fn try_now(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
-        self.base.information.note_request();
+        let reply = self.answer_now(request)?;
+        if is_work(request) {
+            self.base.information.pace().note_answer(self.base.context.now());
+        }
+        Some(reply)
+    }
+
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        let context = &self.base.context;
+        let begin = || self.base.information.pace().begin_request(context.now());
+        let Some(work) = is_work(&request).then(begin).flatten() else {
+            return self.answer(caller, request);
+        };
+        let context = context.clone();
+        async move {
+            let reply = self.answer(caller, request).await;
+            work.end(context.now());
+            reply
+        }
+        .boxed_local()
+    }
+}
+
+impl FileServer {
+    fn answer_now(&self, request: &Request) -> Option<Reply> {
         match request {
             Request::Read(_) | Request::GetAttributes(_) | Request::Lookup(_)
                 if !self.base.owns(request.route()) =>
@@ -169,7 +198,7 @@ impl Server<FileIo> for FileServer {
         }
     }
 
-    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+    fn answer(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         if caller.is_client() && request.senders() == Senders::Servers {
             return ready(request.refused(Error::NotPermitted {})).boxed_local();
         }

@@ -36,8 +36,8 @@ const ADOPTED_PER_RECORD: usize = 1024;
 const ROUND_PAUSE: Duration = Duration::from_millis(200);
 /// The same after something could not be moved.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(2);
-/// The longest nap on the way to the time when bytes may move: the pace may have changed.
-const NAP_MAX: Duration = Duration::from_millis(200);
+/// The longest nap on the way to the time when bytes may move: load and policy may have changed.
+const NAP_MAX: Duration = Duration::from_millis(50);
 /// Rounds in which balance moves what it can. What is left then stays: pages, say.
 const BALANCE_ROUNDS_MAX: u32 = 4;
 /// A disk sheds what it has above the mean if that is more than this part of the mean.
@@ -56,10 +56,6 @@ pub(crate) struct DiskMover {
     allocator: Rc<Allocator>,
     groups: Rc<GroupExchange>,
     pace: Arc<MovePace>,
-    /// Requests to the file layer of this node.
-    requests: Rc<Cell<u64>>,
-    /// Of these, seen by the pace.
-    seen: Cell<u64>,
     adopting: KeyedLock<()>,
     /// The version of the record that it follows.
     version: Cell<u64>,
@@ -83,8 +79,6 @@ impl DiskMover {
             allocator,
             groups,
             pace,
-            requests: Rc::default(),
-            seen: Cell::default(),
             adopting: KeyedLock::default(),
             version: Cell::default(),
             running: Cell::default(),
@@ -94,9 +88,9 @@ impl DiskMover {
         }
     }
 
-    /// Where the file layer counts its requests.
-    pub(crate) fn requests(&self) -> Rc<Cell<u64>> {
-        self.requests.clone()
+    /// What the requests to the file layer slow down.
+    pub(crate) fn pace(&self) -> Arc<MovePace> {
+        self.pace.clone()
     }
 
     fn map(&self) -> VolumeMap {
@@ -199,6 +193,7 @@ impl DiskMover {
         }
         let me = self.clone();
         self.base.context.task(async move {
+            let _mover = me.pace.begin_moves(me.base.context.now());
             loop {
                 let moved = me.run_round().await;
                 me.trouble.set(moved.err());
@@ -285,19 +280,8 @@ impl DiskMover {
     /// Waits until `bytes` more may move.
     async fn wait_for_pace(&self, bytes: u64) {
         let context = &self.base.context;
-        let requests = self.requests.get();
-        if self.seen.replace(requests) != requests {
-            self.pace.note_work(context.now());
-        }
-        let policy = self.map().moves().0;
-        let mut left = self.pace.wait(policy, bytes, context.now());
-        while !left.is_zero() {
-            let nap = left.min(NAP_MAX);
-            context.sleep(nap).await;
-            left -= nap;
-            if self.map().moves().0 != policy {
-                break;
-            }
+        while let Err(left) = self.pace.take(self.map().moves().0, bytes, context.now()) {
+            context.sleep(left.min(NAP_MAX)).await;
         }
     }
 
