@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use blockio::DiskName;
+use blockio::{BLOCK_SIZE, DiskName};
 use futures::executor::block_on;
 use runtime::embedded::DiskAccess;
 use runtime::{NodeId, VolumeId};
@@ -44,6 +45,8 @@ pub struct NewPlaces<'a> {
     pub bytes: u64,
     /// Ids of disks that may be overwritten.
     pub force: &'a [String],
+    /// Disks of the volume that are retired: what is known of them may be overwritten, too.
+    pub retired: &'a [DiskName],
     /// Those that are of the volume already stay as they are: they were made in an earlier start.
     pub keeps_own: bool,
 }
@@ -109,15 +112,17 @@ impl NewPlaces<'_> {
         let path = self.directory.join(DISKS).join(disk.to_string());
         // A command or start that was cut off has left it; the servers say that the disk is not
         // theirs. A file that is kept may have all that is known of it.
-        let is_left = fs::symlink_metadata(&path).is_ok_and(|found| {
-            found.is_symlink()
+        let is_link = fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
+        let is_left = fs::symlink_metadata(&path).is_ok_and(|_| {
+            is_link
                 || match read_superblock(&path) {
                     Ok(Some(found)) => found.volume() == self.volume && !self.keeps_own,
                     Ok(None) => true,
                     Err(_) => false,
                 }
         });
-        if is_left && elsewhere.is_some() {
+        // A link is to a disk that the command that was cut off has named.
+        if is_left && (elsewhere.is_some() || is_link && !self.keeps_own) {
             fs::remove_file(&path).map_err(failed("cannot remove", &path))?;
         }
         let target = match elsewhere {
@@ -168,7 +173,26 @@ impl NewPlaces<'_> {
             let file = file.map_err(failed("cannot take over the disk file", target))?;
             restrict(&file).map_err(failed("cannot take over the disk file", target))?;
         }
-        Ok(())
+        placed.iter().try_for_each(|placed| self.clear_if_retired(&placed.new.path))
+    }
+
+    /// A disk node overwrites no disk that says it is one of its volume. One that was retired, and
+    /// may be overwritten, says so no more.
+    fn clear_if_retired(&self, path: &Path) -> Result<(), VolumeError> {
+        let cannot_clear = || failed("cannot clear the retired disk", path);
+        let found = read_superblock(path).map_err(cannot_clear())?;
+        let is_retired = found.as_ref().is_some_and(|found| {
+            found.volume() == self.volume && self.retired.contains(&found.disk)
+        });
+        if !is_retired {
+            return Ok(());
+        }
+        let copy = found.map_or(0, |found| found.copy_offset());
+        let file = File::options().write(true).open(path).map_err(cannot_clear())?;
+        for at in [copy, 0] {
+            file.write_all_at(&[0; BLOCK_SIZE], at).map_err(cannot_clear())?;
+        }
+        Ok(file.sync_data().map_err(cannot_clear())?)
     }
 }
 

@@ -138,6 +138,7 @@ pub(super) fn place(
         volume: volume.volume(),
         bytes: disks.bytes,
         force,
+        retired: &[],
         keeps_own: true,
     };
     let (mut known, mut joining, mut joined) = (Vec::new(), Vec::new(), None);

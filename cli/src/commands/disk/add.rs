@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use client::VolumeAddress;
-use client::protocol::{AddedDisk, DiskChange};
+use client::protocol::{AddedDisk, DiskChange, DiskCondition, DiskList};
 use serde::Serialize;
 use volume::{DiskName, NewPlaces, PlacedDisk, disk_nodes_in, lock_additions, volume_in};
 
@@ -64,7 +64,7 @@ impl AddDisks {
             [] => vec![None],
             disks => disks.iter().map(|path| Some(path.as_path())).collect(),
         };
-        let added = add(session, &self.volume, &paths, &self.new)?;
+        let added = add(session, &self.volume, &paths, &self.new, |_| Ok(()))?;
         if self.json {
             let report = |added: &AddedDisk| AddReport {
                 disk: format!("n{}d{}", added.disk_node, added.disk),
@@ -80,12 +80,25 @@ impl AddDisks {
     }
 }
 
-/// Adds a disk for each path, or a file in the directory where there is none.
+/// The disks, once what a command began that was cut off is complete: changes are made one after
+/// the other, also one of nothing.
+pub(super) fn settled_list(
+    session: &mut CommandSession,
+    address: &VolumeAddress,
+) -> Result<DiskList, CommandFailure> {
+    change(session, address, DiskChange::Add { disks: Vec::new() })?;
+    let list = session.open(address)?.disks();
+    list.map_err(|error| CommandFailure::inside(address, error))
+}
+
+/// Adds a disk for each path, or a file in the directory where there is none. What they become is
+/// told to `tell` before the servers are asked.
 pub(super) fn add(
     session: &mut CommandSession,
     directory: &Path,
     paths: &[Option<&Path>],
     new: &NewDiskArguments,
+    tell: impl Fn(&[AddedDisk]) -> Result<(), CommandFailure>,
 ) -> Result<Vec<AddedDisk>, CommandFailure> {
     let address = VolumeAddress::from(directory);
     let failed = |error| {
@@ -93,8 +106,7 @@ pub(super) fn add(
         CommandFailure::Serve { operation, volume, error: ServeError::Stack(error) }
     };
     let _alone = lock_additions(directory).map_err(failed)?;
-    let list = session.open(&address)?.disks();
-    let list = list.map_err(|error| CommandFailure::inside(&address, error))?;
+    let list = settled_list(session, &address)?;
     let mut here = disk_nodes_in(directory);
     if let Some(node) = new.node {
         here.retain(|(number, _)| *number == node);
@@ -123,13 +135,18 @@ pub(super) fn add(
     }
     let (bytes, force) = (new.size.0, new.force.as_slice());
     let volume = volume_in(directory).map_err(failed)?;
-    let places = NewPlaces { directory, volume, bytes, force, keeps_own: false };
+    let retired = list.disks.iter().filter(|it| it.condition == DiskCondition::Retired {});
+    let retired: Vec<DiskName> =
+        retired.map(|it| DiskName { disk_node: it.disk_node, disk: it.disk }).collect();
+    let retired = retired.as_slice();
+    let places = NewPlaces { directory, volume, bytes, force, retired, keeps_own: false };
     let filled = places.fill(&disks).map_err(failed)?;
     let record = |added: &PlacedDisk| {
         let DiskName { disk_node, disk } = added.disk;
         AddedDisk { disk_node, disk, bytes: added.bytes }
     };
     let disks: Vec<AddedDisk> = filled.iter().map(record).collect();
+    tell(&disks)?;
     if let Err(error) = change(session, &address, DiskChange::Add { disks: disks.clone() }) {
         // Where the servers may have it all the same, it stays.
         if matches!(error, CommandFailure::Inside { .. }) && is_refused(&error) {

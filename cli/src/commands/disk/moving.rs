@@ -46,9 +46,9 @@ impl std::fmt::Display for DiskArgument {
 /// How fast data moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Pace {
-    /// Hardly noticed: 8 MiB/s for each process while it has other work, else 256 MiB/s.
+    /// Hardly noticed: 8 MiB/s for each process that is busy, up to 256 MiB/s as it is less so.
     Gentle,
-    /// 32 MiB/s for each process while it has other work, else as fast as it goes.
+    /// 32 MiB/s for each process that is busy, more as it is less so.
     Balanced,
     /// As fast as it goes.
     Fast,
@@ -70,14 +70,44 @@ pub(crate) struct MoveArguments {
     connection: ConnectionArguments,
 }
 
-/// What was moved.
+/// What has moved, and how long that took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    bytes: u64,
+    seconds: f64,
+}
+
+/// What a command has come to, as JSON.
 #[derive(Debug, Serialize)]
-struct MoveReport {
+pub(super) struct ChangeReport {
     volume: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    disk: Option<String>,
-    moved_bytes: u64,
-    seconds: f64,
+    pub(super) disk: Option<String>,
+    pub(super) state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) added: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+impl ChangeReport {
+    /// Of a disk, or of all.
+    pub(super) fn new(
+        volume: &VolumeAddress,
+        disk: Option<DiskArgument>,
+        state: &'static str,
+    ) -> Self {
+        let (volume, disk) = (volume.to_string(), disk.map(|disk| disk.to_string()));
+        Self { volume, disk, state, added: None, moved_bytes: None, seconds: None }
+    }
+
+    /// With what has moved up to now: nothing, if the command did not wait.
+    pub(super) fn with_moved(self, moved: Option<Moved>) -> Self {
+        let Moved { bytes, seconds } = moved.unwrap_or_default();
+        Self { moved_bytes: Some(bytes), seconds: Some(seconds), ..self }
+    }
 }
 
 impl MoveArguments {
@@ -102,8 +132,8 @@ impl MoveArguments {
         change(session, volume, DiskChange::SetPace { pace: pace.to_owned() })
     }
 
-    /// Waits while `left` tells how many bytes are left to move, and reports what was done to
-    /// `disk`, or to all. False if it does not wait. Fails if `left` says why it never ends.
+    /// Waits while `left` tells how many bytes are left to move, and tells people what was done to
+    /// `disk`, or to all. `None` if it does not wait. Fails if `left` says why it never ends.
     #[allow(clippy::disallowed_methods, reason = "a command waits for the servers")]
     pub(super) fn wait(
         &self,
@@ -111,12 +141,9 @@ impl MoveArguments {
         address: &VolumeAddress,
         (disk, done): (Option<DiskArgument>, &str),
         left: impl Fn(&DiskList) -> Result<Option<u64>, CommandFailure>,
-    ) -> Result<bool, CommandFailure> {
+    ) -> Result<Option<Moved>, CommandFailure> {
         if self.no_wait {
-            if self.json {
-                print_moved(session, address, disk, (0, 0.0))?;
-            }
-            return Ok(false);
+            return Ok(None);
         }
         let volume = session.open(address)?;
         let look = || volume.disks().map_err(|error| CommandFailure::inside(address, error));
@@ -140,28 +167,15 @@ impl MoveArguments {
         progress.finish();
         let moved_bytes = now.moved_bytes.saturating_sub(first.moved_bytes);
         let seconds = begun.elapsed().as_secs_f64();
-        if self.json {
-            print_moved(session, address, disk, (moved_bytes, seconds))?;
-        } else {
+        if !self.json {
             let what = disk.map_or_else(|| address.to_string(), |disk| disk.to_string());
             session.print(format!(
                 "{what} {done}; {} moved in {seconds:.1} s\n",
                 human(moved_bytes)
             ))?;
         }
-        Ok(true)
+        Ok(Some(Moved { bytes: moved_bytes, seconds }))
     }
-}
-
-/// What was moved, as JSON.
-fn print_moved(
-    session: &mut CommandSession,
-    address: &VolumeAddress,
-    disk: Option<DiskArgument>,
-    (moved_bytes, seconds): (u64, f64),
-) -> Result<(), CommandFailure> {
-    let (volume, disk) = (address.to_string(), disk.map(|disk| disk.to_string()));
-    session.print_json(&MoveReport { volume, disk, moved_bytes, seconds })
 }
 
 /// Move all that a disk holds to other disks, so that it can be taken out.
@@ -189,30 +203,41 @@ pub(super) struct Drain {
 impl Drain {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         self.moves.begin(session, &self.volume)?;
-        let DiskArgument { disk_node, disk } = self.disk;
         if self.cancel {
-            return change(session, &self.volume, DiskChange::Keep { disk_node, disk });
+            return self.cancel(session);
         }
-        let is_done = drain(session, &self.volume, self.disk, &self.moves)?;
-        if self.moves.json {
-            return Ok(());
-        }
+        let moved = drain(session, &self.volume, self.disk, &self.moves)?;
         let (volume, disk) = (&self.volume, self.disk);
-        session.print(if is_done {
+        if self.moves.json {
+            let state = if moved.is_some() { "drained" } else { "draining" };
+            let report = ChangeReport::new(volume, Some(disk), state).with_moved(moved);
+            return session.print_json(&report);
+        }
+        session.print(if moved.is_some() {
             format!("next: mdfs disk retire {volume} {disk}\n")
         } else {
             format!("{disk} is being drained; next, once it is: mdfs disk retire {volume} {disk}\n")
         })
     }
+
+    fn cancel(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
+        let DiskArgument { disk_node, disk } = self.disk;
+        change(session, &self.volume, DiskChange::Keep { disk_node, disk })?;
+        if self.moves.json {
+            let report = ChangeReport::new(&self.volume, Some(self.disk), "online");
+            return session.print_json(&report);
+        }
+        session.print(format!("the drain of {} is cancelled: it is in use\n", self.disk))
+    }
 }
 
-/// Drains a disk. False if it does not wait for it.
+/// Drains a disk. `None` if it does not wait for it.
 pub(crate) fn drain(
     session: &mut CommandSession,
     volume: &VolumeAddress,
     of: DiskArgument,
     moves: &MoveArguments,
-) -> Result<bool, CommandFailure> {
+) -> Result<Option<Moved>, CommandFailure> {
     let DiskArgument { disk_node, disk } = of;
     change(session, volume, DiskChange::Drain { disk_node, disk })?;
     moves.wait(session, volume, (Some(of), "is drained"), |list| {
@@ -221,13 +246,13 @@ pub(crate) fn drain(
             Some((DiskCondition::Draining {} | DiskCondition::Offline {}, left)) => Ok(Some(left)),
             Some((DiskCondition::Drained {} | DiskCondition::Retired {}, _)) => Ok(None),
             Some((DiskCondition::Online {}, _)) | None => Err(CommandFailure::Wrong(format!(
-                "{of} is not drained: another command has put it to use again"
+                "the drain of {of} was cancelled: another command has put it to use again"
             ))),
         }
     })
 }
 
-fn is(report: &DiskReport, disk: DiskArgument) -> bool {
+pub(super) fn is(report: &DiskReport, disk: DiskArgument) -> bool {
     name(report) == disk.to_string()
 }
 
@@ -256,17 +281,8 @@ impl Retire {
         if !self.json {
             return session.print(retired(self.disk));
         }
-        let (volume, disk) = (self.volume.to_string(), self.disk.to_string());
-        session.print_json(&RetiredDisk { volume, disk, state: "retired" })
+        session.print_json(&ChangeReport::new(&self.volume, Some(self.disk), "retired"))
     }
-}
-
-/// A disk that was taken out.
-#[derive(Debug, Serialize)]
-struct RetiredDisk {
-    volume: String,
-    disk: String,
-    state: &'static str,
 }
 
 /// Retires a disk that was drained.

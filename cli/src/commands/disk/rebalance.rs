@@ -4,7 +4,7 @@ use client::VolumeAddress;
 use client::protocol::{DiskChange, DiskCondition, DiskList};
 
 use super::change::change;
-use super::moving::MoveArguments;
+use super::moving::{ChangeReport, MoveArguments};
 use crate::connection::volume_address;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
@@ -32,11 +32,20 @@ impl Rebalance {
     pub(crate) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         self.moves.begin(session, &self.volume)?;
         if self.cancel {
-            return change(session, &self.volume, DiskChange::StopBalance {});
+            change(session, &self.volume, DiskChange::StopBalance {})?;
+            if self.moves.json {
+                return session.print_json(&ChangeReport::new(&self.volume, None, "cancelled"));
+            }
+            return session.print(format!("the rebalance of {} is cancelled\n", self.volume));
         }
         change(session, &self.volume, DiskChange::Balance {})?;
         let left = |list: &DiskList| Ok(list.balancing.then(|| excess(list)));
-        self.moves.wait(session, &self.volume, (None, "is balanced"), left).map(drop)
+        let moved = self.moves.wait(session, &self.volume, (None, "is balanced"), left)?;
+        if !self.moves.json {
+            return Ok(());
+        }
+        let state = if moved.is_some() { "balanced" } else { "balancing" };
+        session.print_json(&ChangeReport::new(&self.volume, None, state).with_moved(moved))
     }
 }
 

@@ -1,19 +1,23 @@
 //! `mdfs disk replace`.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use client::VolumeAddress;
+use client::protocol::{AddedDisk, DiskCondition, DiskList};
 
-use super::add::{NewDiskArguments, add};
-use super::moving::{DiskArgument, MoveArguments, drain, retire, retired};
+use super::add::{NewDiskArguments, add, settled_list};
+use super::list::name;
+use super::moving::{ChangeReport, DiskArgument, MoveArguments, drain, is, retire, retired};
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 
 /// Put a new disk in the place of an old one, while the volume is in use.
 ///
-/// Adds the new disk, drains the old one and retires it. If it is stopped after the first step,
-/// `mdfs disk drain` and `mdfs disk retire` of the old disk do the rest.
+/// Adds the new disk, drains the old one and retires it. If it is stopped before its end, the same
+/// command does the rest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs disk replace scratch n0d1 /dev/sdd")]
@@ -37,18 +41,40 @@ impl Replace {
     pub(super) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         let address = VolumeAddress::from(self.volume.as_path());
         self.moves.begin(session, &address)?;
-        let path: Option<&Path> = self.path.as_deref();
-        for added in add(session, &self.volume, &[path], &self.new)? {
-            if !self.moves.json {
-                session.print(format!("n{}d{} is added\n", added.disk_node, added.disk))?;
-            }
+        let list = settled_list(session, &address)?;
+        let Some(old) = list.disks.iter().find(|report| is(report, self.old)) else {
+            let text = format!("there is no disk {}: see `mdfs disk list {address}`", self.old);
+            return Err(CommandFailure::Usage(text));
+        };
+        let mut report = ChangeReport::new(&address, Some(self.old), "retired");
+        report.added = self.added_before(&list);
+        let is_over = old.condition == DiskCondition::Retired {};
+        if report.added.is_none() && is_over && self.path.is_some() {
+            let text = format!("{} is retired already: `mdfs disk add` adds another", self.old);
+            return Err(CommandFailure::Usage(text));
         }
-        let is_drained = drain(session, &address, self.old, &self.moves)?;
+        if report.added.is_none() && !is_over {
+            let note = |added: &[AddedDisk]| self.note(added);
+            let added = add(session, &self.volume, &[self.path.as_deref()], &self.new, note)?;
+            report.added = added.first().map(name_of);
+        }
+        if let Some(added) = report.added.as_ref().filter(|_| !self.moves.json) {
+            session.print(format!("{added} is added\n"))?;
+        }
+        let mut is_drained = is_over;
+        if !is_over {
+            let moved = drain(session, &address, self.old, &self.moves)?;
+            is_drained = moved.is_some();
+            report = report.with_moved(moved);
+        }
         if is_drained {
             retire(session, &address, self.old)?;
+            // What is left of it is no disk that could be taken for a new one.
+            let _ = fs::remove_file(self.note_path());
         }
         if self.moves.json {
-            return Ok(());
+            report.state = if is_drained { "retired" } else { "draining" };
+            return session.print_json(&report);
         }
         if is_drained {
             return session.print(retired(self.old));
@@ -59,4 +85,38 @@ impl Replace {
              {volume} {old}\n"
         ))
     }
+
+    /// The disk that the same command has added before it was cut off.
+    fn added_before(&self, list: &DiskList) -> Option<String> {
+        let noted = fs::read_to_string(self.note_path()).unwrap_or_default();
+        let place = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino(), it.rdev())).ok();
+        let wanted = self.path.as_deref().map(place);
+        let in_use = list.disks.iter().filter(|it| it.condition != DiskCondition::Retired {});
+        in_use.map(name).find(|name| match &wanted {
+            // The same file, or device.
+            Some(wanted) => {
+                let there = place(&self.volume.join("disks").join(name));
+                there.is_some() && there == *wanted && *name != self.old.to_string()
+            }
+            None => *name == noted,
+        })
+    }
+
+    /// Notes what a file in the directory becomes: nothing else tells it from other disks.
+    fn note(&self, added: &[AddedDisk]) -> Result<(), CommandFailure> {
+        let Some(added) = added.first().filter(|_| self.path.is_none()) else { return Ok(()) };
+        let path = self.note_path();
+        fs::write(&path, name_of(added)).map_err(|error| {
+            let thing = path.display().to_string();
+            CommandFailure::Local { operation: "write", thing, error }
+        })
+    }
+
+    fn note_path(&self) -> PathBuf {
+        self.volume.join(format!("replacing-{}", self.old))
+    }
+}
+
+fn name_of(added: &AddedDisk) -> String {
+    format!("n{}d{}", added.disk_node, added.disk)
 }

@@ -1,0 +1,207 @@
+//! The commands that change disks: what they say, that one that was cut off can be given again, and
+//! what is left of those that were refused.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use runtime::seed::{Rng, fresh_seed};
+use serde_json::{Value, json};
+use tests::{Content, Site};
+
+const VOLUME: &str = "VOL";
+const FILE_BYTES: u64 = 4 << 20;
+
+fn content(number: u64) -> Content {
+    Content { seed: number, length: FILE_BYTES }
+}
+
+/// Puts files into the volume.
+fn fill(site: &Site, files: u64) {
+    for number in 0..files {
+        content(number).write(&site.path("file"));
+        site.ok(&["cp", "file", &format!("{VOLUME}:/{number}")]);
+    }
+}
+
+fn compare(site: &Site, files: u64) {
+    for number in 0..files {
+        let read = site.run(&["cat", &format!("{VOLUME}:/{number}")]);
+        content(number).compare(&read.stdout[..]);
+    }
+}
+
+fn begin(site: &Site, arguments: &[&str]) -> Child {
+    let mut command = site.command(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The one document that a command prints.
+#[track_caller]
+fn json_of(site: &Site, arguments: &[&str]) -> Value {
+    let printed = site.ok(arguments);
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
+}
+
+/// The disks with their states.
+fn states(site: &Site) -> Vec<(String, String)> {
+    let list = json_of(site, &["disk", "list", "--json", VOLUME]);
+    let text = |disk: &Value, key: &str| disk[key].as_str().unwrap().to_owned();
+    let disks = list["disks"].as_array().unwrap().iter();
+    disks.map(|disk| (text(disk, "disk"), text(disk, "state"))).collect()
+}
+
+/// How many disks there are in a state.
+fn count(site: &Site, state: &str) -> usize {
+    states(site).iter().filter(|(_, found)| found == state).count()
+}
+
+#[test]
+fn a_cancelled_drain_is_reported_as_cancelled() {
+    let site = Site::formatted(1200, 8);
+    let served = site.serve();
+    fill(&site, 30);
+    site.ok(&["disk", "drain", "--no-wait", "--pace", "gentle", VOLUME, "n0d0"]);
+    let waiting = begin(&site, &["disk", "drain", "--json", VOLUME, "n0d0"]);
+    // Others have to do: the drain takes its time.
+    let until = Instant::now() + Duration::from_millis(700);
+    while Instant::now() < until {
+        compare(&site, 1);
+    }
+    let told = site.ok(&["disk", "drain", "--cancel", VOLUME, "n0d0"]);
+    assert!(told.contains("the drain of n0d0 is cancelled"), "{told}");
+    let output = waiting.wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("the drain of n0d0 was cancelled"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(output.stdout.is_empty(), "nothing is said to be done");
+    let told = json_of(&site, &["disk", "drain", "--cancel", "--json", VOLUME, "n0d0"]);
+    assert_eq!(told, json!({ "volume": VOLUME, "disk": "n0d0", "state": "online" }));
+    let told = json_of(&site, &["rebalance", "--cancel", "--json", VOLUME]);
+    assert_eq!(told, json!({ "volume": VOLUME, "state": "cancelled" }));
+    compare(&site, 30);
+    served.stop();
+}
+
+#[test]
+fn commands_that_move_data_print_one_json_document() {
+    let site = Site::formatted(1200, 8);
+    let served = site.serve();
+    fill(&site, 10);
+    let told = json_of(&site, &["disk", "drain", "--json", VOLUME, "n0d0"]);
+    assert_eq!((&told["disk"], &told["state"]), (&json!("n0d0"), &json!("drained")));
+    assert!(told["moved_bytes"].as_u64().unwrap() > 1 << 20, "{told}");
+    let told = json_of(&site, &["disk", "drain", "--json", "--no-wait", VOLUME, "n0d0"]);
+    assert_eq!((&told["state"], &told["moved_bytes"]), (&json!("draining"), &json!(0)));
+    let told = json_of(&site, &["disk", "retire", "--json", VOLUME, "n0d0"]);
+    assert_eq!(told, json!({ "volume": VOLUME, "disk": "n0d0", "state": "retired" }));
+    let replace = ["disk", "replace", "--size", "300MiB", "--json", VOLUME, "n0d1"];
+    let told = json_of(&site, &replace);
+    assert_eq!((&told["disk"], &told["state"]), (&json!("n0d1"), &json!("retired")));
+    assert_eq!(told["added"], json!("n0d2"));
+    assert!(told["moved_bytes"].as_u64().unwrap() > 1 << 20, "{told}");
+    let told = json_of(&site, &["rebalance", "--json", VOLUME]);
+    assert_eq!(told["state"], json!("balanced"));
+    compare(&site, 10);
+    served.stop();
+}
+
+/// Cuts a command off at times that grow until it ends by itself, in steps of about `step_ms`, and
+/// gives it again each time; how often it was cut off.
+fn cut_off_until_it_ends(site: &Site, command: &[&str], rng: &mut Rng, step_ms: u64) -> u32 {
+    for cut in 0.. {
+        let mut running = begin(site, command);
+        let until = Instant::now() + Duration::from_millis(step_ms * u64::from(cut) + rng.below(9));
+        while Instant::now() < until && running.try_wait().unwrap().is_none() {
+            sleep(Duration::from_millis(1));
+        }
+        if running.try_wait().unwrap().is_none() {
+            running.kill().unwrap();
+            running.wait().unwrap();
+            continue;
+        }
+        let output = running.wait_with_output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "after {cut} cuts: {told}");
+        return cut;
+    }
+    unreachable!("it ends")
+}
+
+#[test]
+fn a_replacement_that_is_cut_off_goes_on_when_it_is_given_again() {
+    let seed = fresh_seed();
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let site = Site::formatted(1200, 8);
+    let served = site.serve();
+    fill(&site, 10);
+    // One that is at a path of its own, and one in the volume's directory.
+    let first = ["disk", "replace", "--size", "300MiB", VOLUME, "n0d0", "new.img"];
+    let cuts = cut_off_until_it_ends(&site, &first, &mut rng, 9);
+    assert!(cuts > 2, "{cuts} cuts");
+    assert_eq!((count(&site, "online"), count(&site, "retired")), (4, 1), "{:?}", states(&site));
+    let second = ["disk", "replace", "--size", "300MiB", VOLUME, "n0d1"];
+    let more = cut_off_until_it_ends(&site, &second, &mut rng, 9);
+    assert!(more > 2, "{more} cuts");
+    assert_eq!((count(&site, "online"), count(&site, "retired")), (4, 2), "{:?}", states(&site));
+    println!("{cuts} and {more} cuts, {:?}", states(&site));
+    // What has ended stays so.
+    site.ok(&first);
+    site.ok(&second);
+    assert_eq!((count(&site, "online"), count(&site, "retired")), (4, 2), "{:?}", states(&site));
+    let refused = site.refused(&["disk", "replace", VOLUME, "n0d0", "another.img"]);
+    assert!(refused.text.contains("n0d0 is retired already"), "{}", refused.text);
+    let refused = site.refused(&["disk", "replace", VOLUME, "n0d9", "another.img"]);
+    assert!(refused.text.contains("mdfs disk list"), "{}", refused.text);
+    assert!(!site.path("another.img").exists(), "a refused command has made a disk");
+    compare(&site, 10);
+    served.stop();
+    assert!(site.ok(&["check", "--data", VOLUME]).contains("sound"));
+}
+
+#[test]
+fn a_retired_disk_that_is_given_again_blocks_nothing() {
+    let site = Site::formatted(1200, 8);
+    let served = site.serve();
+    fill(&site, 4);
+    let add = ["disk", "add", "--size", "100MiB", VOLUME, "old.img"];
+    site.ok(&add);
+    site.ok(&["disk", "drain", VOLUME, "n0d2"]);
+    site.ok(&["disk", "retire", VOLUME, "n0d2"]);
+    let places = || {
+        let names = fs::read_dir(site.path(VOLUME).join("disks")).unwrap();
+        let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = places();
+    let refused = site.refused(&add).text;
+    assert_eq!(places(), before, "{refused}");
+    let (_, id) = refused.split_once("--force ").expect(&refused);
+    let id = id.split_whitespace().next().unwrap();
+    // What a command that was cut off has left.
+    let left = site.path(VOLUME).join("disks/n0d3");
+    std::os::unix::fs::symlink(site.path("old.img"), &left).unwrap();
+    let added = site.ok(&["disk", "add", "--size", "100MiB", "--node", "0", VOLUME]);
+    assert!(added.contains("n0d3 is added"), "{added}");
+    assert!(!left.is_symlink(), "it is a file in the directory");
+    let added = site.run(&["disk", "add", "--node", "0", "--force", id, VOLUME, "old.img"]);
+    let told = String::from_utf8_lossy(&added.stdout);
+    assert!(told.contains("n0d4 is added"), "{told}{}", String::from_utf8_lossy(&added.stderr));
+    site.ok(&["disk", "add", "--size", "100MiB", VOLUME]);
+    compare(&site, 4);
+    served.stop();
+    let served = site.serve();
+    assert_eq!((count(&site, "online"), count(&site, "retired")), (7, 1), "{:?}", states(&site));
+    compare(&site, 4);
+    served.stop();
+    assert!(site.ok(&["check", "--data", VOLUME]).contains("sound"));
+}
