@@ -150,7 +150,7 @@ fn exit_codes_tell_what_kind_of_failure_it_was() {
 }
 
 /// Overwrites every block of a file on this computer that `chosen` chooses.
-fn overwrite(path: &Path, chosen: impl Fn(&[u8]) -> bool) -> usize {
+fn overwrite(path: &Path, mut chosen: impl FnMut(&[u8]) -> bool) -> usize {
     let bytes = fs::read(path).unwrap();
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     let mut count = 0;
@@ -208,8 +208,25 @@ fn a_check_tells_sound_damaged_foreign_and_served_volumes_apart_and_writes_nothi
     assert!(text.contains("old image"), "{text}");
 }
 
-#[test]
+/// Damages blocks of a disk of a served volume; a scrub says `told` of it, and repairs it.
 #[allow(clippy::disallowed_methods, reason = "the test waits outside of any machine")]
+fn hurt_and_repair(here: &Path, disk: &Path, chosen: impl FnMut(&[u8]) -> bool, told: &str) {
+    assert!(overwrite(disk, chosen) > 0, "{told}: nothing of that kind is on the disk");
+    let output = mdfs(here, &["scrub", "VOL"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.contains(told) && text.contains("disk n0d0"), "{text}");
+    let text = ok(here, &["scrub", "VOL", "--repair"]);
+    assert!(text.contains("; repaired") && text.contains("flaws repaired"), "{text}");
+    // The next checkpoints write pages anew.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !mdfs(here, &["scrub", "VOL"]).status.success() {
+        assert!(Instant::now() < end, "{told}: it is still damaged");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
 fn a_scrub_of_a_served_volume_repairs_metadata_from_its_second_copy() {
     let directory = formatted();
     let here = directory.path();
@@ -221,21 +238,20 @@ fn a_scrub_of_a_served_volume_repairs_metadata_from_its_second_copy() {
     ok(here, &["cp", "-r", "tree", "VOL:/tree"]);
     server.stop("-TERM");
     let (server, _) = Server::start(here, &[]);
-    let hurt = overwrite(&here.join("VOL/disks/n0d0"), |block| block.starts_with(b"mdPG"));
-    assert!(hurt > 0, "pages of metadata are on the disk");
-    let output = mdfs(here, &["scrub", "VOL"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(4), "{text}");
-    assert!(text.contains("on disk n0d0"), "{text}");
-    let text = ok(here, &["scrub", "VOL", "--repair"]);
-    assert!(text.contains("; repaired") && text.contains("flaws repaired"), "{text}");
-    let is_sound = || mdfs(here, &["scrub", "VOL"]).status.success();
-    // The next checkpoints write them anew.
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_sound() {
-        assert!(Instant::now() < end, "it is still damaged");
-        std::thread::sleep(Duration::from_millis(200));
+    let disk = here.join("VOL/disks/n0d0");
+    let is_page = |block: &[u8]| block.starts_with(b"mdPG");
+    let is_log_entry = |block: &[u8]| block.starts_with(b"mdLE");
+    let mut superblocks = 0;
+    let is_first_superblock = |block: &[u8]| {
+        superblocks += usize::from(block.starts_with(b"MDFSDISK"));
+        superblocks == 1 && block.starts_with(b"MDFSDISK")
+    };
+    hurt_and_repair(here, &disk, is_page, "a copy of a page");
+    for number in 0..40 {
+        ok(here, &["mkdir", &format!("VOL:/directory-{number}")]);
     }
+    hurt_and_repair(here, &disk, is_log_entry, "log: ");
+    hurt_and_repair(here, &disk, is_first_superblock, "a superblock of disk n0d0 is bad");
     server.stop("-TERM");
     assert!(ok(here, &["check", "VOL", "--data"]).contains("sound"));
 }

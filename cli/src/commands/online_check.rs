@@ -23,8 +23,8 @@ use crate::time::now;
 const NODES_AT_ONCE: usize = 8;
 
 /// What a check of a volume in use leaves out.
-const LEFT_OUT: &str = "superblocks and logs, and links, names and space against one another: \
-                        stop the volume, then `mdfs check`";
+const LEFT_OUT: &str =
+    "links, names and space against one another: stop the volume, then `mdfs check`";
 
 /// How a volume in use is checked.
 #[derive(Clone, Copy, Debug)]

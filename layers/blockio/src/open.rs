@@ -254,6 +254,11 @@ pub(crate) async fn update_disk(
     found.replace(disk, map, epoch, unproven).await
 }
 
+/// Are both superblocks of a disk good, and the same? An error if neither is good.
+pub(crate) async fn check_superblocks(disk: &dyn Disk) -> Result<bool, DiskError> {
+    Ok(!find(disk).await?.needs_repair)
+}
+
 /// Where the superblock is that was written and is not known to be durable. It is the one to begin
 /// with, whatever is read there: after a sync that failed the host may show what a crash undoes.
 pub(crate) type UnprovenCopy = Cell<Option<u64>>;

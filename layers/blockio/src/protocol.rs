@@ -70,6 +70,13 @@ runtime::protocol! {
         /// An encoded `VolumeRecord`.
         record: Vec<u8>,
     } -> (), by caller, retry idempotent, from servers, during recovery;
+
+    /// Compare the superblocks of the disks of this node with their checksums, as the disks have
+    /// them now. Returns what is wrong, in words.
+    9 Bulk CheckSuperblocks {
+        /// A bad one is written anew if the other one is good.
+        repair: bool,
+    } -> Vec<String>, by caller, retry idempotent, from servers, during recovery;
 }
 
 runtime::record! {

@@ -18,10 +18,10 @@ use crate::disk_state::{DiskStage, VolumeRecord};
 use crate::geometry::DISKS_PER_NODE_MAX;
 use crate::manager::Manager;
 use crate::new_disks::NewDisks;
-use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk};
+use crate::open::{CheckedDisk, DiskError, ExpectedDisk, check_disk, check_superblocks};
 use crate::protocol::{
-    BlockIo, Describe, DiskStatus, Error, FollowRecord, PrepareDisks, Read, ReadSlot, Reply,
-    Request, SLOT_SIZE, Sync, Write, WriteSlot,
+    BlockIo, CheckSuperblocks, Describe, DiskStatus, Error, FollowRecord, PrepareDisks, Read,
+    ReadSlot, Reply, Request, SLOT_SIZE, Sync, Write, WriteSlot,
 };
 use crate::stripes::BootId;
 use crate::volume_map::VolumeMap;
@@ -388,6 +388,29 @@ impl Server {
         Ok(())
     }
 
+    async fn check_superblocks(&self, repair: bool) -> Result<Vec<String>, Error> {
+        let _alone = self.new_disks.following().await;
+        let mut told = Vec::new();
+        for disk in self.manager.disks() {
+            let name = DiskName { disk_node: self.disk_node, disk };
+            let Some(device) = self.manager.served_disk(disk) else { continue };
+            if self.missing.contains(&disk) || !self.manager.is_healthy(disk) {
+                continue;
+            }
+            match check_superblocks(&device).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    told.push(format!("a superblock of disk {name} is bad, and the other is good"));
+                    if repair {
+                        self.new_disks.update(&device, &self.map, name).await?;
+                    }
+                }
+                Err(error) => told.push(format!("disk {name}: {error}")),
+            }
+        }
+        Ok(told)
+    }
+
     /// The disk of this node that holds these bytes of a stripe, and where.
     fn locate(&self, stripe: u64, offset: u32, length: u64) -> Result<(usize, u64), Error> {
         let exists = self.map.contains(stripe, offset, length);
@@ -451,6 +474,7 @@ runtime::handlers! { Server;
     Describe => |server, _, _request| Ok(server.describe());
     PrepareDisks => |server, _, request| server.prepare_disks(request).await;
     FollowRecord => |server, _, request| server.follow_record(request).await;
+    CheckSuperblocks => |server, _, request| server.check_superblocks(request.repair).await;
 }
 
 fn decoded(record: &[u8]) -> Result<VolumeRecord, Error> {

@@ -55,6 +55,8 @@ pub(super) struct ClusterLayout {
     pub(super) cache_bytes: usize,
     /// Blocks of a logical block of a file.
     pub(super) unit: u32,
+    /// The coordination engine takes its time.
+    pub(super) slow_engine: bool,
 }
 
 impl ClusterLayout {
@@ -72,6 +74,7 @@ impl ClusterLayout {
             // From a few stripes per node to all that is ever used.
             cache_bytes: (fs_nodes as usize * stripe_size as usize) << (2 + rng.below(6)),
             unit: 1,
+            slow_engine: false,
         }
     }
 
@@ -101,6 +104,7 @@ pub(super) struct SimulatedCluster {
     /// What a coordination engine keeps.
     records: Rc<RefCell<Records>>,
     cache_bytes: usize,
+    slow_engine: bool,
     /// Blocks of a logical block of a file.
     unit: u32,
     /// Of all nodes: little for metadata, so that what can leave memory does.
@@ -128,7 +132,7 @@ pub(super) fn path_of(DiskName { disk_node, disk }: DiskName) -> String {
 impl SimulatedCluster {
     /// Nodes and used disks, nothing formatted.
     pub(super) fn new(seed: u64, layout: ClusterLayout) -> Self {
-        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, unit, .. } = layout;
+        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, unit, slow_engine, .. } = layout;
         let world = World::new(seed, WorldShape { fs_nodes, disk_nodes });
         let map = layout.map();
         for disk in (0..disk_nodes).flat_map(|node| map.disks_of(node)) {
@@ -142,6 +146,7 @@ impl SimulatedCluster {
             world,
             map: RefCell::new(map),
             records,
+            slow_engine,
             cache_bytes,
             unit,
             memory: MemoryBudget::beside_cache(cache_bytes),
@@ -362,7 +367,7 @@ impl SimulatedCluster {
         }
         let (map, cache_bytes) = (self.map(), self.cache_bytes);
         let (servers, memory) = (self.servers.clone(), self.memory_of(node));
-        let (unit, engine) = (self.unit, open_engine(self.records()));
+        let (unit, records, slow_engine) = (self.unit, self.records(), self.slow_engine);
         if let NodeKind::Disk(index) = node.kind() {
             let (served, paths) =
                 (Epoch(self.served.get()), self.paths().swap_remove(index as usize));
@@ -384,6 +389,7 @@ impl SimulatedCluster {
             }
             let files = node::serve_files(&context, &map, &meta, memory);
             files.set_unit(unit);
+            let engine = open_engine(records, slow_engine.then(|| context.clone()));
             node::administrate_disks(&context, &map, &files, engine);
             handed.resume_files(&files);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
@@ -497,12 +503,13 @@ impl SimulatedCluster {
     /// Serves the files of `node`, whose metadata is served, when called at it.
     fn serve_files(&self, node: NodeId) -> impl FnOnce(Context) + 'static {
         let (map, memory) = (self.map(), self.memory_of(node));
-        let (servers, engine) = (self.servers.clone(), open_engine(self.records()));
-        let unit = self.unit;
+        let (servers, records) = (self.servers.clone(), self.records());
+        let (unit, slow_engine) = (self.unit, self.slow_engine);
         move |context| {
             let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
             let files = node::serve_files(&context, &map, &meta, memory);
             files.set_unit(unit);
+            let engine = open_engine(records, slow_engine.then(|| context.clone()));
             node::administrate_disks(&context, &map, &files, engine);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
         }
@@ -532,8 +539,11 @@ impl SimulatedCluster {
     }
 }
 
-fn open_engine(records: Rc<RefCell<Records>>) -> OpenEngine {
-    Box::new(move || Ok(Rc::new(LocalEngine(records.clone())) as Rc<dyn Coordination>))
+/// An engine with these records; with a node, at which it takes its time.
+fn open_engine(records: Rc<RefCell<Records>>, slow_at: Option<Context>) -> OpenEngine {
+    Box::new(move || {
+        Ok(Rc::new(LocalEngine::new(records.clone(), slow_at.clone())) as Rc<dyn Coordination>)
+    })
 }
 
 /// How much of the stack is served.
@@ -562,6 +572,7 @@ mod tests {
             stripes_per_node: 768,
             cache_bytes: 1 << 20,
             unit: 1,
+            slow_engine: false,
         };
         let cluster = SimulatedCluster::new(1, layout);
         let world = cluster.world().clone();

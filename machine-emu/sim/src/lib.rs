@@ -114,6 +114,9 @@ const MEMORY_SALT: u64 = 0x21_DF4;
 /// the shortest ones.
 const UNIT_SALT: u64 = 0x8_10E1;
 
+/// Says in which runs the coordination engine is slow. Chosen in the same way.
+const ENGINE_SALT: u64 = 0xE6_6106;
+
 /// What clients do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
@@ -319,6 +322,9 @@ impl Case {
             layout.stripes_per_node *= 4;
         }
         layout.unit = self.unit(&layout);
+        // Between the steps of a change of disks the power may go.
+        layout.slow_engine =
+            self.workload == Workload::Elastic && Rng::new(self.seed ^ ENGINE_SALT).chance(1, 2);
         layout
     }
 

@@ -1,4 +1,5 @@
-//! A coordination engine that answers at once, and keeps what it has whatever happens to the nodes.
+//! A coordination engine that keeps what it has whatever happens to the nodes. It answers at once,
+//! or, if it is slow, a while before or after it has written something.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,9 +11,30 @@ use cluster::coordination::{
 };
 use futures::FutureExt as _;
 use futures::future::{pending, ready};
+use runtime::Context;
+
+/// The longest time before or after a write of a slow engine.
+const WAIT_MAX_US: u64 = 20_000;
 
 /// The records of one volume.
-pub(super) struct LocalEngine(pub(super) Rc<RefCell<Records>>);
+pub(super) struct LocalEngine {
+    records: Rc<RefCell<Records>>,
+    /// The node at which a slow engine waits.
+    slow_at: Option<Context>,
+}
+
+impl LocalEngine {
+    pub(super) fn new(records: Rc<RefCell<Records>>, slow_at: Option<Context>) -> Self {
+        Self { records, slow_at }
+    }
+
+    async fn wait(&self) {
+        if let Some(context) = &self.slow_at {
+            let time_us = context.random() % WAIT_MAX_US;
+            context.sleep(Duration::from_micros(time_us)).await;
+        }
+    }
+}
 
 /// Nothing here needs leases or watches.
 fn unsupported<'a, T: 'a>() -> CoordinationFuture<'a, T> {
@@ -21,11 +43,11 @@ fn unsupported<'a, T: 'a>() -> CoordinationFuture<'a, T> {
 
 impl Coordination for LocalEngine {
     fn get<'a>(&'a self, key: &'a str) -> CoordinationFuture<'a, Option<Record>> {
-        ready(Ok(self.0.borrow().get(key))).boxed_local()
+        ready(Ok(self.records.borrow().get(key))).boxed_local()
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> CoordinationFuture<'a, Listing> {
-        ready(Ok(self.0.borrow().list(prefix))).boxed_local()
+        ready(Ok(self.records.borrow().list(prefix))).boxed_local()
     }
 
     fn write<'a>(
@@ -35,11 +57,17 @@ impl Coordination for LocalEngine {
         expect: Expect,
         lease: Option<LeaseId>,
     ) -> CoordinationFuture<'a, WriteOutcome> {
-        ready(self.0.borrow_mut().write(key, value, expect, lease)).boxed_local()
+        async move {
+            self.wait().await;
+            let written = self.records.borrow_mut().write(key, value, expect, lease);
+            self.wait().await;
+            written
+        }
+        .boxed_local()
     }
 
     fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> CoordinationFuture<'a, WriteOutcome> {
-        ready(Ok(self.0.borrow_mut().remove(key, expect))).boxed_local()
+        ready(Ok(self.records.borrow_mut().remove(key, expect))).boxed_local()
     }
 
     fn grant(&self, _: Duration) -> CoordinationFuture<'_, LeaseId> {

@@ -93,7 +93,9 @@ impl Operator {
                 DiskRefusal::NotDrained { .. }
                 | DiskRefusal::NoRoom { .. }
                 | DiskRefusal::TooMany { .. }
-                | DiskRefusal::BadSize {} => Ok(()),
+                | DiskRefusal::BadSize {}
+                | DiskRefusal::TooManySets { .. }
+                | DiskRefusal::TooManyStates { .. } => Ok(()),
                 // A disk has failed, until the power goes.
                 DiskRefusal::NotReady {} if harness.is_uncertain() => Err(PowerCut),
                 why => panic!("{change:?}: {why}"),

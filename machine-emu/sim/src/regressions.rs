@@ -135,6 +135,16 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_once_is_repeated_with_a_fast_engine() {
+        const OLDER_THAN_SLOW_ENGINES: usize = 30;
+        for regression in &REGRESSIONS[..OLDER_THAN_SLOW_ENGINES] {
+            let case = regression.case().expect("a schedule");
+            let layout = case.layout(&mut Rng::new(case.seed));
+            assert!(!layout.slow_engine, "{}", regression.what);
+        }
+    }
+
+    #[test]
     fn files_have_longer_blocks_in_some_runs() {
         let unit = |seed| Case::new(Workload::Files, seed).layout(&mut Rng::new(seed)).unit;
         let units: std::collections::BTreeSet<u32> = (0..200).map(unit).collect();

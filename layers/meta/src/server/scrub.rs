@@ -3,19 +3,24 @@
 //! Data and pages are read past all caches and compared with their checksums. What a change of the
 //! node has given back meanwhile is looked at again, so that nothing is called damaged by that.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::rc::Rc;
 
+use blockio::protocol::CheckSuperblocks;
 use blockio::{BLOCK_SIZE, Stripes};
 use futures::StreamExt as _;
 use futures::stream;
 use runtime::wire::from_bytes;
+use runtime::{NodeId, NodeKind};
 
 use super::base::NodeBase;
 use crate::audit::bad_blocks;
 use crate::keys;
 use crate::protocol::{Chunk, Error, Run, Scrub, ScrubFlaw, ScrubPart};
-use crate::store::{BadCopy, ScrubbedKeys, scrub_keys, scrub_map, scrub_roots};
+use crate::store::{
+    BadCopy, ScrubbedKeys, StoreError, scrub_keys, scrub_log, scrub_map, scrub_roots,
+};
 
 /// Keys of one part, at most.
 const KEYS_MAX: usize = 512;
@@ -54,8 +59,11 @@ impl Scrubber {
         let below = self.base.stripes.below().unwrap_or_else(|| self.base.stripes.clone());
         let mut part = ScrubPart::default();
         if after.is_empty() {
-            let roots = scrub_roots(store, repair).await.into_iter();
-            part.flaws.extend(roots.map(|what| ScrubFlaw { is_mended: repair, ..note(what) }));
+            let mut told = self.scrub_superblocks(repair).await?;
+            told.extend(scrub_roots(store, repair).await);
+            told.extend(scrub_log(store, &below, repair).await?);
+            let flaw = |what| ScrubFlaw { is_mended: repair, ..note(what) };
+            part.flaws.extend(told.into_iter().map(flaw));
             let map = scrub_map(store, &below, repair).await?;
             part.read_bytes += map.read_bytes;
             part.flaws.extend(page_flaws(&map, repair));
@@ -83,6 +91,21 @@ impl Scrubber {
             }
         }
         Ok(part)
+    }
+
+    /// What is wrong with superblocks: each disk node is asked by one node.
+    async fn scrub_superblocks(&self, repair: bool) -> Result<Vec<String>, Error> {
+        let context = &self.base.context;
+        let NodeKind::Fs(own) = context.node().kind() else { return Ok(Vec::new()) };
+        let nodes = self.base.stripes.map().disks().into_iter().map(|disk| disk.disk_node);
+        let nodes: BTreeSet<u32> =
+            nodes.filter(|disk_node| disk_node % context.fs_nodes() == own).collect();
+        let mut told = Vec::new();
+        for node in nodes.into_iter().map(NodeId::disk) {
+            let found = context.spawn(node, CheckSuperblocks { repair }).await;
+            told.extend(found.map_err(StoreError::from)?);
+        }
+        Ok(told)
     }
 
     /// Reads the blocks that a chunk names, and compares them.

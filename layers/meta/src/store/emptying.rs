@@ -27,10 +27,22 @@ impl StoreSpace<'_> {
             if !self.0.state.borrow_mut().leave_moving_segment(reason) {
                 break;
             }
-            let position = self.0.commit(Batch::new())?;
-            self.0.durable(position).await?;
+            self.commit_nothing().await?;
         }
         self.checkpoint_again().await
+    }
+
+    /// Lets the log go on in its next segment, and gives all before that back.
+    pub async fn restart_log(&self) -> StoreResult<()> {
+        self.0.state.borrow_mut().log.leave_segment();
+        self.commit_nothing().await?;
+        self.checkpoint_again().await
+    }
+
+    /// A record that changes nothing, for which the log goes to its next segment if it is to.
+    async fn commit_nothing(&self) -> StoreResult<()> {
+        let position = self.0.commit(Batch::new())?;
+        self.0.durable(position).await
     }
 
     /// The number of the newest record.

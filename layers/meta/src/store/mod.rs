@@ -61,7 +61,7 @@
 //! | `open.rs` | format and mount |
 //! | `to_read.rs` | the mount of a store that is only read |
 //! | `audit.rs`, `image.rs` | reading everything, to check it: of a running store, of one at rest |
-//! | `scrub.rs` | comparing the pages of a running store with their checksums |
+//! | `scrub.rs` | comparing pages and log of a running store with their checksums |
 //! | `device.rs` | the logical disk, by block number |
 //!
 //! The bytes on disk are specified in `docs/format.md`.
@@ -122,7 +122,7 @@ pub use self::open::ALONE_BYTES;
 pub(crate) use self::open::has_at_rest;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::page_copies::{CopiesReport, PageCopies};
-pub(crate) use self::scrub::{ScrubbedKeys, scrub_keys, scrub_map, scrub_roots};
+pub(crate) use self::scrub::{ScrubbedKeys, scrub_keys, scrub_log, scrub_map, scrub_roots};
 pub use self::space::MoveReason;
 pub use self::state::PENDING_BYTES_MAX;
 pub(crate) use self::to_read::{mount_to_read, refuse_changes};

@@ -1,4 +1,5 @@
-//! Comparing the pages of a store that runs with their checksums, as the disks have them now.
+//! Comparing the pages and the log of a store that runs with their checksums, as the disks have
+//! them now.
 //!
 //! Pages of a root are not changed before the next root is durable. So a page that does not match
 //! is damaged, if the root is still the same afterwards.
@@ -12,10 +13,13 @@ use bytes::Bytes;
 
 use super::Store;
 use super::bad_pages::BadCopy;
+use super::batch::RecordHead;
 use super::device::Device;
 use super::error::{StoreError, StoreResult};
+use super::log::replay::replay_growing;
 use super::page::PageRef;
 use super::root;
+use super::state::ChangeMode;
 use super::tree::{TreeRoot, step};
 
 /// Times that a checkpoint may come between.
@@ -160,6 +164,50 @@ pub(crate) async fn scrub_map(
             store.start_checkpoint();
         }
         return Ok(found);
+    }
+    Err(StoreError::Busy)
+}
+
+/// What is wrong with the log of `store` on the disks, in words. With `repair` it goes on in a
+/// segment that has both copies, and a checkpoint gives the ones before back.
+pub(crate) async fn scrub_log(
+    store: &Store,
+    below: &Rc<dyn Stripes>,
+    repair: bool,
+) -> StoreResult<Vec<String>> {
+    let device = Device::new(store.ctx.clone(), below.clone());
+    for _ in 0..TRIES_MAX {
+        let (root, durable) = {
+            let state = store.state.borrow();
+            if state.changes != ChangeMode::Logged {
+                // One that is only read has none of its own.
+                return Ok(Vec::new());
+            }
+            (state.root, state.log.durable)
+        };
+        let mut last = root.position;
+        let apply = |head: RecordHead, _| {
+            last = last.max(head.position);
+            Ok(())
+        };
+        let replayed = replay_growing(&device, (root.log, durable), root.start, apply).await;
+        if store.generation() != root.generation {
+            continue;
+        }
+        let told = match replayed {
+            Ok(_) if last < durable => {
+                vec![format!("its log ends at record {last}, and should go on to {durable}")]
+            }
+            Ok((_, copies)) => {
+                copies.tell().into_iter().map(|what| format!("log: {what}")).collect()
+            }
+            Err(error @ StoreError::Damaged { .. }) => vec![error.to_string()],
+            Err(error) => return Err(error),
+        };
+        if repair && !told.is_empty() {
+            store.space().restart_log().await?;
+        }
+        return Ok(told);
     }
     Err(StoreError::Busy)
 }

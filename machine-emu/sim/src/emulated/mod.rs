@@ -131,6 +131,7 @@ impl Emulation {
                 stripes_per_node: 64,
                 cache_bytes: fs_nodes as usize * lines * STRIPE_BYTES,
                 unit: 1,
+                slow_engine: false,
             },
         );
         let machine = JMachine {

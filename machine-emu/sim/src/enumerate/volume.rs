@@ -70,6 +70,7 @@ impl VolumeShape {
             stripes_per_node,
             cache_bytes: 64 * stripe_size as usize,
             unit: 1,
+            slow_engine: false,
         };
         let least = self.size_factor * stripes_min(&layout(1).geometry());
         let mut sizes = (least..2 * least).map(layout);

@@ -26,6 +26,17 @@ pub(crate) async fn replay(
     device: &Device,
     id: LogId,
     start: Segment,
+    apply: impl FnMut(RecordHead, Vec<BatchOp>) -> StoreResult<()>,
+) -> StoreResult<(Vec<Segment>, LogCopies)> {
+    replay_growing(device, (id, u64::MAX), start, apply).await
+}
+
+/// As [`replay`], of a log that grows meanwhile: its copies are compared up to the record
+/// `durable`, since later ones may be on one of them only.
+pub(crate) async fn replay_growing(
+    device: &Device,
+    (id, durable): (LogId, u64),
+    start: Segment,
     mut apply: impl FnMut(RecordHead, Vec<BatchOp>) -> StoreResult<()>,
 ) -> StoreResult<(Vec<Segment>, LogCopies)> {
     let mut segments = vec![start];
@@ -37,7 +48,8 @@ pub(crate) async fn replay(
     let mut header = copies.first(0, decode(here)).ok_or(copies.damaged("a log segment", 0))?.0;
     let mut entry = header.first_entry;
     loop {
-        entry = replay_segment(&copies, id, here.sequence, entry, &mut told, &mut apply)?;
+        let comparison = (&mut told, durable);
+        entry = replay_segment(&copies, id, here.sequence, entry, comparison, &mut apply)?;
         here = Segment { sequence: here.sequence + 1, pair: header.next };
         segments.push(here);
         copies = Copies::read(device, here.pair).await?;
@@ -56,7 +68,7 @@ fn replay_segment(
     id: LogId,
     segment: u64,
     mut entry: u64,
-    told: &mut LogCopies,
+    (told, durable): (&mut LogCopies, u64),
     apply: &mut impl FnMut(RecordHead, Vec<BatchOp>) -> StoreResult<()>,
 ) -> StoreResult<u64> {
     let map = copies.device.map();
@@ -72,7 +84,9 @@ fn replay_segment(
         });
         let Some(((length, records), copy)) = found else { break };
         let bytes = block * BLOCK_SIZE..block * BLOCK_SIZE + format::ENTRY_HEAD + length;
-        told.entry(&map, copies.pair, copies.compare(copy, bytes));
+        if records.last().is_none_or(|(head, _)| head.position <= durable) {
+            told.entry(&map, copies.pair, copies.compare(copy, bytes));
+        }
         for (head, ops) in records {
             apply(head, ops)?;
         }
