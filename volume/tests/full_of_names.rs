@@ -157,11 +157,10 @@ fn reopen(running: RunningVolume, directory: &Path) -> RunningVolume {
     timed("open", || run(directory))
 }
 
-#[test]
-fn a_volume_full_of_small_files_stops_opens_and_is_emptied() {
+fn fill_and_empty(mib: u64) {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().join("volume");
-    let options = FormatOptions { disk_bytes: 64 << 20, fs_nodes: 2, ..FormatOptions::default() };
+    let options = FormatOptions { disk_bytes: mib << 20, fs_nodes: 2, ..FormatOptions::default() };
     let map = volume::format(&directory, &options).unwrap();
     // A group that has just come to the other node stays there for a moment.
     let group_stripes = GroupLayout::of(&map).stripes_of(0).count() as u64;
@@ -183,4 +182,15 @@ fn a_volume_full_of_small_files_stops_opens_and_is_emptied() {
     drop(client);
     running.stop().unwrap();
     check(&directory);
+}
+
+#[test]
+fn a_volume_full_of_small_files_stops_opens_and_is_emptied() {
+    fill_and_empty(64);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn a_larger_volume_full_of_small_files_stops_opens_and_is_emptied() {
+    fill_and_empty(256);
 }
