@@ -52,6 +52,12 @@ fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
     ] {
         assert!(text.lines().any(|told| told == line), "{line} is not in {text}");
     }
+    let bytes = |name: &str| -> u64 {
+        let found = text.lines().find_map(|line| line.strip_prefix(name));
+        found.unwrap().trim().parse().unwrap()
+    };
+    assert!(bytes("mdfs_space_used_bytes ") >= 3 << 20, "{text}");
+    assert!(bytes("mdfs_space_available_bytes ") >= 128 << 20, "{text}");
     assert!(get(&address, "/elsewhere").0.starts_with("HTTP/1.0 404"));
 
     served.stop();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use blockio::VolumeMap;
 use blockio::protocol::{Describe, DiskStatus};
 use cache::protocol::{CacheStatus, Status};
+use fileio::protocol::{GetSpace, Space};
 use futures::future::{Either, select};
 use futures::{StreamExt as _, stream};
 use runtime::{Call, Context, NodeId, NodeKind};
@@ -27,6 +28,8 @@ pub struct VolumeStatus {
     pub cache_processes: Vec<Option<u32>>,
     /// The same for each disk node.
     pub disk_processes: Vec<Option<u32>>,
+    /// Its space, as `df` tells it; `None` if a node does not answer.
+    pub space: Option<Space>,
 }
 
 /// Asks all nodes of the volume, which has the disks of `map`, from the node of `context`.
@@ -41,11 +44,17 @@ pub async fn volume_status(context: &Context, map: &VolumeMap) -> VolumeStatus {
             (answer, _) => answer,
         }
     });
+    let caches: Vec<_> = stream::iter(caches).buffered(ASKED_CONCURRENCY_MAX).collect().await;
+    let space = match fs_nodes().zip(&caches).find(|(_, cache)| cache.is_some()) {
+        Some((node, _)) => ask(context, node, GetSpace { partition: 0 }).await,
+        None => None,
+    };
     VolumeStatus {
-        caches: stream::iter(caches).buffered(ASKED_CONCURRENCY_MAX).collect().await,
+        caches,
         disks: stream::iter(disks).buffered(ASKED_CONCURRENCY_MAX).collect().await,
         cache_processes: fs_nodes().map(|node| context.process_of(node)).collect(),
         disk_processes: disk_nodes().map(|node| context.process_of(node)).collect(),
+        space,
     }
 }
 

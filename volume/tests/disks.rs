@@ -274,6 +274,8 @@ fn the_disks_of_a_volume_are_listed_while_one_is_missing() {
         let wanted = if is_missing { DiskCondition::Offline {} } else { DiskCondition::Online {} };
         assert_eq!(disk.condition, wanted, "{disk:?}");
     }
+    assert!(space(&client).free_bytes > 0);
+    assert_eq!(space(&client).available_bytes, 0, "it is only read");
     let refused = change(&client, DiskChange::Balance {}).unwrap_err();
     assert_eq!(refused, Error::ReadOnly {});
     running.stop().unwrap();

@@ -22,6 +22,12 @@ pub(super) fn of(figures: &VolumeStatus) -> String {
     for (state, count) in states(down, figures.disks.len()) {
         nodes.of(format_args!("state=\"{state}\""), count);
     }
+    if let Some(space) = figures.space {
+        let help = "Bytes that can be written.";
+        page.metric("space_available_bytes", MetricKind::Gauge, help).is(space.available_bytes);
+        let used_bytes = space.total_bytes.saturating_sub(space.free_bytes);
+        page.metric("space_used_bytes", MetricKind::Gauge, "Bytes in use.").is(used_bytes);
+    }
     processes(figures, &mut page);
     caches(figures, &mut page);
     disks(figures, &mut page);
@@ -122,6 +128,7 @@ fn disks(figures: &VolumeStatus, page: &mut MetricsPage) {
 
 #[cfg(test)]
 mod tests {
+    use fileio::protocol::Space;
     use runtime::wire::Wire as _;
     use volume::WriteObstacle;
 
@@ -142,6 +149,7 @@ mod tests {
             ],
             cache_processes: vec![Some(2), None, Some(1)],
             disk_processes: vec![None, Some(2)],
+            space: Some(Space { total_bytes: 90, free_bytes: 70, available_bytes: 60, inodes: 1 }),
         };
         let text = of(&figures);
         for line in [
@@ -151,6 +159,8 @@ mod tests {
             "mdfs_process_nodes{process=\"1\"} 1",
             "mdfs_process_nodes{process=\"2\"} 1",
             "mdfs_disk_nodes{state=\"down\"} 1",
+            "mdfs_space_available_bytes 60",
+            "mdfs_space_used_bytes 20",
             "mdfs_cache_lines 6",
             "mdfs_cache_hits_total 14",
             "mdfs_disk_healthy{node=\"1\",disk=\"0\"} 1",

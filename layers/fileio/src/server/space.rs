@@ -97,7 +97,9 @@ impl FileSpace {
             space.inodes += part.inodes;
             kept_least = kept_least.min(part.free_blocks.saturating_sub(part.spare_blocks));
         }
-        if kept_least != u64::MAX {
+        if self.base.is_read_only {
+            space.available_bytes = 0;
+        } else if kept_least != u64::MAX {
             space.available_bytes += kept_least * BLOCK;
         }
         Ok(space)

@@ -12,6 +12,8 @@ pub(crate) const COPY_OUT: &str =
     "copy out what can still be read, then make the volume anew from a copy";
 /// What to do about a disk that is not of today.
 pub(crate) const COPY_BACK: &str = "the volume is not opened with this one";
+/// What to do about a node that is too full to start.
+pub(crate) const NO_ROOM: &str = "copy out what is there (`mdfs serve --degraded`)";
 /// What to do about one file that cannot be right.
 pub(crate) const REPLACE: &str = "bring the file back from its source or a copy";
 /// What to do about space that is lost, and nothing else.

@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use runtime::Context;
 
-use super::flaw::{COPY_BACK, Flaw, HEALS, REPLACE, WRITTEN_ANEW};
+use super::flaw::{COPY_BACK, Flaw, HEALS, NO_ROOM, REPLACE, WRITTEN_ANEW};
 use super::node::NodeAudit;
 use super::space::{BlockOwner, UsedBlocks, compare};
 use crate::protocol::{Chunk, Run};
@@ -80,6 +80,10 @@ pub async fn read_node(
     }
     if let Some(error) = image.outdated() {
         found.flaws.push(Flaw::new(format!("node {node}"), error.to_string(), COPY_BACK));
+    }
+    if let Some((needed, has)) = image.lacking_stripes() {
+        let what = format!("it has no room to start: that takes {needed} stripes, {has} are free");
+        found.flaws.push(Flaw::new(format!("node {node}"), what, NO_ROOM));
     }
     let mut pace = data.as_ref().map(|data| ReadPace {
         context,

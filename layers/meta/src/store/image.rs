@@ -15,7 +15,7 @@ use super::groups::Run;
 use super::limits;
 use super::open::{RecoveredState, alone, pages, recover};
 use super::overlay::{Changes, Merged};
-use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
+use super::page::{KEY_BYTES_MAX, PAGE_BLOCKS_MAX, PageRef, TreePage};
 use super::root::{self, RootCopies};
 use super::to_read::recover_to_read;
 use super::tree::TreeReader;
@@ -101,6 +101,27 @@ impl StoreImage {
         Some(StoreError::Outdated { disk, what })
     }
 
+    /// What a mount keeps back from data, once it has written all that is in the log.
+    fn kept_blocks(&self) -> u64 {
+        let RecoveredState { space, root, map_pages, .. } = &self.past;
+        let (map, tree) = (space.layout.map(), &root.tree);
+        let map_blocks = map_pages.iter().map(|page| u64::from(page.blocks)).sum();
+        let checkpoint = limits::checkpoint_blocks(tree, 0, 0, map_blocks);
+        let reserve = limits::reserve_blocks(map);
+        let data = limits::data_reserve_blocks(map, tree).max(checkpoint + reserve / 2);
+        limits::kept_blocks(map) - reserve + data
+    }
+
+    /// Stripes that a mount needs to begin its log and write a checkpoint, if fewer are free, and
+    /// those that are.
+    pub fn lacking_stripes(&self) -> Option<(u64, u64)> {
+        let (needed, space) = (self.past.stripes_to_begin(), &self.past.space);
+        // Pages of the checkpoint go into stripes that are partly used, too.
+        let has = space.available(0, PAGE_BLOCKS_MAX) / space.layout.blocks_per_stripe();
+        let begins = space.whole_stripes >= 2 * limits::MOUNT_PAIRS && has >= needed;
+        (!begins).then_some((needed, has))
+    }
+
     /// How its space is used.
     pub fn space(&self) -> ImageSpace {
         let RecoveredState { space, map_pages, segments, .. } = &self.past;
@@ -109,12 +130,15 @@ impl StoreImage {
         let stripes: BTreeSet<u64> = stripes.collect();
         let geometry = &self.pages.device.geometry;
         // A mount gives the log back, and begins another one.
-        let log_blocks = stripes.len() as u64 * u64::from(geometry.blocks_per_stripe());
-        let free_blocks = space.free_blocks + log_blocks;
+        let per_stripe = u64::from(geometry.blocks_per_stripe());
+        let log_blocks = stripes.len() as u64 * per_stripe;
+        let kept_stripes = self.kept_blocks().div_ceil(per_stripe);
+        let has_room = space.whole_stripes + stripes.len() as u64 >= kept_stripes;
+        let free_blocks = if has_room { space.free_blocks + log_blocks } else { 0 };
         ImageSpace {
             groups: space.groups().collect(),
             owned_blocks: space.owned_blocks,
-            free_blocks: free_blocks.saturating_sub(limits::kept_blocks(space.layout.map())),
+            free_blocks: free_blocks.saturating_sub(kept_stripes * per_stripe),
             kept: space.kept_runs(),
             map: map_pages.iter().flat_map(PageRef::runs).collect(),
             log: stripes.into_iter().map(|stripe| space.layout.stripe_run(stripe)).collect(),

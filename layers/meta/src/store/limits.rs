@@ -131,9 +131,11 @@ pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
     segment.min(BATCH_BYTES_MAX)
 }
 
-/// Blocks of all pages of `tree`, at most.
-pub(crate) fn tree_blocks(tree: &TreeRoot) -> u64 {
-    PAGE_COPIES * tree.pages * u64::from(PAGE_BLOCKS_MAX)
+/// What is left of them beside `tree`.
+pub(crate) fn data_reserve_blocks(map: &VolumeMap, tree: &TreeRoot) -> u64 {
+    let reserve = reserve_blocks(map);
+    let tree_blocks = PAGE_COPIES * tree.pages * u64::from(PAGE_BLOCKS_MAX);
+    reserve - tree_blocks.min(reserve / 3)
 }
 
 /// Bytes that the tree grows by, at most, once records name what is handed out: `blocks` blocks in

@@ -234,7 +234,7 @@ impl RecoveredState {
 
     /// Whole stripes that the log and the checkpoint of a start need, and those that are left to
     /// the log then.
-    fn stripes_to_begin(&self) -> u64 {
+    pub(super) fn stripes_to_begin(&self) -> u64 {
         let layout = &self.space.layout;
         let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
         let (keys, bytes) = (self.overlay.keys(), self.overlay.bytes);

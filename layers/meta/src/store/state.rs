@@ -202,8 +202,7 @@ impl StoreState {
     /// What is left of that beside the tree: a part of it is for what every tree has in the end,
     /// with the replies to calls, so that removing everything brings everything back.
     pub(crate) fn data_reserve_blocks(&self) -> u64 {
-        let reserve = self.reserve_blocks();
-        reserve - limits::tree_blocks(&self.root.tree).min(reserve / 3)
+        limits::data_reserve_blocks(self.space.layout.map(), &self.root.tree)
     }
 
     /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.

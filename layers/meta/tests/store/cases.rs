@@ -50,6 +50,7 @@ pub(crate) async fn fill(store: &Store, blocks: u32) -> Map {
             Err(error) => panic!("{error}"),
         };
         let mut batch = Batch::new();
+        batch.take_kept_room();
         for run in runs {
             batch.allocated(run);
             batch.put(run_key(run), Bytes::new());

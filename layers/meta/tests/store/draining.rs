@@ -3,10 +3,12 @@
 use std::rc::Rc;
 
 use blockio::{DiskName, DiskStage, Stripes as _, VolumeRecord};
-use meta::store::{Batch, GroupLayout, MoveReason, SpaceStatus, Store, kept_blocks};
+use meta::store::{
+    Batch, GroupLayout, MoveReason, SpaceStatus, Store, StoreError, StoreImage, kept_blocks,
+};
 use runtime::seed::{Rng, with_seed};
 
-use crate::bench::{Bench, Map, flush, map, runs};
+use crate::bench::{Bench, Map, NODE, flush, map, patiently, runs};
 use crate::cases::{audit, delete, fill};
 
 /// A full store, and all disks but one.
@@ -31,6 +33,16 @@ fn drain(bench: &Bench, disks: &[DiskName]) {
     let draining =
         disks.iter().fold(record, |record, &disk| record.with_state(disk, DiskStage::Draining {}));
     map.advance(&draining).unwrap();
+}
+
+/// What the store tells that is only read: the blocks that data can have, and whether there is room
+/// to mount it.
+fn look(bench: &mut Bench) -> (u64, bool) {
+    let (ctx, stripes) = (bench.world.ctx.clone(), bench.disk.stripes());
+    bench.run(async move {
+        let image = StoreImage::read(&ctx, stripes, NODE).await.unwrap();
+        (image.space().free_blocks, image.lacking_stripes().is_none())
+    })
 }
 
 /// What is in the blocks of the first run of the content moves.
@@ -144,4 +156,48 @@ fn a_disk_that_was_drained_is_not_needed_any_more() {
             bench.mount();
         }
     });
+}
+
+#[test]
+fn a_store_that_is_only_read_tells_the_space_that_it_would_have() {
+    with_seed(|rng| {
+        let mut bench = Bench::new(rng, map(65536, 2, 400));
+        for is_full in [false, true] {
+            let store = bench.mount();
+            bench.run(async move {
+                for number in 0..600 {
+                    let mut batch = Batch::new();
+                    batch.put(format!("{number:0200}"), vec![1; 200]);
+                    patiently(&store, batch).await.unwrap();
+                }
+                if is_full {
+                    fill(&store, 16).await;
+                }
+            });
+            bench.crash();
+            let (free, has_room) = look(&mut bench);
+            assert!(has_room);
+            let mounted = bench.mount().space().status().free_blocks;
+            assert!(free.abs_diff(mounted) <= 16, "{free} of {mounted}, full: {is_full}");
+        }
+    });
+}
+
+#[test]
+fn a_store_without_room_to_start_is_told() {
+    let mut without_room = 0;
+    for seed in 0..40 {
+        let (mut bench, _, _, disks) = full(&mut Rng::new(seed));
+        bench.crash();
+        let map = bench.disk.map();
+        let record = disks.iter().fold(VolumeRecord::of(&map), |record, &disk| {
+            record.with_state(disk, DiskStage::Retired {})
+        });
+        map.advance(&record).unwrap();
+        if bench.try_mount().err() == Some(StoreError::NoSpace) {
+            assert!(!look(&mut bench).1, "seed {seed}");
+            without_room += 1;
+        }
+    }
+    assert!(without_room > 4, "{without_room}");
 }
