@@ -30,18 +30,23 @@ const KILLS: [u32; 2] = [8, 200];
 const KILLS_MORE: u32 = 60;
 const WRITERS: u64 = 4;
 const READERS: u64 = 4;
-const FILE_BYTES: u64 = 1 << 20;
+const FILE_BYTES: u64 = 512 << 10;
 /// Files that are written before disks are evened out.
-const FILLERS: u64 = 300;
+const FILLERS: u64 = 400;
 /// Files of a writer that are kept.
 const FILES_MAX: usize = 60;
 /// Of these, the oldest are not read any more: they may be removed just now.
 const FILES_OLD: usize = 20;
-const DISK_BYTES: u64 = 400 << 20;
 /// A change is made within this time, at last.
 const CHANGE_MAX: Duration = Duration::from_mins(1);
 /// A volume remembers 64 retired disks.
 const RETIRED_MAX: usize = 50;
+
+/// The size of the first disks, in MiB: for a while after each start of a server files that were
+/// removed keep their blocks, as a client may still have them open.
+fn disk_mib(kills: u32) -> u64 {
+    400 + 8 * u64::from(kills)
+}
 
 fn content(writer: u64, number: u64) -> Content {
     Content { seed: writer << 32 | number, length: FILE_BYTES }
@@ -134,6 +139,7 @@ struct Operator<'a> {
     volume: Volume,
     clients: &'a Clients,
     rng: Rng,
+    disk_mib: u64,
 }
 
 impl Operator<'_> {
@@ -172,7 +178,7 @@ impl Operator<'_> {
 
     fn add(&mut self, disk_node: u32) {
         let disk = self.list().next[disk_node as usize];
-        let bytes = DISK_BYTES + (self.rng.below(200) << 20);
+        let bytes = (self.disk_mib + self.rng.below(200)) << 20;
         let path = self.site.path(VOLUME).join(format!("disks/n{disk_node}d{disk}"));
         let file = File::create_new(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -256,7 +262,7 @@ fn disks_change_under_eight_clients(kills: u32) {
     let seed = number("MDFS_SEED").unwrap_or_else(fresh_seed);
     println!("seed {seed}, {kills} kills");
     let mut rng = Rng::new(seed);
-    let site = Site::formatted(4 * (DISK_BYTES >> 20), 8);
+    let site = Site::formatted(4 * disk_mib(kills), 8);
     let served = site.serve();
     let port = served.port();
     let clients = Clients {
@@ -283,8 +289,13 @@ fn disks_change_under_eight_clients(kills: u32) {
             threads.spawn(move || clients.read(&volume, rng));
         }
         let rng_of_operator = Rng::new(seed ^ 0xff);
-        let mut operator =
-            Operator { site: &site, volume: site.open(), clients, rng: rng_of_operator };
+        let mut operator = Operator {
+            site: &site,
+            volume: site.open(),
+            clients,
+            rng: rng_of_operator,
+            disk_mib: disk_mib(kills),
+        };
         let operating = threads.spawn(move || operator.work());
         let (mut served, mut killed) = (served, 0);
         // Each change is made once, at least.

@@ -9,9 +9,11 @@
 
 use std::fs;
 use std::process::{Child, Stdio};
-use std::thread::sleep;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
+use client::OpenOptions;
 use runtime::seed::{Rng, fresh_seed};
 use serde_json::{Value, json};
 use tests::{Content, Site};
@@ -67,17 +69,29 @@ fn count(site: &Site, state: &str) -> usize {
 fn a_cancelled_drain_is_reported_as_cancelled() {
     let site = Site::formatted(1200, 8);
     let served = site.serve();
-    fill(&site, 30);
-    site.ok(&["disk", "drain", "--no-wait", "--pace", "gentle", VOLUME, "n0d0"]);
-    let waiting = begin(&site, &["disk", "drain", "--json", VOLUME, "n0d0"]);
-    // Others have to do: the drain takes its time.
-    let until = Instant::now() + Duration::from_millis(700);
-    while Instant::now() < until {
-        compare(&site, 1);
-    }
-    let told = site.ok(&["disk", "drain", "--cancel", VOLUME, "n0d0"]);
-    assert!(told.contains("the drain of n0d0 is cancelled"), "{told}");
-    let output = waiting.wait_with_output().unwrap();
+    fill(&site, 40);
+    let is_over = AtomicBool::new(false);
+    let output = scope(|threads| {
+        // While there are other requests the drain takes its time.
+        for number in 0..2 {
+            let (volume, is_over) = (site.open(), &is_over);
+            threads.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let name = format!("/{number}");
+                    let file = volume.open(name, OpenOptions::new().read(true)).unwrap();
+                    content(number).compare(&file.read_bytes_at(0, 5 << 20).unwrap().concat()[..]);
+                }
+            });
+        }
+        site.ok(&["disk", "drain", "--no-wait", "--pace", "gentle", VOLUME, "n0d0"]);
+        let waiting = begin(&site, &["disk", "drain", "--json", VOLUME, "n0d0"]);
+        sleep(Duration::from_millis(700));
+        let told = site.run(&["disk", "drain", "--cancel", VOLUME, "n0d0"]);
+        is_over.store(true, Ordering::Relaxed);
+        let told = String::from_utf8(told.stdout).unwrap();
+        assert!(told.contains("the drain of n0d0 is cancelled"), "{told}");
+        waiting.wait_with_output().unwrap()
+    });
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("the drain of n0d0 was cancelled"), "{told}");
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -86,7 +100,7 @@ fn a_cancelled_drain_is_reported_as_cancelled() {
     assert_eq!(told, json!({ "volume": VOLUME, "disk": "n0d0", "state": "online" }));
     let told = json_of(&site, &["rebalance", "--cancel", "--json", VOLUME]);
     assert_eq!(told, json!({ "volume": VOLUME, "state": "cancelled" }));
-    compare(&site, 30);
+    compare(&site, 40);
     served.stop();
 }
 
