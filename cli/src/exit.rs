@@ -29,7 +29,7 @@ pub const EXIT_CODES: &str = "Exit codes:
   2  the command line makes no sense
   3  the volume cannot be opened: not there, not a volume, or in use
   4  a check has found flaws
-130  stopped by a signal; the message says how to go on";
+130  stopped by a signal: a copy says how to go on, changes of disks go on by themselves";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

@@ -185,7 +185,10 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         }
         R::TooManyStates { .. } => "copy its content to a new volume",
         R::NotReady {} => "mend what the log says, and give the command again: it goes on",
-        R::NoRecord {} => "see to the coordination engine, and give the command again",
+        R::NoRecord {} => {
+            "see to the coordination engine, for a volume of one process by a restart of its \
+             server, and give the command again"
+        }
         R::NoPace {} => "choose gentle, balanced or fast",
     }
 }

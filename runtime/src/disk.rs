@@ -6,6 +6,9 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
+/// The kind of the error of what a machine has not done when it goes down.
+pub const GOING_DOWN: io::ErrorKind = io::ErrorKind::ConnectionAborted;
+
 /// A disk with a volatile cache in front of it. Several calls may be in flight at once; calls that
 /// overlap in place and time have no order.
 pub trait Disk {

@@ -157,6 +157,9 @@ fn a_replacement_that_is_cut_off_goes_on_when_it_is_given_again() {
     let site = Site::formatted(1200, 8);
     let served = site.serve();
     fill(&site, 10);
+    let used = format!("{VOLUME}/disks/n0d1");
+    let refused = site.refused(&["disk", "replace", VOLUME, "n0d0", &used]);
+    assert!(refused.text.contains("is disk n0d1 of the volume already"), "{}", refused.text);
     // One that is at a path of its own, and one in the volume's directory.
     let first = ["disk", "replace", "--size", "300MiB", VOLUME, "n0d0", "new.img"];
     let cuts = cut_off_until_it_ends(&site, &first, &mut rng, 9);
@@ -188,8 +191,16 @@ fn a_retired_disk_that_is_given_again_blocks_nothing() {
     fill(&site, 4);
     let add = ["disk", "add", "--size", "100MiB", VOLUME, "old.img"];
     site.ok(&add);
+    // Its roots come with it.
+    assert!(site.ok(&["check", VOLUME]).contains("no flaw"));
+    // As after a command that was cut off.
+    assert!(site.ok(&add).contains("n0d2 is added"), "{:?}", states(&site));
+    assert_eq!(count(&site, "online"), 5, "{:?}", states(&site));
     site.ok(&["disk", "drain", VOLUME, "n0d2"]);
     site.ok(&["disk", "retire", VOLUME, "n0d2"]);
+    let own = format!("{VOLUME}/disks/n0d2");
+    let refused = site.refused(&["disk", "add", VOLUME, &own]).text;
+    assert!(refused.contains("move it elsewhere"), "{refused}");
     let places = || {
         let names = fs::read_dir(site.path(VOLUME).join("disks")).unwrap();
         let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();

@@ -70,6 +70,8 @@ fn a_volume_of_version_1_is_used_as_it_is_and_upgraded_in_place() {
     let site = unpacked();
     use_it(&site, "before");
     assert_eq!(versions(&site), [VERSION_ONE_SET; 4]);
+    // What that has made is in the way of nothing.
+    site.refused(&["disk", "add", "--size", "100MiB", VOLUME]);
     assert_eq!(site.ok(&["upgrade", VOLUME]), "2 disks upgraded\n");
     assert_eq!(versions(&site), [VERSION; 4]);
     use_it(&site, "after");

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use blockio::VolumeMap;
 use blockio::degraded::DiskTrouble;
+use blockio::{DiskName, VolumeMap};
 use cluster::coordination::last_epoch;
 use futures::executor::block_on;
 use runtime::Epoch;
@@ -70,7 +70,7 @@ pub(super) fn serve_disks(
     let troubles = boot::boot_disks_to_read(machine, &known.map, known.served, &paths)?;
     let impaired = troubles.into_iter().map(|(node, trouble)| {
         let DiskTrouble { disk, why, is_left_out } = trouble;
-        let path = paths[node][disk as usize].clone();
+        let path = directory.disk(DiskName { disk_node: node as u32, disk });
         ImpairedDisk { path, why: why.to_string(), is_left_out }
     });
     Ok(impaired.collect())

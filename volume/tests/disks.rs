@@ -141,6 +141,18 @@ fn time_drain(client: &ClientHandle, disk_node: u32, disk: u32) -> (Duration, u6
     (took, bytes)
 }
 
+/// Writes a file again and again, and has each time synced: nearly always there is a request.
+fn rewrite(client: &ClientHandle, number: u64, is_over: &AtomicBool) {
+    let call = Lookup { who: Credentials::root(), directory: ROOT, name: name(number) };
+    let found = block_on(ask(client, call)).unwrap();
+    let file = Handle { ino: found.ino, generation: found.generation };
+    let data = Bytes::from(content(number));
+    while !is_over.load(Ordering::Relaxed) {
+        let (who, data) = (Credentials::root(), vec![data.clone()]);
+        block_on(ask(client, Write { who, file, offset: 0, data, durable: true })).unwrap();
+    }
+}
+
 #[test]
 fn moves_are_fast_without_other_work_and_give_way_to_it() {
     let home = tempfile::tempdir().unwrap();
@@ -153,13 +165,9 @@ fn moves_are_fast_without_other_work_and_give_way_to_it() {
     let (idle, bytes) = time_drain(&client, 0, 0);
     let is_over = AtomicBool::new(false);
     let (busy, busy_bytes) = scope(|threads| {
-        for number in 0..2 {
+        for number in 0..4 {
             let (client, is_over) = (running.client_handle(), &is_over);
-            threads.spawn(move || {
-                while !is_over.load(Ordering::Relaxed) {
-                    check_files(&client, number..number + 1);
-                }
-            });
+            threads.spawn(move || rewrite(&client, number, is_over));
         }
         let drained = time_drain(&client, 1, 0);
         is_over.store(true, Ordering::Relaxed);
@@ -264,14 +272,25 @@ fn the_disks_of_a_volume_are_listed_while_one_is_missing() {
     format(&directory);
     let running = run(&directory);
     (0..10).for_each(|number| put(&running.client_handle(), number));
+    // The numbers of disks are not their places among those in use.
+    let client = running.client_handle();
+    change(&client, DiskChange::Drain { disk_node: 1, disk: 0 }).unwrap();
+    wait_until("the disk is drained", || {
+        report(&client, 1, 0).condition == DiskCondition::Drained {}
+    });
+    change(&client, DiskChange::Retire { disk_node: 1, disk: 0 }).unwrap();
     running.stop().unwrap();
     fs::remove_file(directory.join("disks/n1d1")).unwrap();
     let (running, missing) = volume::open_degraded(&directory, &RunOptions::default()).unwrap();
     assert_eq!(missing.disks.len(), 1);
+    assert!(missing.disks[0].path.ends_with("disks/n1d1"), "{:?}", missing.disks);
     let client = running.client_handle();
     for disk in disks(&client).disks {
-        let is_missing = (disk.disk_node, disk.disk) == (1, 1);
-        let wanted = if is_missing { DiskCondition::Offline {} } else { DiskCondition::Online {} };
+        let wanted = match (disk.disk_node, disk.disk) {
+            (1, 1) => DiskCondition::Offline {},
+            (1, 0) => DiskCondition::Retired {},
+            _ => DiskCondition::Online {},
+        };
         assert_eq!(disk.condition, wanted, "{disk:?}");
     }
     assert!(space(&client).free_bytes > 0);
@@ -279,4 +298,46 @@ fn the_disks_of_a_volume_are_listed_while_one_is_missing() {
     let refused = change(&client, DiskChange::Balance {}).unwrap_err();
     assert_eq!(refused, Error::ReadOnly {});
     running.stop().unwrap();
+}
+
+#[test]
+fn a_drain_that_meets_data_that_cannot_be_read_says_so_and_ends_once_it_is_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    format(&directory);
+    let running = run(&directory);
+    (0..10).for_each(|number| put(&running.client_handle(), number));
+    running.stop().unwrap();
+    let (disk_node, disk) = damage(&directory, &content(3)[4096..8192]);
+    let running = run(&directory);
+    let client = running.client_handle();
+    change(&client, DiskChange::Drain { disk_node, disk }).unwrap();
+    wait_until("what is in the way is told", || {
+        disks(&client).trouble.contains("`mdfs check --files`")
+    });
+    let call = CallId { client: 1, number: 1000 };
+    let (who, directory_of) = (Credentials::root(), ROOT);
+    let remove = Remove { who, call, directory: directory_of, name: name(3), durable: true };
+    block_on(ask(&client, remove)).unwrap();
+    wait_until("the disk is drained", || {
+        report(&client, disk_node, disk).condition == DiskCondition::Drained {}
+    });
+    assert_eq!(disks(&client).trouble, "");
+    running.stop().unwrap();
+    check(&directory);
+}
+
+/// Changes a bit of the block of a disk that holds `bytes`; which disk.
+fn damage(directory: &Path, bytes: &[u8]) -> (u32, u32) {
+    for (disk_node, disk) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let path = directory.join(format!("disks/n{disk_node}d{disk}"));
+        let content = fs::read(&path).unwrap();
+        if let Some(block) = content.chunks(4096).position(|block| block == bytes) {
+            let file = File::options().write(true).open(&path).unwrap();
+            let at = block as u64 * 4096 + 9;
+            std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[9] ^ 1], at).unwrap();
+            return (disk_node, disk);
+        }
+    }
+    panic!("no disk has it");
 }

@@ -26,8 +26,8 @@ use crate::size::{ByteSize, human};
 /// crash has left to be finished by the next start is reported as pending, not as damage.
 ///
 /// Of a volume that is served, also by a cluster, the nodes read their metadata from the disks and
-/// compare it with its checksums, while others work. Superblocks and logs are not read then, and
-/// names, links and space not compared with one another.
+/// compare it with its checksums, while others work; superblocks and logs, too. Names, links and
+/// space are not compared with one another then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs check scratch

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use runtime::Context;
-use runtime::disk::Disk;
+use runtime::disk::{Disk, GOING_DOWN};
 use runtime::sync::{KeyGuard, KeyedLock};
 
 use crate::disk_set::DiskName;
@@ -126,6 +126,10 @@ fn not_ready(name: DiskName) -> Error {
 }
 
 fn refused(name: DiskName, why: &DiskError) -> Error {
-    tracing::error!(%name, %why, "the disk cannot be made ready");
+    if matches!(why, DiskError::Io(error) if error.kind() == GOING_DOWN) {
+        tracing::debug!(%name, %why, "the disk is not made ready any more");
+    } else {
+        tracing::error!(%name, %why, "the disk cannot be made ready");
+    }
     not_ready(name)
 }

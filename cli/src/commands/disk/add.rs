@@ -1,13 +1,16 @@
 //! `mdfs disk add`.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use client::VolumeAddress;
-use client::protocol::{AddedDisk, DiskChange, DiskCondition, DiskList};
+use client::protocol::{AddedDisk, DiskChange, DiskCondition, DiskList, DiskReport};
 use serde::Serialize;
 use volume::{DiskName, NewPlaces, PlacedDisk, disk_nodes_in, lock_additions, volume_in};
 
 use super::change::change;
+use super::list::name;
 use crate::connection::volume_directory;
 use crate::exit::{CommandFailure, ServeError};
 use crate::session::CommandSession;
@@ -118,8 +121,16 @@ pub(super) fn add(
         }
     }
     let mut next = list.next.clone();
-    let mut disks = Vec::new();
+    let (mut disks, mut known) = (Vec::new(), Vec::new());
     for &path in paths {
+        if let Some(path) = path {
+            check_elsewhere(directory, path)?;
+            // The same command, cut off, has added it.
+            if let Some(report) = disk_at(directory, &list, path) {
+                known.push(added(report));
+                continue;
+            }
+        }
         let node = here.iter_mut().min_by_key(|(_, disks)| *disks);
         let number = node.and_then(|(node, disks)| {
             *disks += 1;
@@ -132,6 +143,9 @@ pub(super) fn add(
             return Err(CommandFailure::Usage(text));
         };
         disks.push((DiskName { disk_node, disk }, path));
+    }
+    if disks.is_empty() {
+        return Ok(known);
     }
     let (bytes, force) = (new.size.0, new.force.as_slice());
     let volume = volume_in(directory).map_err(failed)?;
@@ -147,6 +161,7 @@ pub(super) fn add(
     };
     let disks: Vec<AddedDisk> = filled.iter().map(record).collect();
     tell(&disks)?;
+    known.extend(disks.iter().copied());
     if let Err(error) = change(session, &address, DiskChange::Add { disks: disks.clone() }) {
         // Where the servers may have it all the same, it stays.
         if matches!(error, CommandFailure::Inside { .. }) && is_refused(&error) {
@@ -154,7 +169,42 @@ pub(super) fn add(
         }
         return Err(error);
     }
-    Ok(disks)
+    Ok(known)
+}
+
+/// The disk in use that is at `path`, a device or file.
+pub(super) fn disk_at<'a>(
+    directory: &Path,
+    list: &'a DiskList,
+    path: &Path,
+) -> Option<&'a DiskReport> {
+    let place = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino(), it.rdev())).ok();
+    let wanted = place(path)?;
+    let in_use = list.disks.iter().filter(|it| it.condition != DiskCondition::Retired {});
+    let there = |report: &DiskReport| place(&directory.join("disks").join(name(report)));
+    in_use.into_iter().find(|report| there(report) == Some(wanted))
+}
+
+fn added(report: &DiskReport) -> AddedDisk {
+    let &DiskReport { disk_node, disk, bytes, .. } = report;
+    AddedDisk { disk_node, disk, bytes }
+}
+
+/// A file of the volume's own directory has the name of the disk that it is, or was: as another
+/// one it would seem to be superfluous.
+fn check_elsewhere(directory: &Path, path: &Path) -> Result<(), CommandFailure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).canonicalize();
+    let own = directory.join("disks").canonicalize();
+    if parent.is_ok() && parent.ok() == own.ok() {
+        let text = format!(
+            "{} is in the directory of the volume's own disks: move it elsewhere, or name no disk, \
+             and a file is made there",
+            path.display()
+        );
+        return Err(CommandFailure::Usage(text));
+    }
+    Ok(())
 }
 
 /// Nothing was decided.

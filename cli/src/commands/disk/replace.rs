@@ -1,13 +1,12 @@
 //! `mdfs disk replace`.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use client::VolumeAddress;
 use client::protocol::{AddedDisk, DiskCondition, DiskList};
 
-use super::add::{NewDiskArguments, add, settled_list};
+use super::add::{NewDiskArguments, add, disk_at, settled_list};
 use super::list::name;
 use super::moving::{ChangeReport, DiskArgument, MoveArguments, drain, is, retire, retired};
 use crate::connection::volume_directory;
@@ -48,7 +47,16 @@ impl Replace {
         };
         let mut report = ChangeReport::new(&address, Some(self.old), "retired");
         report.added = self.added_before(&list);
+        let there = self.path.as_deref().and_then(|path| disk_at(&self.volume, &list, path));
         let is_over = old.condition == DiskCondition::Retired {};
+        if let (Some(there), Some(path), None) = (there, &self.path, &report.added) {
+            if !is_over {
+                let (path, there) = (path.display(), name(there));
+                let text = format!("{path} is disk {there} of the volume already");
+                return Err(CommandFailure::Usage(text));
+            }
+            report.added = Some(name(there));
+        }
         if report.added.is_none() && is_over && self.path.is_some() {
             let text = format!("{} is retired already: `mdfs disk add` adds another", self.old);
             return Err(CommandFailure::Usage(text));
@@ -89,22 +97,17 @@ impl Replace {
     /// The disk that the same command has added before it was cut off.
     fn added_before(&self, list: &DiskList) -> Option<String> {
         let noted = fs::read_to_string(self.note_path()).unwrap_or_default();
-        let place = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino(), it.rdev())).ok();
-        let wanted = self.path.as_deref().map(place);
         let in_use = list.disks.iter().filter(|it| it.condition != DiskCondition::Retired {});
-        in_use.map(name).find(|name| match &wanted {
-            // The same file, or device.
-            Some(wanted) => {
-                let there = place(&self.volume.join("disks").join(name));
-                there.is_some() && there == *wanted && *name != self.old.to_string()
-            }
-            None => *name == noted,
-        })
+        let added = in_use.map(name).find(|name| *name == noted)?;
+        let is_it = self.path.as_deref().is_none_or(|path| {
+            disk_at(&self.volume, list, path).is_some_and(|there| name(there) == added)
+        });
+        is_it.then_some(added)
     }
 
-    /// Notes what a file in the directory becomes: nothing else tells it from other disks.
+    /// Notes which disk the new one becomes: nothing else tells it from other disks.
     fn note(&self, added: &[AddedDisk]) -> Result<(), CommandFailure> {
-        let Some(added) = added.first().filter(|_| self.path.is_none()) else { return Ok(()) };
+        let Some(added) = added.first() else { return Ok(()) };
         let path = self.note_path();
         fs::write(&path, name_of(added)).map_err(|error| {
             let thing = path.display().to_string();

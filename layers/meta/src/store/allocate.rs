@@ -8,6 +8,7 @@ use blockio::{DiskName, DiskStage, VolumeMap};
 use super::Store;
 use super::error::{StoreError, StoreResult};
 use super::groups::Run;
+use super::root::holders;
 use super::space::{
     BlockAllocator, ClosedDisks, EmptyingGroups, MoveReason, SpaceOnDisks, set_emptying,
 };
@@ -267,6 +268,15 @@ impl StoreSpace<'_> {
         let mut state = self.0.state.borrow_mut();
         let floor = state.deletion_floor();
         close_disks(&mut state.space, &map, floor)
+    }
+
+    /// Lets a checkpoint begin if other disks are to have the root than those that have it.
+    pub fn move_root(&self) {
+        let wanted = holders(&self.0.pages.device.map(), self.0.pages.owner.node);
+        let is_there = |disk| self.0.state.borrow().root_holders.contains(disk);
+        if !wanted.iter().all(is_there) {
+            self.0.start_checkpoint();
+        }
     }
 
     /// Is nothing handed out of all these disks?

@@ -369,7 +369,11 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
     }
     let root = root?;
     let is_lacking = failure.filter(|_| map.version() > 0 && !is_current);
-    let told = compare(&copies, &root);
+    let mut told = compare(&copies, &root);
+    if root.record_version != map.version() {
+        // Disks that are to hold the next one.
+        told.lacking.clear();
+    }
     // Where holders have changed, a newer one may be on what cannot be read.
     match is_lacking {
         Some(error) if told.holding.len() < needed(holders.len()) => Err(error.into()),

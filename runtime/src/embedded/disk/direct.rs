@@ -16,7 +16,7 @@ use super::growth::Growth;
 use super::ring::{IoReceiver, PIECES_MAX, Ring, RingFile};
 use super::writes::{WritePermit, Writes};
 use crate::buffer::{ALIGNMENT, Buffer, Pool};
-use crate::disk::{Disk, cut};
+use crate::disk::{Disk, GOING_DOWN, cut};
 use crate::embedded::shared;
 
 const BLOCK: u64 = ALIGNMENT as u64;
@@ -282,7 +282,7 @@ fn copy_into(mut target: &mut [u8], data: &[Bytes]) {
 
 /// What the ring or a task says; the machine is going down if it says nothing.
 async fn answered<T>(answer: IoReceiver<T>) -> io::Result<T> {
-    let lost = || io::Error::other("the machine is going down");
+    let lost = || io::Error::new(GOING_DOWN, "the machine is going down");
     answer.await.unwrap_or_else(|_| Err(lost()))
 }
 

@@ -5,6 +5,7 @@
 //! elsewhere, synced and recorded, with the file locked. Pages of the tree, the space map and the
 //! log follow with a checkpoint.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -71,6 +72,8 @@ pub(super) struct ContentMover {
     reclaim: Rc<Reclaim>,
     content: Rc<FileContent>,
     files: FileLocks,
+    /// A file of which some data cannot be read, so that it cannot move.
+    unreadable: Cell<Option<u64>>,
 }
 
 impl ContentMover {
@@ -80,7 +83,12 @@ impl ContentMover {
         content: Rc<FileContent>,
         files: FileLocks,
     ) -> Self {
-        Self { base: base.clone(), reclaim, content, files }
+        Self { base: base.clone(), reclaim, content, files, unreadable: Cell::default() }
+    }
+
+    /// A file that the last round could not move, since some of its data cannot be read.
+    pub(super) fn unreadable(&self) -> Option<u64> {
+        self.unreadable.get()
     }
 
     /// Commits files that have blocks there which no record names yet.
@@ -94,6 +102,7 @@ impl ContentMover {
 
     /// Moves all chunks that are there now.
     pub(super) async fn move_files(&self, plan: &dyn MovePlan) -> Result<(), Error> {
+        self.unreadable.set(None);
         let (start, end) = keys::all(keys::KeyTable::Chunk);
         let (mut from, mut outcome) = (Bound::Included(start), Ok(()));
         loop {
@@ -201,6 +210,7 @@ impl ContentMover {
             let content = match self.read(&old, &freed).await {
                 Ok(content) => content,
                 Err(error) => {
+                    self.unreadable.set(Some(ino));
                     unread.get_or_insert(error);
                     continue;
                 }

@@ -36,6 +36,8 @@ const ADOPTED_PER_RECORD: usize = 1024;
 const ROUND_PAUSE: Duration = Duration::from_millis(200);
 /// The same after something could not be moved.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(2);
+/// The same after that has happened again and again.
+const TROUBLE_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// The longest nap on the way to the time when bytes may move: load and policy may have changed.
 const NAP_MAX: Duration = Duration::from_millis(50);
 /// Rounds in which balance moves what it can. What is left then stays: pages, say.
@@ -104,6 +106,7 @@ impl DiskMover {
         self.base.store.space().follow_map();
         self.adopt_groups(record.sets.len() as u64).await?;
         self.version.set(self.version.get().max(record.version));
+        self.base.store.space().move_root();
         self.start();
         Ok(())
     }
@@ -162,7 +165,22 @@ impl DiskMover {
             disks: on.into_iter().map(share).collect(),
             moved_blocks: self.moved_blocks.get(),
             balancing: self.is_balance_due(),
-            trouble: self.trouble.get().map_or_else(String::new, |error| error.to_string()),
+            trouble: self.trouble.get().map_or_else(String::new, |error| self.explain(error)),
+        }
+    }
+
+    /// What keeps it from moving something, and what to do.
+    fn explain(&self, error: Error) -> String {
+        match (error, self.mover.unreadable()) {
+            (Error::NoSpace {}, _) => {
+                "no space for it on other disks: add a disk, remove files, or cancel the drain"
+                    .to_owned()
+            }
+            (_, Some(ino)) => format!(
+                "the data of file {ino} cannot be read: `mdfs check --files` names such files, \
+                 which are to be restored or removed"
+            ),
+            (error, None) => error.to_string(),
         }
     }
 
@@ -194,6 +212,7 @@ impl DiskMover {
         let me = self.clone();
         self.base.context.task(async move {
             let _mover = me.pace.begin_moves(me.base.context.now());
+            let mut trouble_pause = TROUBLE_PAUSE;
             loop {
                 let moved = me.run_round().await;
                 me.trouble.set(moved.err());
@@ -203,8 +222,13 @@ impl DiskMover {
                 if !me.is_drain_due() && !me.is_balance_due() {
                     break;
                 }
-                let pause = if moved.is_ok() { ROUND_PAUSE } else { TROUBLE_PAUSE };
-                me.base.context.sleep(pause).await;
+                if moved.is_ok() {
+                    trouble_pause = TROUBLE_PAUSE;
+                    me.base.context.sleep(ROUND_PAUSE).await;
+                } else {
+                    me.base.context.sleep(trouble_pause).await;
+                    trouble_pause = (2 * trouble_pause).min(TROUBLE_PAUSE_MAX);
+                }
             }
             me.running.set(false);
         });
