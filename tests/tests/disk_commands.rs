@@ -227,6 +227,11 @@ fn a_retired_disk_that_is_given_again_blocks_nothing() {
     let served = site.serve();
     assert_eq!((count(&site, "online"), count(&site, "retired")), (7, 1), "{:?}", states(&site));
     compare(&site, 4);
+    let list = json_of(&site, &["disk", "list", "--json", VOLUME]);
+    let in_use = list["disks"].as_array().unwrap().iter().filter(|it| it["state"] == "online");
+    let bytes: u64 = in_use.map(|it| it["bytes"].as_u64().unwrap()).sum();
     served.stop();
     assert!(site.ok(&["check", "--data", VOLUME]).contains("sound"));
+    let told = json_of(&site, &["check", "--json", VOLUME]);
+    assert_eq!(told["total_bytes"].as_u64().unwrap(), bytes, "the retired one does not count");
 }

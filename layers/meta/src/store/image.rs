@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use blockio::Stripes;
+use blockio::{DiskStage, Stripes};
 use bytes::Bytes;
 use runtime::Context;
 
@@ -17,6 +17,7 @@ use super::open::{RecoveredState, alone, pages, recover};
 use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PAGE_BLOCKS_MAX, PageRef, TreePage};
 use super::root::{self, RootCopies};
+use super::space::SpaceOnDisks;
 use super::to_read::recover_to_read;
 use super::tree::TreeReader;
 
@@ -122,6 +123,18 @@ impl StoreImage {
         (!begins).then_some((needed, has))
     }
 
+    /// Blocks of the node on disks that are retired.
+    fn retired_blocks(&self) -> u64 {
+        let space = &self.past.space;
+        let map = space.layout.map();
+        if map.states().is_empty() {
+            return 0;
+        }
+        let on_disks = SpaceOnDisks(space).blocks().into_iter();
+        let retired = on_disks.filter(|(disk, _)| map.state(*disk) == (DiskStage::Retired {}));
+        retired.map(|(_, (_, blocks))| blocks).sum()
+    }
+
     /// How its space is used.
     pub fn space(&self) -> ImageSpace {
         let RecoveredState { space, map_pages, segments, .. } = &self.past;
@@ -137,7 +150,7 @@ impl StoreImage {
         let free_blocks = if has_room { space.free_blocks + log_blocks } else { 0 };
         ImageSpace {
             groups: space.groups().collect(),
-            owned_blocks: space.owned_blocks,
+            owned_blocks: space.owned_blocks - self.retired_blocks(),
             free_blocks: free_blocks.saturating_sub(kept_stripes * per_stripe),
             kept: space.kept_runs(),
             map: map_pages.iter().flat_map(PageRef::runs).collect(),
