@@ -112,15 +112,15 @@ impl NewPlaces<'_> {
         let path = self.directory.join(DISKS).join(disk.to_string());
         // A command or start that was cut off has left it; the servers say that the disk is not
         // theirs. A file that is kept may have all that is known of it.
-        let is_link = fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
-        let is_left = fs::symlink_metadata(&path).is_ok_and(|_| {
-            is_link
-                || match read_superblock(&path) {
+        let there = fs::symlink_metadata(&path).ok();
+        let is_link = there.as_ref().is_some_and(fs::Metadata::is_symlink);
+        let is_left = is_link
+            || there.is_some()
+                && match read_superblock(&path) {
                     Ok(Some(found)) => found.volume() == self.volume && !self.keeps_own,
                     Ok(None) => true,
                     Err(_) => false,
-                }
-        });
+                };
         // A link is to a disk that the command that was cut off has named.
         if is_left && (elsewhere.is_some() || is_link && !self.keeps_own) {
             fs::remove_file(&path).map_err(failed("cannot remove", &path))?;

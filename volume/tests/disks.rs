@@ -127,15 +127,24 @@ fn fill(client: &ClientHandle, first: u64) {
     assert!(left < available / 50 + FILE_BYTES as u64, "{left} of {available} are left");
 }
 
+fn wait_until_drained(client: &ClientHandle, disk_node: u32, disk: u32) {
+    wait_until("the disk is drained", || {
+        report(client, disk_node, disk).condition == DiskCondition::Drained {}
+    });
+}
+
+/// Drains a disk.
+fn drain(client: &ClientHandle, disk_node: u32, disk: u32) {
+    change(client, DiskChange::Drain { disk_node, disk }).unwrap();
+    wait_until_drained(client, disk_node, disk);
+}
+
 /// Drains a disk with files, while its state is asked for again and again, and uses it again; the
 /// time and bytes of the drain.
 fn time_drain(client: &ClientHandle, disk_node: u32, disk: u32) -> (Duration, u64) {
     let bytes = report(client, disk_node, disk).used_bytes;
     let begun = Instant::now();
-    change(client, DiskChange::Drain { disk_node, disk }).unwrap();
-    wait_until("the disk is drained", || {
-        report(client, disk_node, disk).condition == DiskCondition::Drained {}
-    });
+    drain(client, disk_node, disk);
     let took = begun.elapsed();
     change(client, DiskChange::Keep { disk_node, disk }).unwrap();
     (took, bytes)
@@ -213,9 +222,7 @@ fn a_disk_is_added_and_used_and_another_is_drained_retired_and_removed() {
     change(&client, drain.clone()).unwrap();
     change(&client, drain).unwrap();
     (60..80).for_each(|number| put(&client, number));
-    wait_until("the disk is drained", || {
-        report(&client, 0, 1).condition == DiskCondition::Drained {}
-    });
+    wait_until_drained(&client, 0, 1);
     change(&client, DiskChange::Retire { disk_node: 0, disk: 1 }).unwrap();
     assert_eq!(report(&client, 0, 1).condition, DiskCondition::Retired {});
     fs::remove_file(directory.join("disks/n0d1")).unwrap();
@@ -274,10 +281,7 @@ fn the_disks_of_a_volume_are_listed_while_one_is_missing() {
     (0..10).for_each(|number| put(&running.client_handle(), number));
     // The numbers of disks are not their places among those in use.
     let client = running.client_handle();
-    change(&client, DiskChange::Drain { disk_node: 1, disk: 0 }).unwrap();
-    wait_until("the disk is drained", || {
-        report(&client, 1, 0).condition == DiskCondition::Drained {}
-    });
+    drain(&client, 1, 0);
     change(&client, DiskChange::Retire { disk_node: 1, disk: 0 }).unwrap();
     running.stop().unwrap();
     fs::remove_file(directory.join("disks/n1d1")).unwrap();
@@ -319,9 +323,7 @@ fn a_drain_that_meets_data_that_cannot_be_read_says_so_and_ends_once_it_is_gone(
     let (who, directory_of) = (Credentials::root(), ROOT);
     let remove = Remove { who, call, directory: directory_of, name: name(3), durable: true };
     block_on(ask(&client, remove)).unwrap();
-    wait_until("the disk is drained", || {
-        report(&client, disk_node, disk).condition == DiskCondition::Drained {}
-    });
+    wait_until_drained(&client, disk_node, disk);
     assert_eq!(disks(&client).trouble, "");
     running.stop().unwrap();
     check(&directory);

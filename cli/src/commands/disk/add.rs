@@ -69,14 +69,11 @@ impl AddDisks {
         };
         let added = add(session, &self.volume, &paths, &self.new, |_| Ok(()))?;
         if self.json {
-            let report = |added: &AddedDisk| AddReport {
-                disk: format!("n{}d{}", added.disk_node, added.disk),
-                bytes: added.bytes,
-            };
+            let report = |added: &AddedDisk| AddReport { disk: name_of(added), bytes: added.bytes };
             return session.print_json(&added.iter().map(report).collect::<Vec<_>>());
         }
-        for AddedDisk { disk_node, disk, bytes } in added {
-            session.print(format!("n{disk_node}d{disk} is added: {}\n", human(bytes)))?;
+        for added in added {
+            session.print(format!("{} is added: {}\n", name_of(&added), human(added.bytes)))?;
         }
         let volume = self.volume.display();
         session.print(format!("to move old data to it, too: mdfs rebalance {volume}\n"))
@@ -183,6 +180,11 @@ pub(super) fn disk_at<'a>(
     let in_use = list.disks.iter().filter(|it| it.condition != DiskCondition::Retired {});
     let there = |report: &DiskReport| place(&directory.join("disks").join(name(report)));
     in_use.into_iter().find(|report| there(report) == Some(wanted))
+}
+
+/// The name of a disk that is added.
+pub(super) fn name_of(&AddedDisk { disk_node, disk, .. }: &AddedDisk) -> String {
+    DiskName { disk_node, disk }.to_string()
 }
 
 fn added(report: &DiskReport) -> AddedDisk {

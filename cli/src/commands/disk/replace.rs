@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use client::VolumeAddress;
 use client::protocol::{AddedDisk, DiskCondition, DiskList};
 
-use super::add::{NewDiskArguments, add, disk_at, settled_list};
+use super::add::{NewDiskArguments, add, disk_at, name_of, settled_list};
 use super::list::name;
 use super::moving::{ChangeReport, DiskArgument, MoveArguments, drain, is, retire, retired};
 use crate::connection::volume_directory;
@@ -118,8 +118,4 @@ impl Replace {
     fn note_path(&self) -> PathBuf {
         self.volume.join(format!("replacing-{}", self.old))
     }
-}
-
-fn name_of(added: &AddedDisk) -> String {
-    format!("n{}d{}", added.disk_node, added.disk)
 }
