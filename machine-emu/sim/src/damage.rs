@@ -22,6 +22,7 @@ use super::content::BLOCK;
 use super::disk_damage::DamageSummary;
 use super::harness::{CallFailure, Harness, RoundEnd};
 use super::names::{NameKey, name};
+use super::stamps::{stamp, version_of};
 use super::versions::Versions;
 
 /// Directories besides the root.
@@ -105,35 +106,6 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     for _ in 0..rounds {
         workload.round(round_ms).await;
     }
-}
-
-/// The bytes of one version of a block.
-fn stamp(file: u64, block: u64, version: u64) -> Vec<u8> {
-    let mut bytes = vec![0; BLOCK as usize];
-    if version > 0 {
-        Rng::new(file << 40 ^ block << 20 ^ version).fill(&mut bytes);
-        for (place, number) in bytes.chunks_mut(8).zip([file, block, version]) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-    }
-    bytes
-}
-
-/// The version of a block; or what is wrong with it.
-fn version_of(bytes: &[u8], file: u64, block: u64) -> Result<u64, String> {
-    if bytes.iter().all(|&byte| byte == 0) {
-        return Ok(0);
-    }
-    let number = |index: usize| {
-        let mut number = [0; 8];
-        number.copy_from_slice(&bytes[8 * index..8 * index + 8]);
-        u64::from_le_bytes(number)
-    };
-    let found = [0, 1, 2].map(number);
-    if found[..2] == [file, block] && bytes == stamp(file, block, found[2]) {
-        return Ok(found[2]);
-    }
-    Err(format!("file {file}, block {block}: there are bytes that begin as {found:?}"))
 }
 
 fn is_damage(failure: CallFailure) -> bool {

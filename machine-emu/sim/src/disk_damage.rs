@@ -11,6 +11,7 @@ use runtime::seed::Rng;
 use crate::cluster::SimulatedCluster;
 use crate::random::pick;
 use crate::schedule::Fault;
+use crate::stamps::is_stamped;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Disks that hold copies of a node's roots, at most (docs/format.md).
@@ -40,6 +41,9 @@ fn region(map: &VolumeMap, disk: &DiskControl, offset: u64) -> DiskRegion {
         DiskRegion::Superblock
     } else if offset < stripes {
         DiskRegion::Roots
+    } else if is_stamped(&disk.peek(offset / BLOCK * BLOCK, BLOCK_SIZE)) {
+        // Perhaps in a stripe of which the first block still shows that it was a log once.
+        DiskRegion::Rest
     } else if disk.peek(geometry.stripe_offset(index), 4) == b"mdLS" {
         DiskRegion::Log
     } else if disk.peek(offset / BLOCK * BLOCK, 4) == b"mdPG" {

@@ -76,6 +76,7 @@ mod requests;
 mod retention;
 pub mod schedule;
 mod shrink;
+mod stamps;
 mod versions;
 
 use std::collections::BTreeSet;
@@ -320,6 +321,10 @@ impl Case {
         if matches!(self.workload, Workload::Elastic | Workload::Partitions) {
             // What clients write fits on a part of the disks.
             layout.stripes_per_node *= 4;
+        }
+        if self.workload == Workload::Damage {
+            // A file without room would be told as damage.
+            layout.stripes_per_node *= 2;
         }
         layout.unit = self.unit(&layout);
         // Between the steps of a change of disks the power may go.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use blockio::protocol::{Error, Unsynced};
 use blockio::{Answer, BootId, DiskName, Geometry, Stripes, VolumeMap};
@@ -14,6 +15,7 @@ use futures::FutureExt as _;
 use futures::executor::block_on;
 use meta::memory::MemoryBudget;
 use meta::{MetaServer, RootOwner, SharedAttrCache};
+use runtime::Undelivered;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -25,11 +27,14 @@ struct MemoryStripes {
     map: VolumeMap,
     stripes: RefCell<BTreeMap<u64, Vec<u8>>>,
     slots: RefCell<BTreeMap<(DiskName, u32), Bytes>>,
+    /// The number of writes from now on of which the reply is lost.
+    lost_replies: Arc<AtomicU32>,
 }
 
 impl MemoryStripes {
-    fn new(map: VolumeMap) -> Rc<Self> {
-        Rc::new(Self { map, stripes: RefCell::default(), slots: RefCell::default() })
+    fn new(map: VolumeMap, lost_replies: Arc<AtomicU32>) -> Rc<Self> {
+        let (stripes, slots) = (RefCell::default(), RefCell::default());
+        Rc::new(Self { map, stripes, slots, lost_replies })
     }
 
     fn with<T>(&self, stripe: u64, look: impl FnOnce(&mut Vec<u8>) -> T) -> Answer<T>
@@ -61,11 +66,16 @@ impl Stripes for MemoryStripes {
     }
 
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
-        self.with(stripe, |bytes| {
+        let written = self.with(stripe, |bytes| {
             let data = data.concat();
             bytes[offset as usize..][..data.len()].copy_from_slice(&data);
             BOOT_ID
-        })
+        });
+        let fewer = |left: u32| left.checked_sub(1);
+        if self.lost_replies.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
+            return futures::future::ready(Err(Undelivered::Lost.into())).boxed_local();
+        }
+        written
     }
 
     fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId> {
@@ -125,6 +135,24 @@ pub(crate) fn machine_with(
     shared_attrs: &Arc<SharedAttrCache>,
     unit: u32,
 ) -> Embedded {
+    start(fs_nodes, stripes, memory, shared_attrs, unit, Arc::default())
+}
+
+/// As [`machine`], whose logical disk loses the replies to this number of writes to come.
+#[allow(dead_code, reason = "not every test takes what is not usual")]
+pub(crate) fn machine_that_loses(lost_replies: &Arc<AtomicU32>) -> Embedded {
+    let memory = MemoryBudget::new(METADATA_BYTES);
+    start(1, 256, memory, &Arc::new(SharedAttrCache::new(1)), 1, lost_replies.clone())
+}
+
+fn start(
+    fs_nodes: u32,
+    stripes: u64,
+    memory: Arc<MemoryBudget>,
+    shared_attrs: &Arc<SharedAttrCache>,
+    unit: u32,
+    lost_replies: Arc<AtomicU32>,
+) -> Embedded {
     let machine = Embedded::start(Config {
         threads: 1,
         fs_nodes,
@@ -139,7 +167,7 @@ pub(crate) fn machine_with(
     machine.serve_shared(Arc::new(SharedFileServer(shared_attrs.clone())));
     let shared_attrs = Some(shared_attrs.clone());
     let booted = machine.on_node(NodeId::fs(0), move |context| async move {
-        let disk: Rc<dyn Stripes> = MemoryStripes::new(map);
+        let disk: Rc<dyn Stripes> = MemoryStripes::new(map, lost_replies);
         for node in 0..fs_nodes {
             let context: Context = context.beside(NodeId::fs(node));
             MetaServer::format(&context, &disk, RootOwner::default())

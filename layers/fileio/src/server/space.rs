@@ -230,8 +230,8 @@ impl FileSpace {
 
     pub(super) async fn punch_hole(&self, request: PunchHole) -> Result<WriteResult, Error> {
         let PunchHole { file, durable, .. } = request;
-        let punched = self.alone(file, async || self.punch_alone(&request, None).await).await?;
-        self.commits.make_durable(file, punched, durable).await
+        let punched = self.alone(file, async || self.punch_alone(&request, None).await).await;
+        self.commits.make_durable(file, or_again(punched)?, durable).await
     }
 
     /// The caller has locked the file. `order` is the number of the first answer, if that was lost.

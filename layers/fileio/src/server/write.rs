@@ -18,7 +18,7 @@ use meta::protocol::{
 
 mod direct;
 
-use super::base::MetadataAccess;
+use super::base::{MetadataAccess, or_again};
 use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
@@ -137,11 +137,11 @@ impl FileWriter {
 
     pub(super) async fn write(&self, request: Write) -> Result<WriteResult, Error> {
         let Write { file, durable, .. } = request;
-        let mut written = self.write_once(&request).await;
+        let mut written = or_again(self.write_once(&request).await);
         // Boxed, to keep the future of the usual case small.
         if written == Err(Error::Damaged {}) {
             Box::pin(self.commits.recover_lost_writes(file)).await;
-            written = Box::pin(self.write_once(&request)).await;
+            written = or_again(Box::pin(self.write_once(&request)).await);
         }
         if durable {
             Box::pin(self.commits.make_durable(file, written?, true)).await

@@ -8,7 +8,7 @@ use meta::attributes::access;
 use meta::protocol::Chunk;
 use runtime::protocol::Undelivered;
 
-use super::super::base::MetadataAccess;
+use super::super::base::{MetadataAccess, or_again};
 use super::super::commit::{ContentComponents, FileCommits};
 use super::super::content::ContentAccess;
 use super::super::write::{
@@ -56,10 +56,10 @@ impl ListWriter {
         &self,
         request: WriteList,
     ) -> Result<WriteResult, Error> {
-        let mut written = self.write_list_once(&request).await;
+        let mut written = or_again(self.write_list_once(&request).await);
         if written == Err(Error::Damaged {}) {
             self.commits.recover_lost_writes(request.file).await;
-            written = self.write_list_once(&request).await;
+            written = or_again(self.write_list_once(&request).await);
         }
         self.commits.make_durable(request.file, written?, request.durable).await
     }

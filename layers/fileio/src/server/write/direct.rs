@@ -16,7 +16,7 @@ use runtime::ids::NodeId;
 use super::{
     Allocate, Attributes, BLOCK, BlockSlot, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate,
     ChunkWrite, Error, FileWriter, Near, Run, SpaceHold, StripeWrites, TRANSFER_MAX, Unsynced,
-    WritePurpose, WriteResult, access, add_part, handle_of, rules,
+    WritePurpose, WriteResult, access, add_part, handle_of, or_again, rules,
 };
 use crate::protocol::{BLOCK_SIZE, WriteDirect};
 
@@ -167,7 +167,7 @@ impl FileWriter {
         match written {
             // The usual way mends that first.
             Err(Error::Damaged {}) => Ok(None),
-            written => written,
+            written => or_again(written),
         }
     }
 
