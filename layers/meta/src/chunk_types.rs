@@ -1,12 +1,81 @@
 //! Records of the blocks of a file.
 
-use blockio::geometry::{BLOCK_SIZE, STRIPE_SIZE_MAX};
+use blockio::geometry::{BLOCK_SIZE, Run, STRIPE_SIZE_MAX};
 use blockio::protocol::Unsynced;
 use runtime::seed::Rng;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
 /// The largest logical block is a whole stripe.
 const UNIT_LOG2_MAX: u8 = (STRIPE_SIZE_MAX / BLOCK_SIZE as u32).ilog2() as u8;
+
+/// Further copies that a block may have besides its first one, at most.
+pub const MIRRORS_MAX: usize = 2;
+
+/// The further copies of a logical block: where each begins on the logical disk. All have its
+/// content, and each is on another disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mirrors {
+    /// Those after the first `count` are zeros.
+    starts: [u64; MIRRORS_MAX],
+    count: u8,
+}
+
+impl Mirrors {
+    /// Adds one. What is more than [`MIRRORS_MAX`] is left out.
+    pub fn push(&mut self, start: u64) {
+        if let Some(place) = self.starts.get_mut(usize::from(self.count)) {
+            *place = start;
+            self.count += 1;
+        }
+    }
+
+    fn take_starts(count: u8, input: &mut Decoder) -> Result<Self, Malformed> {
+        if usize::from(count) > MIRRORS_MAX {
+            return Err(Malformed("a block has no more copies than this program knows"));
+        }
+        let mut mirrors = Self::default();
+        for _ in 0..count {
+            mirrors.push(u64::take(input)?);
+        }
+        Ok(mirrors)
+    }
+
+    /// Where they begin.
+    pub fn starts(&self) -> &[u64] {
+        &self.starts[..usize::from(self.count)]
+    }
+
+    /// Where they begin, to be changed.
+    pub fn starts_mut(&mut self) -> &mut [u64] {
+        &mut self.starts[..usize::from(self.count)]
+    }
+
+    /// Those of a block that comes `blocks` blocks later in the same run.
+    #[must_use]
+    pub fn after(mut self, blocks: u64) -> Self {
+        self.starts_mut().iter_mut().for_each(|start| *start += blocks);
+        self
+    }
+}
+
+/// How many there are, in one byte, and where they begin.
+impl Wire for Mirrors {
+    fn put(&self, out: &mut Encoder) {
+        out.bytes(&[self.count]);
+        self.starts().iter().for_each(|start| start.put(out));
+    }
+
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let count = u8::take(input)?;
+        Self::take_starts(count, input)
+    }
+
+    fn sample(rng: &mut Rng) -> Self {
+        let mut mirrors = Self::default();
+        (0..rng.below(MIRRORS_MAX as u64 + 1)).for_each(|_| mirrors.push(rng.bits()));
+        mirrors
+    }
+}
 
 /// What all blocks of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,36 +98,53 @@ impl RunForm {
     }
 }
 
-/// One byte: bit 0 is set if the run is sealed, the others are the logarithm of the unit.
-impl Wire for RunForm {
+/// A run of blocks of a chunk: whole logical blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockRun {
+    /// The first block, counted within the chunk.
+    pub at: u16,
+    /// The first block on the logical disk. A run stays within one stripe.
+    pub start: u64,
+    /// The CRC-32C of each logical block.
+    pub checksums: Vec<u32>,
+    /// Whether they may be rewritten, and how many blocks a logical block has.
+    pub form: RunForm,
+    /// Further copies of the run, each within one stripe, too.
+    pub mirrors: Mirrors,
+}
+
+/// The fields in order, and in one byte the form: bit 0 is set if the run is sealed, bits 1 to 4
+/// are the logarithm of the unit, the others the number of mirrors. Their starts come last.
+impl Wire for BlockRun {
     fn put(&self, out: &mut Encoder) {
-        out.bytes(&[u8::from(self.sealed) | self.unit_log2 << 1]);
+        self.at.put(out);
+        self.start.put(out);
+        self.checksums.put(out);
+        let RunForm { sealed, unit_log2 } = self.form;
+        out.bytes(&[u8::from(sealed) | unit_log2 << 1 | self.mirrors.count << 5]);
+        self.mirrors.starts().iter().for_each(|start| start.put(out));
     }
 
     fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        let byte = u8::take(input)?;
-        let form = Self { sealed: byte & 1 == 1, unit_log2: byte >> 1 };
-        let fits = form.unit_log2 <= UNIT_LOG2_MAX;
-        fits.then_some(form).ok_or(Malformed("a logical block is no larger than a stripe"))
+        let (at, start) = (u16::take(input)?, u64::take(input)?);
+        let (checksums, form) = (Vec::take(input)?, u8::take(input)?);
+        let mirrors = Mirrors::take_starts(form >> 5, input)?;
+        let form = RunForm { sealed: form & 1 == 1, unit_log2: form >> 1 & 15 };
+        if form.unit_log2 > UNIT_LOG2_MAX {
+            return Err(Malformed("a logical block is no larger than a stripe"));
+        }
+        Ok(Self { at, start, checksums, form, mirrors })
     }
 
     fn sample(rng: &mut Rng) -> Self {
         let unit_log2 = rng.below(u64::from(UNIT_LOG2_MAX) + 1) as u8;
-        Self { sealed: bool::sample(rng), unit_log2 }
-    }
-}
-
-runtime::record! {
-    /// A run of blocks of a chunk: whole logical blocks.
-    pub struct BlockRun {
-        /// The first block, counted within the chunk.
-        at: u16,
-        /// The first block on the logical disk. A run stays within one stripe.
-        start: u64,
-        /// The CRC-32C of each logical block.
-        checksums: Vec<u32>,
-        /// Whether they may be rewritten, and how many blocks a logical block has.
-        form: RunForm,
+        Self {
+            at: u16::sample(rng),
+            start: u64::sample(rng),
+            checksums: Vec::sample(rng),
+            form: RunForm { sealed: bool::sample(rng), unit_log2 },
+            mirrors: Mirrors::sample(rng),
+        }
     }
 }
 
@@ -71,6 +157,18 @@ impl BlockRun {
     /// Blocks of the run.
     pub fn count(&self) -> u32 {
         (self.checksums.len() as u32).saturating_mul(self.unit())
+    }
+
+    /// Where its blocks are: the run itself, and its mirrors.
+    pub fn places(&self) -> impl Iterator<Item = Run> + '_ {
+        let count = self.count();
+        let starts = std::iter::once(self.start).chain(self.mirrors.starts().iter().copied());
+        starts.map(move |start| Run { start, count })
+    }
+
+    /// Does it have further copies?
+    pub fn is_mirrored(&self) -> bool {
+        self.mirrors.count > 0
     }
 
     /// The first block after the run, counted within the chunk.

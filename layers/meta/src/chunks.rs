@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::protocol::{BlockRun, Chunk, Run, RunForm};
+use crate::protocol::{BlockRun, Chunk, MIRRORS_MAX, Mirrors, Run, RunForm};
 
 /// One logical block of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +16,30 @@ pub struct BlockSlot {
     pub checksum: u32,
     /// It may not be rewritten.
     pub sealed: bool,
+    /// Its further copies.
+    pub mirrors: Mirrors,
+}
+
+impl BlockSlot {
+    /// Where it and its further copies begin.
+    pub fn starts(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.block).chain(self.mirrors.starts().iter().copied())
+    }
 }
 
 impl BlockRun {
     /// The logical block that has block `at` of the chunk, which is one of the run.
     fn slot(&self, at: u32) -> Option<BlockSlot> {
         let place = (at.checked_sub(self.at.into())? / self.unit()) as usize;
-        let block = self.start + place as u64 * u64::from(self.unit());
         let checksum = *self.checksums.get(place)?;
-        Some(BlockSlot { block, checksum, sealed: self.form.sealed })
+        Some(self.slot_at(place, checksum))
+    }
+
+    /// Its logical block number `place`.
+    fn slot_at(&self, place: usize, checksum: u32) -> BlockSlot {
+        let blocks = place as u64 * u64::from(self.unit());
+        let mirrors = self.mirrors.after(blocks);
+        BlockSlot { block: self.start + blocks, checksum, sealed: self.form.sealed, mirrors }
     }
 }
 
@@ -46,10 +61,10 @@ impl Chunk {
         let mut slots = vec![None; blocks / unit as usize];
         for run in &self.runs {
             let first = u32::from(run.at) / unit;
-            let blocks = (run.start..).step_by(unit as usize);
-            for (place, (block, &checksum)) in (first..).zip(blocks.zip(&run.checksums)) {
-                if let Some(slot) = slots.get_mut(place as usize) {
-                    *slot = Some(BlockSlot { block, checksum, sealed: run.form.sealed });
+            let first = first as usize;
+            for (place, &checksum) in run.checksums.iter().enumerate() {
+                if let Some(slot) = slots.get_mut(first + place) {
+                    *slot = Some(run.slot_at(place, checksum));
                 }
             }
         }
@@ -71,8 +86,11 @@ impl Chunk {
     pub fn from_slots(slots: &[Option<BlockSlot>], blocks_per_stripe: u32, unit: u32) -> Self {
         let length = u64::from(unit);
         let goes_on = |before: BlockSlot, next: BlockSlot| {
-            let starts_stripe = next.block.is_multiple_of(u64::from(blocks_per_stripe));
-            before.block + length == next.block && before.sealed == next.sealed && !starts_stripe
+            let starts_stripe = |start: u64| start.is_multiple_of(u64::from(blocks_per_stripe));
+            before.block + length == next.block
+                && before.sealed == next.sealed
+                && before.mirrors.after(length) == next.mirrors
+                && !next.starts().any(starts_stripe)
         };
         let are_joined = |before: &Option<BlockSlot>, next: &Option<BlockSlot>| {
             before.zip(*next).is_some_and(|(before, next)| goes_on(before, next))
@@ -80,25 +98,25 @@ impl Chunk {
         let mut runs = Vec::with_capacity(1);
         let mut at = 0;
         for row in slots.chunk_by(are_joined) {
-            if let Some(BlockSlot { block: start, sealed, .. }) = row[0] {
+            if let Some(BlockSlot { block: start, sealed, mirrors, .. }) = row[0] {
                 // Of a known length: one allocation.
                 let checksums = row.iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
                 let (checksums, form) = (checksums.collect(), RunForm::new(unit, sealed));
-                runs.push(BlockRun { at: at as u16, start, checksums, form });
+                runs.push(BlockRun { at: at as u16, start, checksums, form, mirrors });
             }
             at += row.len() * unit as usize;
         }
         Self { runs }
     }
 
-    /// Blocks in use.
+    /// Blocks in use, each counted once, however many copies it has.
     pub fn count(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.count())).sum()
     }
 
-    /// Where the blocks are.
+    /// Where the blocks and their further copies are.
     pub fn disk_runs(&self) -> Vec<Run> {
-        self.runs.iter().map(|run| Run { start: run.start, count: run.count() }).collect()
+        self.runs.iter().flat_map(BlockRun::places).collect()
     }
 
     /// Marks all runs as sealed.
@@ -116,8 +134,11 @@ impl Chunk {
             let kept = blocks.saturating_sub(u32::from(run.at)).div_ceil(run.unit());
             let kept_blocks = kept.saturating_mul(run.unit());
             if kept_blocks < run.count() {
-                let start = run.start + u64::from(kept_blocks);
-                rest.push(Run { start, count: run.count() - kept_blocks });
+                let cut = |place: Run| Run {
+                    start: place.start + u64::from(kept_blocks),
+                    count: place.count - kept_blocks,
+                };
+                rest.extend(run.places().map(cut));
                 run.checksums.truncate(kept as usize);
             }
         }
@@ -133,25 +154,45 @@ impl Chunk {
             let in_order = u32::from(run.at) >= end && run.count() > 0;
             end = run.end();
             let is_aligned = u32::from(run.at).is_multiple_of(unit)
-                && run.start.is_multiple_of(u64::from(unit))
+                && run.places().all(|place| place.start.is_multiple_of(u64::from(unit)))
                 && blocks.is_multiple_of(unit);
             in_order && end <= blocks && run.unit() == unit && is_aligned
         })
     }
 
-    /// Where each part of `unit` blocks of a chunk of `blocks` blocks is, and whether it is sealed.
-    /// A logical block has one part or several.
-    fn parts(&self, blocks: usize, unit: u32) -> Vec<Option<(u64, bool)>> {
+    /// Where each part of `unit` blocks of a chunk of `blocks` blocks is, and its copies are, and
+    /// whether it is sealed. A logical block has one part or several.
+    fn parts(&self, blocks: usize, unit: u32) -> Vec<Option<BlockPart>> {
         let mut parts = vec![None; blocks / unit as usize];
         for run in &self.runs {
-            let places = (u32::from(run.at)..run.end()).zip(run.start..).step_by(unit as usize);
-            for (at, block) in places {
+            let (first, sealed) = (u32::from(run.at), run.form.sealed);
+            for at in (first..run.end()).step_by(unit as usize) {
                 if let Some(part) = parts.get_mut((at / unit) as usize) {
-                    *part = Some((block, run.form.sealed));
+                    let blocks = u64::from(at - first);
+                    let (block, mirrors) = (run.start + blocks, run.mirrors.after(blocks));
+                    *part = Some(BlockPart { block, mirrors, sealed });
                 }
             }
         }
         parts
+    }
+}
+
+/// Some blocks of a chunk.
+#[derive(Clone, Copy)]
+struct BlockPart {
+    block: u64,
+    mirrors: Mirrors,
+    sealed: bool,
+}
+
+impl BlockPart {
+    fn starts(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.block).chain(self.mirrors.starts().iter().copied())
+    }
+
+    fn has(&self, start: u64) -> bool {
+        self.starts().any(|own| own == start)
     }
 }
 
@@ -170,37 +211,35 @@ pub(crate) struct Difference {
 pub(crate) fn difference(old: &Chunk, new: &Chunk, blocks: usize) -> Difference {
     let mut difference = Difference::default();
     let is_same = |(old, new): (&BlockRun, &BlockRun)| {
-        (old.at, old.start, old.count()) == (new.at, new.start, new.count())
+        (old.at, old.start, old.count(), old.mirrors)
+            == (new.at, new.start, new.count(), new.mirrors)
     };
     if old.runs.len() == new.runs.len() && old.runs.iter().zip(&new.runs).all(is_same) {
         return difference; // rewritten in place
     }
     let unit = old.unit_or(new.unit_or(1)).min(new.unit_or(old.unit_or(1)));
     for (old, new) in old.parts(blocks, unit).into_iter().zip(new.parts(blocks, unit)) {
-        if old.map(|(block, _)| block) == new.map(|(block, _)| block) {
-            continue;
-        }
         let part = |start| Run { start, count: unit };
-        if let Some((new, _)) = new {
-            push(&mut difference.taken, part(new), blocks);
+        let is_in = |other: Option<BlockPart>, start| other.is_some_and(|other| other.has(start));
+        for start in new.iter().flat_map(BlockPart::starts).filter(|&start| !is_in(old, start)) {
+            push(&mut difference.taken, part(start), blocks);
         }
-        match old {
-            Some((old, true)) => push(&mut difference.freed, part(old), blocks),
-            Some((old, false)) => push(&mut difference.released, part(old), blocks),
-            None => {}
+        for start in old.iter().flat_map(BlockPart::starts).filter(|&start| !is_in(new, start)) {
+            let is_sealed = old.is_some_and(|old| old.sealed);
+            let gone = if is_sealed { &mut difference.freed } else { &mut difference.released };
+            push(gone, part(start), blocks);
         }
     }
     difference
 }
 
-/// Adds blocks; a run stays within one stripe.
+/// Adds blocks; a run stays within one stripe. Blocks come in turn of each copy.
 fn push(runs: &mut Vec<Run>, part: Run, per_stripe: usize) {
     let starts_stripe = part.start.is_multiple_of(per_stripe as u64);
-    match runs.last_mut() {
-        Some(last) if !starts_stripe && last.start + u64::from(last.count) == part.start => {
-            last.count += part.count;
-        }
-        _ => runs.push(part),
+    let mut last = runs.iter_mut().rev().take(1 + MIRRORS_MAX).filter(|_| !starts_stripe);
+    match last.find(|last| last.start + u64::from(last.count) == part.start) {
+        Some(last) => last.count += part.count,
+        None => runs.push(part),
     }
 }
 
@@ -232,9 +271,19 @@ mod tests {
     fn any_slots(rng: &mut Rng, unit: u32) -> Vec<Option<BlockSlot>> {
         let (length, stripes) = (u64::from(unit), 5 * BLOCKS as u64);
         let mut next = rng.below(stripes / length);
+        let copies = rng.below(1 + MIRRORS_MAX as u64);
+        let mut shift = stripes;
         let slots = (0..BLOCKS / unit as usize).map(|_| {
             next = if rng.chance(3, 4) { next + 1 } else { rng.below(stripes / length) };
-            if rng.chance(1, 6) { None } else { slot(next * length, rng.chance(3, 4)) }
+            if rng.chance(1, 6) {
+                // The copies go on elsewhere, too.
+                shift = stripes + rng.below(stripes / length) * length;
+                return None;
+            }
+            let slot = slot(next * length, rng.chance(3, 4))?;
+            let mut mirrors = Mirrors::default();
+            (1..=copies).for_each(|copy| mirrors.push(slot.block + copy * shift));
+            Some(BlockSlot { mirrors, ..slot })
         });
         slots.collect()
     }
@@ -256,8 +305,11 @@ mod tests {
                     let blocks = place * unit as usize..(place + 1) * unit as usize;
                     assert_eq!(chunk.slot(at), slots[place].map(|slot| (slot, blocks)));
                 }
-                for run in &chunk.runs {
-                    assert_eq!(run.start / 16, (run.start + u64::from(run.count()) - 1) / 16);
+                let copies = slots.iter().flatten().map(|slot| slot.starts().count()).max();
+                let used_places: u32 = chunk.disk_runs().iter().map(|run| run.count).sum();
+                assert_eq!(used_places, (used * copies.unwrap_or(0)) as u32 * unit);
+                for run in chunk.disk_runs() {
+                    assert_eq!(run.start / 16, (run.start + u64::from(run.count) - 1) / 16);
                 }
                 let one = |pair: &[BlockRun]| {
                     let [before, next] = pair else { return false };
@@ -265,7 +317,8 @@ mod tests {
                     before.end() == u32::from(next.at)
                         && end == next.start
                         && before.form == next.form
-                        && !end.is_multiple_of(16)
+                        && before.mirrors.after(before.count().into()) == next.mirrors
+                        && !next.places().any(|place| place.start.is_multiple_of(16))
                 };
                 assert!(!chunk.runs.windows(2).any(one), "{chunk:?}");
             }
@@ -274,7 +327,8 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps, reason = "as it stands in a list of slots")]
     fn slot(block: u64, sealed: bool) -> Option<BlockSlot> {
-        Some(BlockSlot { block, checksum: block as u32, sealed })
+        let mirrors = Mirrors::default();
+        Some(BlockSlot { block, checksum: block as u32, sealed, mirrors })
     }
 
     #[test]
@@ -292,7 +346,7 @@ mod tests {
     fn chunks_that_cannot_be_are_known() {
         let run = |at, start, count, unit| {
             let (checksums, form) = (vec![7; count], RunForm::new(unit, true));
-            BlockRun { at, start, checksums, form }
+            BlockRun { at, start, checksums, form, mirrors: Mirrors::default() }
         };
         let is_valid = |runs: &[BlockRun]| Chunk { runs: runs.to_vec() }.is_valid(16);
         assert!(is_valid(&[run(0, 4, 1, 4), run(4, 20, 3, 4)]) && is_valid(&[run(0, 16, 1, 16)]));
@@ -333,27 +387,33 @@ mod tests {
                 };
                 let (old, new) = (any(), any());
                 let Difference { taken, freed, released } = difference(&old, &new, BLOCKS);
-                // Of each place in the chunk: the block, and whether it is sealed.
+                // Of each place in the chunk: the blocks, and whether they are sealed.
                 let places = |chunk: &Chunk| {
-                    let mut places = vec![None; BLOCKS];
+                    let mut places = vec![(Vec::new(), false); BLOCKS];
                     for run in &chunk.runs {
                         for i in 0..run.count() {
+                            let blocks = run.places().map(|place| place.start + u64::from(i));
                             let place = usize::from(run.at) + i as usize;
-                            places[place] = Some((run.start + u64::from(i), run.form.sealed));
+                            places[place] = (blocks.collect(), run.form.sealed);
                         }
                     }
                     places
                 };
                 let (mut gone, mut come) = ([Vec::new(), Vec::new()], Vec::new());
-                for (old, new) in places(&old).into_iter().zip(places(&new)) {
-                    if old.map(|(block, _)| block) != new.map(|(block, _)| block) {
-                        come.extend(new.map(|(block, _)| block));
-                        if let Some((block, sealed)) = old {
-                            gone[usize::from(sealed)].push(block);
-                        }
-                    }
+                for ((old, sealed), (new, _)) in places(&old).into_iter().zip(places(&new)) {
+                    come.extend(new.iter().filter(|block| !old.contains(block)));
+                    let left = old.iter().filter(|block| !new.contains(block));
+                    gone[usize::from(sealed)].extend(left);
                 }
-                let listed = |runs: &[Run]| runs.iter().flat_map(Run::blocks).collect::<Vec<_>>();
+                let listed = |runs: &[Run]| {
+                    let mut blocks: Vec<u64> = runs.iter().flat_map(Run::blocks).collect();
+                    blocks.sort_unstable();
+                    blocks
+                };
+                come.sort_unstable();
+                for blocks in &mut gone {
+                    blocks.sort_unstable();
+                }
                 assert_eq!(listed(&taken), come);
                 assert_eq!([listed(&released), listed(&freed)], gone);
                 let within = |run: &Run| run.start / 16 == (run.blocks().end - 1) / 16;

@@ -16,7 +16,9 @@ use runtime::wire::{Malformed, from_bytes, to_bytes};
 pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
-pub use crate::chunk_types::{BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, RunForm};
+pub use crate::chunk_types::{
+    BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, MIRRORS_MAX, Mirrors, RunForm,
+};
 pub use crate::disk_types::{DiskShare, NodeMoves};
 pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
 pub use crate::operations::{
@@ -233,14 +235,15 @@ runtime::record! {
 
 runtime::record! {
     /// A logical block that no map names yet, and whose content is in the cache.
-    #[derive(Copy)]
     pub struct NewBlock {
         /// The number of its first block on the logical disk; it was [allocated](Allocate).
         block: u64,
+        /// Its further copies.
+        mirrors: Mirrors,
         /// The CRC-32C of its content.
         checksum: u32,
-        /// Where the content is, and the life in which it was put there.
-        written: Unsynced,
+        /// Where the content is, and the life in which it was put there: one for each copy.
+        written: Vec<Unsynced>,
     }
 }
 
@@ -431,6 +434,19 @@ runtime::protocol! {
         /// Where they had best be.
         near: Near,
     } -> Vec<Run>, by caller, retry never, from servers, after recovery;
+
+    /// Reserve blocks for further copies of blocks that are reserved already, each on another disk
+    /// than the others: on another disk node, if there are enough of them.
+    59 Bulk AllocateMirrors {
+        /// Where the copies are that the blocks have already, in the order of the blocks.
+        copies: Vec<Vec<Run>>,
+        /// See [`Allocate::unit`].
+        unit: u32,
+        /// How many further copies, at most [`MIRRORS_MAX`].
+        mirrors: u32,
+        /// See [`Allocate::from_reserve`].
+        from_reserve: bool,
+    } -> Vec<Vec<Run>>, by caller, retry never, from servers, after recovery;
 
     /// Give reserved blocks back that were never installed.
     18 Control Release { runs: Vec<Run> } -> (),

@@ -68,14 +68,15 @@ use crate::information::{FileInformation, FileLocks};
 use crate::memory::{MemoryBudget, MemoryShare};
 use crate::move_pace::MovePace;
 use crate::protocol::{
-    AckGroups, AddFile, AdoptRecord, Allocate, ApplyIntent, ChangeInode, ChangeXattr, CloseHandle,
-    Commit, ConfirmGroups, EndGrace, EndRecovery, Execute, FinalCheckpoint, FindChunks, FindName,
-    FindReply, FinishIntents, Flush, FlushApplied, FlushNames, FlushTo, GetDirty, GetInode,
-    GetMoves, GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames,
-    Install, ListUntrimmed, ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map,
-    Meta, NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
-    RequestGroups, RollBack, ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate,
-    UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
+    AckGroups, AddFile, AdoptRecord, Allocate, AllocateMirrors, ApplyIntent, ChangeInode,
+    ChangeXattr, CloseHandle, Commit, ConfirmGroups, EndGrace, EndRecovery, Execute,
+    FinalCheckpoint, FindChunks, FindName, FindReply, FinishIntents, Flush, FlushApplied,
+    FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace, GetVerifier,
+    GetXattr, GraceBelow, GroupUrgency, HasNames, Install, ListUntrimmed, ListXattrs,
+    LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted, OpenHandle,
+    Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack, ScanNames,
+    Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
+    UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError, mount_to_read, refuse_changes};
@@ -194,6 +195,9 @@ runtime::handlers! { MetaServer;
     Map => |server, _, request| server.content.chunks.map(request).await;
     FindChunks => |server, _, request| server.content.chunks.find_chunks(request).await;
     Allocate => |server, _, request| server.space.allocator.allocate(&request).await;
+    AllocateMirrors => |server, _, request| {
+        server.space.allocator.allocate_mirrors(&request).await
+    };
     Release => |server, _, request| server.space.allocator.release(request.runs).await;
     Install => |server, _, request| server.content.installer.install(request).await;
     Seal => |server, _, request| server.content.installer.seal(&request).await;

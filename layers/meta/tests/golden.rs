@@ -6,7 +6,7 @@
 use meta::attributes::{Attributes, Kind, Name, Time};
 use meta::protocol::{
     BlockRun, CallId, CallOutcome, Chunk, CommitMark, Dentry, Effect, FindName, Inode, InodeChange,
-    Request, RunForm, SequenceGap, StoredReply,
+    Mirrors, Request, RunForm, SequenceGap, StoredReply,
 };
 use runtime::wire::{Wire, from_bytes, to_bytes};
 
@@ -85,7 +85,13 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 #[test]
 fn a_chunk_and_a_name_have_the_agreed_bytes() {
     let chunk = |at, start, form| Chunk {
-        runs: vec![BlockRun { at, start, checksums: vec![0xAABB_CCDD], form }],
+        runs: vec![BlockRun {
+            at,
+            start,
+            checksums: vec![0xAABB_CCDD],
+            form,
+            mirrors: Mirrors::default(),
+        }],
     };
     let both_ways = |chunk: Chunk, expected: &str| {
         assert_eq!(hex(&chunk), expected);
@@ -97,6 +103,13 @@ fn a_chunk_and_a_name_have_the_agreed_bytes() {
     both_ways(chunk(2, 0x0304, RunForm::new(1, false)), &unsealed);
     let expected = concat!("01000000", "1000", "2003000000000000", "01000000", "ddccbbaa", "09");
     both_ways(chunk(16, 0x0320, RunForm::new(16, true)), expected);
+    // Two copies more, at the end.
+    let mut copied = chunk(2, 0x0304, RunForm::new(1, true));
+    copied.runs[0].mirrors.push(0x0504);
+    copied.runs[0].mirrors.push(0x0704);
+    let starts = concat!("0405000000000000", "0407000000000000");
+    let head = concat!("01000000", "0200", "0403000000000000", "01000000", "ddccbbaa", "41");
+    both_ways(copied, &format!("{head}{starts}"));
     let longest = concat!("01000000", "0000", "0003000000000000", "01000000", "ddccbbaa", "10");
     both_ways(chunk(0, 0x0300, RunForm::new(256, false)), longest);
     let dentry = Dentry { ino: 1, generation: 2, kind: Kind::Directory {} };

@@ -28,6 +28,7 @@ use volume::new_disks::{self, OverwriteConsent};
 use volume::node::{self, NodeServers, ProcessMemory};
 use volume::{NodeHandover, RootOwner, VolumeError};
 
+use super::content_form::ContentForm;
 use super::local_engine::LocalEngine;
 
 /// Application nodes.
@@ -53,8 +54,8 @@ pub(super) struct ClusterLayout {
     pub(super) stripes_per_node: u64,
     /// Bytes of cached stripes of all nodes together.
     pub(super) cache_bytes: usize,
-    /// Blocks of a logical block of a file.
-    pub(super) unit: u32,
+    /// The form of the content of files.
+    pub(super) content: ContentForm,
     /// The coordination engine takes its time.
     pub(super) slow_engine: bool,
 }
@@ -73,7 +74,7 @@ impl ClusterLayout {
             stripes_per_node: (12 << 20) / u64::from(stripe_size),
             // From a few stripes per node to all that is ever used.
             cache_bytes: (fs_nodes as usize * stripe_size as usize) << (2 + rng.below(6)),
-            unit: 1,
+            content: ContentForm::USUAL,
             slow_engine: false,
         }
     }
@@ -105,8 +106,7 @@ pub(super) struct SimulatedCluster {
     records: Rc<RefCell<Records>>,
     cache_bytes: usize,
     slow_engine: bool,
-    /// Blocks of a logical block of a file.
-    unit: u32,
+    content: ContentForm,
     /// Of all nodes: little for metadata, so that what can leave memory does.
     memory: Arc<MemoryBudget>,
     /// By shared memory.
@@ -132,7 +132,7 @@ pub(super) fn path_of(DiskName { disk_node, disk }: DiskName) -> String {
 impl SimulatedCluster {
     /// Nodes and used disks, nothing formatted.
     pub(super) fn new(seed: u64, layout: ClusterLayout) -> Self {
-        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, unit, slow_engine, .. } = layout;
+        let ClusterLayout { fs_nodes, disk_nodes, cache_bytes, content, slow_engine, .. } = layout;
         let world = World::new(seed, WorldShape { fs_nodes, disk_nodes });
         let map = layout.map();
         for disk in (0..disk_nodes).flat_map(|node| map.disks_of(node)) {
@@ -148,7 +148,7 @@ impl SimulatedCluster {
             records,
             slow_engine,
             cache_bytes,
-            unit,
+            content,
             memory: MemoryBudget::beside_cache(cache_bytes),
             epoch: Cell::new(1),
             served: Cell::new(0),
@@ -209,7 +209,12 @@ impl SimulatedCluster {
 
     /// Bytes of a logical block of a file.
     pub(super) fn block_bytes(&self) -> u64 {
-        u64::from(self.unit) * blockio::BLOCK_SIZE as u64
+        u64::from(self.content.unit) * blockio::BLOCK_SIZE as u64
+    }
+
+    /// Copies of the data of a file.
+    pub(super) fn data_copies(&self) -> u32 {
+        self.content.copies
     }
 
     /// What is fixed of the volume.
@@ -367,7 +372,7 @@ impl SimulatedCluster {
         }
         let (map, cache_bytes) = (self.map(), self.cache_bytes);
         let (servers, memory) = (self.servers.clone(), self.memory_of(node));
-        let (unit, records, slow_engine) = (self.unit, self.records(), self.slow_engine);
+        let (content, records, slow_engine) = (self.content, self.records(), self.slow_engine);
         if let NodeKind::Disk(index) = node.kind() {
             let (served, paths) =
                 (Epoch(self.served.get()), self.paths().swap_remove(index as usize));
@@ -388,7 +393,7 @@ impl SimulatedCluster {
                 context.sleep(REJOIN_PAUSE).await;
             }
             let files = node::serve_files(&context, &map, &meta, memory);
-            files.set_unit(unit);
+            content.set(&files);
             let engine = open_engine(records, slow_engine.then(|| context.clone()));
             node::administrate_disks(&context, &map, &files, engine);
             handed.resume_files(&files);
@@ -504,11 +509,11 @@ impl SimulatedCluster {
     fn serve_files(&self, node: NodeId) -> impl FnOnce(Context) + 'static {
         let (map, memory) = (self.map(), self.memory_of(node));
         let (servers, records) = (self.servers.clone(), self.records());
-        let (unit, slow_engine) = (self.unit, self.slow_engine);
+        let (content, slow_engine) = (self.content, self.slow_engine);
         move |context| {
             let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
             let files = node::serve_files(&context, &map, &meta, memory);
-            files.set_unit(unit);
+            content.set(&files);
             let engine = open_engine(records, slow_engine.then(|| context.clone()));
             node::administrate_disks(&context, &map, &files, engine);
             servers.borrow_mut().entry(node).or_default().files = Some(files);
@@ -571,7 +576,7 @@ mod tests {
             spread: Spread::default(),
             stripes_per_node: 768,
             cache_bytes: 1 << 20,
-            unit: 1,
+            content: ContentForm::USUAL,
             slow_engine: false,
         };
         let cluster = SimulatedCluster::new(1, layout);

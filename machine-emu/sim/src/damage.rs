@@ -150,7 +150,8 @@ impl DamageWorkload<'_> {
     async fn look_at_damage(&self, tally: &DamageSummary) -> bool {
         let map = self.harness.cluster.map();
         let spares_metadata = tally.spares_metadata(&map);
-        let rule = if !tally.hurt || spares_metadata && tally.data == 0 {
+        let spares_data = tally.data == 0 || self.harness.cluster.data_copies() > 1;
+        let rule = if !tally.hurt || spares_metadata && spares_data {
             ReadRule::Well
         } else if spares_metadata {
             ReadRule::DataDamaged

@@ -46,6 +46,7 @@
 mod burst;
 mod cluster;
 mod content;
+mod content_form;
 mod contention;
 mod damage;
 mod disk_damage;
@@ -88,6 +89,7 @@ use machine_emu::DiskFaults;
 use runtime::seed::Rng;
 
 use cluster::{ClusterLayout, Phases};
+use content_form::ContentForm;
 use files::Habits;
 use harness::Harness;
 use nemesis::{AllowedFaults, FaultSource, Nemesis, RestartableNodes, ScheduleRecord};
@@ -117,6 +119,9 @@ const UNIT_SALT: u64 = 0x8_10E1;
 
 /// Says in which runs the coordination engine is slow. Chosen in the same way.
 const ENGINE_SALT: u64 = 0xE6_6106;
+
+/// Draws the number of copies of data.
+const COPIES_SALT: u64 = 0xC0_91E5;
 
 /// What clients do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -326,7 +331,8 @@ impl Case {
             // A file without room would be told as damage.
             layout.stripes_per_node *= 2;
         }
-        layout.unit = self.unit(&layout);
+        layout.content = ContentForm { unit: self.unit(&layout), copies: self.copies(&layout) };
+        layout.stripes_per_node *= u64::from(layout.content.copies);
         // Between the steps of a change of disks the power may go.
         layout.slow_engine =
             self.workload == Workload::Elastic && Rng::new(self.seed ^ ENGINE_SALT).chance(1, 2);
@@ -353,6 +359,26 @@ impl Case {
             return 1;
         }
         1 << (1 + rng.below(layout.geometry().blocks_per_stripe().ilog2().into()))
+    }
+
+    /// Copies of the data of files: several in some runs, on volumes of several disks.
+    fn copies(&self, layout: &ClusterLayout) -> u32 {
+        let mut rng = Rng::new(self.seed ^ COPIES_SALT);
+        let draws = matches!(
+            self.workload,
+            Workload::Files
+                | Workload::Elastic
+                | Workload::Remote
+                | Workload::Retention
+                | Workload::Damage
+                | Workload::Burst
+                | Workload::Client
+        );
+        let disks = layout.disk_nodes * layout.disks_per_node;
+        let most = disks.min(1 + meta::protocol::MIRRORS_MAX as u32);
+        // The operator leaves room for two.
+        let most = if self.workload == Workload::Elastic { most.min(2) } else { most };
+        if draws && rng.chance(1, 3) { 1 + rng.below(most.into()) as u32 } else { 1 }
     }
 
     /// Runs it.

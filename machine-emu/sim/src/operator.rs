@@ -2,6 +2,7 @@
 //! goes. What was retired is wiped at once: nothing may be there.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use blockio::{DiskName, Superblock, VolumeMap, VolumeRecord, identify};
@@ -57,6 +58,10 @@ impl Operator {
             0..2 => Self::new_disk(harness, &list, rng),
             2..4 => any(DiskCondition::Online {}, rng)
                 .filter(|_| bytes_online(&list) >= BYTES_MIN)
+                .filter(|chosen| {
+                    let copies = harness.cluster.data_copies() as usize;
+                    copies == 1 || room_without(&list, *chosen, copies) >= 2 * BYTES_MIN
+                })
                 .map(|(disk_node, disk)| DiskChange::Drain { disk_node, disk }),
             4 => any(DiskCondition::Draining {}, rng).map(|(disk_node, disk)| {
                 // Too early: that is refused, or all has moved meanwhile.
@@ -168,6 +173,26 @@ fn bytes_online(list: &DiskList) -> u64 {
     let online = list.disks.iter().filter(|disk| disk.condition == DiskCondition::Online {});
     let bytes: Vec<u64> = online.map(|disk| disk.bytes).collect();
     bytes.iter().sum::<u64>() - bytes.iter().max().copied().unwrap_or(0)
+}
+
+/// Bytes of which `copies` can be stored once a disk is drained: each on a node of its own, or on a
+/// disk of its own where there are too few nodes.
+fn room_without(list: &DiskList, drained: (u32, u32), copies: usize) -> u64 {
+    let (mut nodes, mut disks) = (BTreeMap::<u32, u64>::new(), Vec::new());
+    for disk in &list.disks {
+        let stays = disk.condition == DiskCondition::Online {};
+        if stays && (disk.disk_node, disk.disk) != drained {
+            *nodes.entry(disk.disk_node).or_default() += disk.bytes;
+            disks.push(disk.bytes);
+        }
+    }
+    let mut domains: Vec<u64> =
+        if nodes.len() >= copies { nodes.into_values().collect() } else { disks };
+    domains.sort_unstable_by(|one, other| other.cmp(one));
+    // However much the largest ones have, each has one copy of a block.
+    let without =
+        |largest: usize| domains.iter().skip(largest).sum::<u64>() / (copies - largest) as u64;
+    (0..copies).map(without).min().unwrap_or(0)
 }
 
 /// What all disks say that can be read.

@@ -130,7 +130,12 @@ mod tests {
         const OLDER_THAN_LONGER_BLOCKS: usize = 25;
         for regression in &REGRESSIONS[..OLDER_THAN_LONGER_BLOCKS] {
             let case = regression.case().expect("a schedule");
-            assert_eq!(case.layout(&mut Rng::new(case.seed)).unit, 1, "{}", regression.what);
+            assert_eq!(
+                case.layout(&mut Rng::new(case.seed)).content.unit,
+                1,
+                "{}",
+                regression.what
+            );
         }
     }
 
@@ -145,10 +150,31 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_once_is_repeated_with_one_copy_of_data() {
+        const OLDER_THAN_COPIES: usize = 30;
+        for regression in &REGRESSIONS[..OLDER_THAN_COPIES] {
+            let case = regression.case().expect("a schedule");
+            let layout = case.layout(&mut Rng::new(case.seed));
+            assert_eq!(layout.content.copies, 1, "{}", regression.what);
+        }
+    }
+
+    #[test]
+    fn data_has_copies_in_some_runs() {
+        let copies = |seed| {
+            let layout = Case::new(Workload::Damage, seed).layout(&mut Rng::new(seed));
+            assert!(layout.content.copies <= layout.disk_nodes * layout.disks_per_node);
+            layout.content.copies
+        };
+        let found: std::collections::BTreeSet<u32> = (0..200).map(copies).collect();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
     fn files_have_longer_blocks_in_some_runs() {
-        let unit = |seed| Case::new(Workload::Files, seed).layout(&mut Rng::new(seed)).unit;
+        let unit = |seed| Case::new(Workload::Files, seed).layout(&mut Rng::new(seed)).content.unit;
         let units: std::collections::BTreeSet<u32> = (0..200).map(unit).collect();
         assert_eq!(units.into_iter().collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
-        assert_eq!(Case::new(Workload::Names, 0).layout(&mut Rng::new(0)).unit, 1);
+        assert_eq!(Case::new(Workload::Names, 0).layout(&mut Rng::new(0)).content.unit, 1);
     }
 }

@@ -1,9 +1,11 @@
 //! The content of files: locks, maps of chunks, and bytes of the blocks that they name.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::LazyLock;
 
+use blockio::protocol::Error as BlockError;
 use blockio::{DiskName, Geometry, Stripes};
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -23,7 +25,9 @@ static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 1 << 20]);
 
 /// The content of the files of one node.
 pub(super) struct ContentAccess {
-    base: MetadataAccess,
+    pub(super) base: MetadataAccess,
+    /// How many copies new content has.
+    pub(super) copies: Cell<u32>,
     pub(super) stripes: Rc<dyn Stripes>,
     pub(super) geometry: Geometry,
     /// Shared by reads and writes of a file; exclusive to cut, seal or free it. The metadata server
@@ -37,7 +41,7 @@ impl ContentAccess {
     pub(super) fn new(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Self {
         let geometry = stripes.geometry();
         let (files, chunks) = (base.information.file_locks(), KeyedLock::default());
-        Self { base, stripes, geometry, files, chunks }
+        Self { base, copies: Cell::new(1), stripes, geometry, files, chunks }
     }
 
     /// Bytes `from..to` of the file, at least one: one request for the map, then all stripes at
@@ -162,7 +166,8 @@ impl ContentAccess {
                 let expect = run.checksums[blocks.clone()].to_vec();
                 let reading = self.stripes.read(stripe, offset, length, expect);
                 let disk = self.base.is_read_only.then(|| self.stripes.map().place(stripe).disk);
-                ReadPart::Stored { reading, skip, keep, disk }
+                let others = self.other_copies(run, blocks);
+                ReadPart::Stored { reading, skip, keep, disk, others }
             }
         };
         part.fetch()
@@ -173,6 +178,19 @@ impl ContentAccess {
         let unit = run.unit() as usize;
         let (stripe, offset) = self.geometry.block(run.start + (blocks.start * unit) as u64);
         (stripe, offset, (blocks.len() * unit) as u32 * BLOCK as u32)
+    }
+
+    /// The further copies of these logical blocks of a run, if there are any.
+    fn other_copies(&self, run: &BlockRun, blocks: &Range<usize>) -> Option<Box<OtherCopies>> {
+        let mirrors = run.mirrors.after((blocks.start * run.unit() as usize) as u64);
+        let places: Vec<_> =
+            mirrors.starts().iter().map(|&start| self.geometry.block(start)).collect();
+        if places.is_empty() {
+            return None;
+        }
+        let expect = run.checksums[blocks.clone()].to_vec();
+        let length = self.bytes_of(run, blocks).2;
+        Some(Box::new(OtherCopies { stripes: self.stripes.clone(), places, length, expect }))
     }
 
     /// Releases reserved blocks that nothing names.
@@ -256,15 +274,47 @@ enum ReadPart {
         keep: usize,
         /// The disk to be named if it cannot be read.
         disk: Option<DiskName>,
+        others: Option<Box<OtherCopies>>,
     },
+}
+
+/// The further copies of what is read.
+struct OtherCopies {
+    stripes: Rc<dyn Stripes>,
+    /// The stripe of each, and where it begins there.
+    places: Vec<(u64, u32)>,
+    length: u32,
+    expect: Vec<u32>,
+}
+
+impl OtherCopies {
+    /// Reads one that is whole, after the first copy could not be read for this `reason`, which is
+    /// the answer if none is.
+    async fn read(&self, reason: BlockError) -> Result<Bytes, BlockError> {
+        for &(stripe, offset) in &self.places {
+            let reading = self.stripes.read(stripe, offset, self.length, self.expect.clone());
+            match reading.await {
+                Ok(read) => {
+                    tracing::debug!(%reason, stripe, "a further copy is read");
+                    return Ok(read);
+                }
+                Err(error) => tracing::debug!(%error, stripe, "a further copy cannot be read"),
+            }
+        }
+        Err(reason)
+    }
 }
 
 impl ReadPart {
     async fn fetch(self) -> Result<Bytes, Error> {
         match self {
             Self::Hole(length) => Ok(zeros(length)),
-            Self::Stored { reading, skip, keep, disk } => {
-                let read = reading.await.map_err(|error| unreadable_at(disk, error))?;
+            Self::Stored { reading, skip, keep, disk, others } => {
+                let read = match (reading.await, others) {
+                    (Err(error), Some(others)) => others.read(error).await,
+                    (read, _) => read,
+                };
+                let read = read.map_err(|error| unreadable_at(disk, error))?;
                 Ok(read.slice(skip..skip + keep))
             }
         }
@@ -272,7 +322,7 @@ impl ReadPart {
 }
 
 /// An error of the logical disk, which names `disk` if what it holds cannot be read.
-fn unreadable_at(disk: Option<DiskName>, error: blockio::protocol::Error) -> Error {
+fn unreadable_at(disk: Option<DiskName>, error: BlockError) -> Error {
     match (disk, Error::from(error)) {
         (Some(DiskName { disk_node, disk }), Error::Damaged {}) => {
             Error::Unreadable { disk_node, disk }

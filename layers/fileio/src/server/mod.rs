@@ -43,6 +43,7 @@ mod remove;
 mod rename;
 mod replay;
 mod replays;
+mod reserve;
 mod rights;
 mod scrub;
 mod space;
@@ -317,6 +318,11 @@ impl FileServer {
     /// most. For tests: files have no block sizes of their own yet.
     pub fn set_unit(&self, unit: u32) {
         self.base.partitions.set_unit(unit);
+    }
+
+    /// From now on new content has `copies` copies, each on another disk.
+    pub fn set_copies(&self, copies: u32) {
+        self.writer.set_copies(copies);
     }
 
     /// Puts the components on one another.

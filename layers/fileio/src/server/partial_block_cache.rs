@@ -91,7 +91,7 @@ impl PartialBlockCache {
 
 #[cfg(test)]
 mod tests {
-    use meta::protocol::{BlockRun, RunForm};
+    use meta::protocol::{BlockRun, Mirrors, RunForm};
     use runtime::hash::crc32c;
 
     use super::*;
@@ -102,7 +102,13 @@ mod tests {
     fn map(block: u64, content: &[u8]) -> Chunk {
         let form = RunForm::new((content.len() / BLOCK) as u32, false);
         Chunk {
-            runs: vec![BlockRun { at: 0, start: block, checksums: vec![crc32c(content)], form }],
+            runs: vec![BlockRun {
+                at: 0,
+                start: block,
+                checksums: vec![crc32c(content)],
+                form,
+                mirrors: Mirrors::default(),
+            }],
         }
     }
 

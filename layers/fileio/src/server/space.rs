@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use futures::future::join_all;
 use meta::attributes::access;
+use meta::chunks::BlockSlot;
 use meta::partition::{PartitionNumber, partition_of};
 use meta::protocol::{
     self as metadata, Allocate as Reserve, ChangeInode, Chunk, ChunkPage, ChunkUpdate, Commit,
@@ -198,13 +199,21 @@ impl FileSpace {
         let checksum = content.checksum(0, content.length());
         let near = Near::Anywhere {};
         let call = Reserve { blocks: unit, unit, from_reserve: true, near };
-        let reserved = self.base.meta_here(call).await?;
-        let block = reserved.first().ok_or(Error::Damaged {})?.start;
-        let (stripe, offset) = self.content.geometry.block(block);
-        match self.content.stripes.write(stripe, offset, content.into_vec()).await {
-            Ok(boot_id) => {
-                let written = Unsynced { stripe, boot_id };
-                Ok((Some(NewBlock { block, checksum, written }), reserved))
+        let mut reserved = self.content.reserve(call).await?;
+        let slot = reserved.take(checksum).ok_or(Error::Damaged {})?;
+        let reserved = reserved.into_runs();
+        let content = content.into_vec();
+        let writes = slot.starts().map(|start| {
+            let (stripe, offset) = self.content.geometry.block(start);
+            let writing = self.content.stripes.write(stripe, offset, content.clone());
+            async move { writing.await.map(|boot_id| Unsynced { stripe, boot_id }) }
+        });
+        // All of them are awaited: after a failure no write may still be on its way.
+        let written = join_all(writes.collect::<Vec<_>>()).await;
+        match written.into_iter().collect::<Result<Vec<_>, _>>() {
+            Ok(written) => {
+                let BlockSlot { block, mirrors, .. } = slot;
+                Ok((Some(NewBlock { block, mirrors, checksum, written }), reserved))
             }
             Err(error) => {
                 self.content.give_back(reserved).await;

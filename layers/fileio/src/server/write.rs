@@ -23,6 +23,7 @@ use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits};
 use super::content::ContentAccess;
 use super::partial_block_cache::PartialBlockCache;
+use super::reserve::ReservedBlocks;
 use super::space_claims::SpaceHold;
 use crate::pieces::ByteRope;
 use crate::protocol::{
@@ -133,6 +134,11 @@ pub(super) struct FileWriter {
 impl FileWriter {
     pub(super) fn new((base, content, commits): ContentComponents) -> Self {
         Self { base, content, commits, partial_blocks: PartialBlockCache::default() }
+    }
+
+    /// From now on new content has `copies` copies.
+    pub(super) fn set_copies(&self, copies: u32) {
+        self.content.copies.set(copies.max(1));
     }
 
     pub(super) async fn write(&self, request: Write) -> Result<WriteResult, Error> {
@@ -354,35 +360,34 @@ impl FileWriter {
         let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
         let places = spans.iter().flat_map(|span| span.places(unit));
         let mut places = places.filter(|&place| needs(&slots[place]));
-        let reserved = match places.next() {
-            None => Vec::new(),
+        let mut reserved = match places.next() {
+            None => ReservedBlocks::default(),
             Some(first) => {
                 let unit = unit as u32;
                 let blocks = (1 + places.count() as u32) * unit;
                 let from_reserve = purpose.is_from_reserve();
                 let apart = purpose == WritePurpose::Data && index > 0;
                 let near = self.near(&old, first * unit as usize, blocks, apart);
-                self.base.meta_here(Allocate { blocks, unit, from_reserve, near }).await?
+                self.content.reserve(Allocate { blocks, unit, from_reserve, near }).await?
             }
         };
-        let mut fresh = reserved.iter().flat_map(|run| run.blocks().step_by(unit));
         let mut in_place = false;
         let bytes = unit * BLOCK;
         for span in &spans {
             for (i, slot) in slots[span.places(unit)].iter_mut().enumerate() {
-                let block = match slot {
+                let checksum = span.whole.checksum(i * bytes, (i + 1) * bytes);
+                *slot = match *slot {
                     Some(slot) if !slot.sealed => {
                         in_place = true;
-                        slot.block
+                        Some(BlockSlot { checksum, ..slot })
                     }
-                    _ => fresh.next().ok_or(Error::Damaged {})?,
+                    _ => Some(reserved.take(checksum).ok_or(Error::Damaged {})?),
                 };
-                let checksum = span.whole.checksum(i * bytes, (i + 1) * bytes);
-                *slot = Some(BlockSlot { block, checksum, sealed: false });
             }
         }
         let chunk = Chunk::from_slots(&slots, per_stripe, unit as u32);
         let end = index * u64::from(self.content.geometry.stripe_size) + to as u64;
+        let reserved = reserved.into_runs();
         Ok(ChunkDraft { index, old, slots, unit, chunk, reserved, in_place, spans, end, held })
     }
 
@@ -573,19 +578,21 @@ impl FileWriter {
         by_stripe
     }
 
-    /// Where these blocks of a chunk are: stripe, offset there, and which of them, in a row.
+    /// Where these blocks of a chunk are, and their further copies: stripe, offset there, and which
+    /// of them, in a row.
     fn placed(
         &self,
         chunk: &Chunk,
         blocks: Range<usize>,
     ) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
-        chunk.runs.iter().filter_map(move |run| {
+        let places = chunk.runs.iter().flat_map(|run| run.places().map(move |place| (run, place)));
+        places.filter_map(move |(run, place)| {
             let start = usize::from(run.at);
             let part = blocks.start.max(start)..blocks.end.min(run.end() as usize);
             if part.is_empty() {
                 return None;
             }
-            let block = run.start + (part.start - start) as u64;
+            let block = place.start + (part.start - start) as u64;
             let (stripe, offset) = self.content.geometry.block(block);
             Some((stripe, offset, part))
         })

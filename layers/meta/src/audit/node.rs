@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use blockio::VolumeMap;
 use runtime::wire::{Wire, from_bytes};
 
 use super::files::{BadData, LostKeys};
@@ -11,7 +12,7 @@ use crate::attributes::{Attributes, Kind, Name, XattrName};
 use crate::hash::{ino_node, name_node};
 use crate::keys;
 use crate::partition::{PartitionNumber, partition_of};
-use crate::protocol::{Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, StoredReply};
+use crate::protocol::{Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply};
 use crate::store::VALUE_BYTES_MAX;
 
 /// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
@@ -150,6 +151,27 @@ impl NodeAudit {
             self.flaws.push(Flaw::new(thing, what, COPY_OUT));
         }
         taken.flatten()
+    }
+
+    /// Each copy of a block is to be on a disk of its own.
+    pub(crate) fn check_copies(
+        &mut self,
+        map: &VolumeMap,
+        (ino, index): (u64, u64),
+        chunk: &Chunk,
+    ) {
+        let disk_of = |place: Run| {
+            let stripe = map.geometry().block(place.start).0;
+            (stripe < map.stripes()).then(|| map.place(stripe).disk)
+        };
+        for run in chunk.runs.iter().filter(|run| run.is_mirrored()) {
+            let mut disks: Vec<_> = run.places().map(disk_of).collect();
+            disks.sort_unstable();
+            if disks.windows(2).any(|pair| pair[0] == pair[1]) {
+                let what = format!("blocks of chunk {index} have two copies on one disk");
+                self.flaws.push(Flaw::of(ino, what, REPLACE));
+            }
+        }
     }
 
     #[allow(clippy::option_option, reason = "unreadable, no chunk, a chunk")]

@@ -1,11 +1,12 @@
 //! Reading a node that is not served. Nothing is written, and damage in one place does not keep the
 //! rest from being read.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::Error as DiskError;
-use blockio::{BLOCK_SIZE, Stripes};
+use blockio::{BLOCK_SIZE, Stripes, VolumeMap};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
@@ -96,7 +97,7 @@ pub async fn read_node(
     for error in image.damage() {
         found.lose_keys(error.to_string(), Bytes::new()..Bytes::new(), Vec::new());
     }
-    let is_whole = read_keys(&image, &mut found, &mut used, &mut pace).await;
+    let is_whole = read_keys(&image, &mut found, &mut used, &mut pace, &stripes.map()).await;
     let is_whole = is_whole && image.damage().is_empty();
     // Of what a lost page named nothing is known: neither its blocks nor its inodes.
     if is_whole {
@@ -115,6 +116,7 @@ async fn read_keys(
     found: &mut NodeAudit,
     used: &mut Vec<UsedBlocks>,
     pace: &mut Option<ReadPace<'_>>,
+    map: &VolumeMap,
 ) -> bool {
     let (mut walk, mut is_whole) = (image.walk(), true);
     while let Some(part) = walk.next().await {
@@ -122,6 +124,9 @@ async fn read_keys(
             ImagePart::Entries(entries) => {
                 for (key, value) in entries {
                     let chunk = found.take(&key, &value, used);
+                    if let Some((ino, index, chunk)) = &chunk {
+                        found.check_copies(map, (*ino, *index), chunk);
+                    }
                     if let (Some((ino, index, chunk)), Some(pace)) = (chunk, pace.as_mut()) {
                         pace.read_chunk(ino, index, &chunk, found).await;
                     }
@@ -155,27 +160,37 @@ impl ReadPace<'_> {
         let stripes = self.stripes;
         let layout = &GroupLayout::of(&stripes.map());
         let runs = chunk.runs.iter().map(|run| async move {
-            let place = Run { start: run.start, count: run.count() };
-            if !layout.is_run(place) {
-                return vec![(run.at.into(), "its blocks are outside of the disk".to_owned())];
+            let mut bad = BTreeMap::<u64, (usize, String)>::new();
+            for place in run.places() {
+                let found = if layout.is_run(place) {
+                    bad_blocks(stripes, place, &run.checksums).await
+                } else {
+                    vec![(0, "its blocks are outside of the disk".to_owned())]
+                };
+                for (block, why) in found {
+                    bad.entry(u64::from(run.at) + block).or_insert((0, why)).0 += 1;
+                }
             }
-            bad_blocks(stripes, place, &run.checksums)
-                .await
-                .into_iter()
-                .map(|(block, why)| (u64::from(run.at) + block, why))
-                .collect::<Vec<(u64, String)>>()
+            let copies = run.places().count();
+            bad.into_iter().map(move |(block, (of, why))| (block, why, copies - of))
         });
         let bad: Vec<_> = stream::iter(runs).buffered(READS_MAX).collect().await;
         let per_chunk = u64::from(found.chunk_blocks);
         let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
-        for (block, why) in bad.into_iter().flatten() {
+        for (block, why, whole_copies) in bad.into_iter().flatten() {
             let offset = index.saturating_mul(per_chunk).saturating_add(block);
             let offset = offset.saturating_mul(BLOCK_SIZE as u64);
+            if whole_copies > 0 {
+                let what = format!("a copy of {bytes} bytes at offset {offset} is bad: {why}");
+                found.flaws.push(Flaw::of(ino, what, WRITTEN_ANEW));
+                continue;
+            }
             let what = format!("{bytes} bytes of data at offset {offset} are damaged: {why}");
             found.lose_data(ino, (offset, bytes), why);
             found.flaws.push(Flaw::of(ino, what, REPLACE));
         }
-        self.rest(chunk.count() * BLOCK_SIZE as u64).await;
+        let blocks = chunk.disk_runs().iter().map(|run| u64::from(run.count)).sum::<u64>();
+        self.rest(blocks * BLOCK_SIZE as u64).await;
     }
 
     /// Waits until that many bytes more may have been read.

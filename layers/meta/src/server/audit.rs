@@ -29,6 +29,7 @@ impl MetaServer {
     async fn audit_once(&self) -> Result<NodeAudit, StoreError> {
         let space = self.base.store.space().status();
         let audit = self.base.store.audit().await?;
+        let volume_map = self.base.stripes.map();
         let mut found = NodeAudit {
             node: self.base.node,
             nodes: self.base.context.fs_nodes(),
@@ -48,7 +49,9 @@ impl MetaServer {
             used.extend(runs.iter().map(|&run| UsedBlocks { run, owner }));
         }
         for (key, value) in self.base.store.scan(Bound::Unbounded, &[u8::MAX], usize::MAX).await? {
-            found.take(&key, &value, &mut used);
+            if let Some((ino, index, chunk)) = found.take(&key, &value, &mut used) {
+                found.check_copies(&volume_map, (ino, index), &chunk);
+            }
         }
         found.inode_count = self.base.inodes.count();
         compare(self.base.node, used, &kept, &mut found.flaws);

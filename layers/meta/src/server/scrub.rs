@@ -17,7 +17,7 @@ use runtime::{NodeId, NodeKind};
 use super::base::NodeBase;
 use crate::audit::bad_blocks;
 use crate::keys;
-use crate::protocol::{Chunk, Error, Run, Scrub, ScrubFlaw, ScrubPart};
+use crate::protocol::{Chunk, Error, Scrub, ScrubFlaw, ScrubPart};
 use crate::store::{
     BadCopy, ScrubbedKeys, StoreError, scrub_keys, scrub_log, scrub_map, scrub_roots,
 };
@@ -126,9 +126,10 @@ impl Scrubber {
             part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
             return Ok(());
         };
-        part.read_bytes += chunk.count() * BLOCK_SIZE as u64;
-        let runs = chunk.runs.iter().map(|run| async move {
-            let place = Run { start: run.start, count: run.count() };
+        let places = chunk.runs.iter().flat_map(|run| run.places().map(move |place| (run, place)));
+        let blocks_read = chunk.disk_runs().iter().map(|run| u64::from(run.count)).sum::<u64>();
+        part.read_bytes += blocks_read * BLOCK_SIZE as u64;
+        let runs = places.map(|(run, place)| async move {
             let bad = bad_blocks(&**below, place, &run.checksums).await;
             bad.into_iter().map(|(block, why)| (u64::from(run.at) + block, why)).collect::<Vec<_>>()
         });

@@ -10,7 +10,8 @@ use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::root::holders;
 use super::space::{
-    BlockAllocator, ClosedDisks, EmptyingGroups, MoveReason, SpaceOnDisks, set_emptying,
+    BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
+    set_emptying,
 };
 
 /// The space of a node, in blocks.
@@ -129,6 +130,35 @@ impl StoreSpace<'_> {
             (state.deletion_floor(), state.deletion_reserve_blocks())
         };
         self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_| false), floor, kept_back)
+    }
+
+    /// Hands out blocks for further copies of logical blocks of `unit` blocks that have `copies`:
+    /// for each of `mirrors` copies runs with as many blocks, in their order. Every copy of a block
+    /// is on another disk node, or on another disk if there are not enough nodes.
+    pub fn allocate_mirrors(
+        &self,
+        copies: &[Vec<Run>],
+        (unit, mirrors): (u32, u32),
+        from_reserve: bool,
+    ) -> StoreResult<Vec<Vec<Run>>> {
+        let mut state = self.0.state.borrow_mut();
+        if let Some(stopped) = state.stopped {
+            return Err(stopped);
+        }
+        let floor = if from_reserve { state.deletion_floor() } else { state.data_floor() };
+        let found =
+            MirrorPlaces(&mut state.space).allocate(copies.to_vec(), (unit, mirrors), floor);
+        let is_freed = state.waiting_blocks > 0;
+        drop(state);
+        match found {
+            Some(runs) => Ok(runs),
+            None if is_freed => {
+                self.0.write_now();
+                self.0.start_checkpoint();
+                Err(StoreError::Busy)
+            }
+            None => Err(StoreError::NoSpace),
+        }
     }
 
     /// Little is left above what data must leave: less than what

@@ -21,6 +21,7 @@ use super::log::format::SegmentPair;
 mod closed;
 mod copies;
 mod emptying;
+mod mirrors;
 mod search;
 mod set_search;
 
@@ -28,6 +29,7 @@ pub use closed::MoveReason;
 pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
+pub(crate) use mirrors::MirrorPlaces;
 use search::{GROUPS_SEARCHED_MAX, whole_in};
 use set_search::SetSearches;
 
@@ -426,12 +428,7 @@ impl BlockAllocator {
             }
             _ => limits::record_bytes(1, runs.len() as u64, blocks.into()),
         };
-        for &run in &runs {
-            if let Some(group) = self.groups.get_mut(&self.layout.group_of(run.start)) {
-                let local = group.local(run.blocks());
-                self.loaned_blocks += u64::from(group.loaned.fill(local, true));
-            }
-        }
+        lend(self, &runs);
         Some(runs)
     }
 
@@ -524,6 +521,16 @@ pub(crate) fn open_stripes(space: &BlockAllocator, group: u64) -> u64 {
     }
     let is_open = |stripe: &u64| !space.closed.contains(&map.place(*stripe).disk);
     layout.stripes_of(group).filter(is_open).count() as u64
+}
+
+/// These blocks, which are busy already, are handed out.
+fn lend(space: &mut BlockAllocator, runs: &[Run]) {
+    for &run in runs {
+        if let Some(group) = space.groups.get_mut(&space.layout.group_of(run.start)) {
+            let local = group.local(run.blocks());
+            space.loaned_blocks += u64::from(group.loaned.fill(local, true));
+        }
+    }
 }
 
 /// The runs of set bits in a group, in order.

@@ -23,6 +23,7 @@ use runtime::{Context, NodeId, VolumeId};
 use thiserror::Error;
 
 use crate::cluster::{APPLICATIONS, ClusterLayout, OBSERVER, Phases, SimulatedCluster};
+use crate::content_form::ContentForm;
 
 pub use checkpoint::{CheckpointResult, CheckpointRun, checkpoint, content, name};
 pub use host::{HostConnection, HostGateway};
@@ -130,7 +131,7 @@ impl Emulation {
                 spread: Spread::Modulo,
                 stripes_per_node: 64,
                 cache_bytes: fs_nodes as usize * lines * STRIPE_BYTES,
-                unit: 1,
+                content: ContentForm::USUAL,
                 slow_engine: false,
             },
         );

@@ -17,6 +17,7 @@ use super::perform::{CompletedOperation, FileService as _, data, handle, name, p
 use super::tree::{PathTree, walk};
 use super::vocabulary::{SETUP, VolumeOperation};
 use crate::cluster::{ClusterLayout, Phases, SimulatedCluster};
+use crate::content_form::ContentForm;
 use crate::planted::Planted;
 use crate::quiet;
 
@@ -69,7 +70,7 @@ impl VolumeShape {
             spread: Spread::default(),
             stripes_per_node,
             cache_bytes: 64 * stripe_size as usize,
-            unit: 1,
+            content: ContentForm::USUAL,
             slow_engine: false,
         };
         let least = self.size_factor * stripes_min(&layout(1).geometry());

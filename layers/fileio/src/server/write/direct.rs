@@ -14,9 +14,9 @@ use runtime::hash::join_crc32c;
 use runtime::ids::NodeId;
 
 use super::{
-    Allocate, Attributes, BLOCK, BlockSlot, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate,
-    ChunkWrite, Error, FileWriter, Near, Run, SpaceHold, StripeWrites, TRANSFER_MAX, Unsynced,
-    WritePurpose, WriteResult, access, add_part, handle_of, or_again, rules,
+    Allocate, Attributes, BLOCK, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate, ChunkWrite,
+    Error, FileWriter, Near, Run, SpaceHold, StripeWrites, TRANSFER_MAX, Unsynced, WritePurpose,
+    WriteResult, access, add_part, handle_of, or_again, rules,
 };
 use crate::protocol::{BLOCK_SIZE, WriteDirect};
 
@@ -285,12 +285,12 @@ impl FileWriter {
         let new = slots[places.clone()].iter().filter(|slot| slot.is_none());
         let held = self.hold(ino, new.count() * unit).await?;
         let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
-        let reserved = self.base.meta_here(call).await?;
+        let mut reserved = self.content.reserve(call).await?;
         let sums = pieces.iter().flat_map(|piece| piece.checksums(unit));
-        let new = reserved.iter().flat_map(|run| run.blocks().step_by(unit)).zip(sums);
-        for (slot, (block, checksum)) in slots[places].iter_mut().zip(new) {
-            *slot = Some(BlockSlot { block, checksum, sealed: false });
+        for (slot, checksum) in slots[places].iter_mut().zip(sums) {
+            *slot = reserved.take(checksum);
         }
+        let reserved = reserved.into_runs();
         let chunk = Chunk::from_slots(&slots, per_stripe, unit as u32);
         let end = start + (last * BLOCK) as u64;
         let mut draft =

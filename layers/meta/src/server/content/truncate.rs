@@ -59,13 +59,14 @@ impl Truncation {
             self.installer.seal(&Seal { ino }).await?;
             self.committer.commit_locked(ino, CommitExtent::Unchanged, true).await?;
         }
+        let written = last.as_ref().map(|last| last.written.clone());
         let boundary = shrinks.then(|| Boundary {
             index: size / chunk_size,
             kept_blocks: (size % chunk_size).div_ceil(block_size) as u32,
             last,
         });
-        if let Some(last) = last {
-            self.base.stripes.sync(vec![last.written]).await.map_err(StoreError::from)?;
+        if let Some(written) = written {
+            self.base.stripes.sync(written).await.map_err(StoreError::from)?;
         }
         let mut position = self.cut(ino, (size, time), boundary, mark).await?;
         if shrinks {
@@ -181,13 +182,16 @@ impl Boundary {
         let unit = chunk.unit_or(1);
         let mut slots = chunk.slots(blocks_per_stripe as usize, unit);
         let place = slots.get_mut((self.kept_blocks as usize - 1) / unit as usize);
-        if let (Some(fresh), Some(Some(place))) = (self.last, place)
+        if let (Some(fresh), Some(Some(place))) = (&self.last, place)
             // Asked once more, after an answer that said that it was busy, it is there already.
             && place.block != fresh.block
         {
-            freed.push(Run { start: place.block, count: unit });
-            taken.push(Run { start: fresh.block, count: unit });
-            *place = BlockSlot { block: fresh.block, checksum: fresh.checksum, sealed: true };
+            let NewBlock { block, checksum, mirrors, .. } = *fresh;
+            let fresh = BlockSlot { block, checksum, sealed: true, mirrors };
+            let run = |start| Run { start, count: unit };
+            freed.extend(place.starts().map(run));
+            taken.extend(fresh.starts().map(run));
+            *place = fresh;
             chunk = Chunk::from_slots(&slots, blocks_per_stripe, unit);
         }
         CutChunk { chunk, taken, freed }

@@ -12,7 +12,9 @@ use super::groups::{
     BUSY_PAUSE, BUSY_TRIES_MAX, GroupExchange, RECLAIM_BLOCKS_MIN, RECLAIM_TRIES_MAX,
 };
 use super::reclaim::Reclaim;
-use crate::protocol::{Allocate, Error, GroupUrgency, Near, NodeSpace, Run};
+use crate::protocol::{
+    Allocate, AllocateMirrors, Error, GroupUrgency, MIRRORS_MAX, Near, NodeSpace, Run,
+};
 use crate::server::base::NodeBase;
 use crate::store::StoreError;
 
@@ -105,14 +107,40 @@ impl Allocator {
         if !self.is_whole(blocks, unit) {
             return Err(Undelivered::ProtocolMismatch.into());
         }
-        for attempt in 0..BUSY_TRIES_MAX {
-            let allocated = if from_reserve {
+        let allocate = || {
+            if from_reserve {
                 self.base.store.space().allocate_from_reserve(blocks, unit)
             } else {
                 self.allocate_near(blocks, unit, near)
-            };
-            match allocated {
-                Ok(runs) => return Ok(runs),
+            }
+        };
+        self.find(blocks, allocate).await
+    }
+
+    /// Answers [`AllocateMirrors`], in the same way.
+    pub(crate) async fn allocate_mirrors(
+        &self,
+        request: &AllocateMirrors,
+    ) -> Result<Vec<Vec<Run>>, Error> {
+        let &AllocateMirrors { ref copies, unit, mirrors, from_reserve } = request;
+        let blocks = copies.iter().flatten().map(|run| run.count).max().unwrap_or(0) * mirrors;
+        let is_whole = |run: &Run| self.is_whole(run.count, unit);
+        if !copies.iter().flatten().all(is_whole) || mirrors as usize > MIRRORS_MAX {
+            return Err(Undelivered::ProtocolMismatch.into());
+        }
+        let space = self.base.store.space();
+        self.find(blocks, || space.allocate_mirrors(copies, (unit, mirrors), from_reserve)).await
+    }
+
+    /// Repeats `allocate`, which takes `blocks` blocks, until it has found them or there are none.
+    async fn find<T>(
+        &self,
+        blocks: u32,
+        allocate: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<T, Error> {
+        for attempt in 0..BUSY_TRIES_MAX {
+            match allocate() {
+                Ok(found) => return Ok(found),
                 // Space that was freed comes back with a checkpoint.
                 Err(StoreError::Busy) => self.base.context.sleep(BUSY_PAUSE).await,
                 Err(StoreError::NoSpace)

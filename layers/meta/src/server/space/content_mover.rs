@@ -20,7 +20,7 @@ use super::reclaim::Reclaim;
 use crate::chunks::BlockSlot;
 use crate::information::FileLocks;
 use crate::keys;
-use crate::protocol::{Chunk, Error, Run, Seal};
+use crate::protocol::{BlockRun, Chunk, Error, Run, Seal};
 use crate::server::base::NodeBase;
 use crate::server::content::FileContent;
 use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, put_chunk};
@@ -59,6 +59,13 @@ pub(super) trait MovePlan {
     fn allocate(
         &self,
         blocks: u32,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>>;
+
+    /// New places for one more copy of blocks that have `copies` on other disks.
+    fn allocate_beside(
+        &self,
+        copies: Vec<Vec<Run>>,
         unit: u32,
     ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>>;
 
@@ -207,6 +214,16 @@ impl ContentMover {
             if freed.is_empty() {
                 continue;
             }
+            if old.runs.iter().any(BlockRun::is_mirrored) {
+                let change = MovedChunk { index, chunk: old, taken: Vec::new(), freed };
+                moved.push(change);
+                let Some(change) = moved.last_mut() else { continue };
+                if let Some(error) = self.move_copies(plan, change, &mut written).await? {
+                    self.unreadable.set(Some(ino));
+                    unread.get_or_insert(error);
+                }
+                continue;
+            }
             let content = match self.read(&old, &freed).await {
                 Ok(content) => content,
                 Err(error) => {
@@ -227,6 +244,66 @@ impl ContentMover {
         }
         self.base.stripes.sync(written).await.map_err(StoreError::from)?;
         Ok(())
+    }
+
+    /// Writes those copies of a chunk that move to new places, each on another disk than the other
+    /// copies. Returns why some of it cannot be read, and stays.
+    async fn move_copies(
+        &self,
+        plan: &dyn MovePlan,
+        moved: &mut MovedChunk,
+        written: &mut Vec<Unsynced>,
+    ) -> Result<Option<Error>, Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let old = moved.chunk.clone();
+        let unit = old.unit_or(1);
+        let mut slots = old.slots(blocks as usize, unit);
+        let mut unread = None;
+        let wanted = std::mem::take(&mut moved.freed);
+        for run in &old.runs {
+            let mut copies: Vec<Vec<Run>> = run.places().map(|place| vec![place]).collect();
+            for (number, place) in run.places().enumerate() {
+                if !wanted.contains(&place) {
+                    continue;
+                }
+                let content = match self.read_any(run).await {
+                    Ok(content) => content,
+                    Err(error) => {
+                        unread = Some(error);
+                        break;
+                    }
+                };
+                copies.remove(number);
+                let taken = plan.allocate_beside(copies.clone(), unit).await?;
+                let Some(taken) = taken else {
+                    copies.insert(number, vec![place]);
+                    continue;
+                };
+                copies.insert(number, taken.clone());
+                moved.taken.extend(&taken);
+                moved.freed.push(place);
+                written.extend(self.write(&taken, &[content]).await?);
+                replace_copy(&mut slots, number, place, (&taken, unit));
+            }
+        }
+        moved.chunk = Chunk::from_slots(&slots, blocks, unit);
+        Ok(unread)
+    }
+
+    /// The content of a run, checked, of any of its copies.
+    async fn read_any(&self, run: &BlockRun) -> Result<Bytes, Error> {
+        let geometry = self.base.stripes.geometry();
+        let mut failure = None;
+        for place in run.places() {
+            let (stripe, offset) = geometry.block(place.start);
+            let length = place.count * BLOCK_SIZE as u32;
+            let reading = self.base.stripes.read(stripe, offset, length, run.checksums.clone());
+            match reading.await {
+                Ok(content) => return Ok(content),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.map_or(Error::Damaged {}, |error| StoreError::from(error).into()))
     }
 
     /// The content of the runs that move, in order, checked.
@@ -296,6 +373,28 @@ impl ContentMover {
             }
             Ok(())
         })
+    }
+}
+
+/// Puts the blocks `taken` in the place of copy `number` of the logical blocks whose copy is in
+/// `place`.
+fn replace_copy(
+    slots: &mut [Option<BlockSlot>],
+    number: usize,
+    place: Run,
+    (taken, unit): (&[Run], u32),
+) {
+    let mut fresh = taken.iter().flat_map(|run| run.blocks().step_by(unit as usize));
+    for slot in slots.iter_mut().flatten() {
+        let start = match number.checked_sub(1) {
+            None => Some(&mut slot.block),
+            Some(mirror) => slot.mirrors.starts_mut().get_mut(mirror),
+        };
+        if let Some(start) = start.filter(|start| place.blocks().contains(*start))
+            && let Some(new) = fresh.next()
+        {
+            *start = new;
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use blockio::geometry::Near;
 use blockio::volume_map::PlacedSet;
 use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord};
 use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::{from_bytes, to_bytes};
@@ -25,7 +25,7 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::groups::GroupExchange;
 use crate::keys;
 use crate::move_pace::MovePace;
-use crate::protocol::{Allocate, DiskShare, Error, GroupUrgency, NodeMoves, Run};
+use crate::protocol::{Allocate, AllocateMirrors, DiskShare, Error, GroupUrgency, NodeMoves, Run};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::{Batch, GroupLayout, MoveReason};
@@ -344,6 +344,19 @@ impl MovePlan for DrainPlan<'_> {
         .boxed_local()
     }
 
+    fn allocate_beside(
+        &self,
+        copies: Vec<Vec<Run>>,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        async move {
+            let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
+            let taken = self.0.allocator.allocate_mirrors(&request).await;
+            taken.map(|mut taken| taken.pop())
+        }
+        .boxed_local()
+    }
+
     fn moved(&self, freed: &[Run]) {
         self.0.note_moved(freed);
     }
@@ -448,6 +461,15 @@ impl MovePlan for BalancePlan<'_> {
             Ok(Some(taken))
         }
         .boxed_local()
+    }
+
+    /// Blocks with further copies stay.
+    fn allocate_beside(
+        &self,
+        _: Vec<Vec<Run>>,
+        _: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        ready(Ok(None)).boxed_local()
     }
 
     fn moved(&self, freed: &[Run]) {

@@ -115,5 +115,14 @@ impl MovePlan for GroupEmptier {
         ready(taken.map(Some).map_err(Error::from)).boxed_local()
     }
 
+    fn allocate_beside(
+        &self,
+        copies: Vec<Vec<Run>>,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        let taken = self.base.store.space().allocate_mirrors(&copies, (unit, 1), false);
+        ready(taken.map(|mut taken| taken.pop()).map_err(Error::from)).boxed_local()
+    }
+
     fn moved(&self, _: &[Run]) {}
 }

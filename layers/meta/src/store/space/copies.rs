@@ -28,21 +28,26 @@ impl CopyPlaces<'_> {
         let has_disks = has_nodes || map.disks().len() > 1;
         let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
         let copy = has_nodes
-            .then(|| self.place_of_copy(first.count, key, floor, &on_other_node))
+            .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_node))
             .flatten()
             .or_else(|| {
-                has_disks.then(|| self.place_of_copy(first.count, key, floor, &on_other_disk))?
+                has_disks
+                    .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_disk))?
             })
-            .or_else(|| self.place_of_copy(first.count, key, floor, &is_far))
-            .or_else(|| self.place_of_copy(first.count, key, floor, &|other| other != stripe))?;
+            .or_else(|| self.place_of_copy((first.count, 1), key, floor, &is_far))
+            .or_else(|| {
+                self.place_of_copy((first.count, 1), key, floor, &|other| other != stripe)
+            })?;
         self.0.set_busy(copy.blocks(), true);
         self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
         Some(copy)
     }
 
-    fn place_of_copy(
+    /// `wanted` blocks in a row in a stripe of a kind, which begin at a multiple of `unit`: after
+    /// the last one for the same `key`.
+    pub(super) fn place_of_copy(
         &self,
-        wanted: u32,
+        (wanted, unit): (u32, u32),
         key: u32,
         floor: u64,
         accept: &dyn Fn(u64) -> bool,
@@ -62,17 +67,17 @@ impl CopyPlaces<'_> {
         };
         cursor
             .filter(|&stripe| accept(stripe))
-            .and_then(|stripe| self.fitting_in(stripe, wanted))
-            .or_else(|| self.fitting_at(cursor, wanted, GROUPS_SEARCHED_MAX, accept))
+            .and_then(|stripe| self.fitting_in(stripe, (wanted, unit)))
+            .or_else(|| self.fitting_at(cursor, (wanted, unit), GROUPS_SEARCHED_MAX, accept))
             .or_else(|| (self.0.whole_stripes > floor).then(|| whole(cursor)).flatten())
-            .or_else(|| self.fitting_at(cursor, wanted, usize::MAX, accept))
+            .or_else(|| self.fitting_at(cursor, (wanted, unit), usize::MAX, accept))
     }
 
     /// `wanted` blocks in a row in a partly used stripe of a kind, from that of the cursor on.
     fn fitting_at(
         &self,
         cursor: Option<u64>,
-        wanted: u32,
+        (wanted, unit): (u32, u32),
         groups_max: usize,
         accept: &dyn Fn(u64) -> bool,
     ) -> Option<Run> {
@@ -83,14 +88,14 @@ impl CopyPlaces<'_> {
             .filter(|number| self.0.groups.get(number).is_some_and(|group| group.fit_max >= wanted))
             .flat_map(|&number| self.0.layout.stripes_of(number))
             .filter(|&stripe| accept(stripe))
-            .find_map(|stripe| self.fitting_in(stripe, wanted))
+            .find_map(|stripe| self.fitting_in(stripe, (wanted, unit)))
     }
 
     /// The same in this stripe.
-    fn fitting_in(&self, stripe: u64, wanted: u32) -> Option<Run> {
+    fn fitting_in(&self, stripe: u64, (wanted, unit): (u32, u32)) -> Option<Run> {
         let number = self.0.layout.group_of_stripe(stripe);
         let group = self.0.groups.get(&number).filter(|_| self.0.with_partial.contains(&number))?;
-        fit_in_stripe(group, self.0.layout.stripe_run(stripe), wanted, 1)
+        fit_in_stripe(group, self.0.layout.stripe_run(stripe), wanted, unit)
     }
 }
 

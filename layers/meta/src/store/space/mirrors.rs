@@ -1,0 +1,183 @@
+//! Where further copies of data go: each to another disk.
+
+use std::collections::BTreeSet;
+
+use blockio::DiskName;
+
+use super::{BlockAllocator, CopyPlaces, lend};
+use crate::store::groups::Run;
+use crate::store::limits;
+
+/// Tells the stripes that copies of data fill from those that second copies of pages fill.
+const MIRRORS_KEY: u32 = 1 << 31;
+
+/// Places for further copies of data.
+#[derive(Debug)]
+pub(crate) struct MirrorPlaces<'a>(pub(crate) &'a mut BlockAllocator);
+
+impl MirrorPlaces<'_> {
+    /// Hands out `mirrors` further copies of blocks that have `copies`, as
+    /// [`allocate_mirrors`](crate::store::StoreSpace::allocate_mirrors) does. All or none; at least
+    /// `floor` whole stripes are left.
+    pub(crate) fn allocate(
+        &mut self,
+        mut copies: Vec<Vec<Run>>,
+        (unit, mirrors): (u32, u32),
+        floor: u64,
+    ) -> Option<Vec<Vec<Run>>> {
+        let known = copies.len();
+        for _ in 0..mirrors {
+            let (copy, is_whole) = self.mirror(&copies, unit, floor);
+            copies.push(copy);
+            if !is_whole {
+                for run in copies.into_iter().skip(known).flatten() {
+                    self.0.set_busy(run.blocks(), false);
+                }
+                return None;
+            }
+        }
+        let found = copies.split_off(known);
+        for runs in &found {
+            self.0.record_bytes += limits::record_bytes(0, runs.len() as u64, 0);
+            lend(self.0, runs);
+        }
+        Some(found)
+    }
+
+    /// Takes blocks for one more copy. False if they are not all there.
+    fn mirror(&mut self, copies: &[Vec<Run>], unit: u32, floor: u64) -> (Vec<Run>, bool) {
+        let (mut copy, mut at) = (Vec::new(), 0);
+        // Of a part of the blocks other disks may be away than of the rest.
+        while let Some((away, left)) = disks_of(self.0, copies, at) {
+            let Some(run) = self.piece((left, unit), &away, floor) else { return (copy, false) };
+            self.0.set_busy(run.blocks(), true);
+            at += run.count;
+            copy.push(run);
+        }
+        (copy, true)
+    }
+
+    /// Up to `wanted` blocks in a row on none of the disks `away`.
+    fn piece(
+        &mut self,
+        (wanted, unit): (u32, u32),
+        away: &BTreeSet<DiskName>,
+        floor: u64,
+    ) -> Option<Run> {
+        let map = self.0.layout.map().clone();
+        let is_open_elsewhere = |disk: &DiskName| {
+            let is_away = away.iter().any(|other| other.disk_node == disk.disk_node);
+            !is_away && !self.0.closed.contains(disk)
+        };
+        let has_nodes = map.disks().iter().any(is_open_elsewhere);
+        let key = away.first().map_or(0, |disk| if has_nodes { disk.disk_node } else { disk.disk });
+        let accept = |stripe: u64| {
+            let disk = map.place(stripe).disk;
+            let is_same = |other: &DiskName| {
+                if has_nodes { other.disk_node == disk.disk_node } else { *other == disk }
+            };
+            !away.iter().any(is_same)
+        };
+        let mut wanted = wanted;
+        loop {
+            let key = key | MIRRORS_KEY;
+            let found = CopyPlaces(self.0).place_of_copy((wanted, unit), key, floor, &accept);
+            if let Some(run) = found {
+                self.0.copy_cursors.insert(key, self.0.layout.stripe_of(run.start));
+                return Some(run);
+            }
+            if wanted <= unit {
+                return None;
+            }
+            wanted = (wanted / 2).next_multiple_of(unit);
+        }
+    }
+}
+
+/// The disks that have copies of block `at`, counted from the first, and how many blocks from that
+/// one on all copies have in a row; `None` behind the last one.
+fn disks_of(
+    space: &BlockAllocator,
+    copies: &[Vec<Run>],
+    at: u32,
+) -> Option<(BTreeSet<DiskName>, u32)> {
+    let (mut disks, mut left) = (BTreeSet::new(), u32::MAX);
+    for copy in copies {
+        let mut start = 0;
+        for run in copy {
+            if (start..start + run.count).contains(&at) {
+                disks.insert(space.layout.map().place(space.layout.stripe_of(run.start)).disk);
+                left = left.min(start + run.count - at);
+            }
+            start += run.count;
+        }
+    }
+    (!disks.is_empty()).then_some((disks, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use blockio::geometry::Near;
+    use blockio::{Geometry, VolumeMap};
+    use runtime::VolumeId;
+    use runtime::seed::with_seed;
+
+    use super::*;
+    use crate::store::bits::Bits;
+    use crate::store::groups::GroupLayout;
+
+    fn space(disk_nodes: u32, disks: u32) -> BlockAllocator {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
+        let stripes = 96 / u64::from(disk_nodes * disks);
+        let map = VolumeMap::grid(geometry, disk_nodes, disks, stripes).expect("a small volume");
+        let layout = GroupLayout::of(&map);
+        let mut space = BlockAllocator::new(layout.clone());
+        for group in layout.born(0) {
+            let blocks = layout.blocks_of(group);
+            space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
+        }
+        space
+    }
+
+    #[test]
+    fn every_copy_of_a_block_is_on_another_disk_and_all_space_can_be_used() {
+        with_seed(|rng| {
+            for (disk_nodes, disks, mirrors) in
+                [(2, 1, 1), (3, 1, 1), (3, 1, 2), (1, 3, 2), (2, 2, 1), (2, 2, 2), (4, 1, 2)]
+            {
+                let mut space = space(disk_nodes, disks);
+                let map = space.layout.map().clone();
+                let (unit, all) = (1 << rng.below(5), space.free_blocks);
+                loop {
+                    let blocks = unit * (1 + rng.below(u64::from(40 / unit)) as u32);
+                    let none = |_: u64| false;
+                    let first = space.allocate((blocks, unit), 0, Near::Anywhere {}, &none);
+                    let Some(first) = first else { break };
+                    let known = vec![first.clone()];
+                    let free = space.free_blocks;
+                    let found = MirrorPlaces(&mut space).allocate(known, (unit, mirrors), 0);
+                    let Some(further) = found else {
+                        assert_eq!(space.free_blocks, free, "all or none");
+                        break;
+                    };
+                    let copies: Vec<Vec<u64>> = std::iter::once(&first)
+                        .chain(&further)
+                        .map(|runs| runs.iter().flat_map(Run::blocks).collect())
+                        .collect();
+                    for at in 0..blocks as usize {
+                        let disk =
+                            |copy: &Vec<u64>| map.place(space.layout.stripe_of(copy[at])).disk;
+                        let on: BTreeSet<DiskName> = copies.iter().map(disk).collect();
+                        assert_eq!(on.len(), copies.len());
+                        let nodes: BTreeSet<u32> = on.iter().map(|disk| disk.disk_node).collect();
+                        assert_eq!(nodes.len(), copies.len().min(disk_nodes as usize));
+                    }
+                }
+                let is_even = disk_nodes * disks % (1 + mirrors) == 0;
+                assert!(!is_even || space.free_blocks * 8 < all, "{} left", space.free_blocks);
+            }
+        });
+    }
+}
