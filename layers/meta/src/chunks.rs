@@ -114,6 +114,11 @@ impl Chunk {
         self.runs.iter().map(|run| u64::from(run.count())).sum()
     }
 
+    /// Blocks in use, each as often as it has copies.
+    pub fn count_of_copies(&self) -> u64 {
+        self.disk_runs().iter().map(|run| u64::from(run.count)).sum()
+    }
+
     /// Where the blocks and their further copies are.
     pub fn disk_runs(&self) -> Vec<Run> {
         self.runs.iter().flat_map(BlockRun::places).collect()

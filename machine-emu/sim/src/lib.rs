@@ -339,11 +339,9 @@ impl Case {
         layout
     }
 
-    /// Blocks of a logical block of a file: several in some runs of workloads that do not count
-    /// blocks, and in those of partitions.
-    fn unit(&self, layout: &ClusterLayout) -> u32 {
-        let mut rng = Rng::new(self.seed ^ UNIT_SALT);
-        let draws = matches!(
+    /// Does it not count blocks? Then files may be stored in other ways than usual.
+    fn varies_content(&self) -> bool {
+        matches!(
             self.workload,
             Workload::Files
                 | Workload::Full
@@ -353,8 +351,14 @@ impl Case {
                 | Workload::Damage
                 | Workload::Burst
                 | Workload::Client
-        );
-        let is_usual = !draws || rng.chance(3, 4);
+        )
+    }
+
+    /// Blocks of a logical block of a file: several in some runs of workloads that do not count
+    /// blocks, and in those of partitions.
+    fn unit(&self, layout: &ClusterLayout) -> u32 {
+        let mut rng = Rng::new(self.seed ^ UNIT_SALT);
+        let is_usual = !self.varies_content() || rng.chance(3, 4);
         if is_usual && self.workload != Workload::Partitions {
             return 1;
         }
@@ -364,16 +368,7 @@ impl Case {
     /// Copies of the data of files: several in some runs, on volumes of several disks.
     fn copies(&self, layout: &ClusterLayout) -> u32 {
         let mut rng = Rng::new(self.seed ^ COPIES_SALT);
-        let draws = matches!(
-            self.workload,
-            Workload::Files
-                | Workload::Elastic
-                | Workload::Remote
-                | Workload::Retention
-                | Workload::Damage
-                | Workload::Burst
-                | Workload::Client
-        );
+        let draws = self.varies_content() && self.workload != Workload::Full;
         let disks = layout.disk_nodes * layout.disks_per_node;
         let most = disks.min(1 + meta::protocol::MIRRORS_MAX as u32);
         // The operator leaves room for two.

@@ -189,8 +189,7 @@ impl ReadPace<'_> {
             found.lose_data(ino, (offset, bytes), why);
             found.flaws.push(Flaw::of(ino, what, REPLACE));
         }
-        let blocks = chunk.disk_runs().iter().map(|run| u64::from(run.count)).sum::<u64>();
-        self.rest(blocks * BLOCK_SIZE as u64).await;
+        self.rest(chunk.count_of_copies() * BLOCK_SIZE as u64).await;
     }
 
     /// Waits until that many bytes more may have been read.

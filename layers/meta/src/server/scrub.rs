@@ -127,8 +127,7 @@ impl Scrubber {
             return Ok(());
         };
         let places = chunk.runs.iter().flat_map(|run| run.places().map(move |place| (run, place)));
-        let blocks_read = chunk.disk_runs().iter().map(|run| u64::from(run.count)).sum::<u64>();
-        part.read_bytes += blocks_read * BLOCK_SIZE as u64;
+        part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
         let runs = places.map(|(run, place)| async move {
             let bad = bad_blocks(&**below, place, &run.checksums).await;
             bad.into_iter().map(|(block, why)| (u64::from(run.at) + block, why)).collect::<Vec<_>>()

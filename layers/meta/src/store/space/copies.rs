@@ -101,28 +101,14 @@ impl CopyPlaces<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
-    use blockio::{Geometry, VolumeMap};
-    use runtime::VolumeId;
     use runtime::seed::with_seed;
 
+    use super::super::tests::space_on;
     use super::*;
-    use crate::store::bits::Bits;
-    use crate::store::groups::GroupLayout;
 
     /// All of a volume of 64 stripes.
     fn space(disk_nodes: u32, disks: u32) -> BlockAllocator {
-        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
-        let stripes = 64 / u64::from(disk_nodes * disks);
-        let map = VolumeMap::grid(geometry, disk_nodes, disks, stripes).expect("a small volume");
-        let layout = GroupLayout::of(&map);
-        let mut space = BlockAllocator::new(layout.clone());
-        for group in layout.born(0) {
-            let blocks = layout.blocks_of(group);
-            space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
-        }
-        space
+        space_on((disk_nodes, disks), 64, (1, 0))
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl MirrorPlaces<'_> {
             copies.push(copy);
             if !is_whole {
                 for run in copies.into_iter().skip(known).flatten() {
-                    self.0.set_busy(run.blocks(), false);
+                    self.0.take_back(run);
                 }
                 return None;
             }
@@ -117,28 +117,14 @@ fn disks_of(
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use blockio::geometry::Near;
-    use blockio::{Geometry, VolumeMap};
-    use runtime::VolumeId;
     use runtime::seed::with_seed;
 
+    use super::super::tests::space_on;
     use super::*;
-    use crate::store::bits::Bits;
-    use crate::store::groups::GroupLayout;
 
     fn space(disk_nodes: u32, disks: u32) -> BlockAllocator {
-        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
-        let stripes = 96 / u64::from(disk_nodes * disks);
-        let map = VolumeMap::grid(geometry, disk_nodes, disks, stripes).expect("a small volume");
-        let layout = GroupLayout::of(&map);
-        let mut space = BlockAllocator::new(layout.clone());
-        for group in layout.born(0) {
-            let blocks = layout.blocks_of(group);
-            space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
-        }
-        space
+        space_on((disk_nodes, disks), 96, (1, 0))
     }
 
     #[test]

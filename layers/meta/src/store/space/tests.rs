@@ -16,11 +16,21 @@ fn space() -> BlockAllocator {
 }
 
 fn space_of(stripes: u64) -> BlockAllocator {
-    let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 3 };
-    let map = VolumeMap::grid(geometry, 2, 1, stripes / 2).expect("a small volume");
+    space_on((2, 1), stripes, (3, 1))
+}
+
+/// What `node` of `fs_nodes` has of a volume of `stripes` stripes at first.
+pub(super) fn space_on(
+    (disk_nodes, disks): (u32, u32),
+    stripes: u64,
+    (fs_nodes, node): (u32, u32),
+) -> BlockAllocator {
+    let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes };
+    let stripes = stripes / u64::from(disk_nodes * disks);
+    let map = VolumeMap::grid(geometry, disk_nodes, disks, stripes).expect("a small volume");
     let layout = GroupLayout::of(&map);
     let mut space = BlockAllocator::new(layout.clone());
-    for group in layout.born(1) {
+    for group in layout.born(node) {
         let blocks = layout.blocks_of(group);
         space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
     }
