@@ -1,50 +1,43 @@
 //! One process of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
-use blockio::{DiskName, VolumeMap, VolumeRecord};
-use cluster::coordination::{Coordination, CoordinationError, Etcd};
 use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
-use meta::RootOwner;
-use meta::store::StoreError;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
-use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 use transport::{ClientBudget, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{ClusterStatus, status};
 use super::joining::{self, MemberDisks, OwnDisks};
+use super::node_start::NodeStart;
 use super::peers::LocalPeer;
-use super::records::{formatted_key, joining_key, served_key};
+use super::records::joining_key;
 use super::recover::raise;
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
-use super::{ClusterError, Engine, VOLUME_KEY};
+use super::{ClusterError, Engine};
 use crate::directory::VolumeDirectory;
-use crate::new_disks::{self, NewDisk, OverwriteConsent};
-use crate::node::{self, NodeServers, ProcessMemory};
+use crate::new_disks::{NewDisk, OverwriteConsent};
+use crate::node::ProcessMemory;
 use crate::superblocks::{FoundDisk, formatted_disks};
 use crate::volume::{TRANSFER_BYTES, cores};
-use crate::{NodeHandover, RunOptions, RunningVolume, VolumeError};
-use fileio::protocol::{AddedDisk, Error, FileIo, Flush, GetAttributes, ROOT};
+use crate::{RunOptions, RunningVolume, VolumeError};
+use fileio::protocol::{AddedDisk, Error, FileIo, Flush, GetAttributes, ROOT, Renew};
 
 /// How often a process that has just started looks whether the volume answers.
 const READY_PAUSE: Duration = Duration::from_millis(50);
-/// The pause before a node is asked again to hand over.
-const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
 /// A stopping process waits this long for its nodes to move to others.
 const LEAVE_MAX: Duration = Duration::from_secs(20);
-/// The pause before a node that could not come back to the others tries it again.
-const REJOIN_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a node that moved is asked again whether it is served.
+const SERVED_PAUSE: Duration = Duration::from_millis(50);
 
 /// How to run a process of a cluster.
 #[derive(Clone, Debug)]
@@ -68,6 +61,19 @@ pub struct MemberOptions {
     pub force: Vec<String>,
     /// As for a volume of one process; the cache is that of this process.
     pub run: RunOptions,
+}
+
+/// How far the file-system nodes of a process are that lets others have them before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaveState {
+    /// It does not, or no longer waits for that.
+    Stays {},
+    /// They are on their way.
+    Moves {},
+    /// The others have them, and may not know it yet.
+    Moved {},
+    /// And serve them: none needs a disk of this process to begin.
+    Served {},
 }
 
 /// A process of a cluster.
@@ -98,10 +104,7 @@ pub struct ClusterMember {
     pending: BTreeSet<NodeId>,
     /// Starts the hand-over of each node that was begun here.
     handing_over: BTreeMap<NodeId, oneshot::Sender<()>>,
-    /// Its nodes are on their way to others.
-    leaving: bool,
-    /// They are with the others, who may not know it yet.
-    left: bool,
+    leave_state: LeaveState,
     /// What came of settling, once the process ends.
     flushed: Option<Result<(), Error>>,
     /// It has said that it has settled.
@@ -234,8 +237,7 @@ impl ClusterMember {
             map: None,
             known: Epoch(0),
             pending: BTreeSet::new(),
-            leaving: false,
-            left: false,
+            leave_state: LeaveState::Stays {},
             flushed: None,
             ends: false,
         })
@@ -283,8 +285,8 @@ impl ClusterMember {
                     self.command(SupervisorCommand::NodeHandover(node, by, handed));
                 }
                 SupervisorEvent::Leaving(leaving) => {
-                    self.leaving = leaving;
                     if leaving {
+                        self.leave_state = LeaveState::Moves {};
                         self.start_drain_timer();
                         self.look_whether_left();
                     } else {
@@ -292,12 +294,19 @@ impl ClusterMember {
                     }
                 }
                 event @ (SupervisorEvent::AllStopping | SupervisorEvent::DrainTimeout) => {
-                    if std::mem::take(&mut self.leaving) {
+                    // Nor does it wait any longer for those who do not hear of it.
+                    let leave_state =
+                        std::mem::replace(&mut self.leave_state, LeaveState::Stays {});
+                    if leave_state == (LeaveState::Moves {}) {
                         tracing::info!(why = ?event, "not all nodes have gone to others");
                         self.settle_all();
                     }
-                    // Nor does it wait any longer for those who do not hear of it.
-                    self.left = false;
+                    self.end_if_unused();
+                }
+                SupervisorEvent::AreServed => {
+                    if self.leave_state == (LeaveState::Moved {}) {
+                        self.leave_state = LeaveState::Served {};
+                    }
                     self.end_if_unused();
                 }
                 SupervisorEvent::Ready => {
@@ -379,30 +388,55 @@ impl ClusterMember {
             matches!(node.kind(), NodeKind::Fs(_)) && assignment.owner() == self.id
         };
         let has_none = self.map.as_ref().is_some_and(|map| !map.assignments().any(is_mine));
-        if has_none && std::mem::take(&mut self.leaving) {
-            self.left = true;
+        if has_none && self.leave_state == (LeaveState::Moves {}) {
+            self.leave_state = LeaveState::Moved {};
+            self.report_when_served();
             self.settle_all();
         }
     }
 
     /// A process that has settled goes on to its end, one whose nodes have gone to others only when
-    /// all know that: another could have sent it a request, whose reply would be lost.
+    /// all know that: another could have sent it a request, whose reply would be lost. And when the
+    /// others serve them: a node that begins may read from the disks that go away with the process.
     fn end_if_unused(&mut self) {
         if self.flushed.is_none() || self.ends {
             return;
         }
         let Some(map) = &self.map else { return self.command(SupervisorCommand::End) };
-        if self.left && self.known != map.epoch {
+        let waits = match self.leave_state {
+            LeaveState::Stays {} => false,
+            LeaveState::Moves {} | LeaveState::Moved {} => true,
+            LeaveState::Served {} => self.known != map.epoch,
+        };
+        if waits {
             return;
         }
         self.ends = true;
-        if self.left {
+        if self.leave_state == (LeaveState::Served {}) {
             tracing::info!(
                 epoch = map.epoch.0,
-                "others have its nodes, and all have heard of that"
+                "others serve its nodes, and all have heard of that"
             );
         }
         self.command(SupervisorCommand::HasFlushed(map.clone()));
+    }
+
+    /// Tells when all file-system nodes are served, wherever they are. No longer than
+    /// [`LEAVE_MAX`]: then the process ends all the same.
+    fn report_when_served(&self) {
+        let machine = self.running.machine();
+        let events = self.events.clone();
+        let asking = machine.on_node(machine.application(), move |context| async move {
+            // Any request does that a file server answers to all, and to which nothing happens.
+            let unknown = Renew { client: 0, lease: 0 };
+            for node in (0..context.fs_nodes()).map(NodeId::fs) {
+                while context.spawn(node, unknown.clone()).await.is_err() {
+                    context.sleep(SERVED_PAUSE).await;
+                }
+            }
+            let _ = events.send(SupervisorEvent::AreServed);
+        });
+        drop(asking);
     }
 
     fn start_drain_timer(&self) {
@@ -536,164 +570,6 @@ impl ClusterMember {
             let _ = events.send(SupervisorEvent::Flushed(failed.map_or(Ok(()), Err)));
         });
         drop(moving);
-    }
-}
-
-/// A node whose disks are away waits for them.
-async fn hand_over_with_retries(servers: &NodeServers, context: &Context) -> NodeHandover {
-    loop {
-        match servers.hand_over(context).await {
-            Ok(handed) => return handed,
-            Err(error) => {
-                tracing::info!(node = %context.node(), %error, "does not go elsewhere yet");
-            }
-        }
-        context.sleep(HAND_OVER_PAUSE).await;
-    }
-}
-
-/// A node on its way up, while others live.
-struct NodeStart {
-    map: VolumeMap,
-    cache_bytes: usize,
-    memory: ProcessMemory,
-    /// Where a disk of the process is.
-    path_of: Arc<dyn Fn(DiskName) -> String + Send + Sync>,
-    engine: Engine,
-    /// Of the process.
-    new_disks: Vec<NewDisk>,
-    consent: OverwriteConsent,
-    command: mpsc::UnboundedSender<SupervisorCommand>,
-}
-
-impl NodeStart {
-    /// Serves the node until `hand_over` is sent, then hands it over.
-    async fn run(
-        self,
-        context: Context,
-        events: std_mpsc::Sender<SupervisorEvent>,
-        hand_over: oneshot::Receiver<()>,
-    ) {
-        // In the coordination engine it says which instance of the node serves.
-        let (node, by) = (context.node(), context.random());
-        // Disks may have come or gone while no node of this process was asked to follow.
-        if let Some(record) = self.get(VOLUME_KEY).await
-            && let Some(map) = VolumeRecord::decode(&record)
-            && let Err(error) = self.map.advance(&VolumeRecord::of(&map))
-        {
-            tracing::error!(%node, %error, "the record of the volume is not that of its disks");
-        }
-        let begun = match node.kind() {
-            NodeKind::Disk(index) => self.bring_disks(&context, by, index).await,
-            NodeKind::Fs(index) => self.bring_files(&context, by, index).await,
-            NodeKind::Application(_) => return,
-        };
-        let (servers, begun) = match begun {
-            Ok(servers) => (servers, Ok(())),
-            Err(error) => (NodeServers::default(), Err(error)),
-        };
-        let _ = events.send(SupervisorEvent::NodeStarted(node, begun));
-        if hand_over.await.is_err() {
-            return;
-        }
-        let handed = if matches!(node.kind(), NodeKind::Disk(_)) {
-            servers.hand_over_disks(&context).await.unwrap_or_else(|error| {
-                tracing::warn!(%node, %error, "what is not durable is lost");
-                NodeHandover::default()
-            })
-        } else {
-            hand_over_with_retries(&servers, &context).await
-        };
-        let _ = events.send(SupervisorEvent::NodeHandedOver(node, by, Box::new(handed)));
-    }
-
-    /// The first time, makes the disks. One that is not as old as it should be is refused.
-    async fn bring_disks(
-        &self,
-        context: &Context,
-        by: u64,
-        index: u32,
-    ) -> Result<NodeServers, VolumeError> {
-        let (key, map) = (served_key(index), &self.map);
-        let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
-        if served.is_none() {
-            let disks = self.new_disks.iter().filter(|new| new.disk.disk_node == index);
-            new_disks::make_disks(context, map, disks.cloned().collect(), &self.consent).await?;
-        }
-        let handed = self.take(context.node(), by).await;
-        let (last, now) = (served.unwrap_or_default(), context.epoch());
-        let paths = map.disks_of(index).into_iter().map(|name| (self.path_of)(name).into());
-        let paths: Vec<PathBuf> = paths.collect();
-        let disks = node::resume_disks(context.clone(), map.clone(), last, paths, handed.as_ref());
-        let disks = disks.await?;
-        let path_of = self.path_of.clone();
-        disks.find_new_disks(move |name| path_of(name));
-        let disks = Some(disks);
-        self.put(&key, to_bytes(&now)).await;
-        Ok(NodeServers { disks, ..NodeServers::default() })
-    }
-
-    /// The first time, writes the first metadata of the node.
-    async fn bring_files(
-        &self,
-        context: &Context,
-        by: u64,
-        index: u32,
-    ) -> Result<NodeServers, VolumeError> {
-        let (key, map) = (formatted_key(index), &self.map);
-        let handed = self.take(context.node(), by).await;
-        let cache = node::serve_cache(context, map, self.cache_bytes);
-        if let Some(handed) = &handed {
-            handed.resume_cache(&cache);
-        }
-        if self.get(&key).await.is_none() {
-            match node::format_node(context.clone(), map.clone(), RootOwner::default()).await {
-                // The record was lost, or is of an older copy of etcd: the disks know better.
-                Err(VolumeError::Metadata { error: StoreError::Formatted, .. }) => {
-                    tracing::warn!(node = %context.node(), "has its metadata, though etcd does not know");
-                }
-                formatted => formatted?,
-            }
-            self.put(&key, vec![1]).await;
-        }
-        let meta = node::serve_metadata(context.clone(), map.clone(), self.memory.clone()).await?;
-        if let Some(handed) = &handed {
-            handed.resume_metadata(&meta);
-        }
-        while let Err(error) = node::rejoin(context.clone()).await {
-            tracing::info!(node = %context.node(), %error, "the others are waited for");
-            context.sleep(REJOIN_PAUSE).await;
-        }
-        let files = node::serve_files(context, map, &meta, self.memory.clone());
-        let engine = self.engine.clone();
-        let open_engine = move || match Etcd::new(&engine) {
-            Ok(engine) => Ok(Rc::new(engine) as Rc<dyn Coordination>),
-            Err(error) => Err(CoordinationError::Refused(error.to_string())),
-        };
-        node::administrate_disks(context, map, &files, Box::new(open_engine));
-        if let Some(handed) = &handed {
-            handed.resume_files(&files);
-        }
-        Ok(NodeServers { cache: Some(cache), meta: Some(meta), files: Some(files), disks: None })
-    }
-
-    /// What the process has handed over that served the node before, if it did.
-    async fn take(&self, node: NodeId, by: u64) -> Option<NodeHandover> {
-        let (answer, found) = oneshot::channel();
-        let _ = self.command.unbounded_send(SupervisorCommand::Take(node, by, answer));
-        found.await.ok().flatten()
-    }
-
-    async fn get(&self, key: &str) -> Option<Vec<u8>> {
-        let (answer, found) = oneshot::channel();
-        let _ = self.command.unbounded_send(SupervisorCommand::Get(key.to_owned(), answer));
-        found.await.ok().flatten()
-    }
-
-    async fn put(&self, key: &str, value: Vec<u8>) {
-        let (done, put) = oneshot::channel();
-        let _ = self.command.unbounded_send(SupervisorCommand::Put(key.to_owned(), value, done));
-        let _ = put.await;
     }
 }
 

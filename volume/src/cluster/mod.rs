@@ -11,12 +11,14 @@
 //! | `decommission.rs` | processes that are taken out for good, and in again |
 //! | `peers.rs` | watching the other processes |
 //! | `member.rs` | a process: what it does when the map changes |
+//! | `node_start.rs` | a node that begins at a process, serves, and is handed over |
 
 mod bootstrap;
 mod decommission;
 mod handed;
 mod joining;
 mod member;
+mod node_start;
 mod peers;
 mod records;
 mod recover;

@@ -66,6 +66,8 @@ pub(super) enum SupervisorEvent {
     Leaving(bool),
     /// All other processes end too.
     AllStopping,
+    /// All file-system nodes are served, wherever they are.
+    AreServed,
     /// There was time enough to leave.
     DrainTimeout,
     /// The volume answers.
