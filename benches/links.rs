@@ -134,6 +134,7 @@ impl LinkSite {
             .collect();
         let disk = |disk_node| (DiskName { disk_node, disk: 0 }, DISK_BYTES);
         let shape = ClusterShape {
+            redundancy: volume::RedundancyClass::default(),
             fs_nodes: 16,
             stripe_size: 64 << 10,
             disks: (0..processes as u32).map(disk).collect(),

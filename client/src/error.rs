@@ -177,6 +177,7 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         R::NotDraining {} => "`mdfs disk drain` moves what it holds to other disks",
         R::NotDrained { .. } => "wait; `mdfs disk list` shows how far it is",
         R::NoRoom { .. } => "add a disk first, or remove files",
+        R::TooFewDisks { .. } => "add a disk first",
         R::TooMany { .. } => "wait until one of them is retired",
         R::BadSize {} => "use disks of another size",
         R::TooManySets { .. } => {

@@ -324,9 +324,10 @@ impl DiskManager {
         if draining.count() >= DRAINING_MAX {
             return Err(DiskRefusal::TooMany { max: DRAINING_MAX as u32 }.into());
         }
-        let (mut needed, mut free) = (0, 0);
+        let (mut needed, mut free, mut used) = (0, 0, 0);
         for share in self.moves().await?.iter().flat_map(|moves| &moves.disks) {
             let name = DiskName { disk_node: share.disk_node, disk: share.disk };
+            used += share.used_blocks;
             if name == disk || record.state(name) == (DiskStage::Draining {}) {
                 needed += share.used_blocks;
             } else if record.state(name) == (DiskStage::Online {}) {
@@ -336,8 +337,18 @@ impl DiskManager {
         // What nodes keep back for their logs and checkpoints stays with them.
         let next = VolumeMap::of_record(&record.with_state(disk, DiskStage::Draining {}));
         let next = next.map_err(refused_map)?;
+        let copies = next.redundancy().copies();
+        let stay =
+            next.disks().into_iter().filter(|disk| next.state(*disk) == DiskStage::Online {});
+        if (stay.count() as u32) < copies {
+            return Err(DiskRefusal::TooFewDisks { needed: copies }.into());
+        }
         let kept = meta::store::kept_blocks(&next) * u64::from(self.context.fs_nodes());
-        let free = free.saturating_sub(kept);
+        // Nor is all that is free on one large disk, where each block has copies on others.
+        let stripe_blocks = u64::from(next.geometry().stripe_size) / BLOCK;
+        let room = next.stripes_in_copies(copies) * stripe_blocks * u64::from(copies);
+        let left = if copies > 1 { (room + needed).saturating_sub(used) } else { free };
+        let free = free.min(left).saturating_sub(kept);
         if needed + needed / 50 > free {
             let (needed_bytes, free_bytes) = (needed * BLOCK, free * BLOCK);
             return Err(DiskRefusal::NoRoom { needed_bytes, free_bytes }.into());

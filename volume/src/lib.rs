@@ -53,7 +53,7 @@ pub use self::volume_status::{VolumeStatus, volume_status};
 pub use blockio::disk_state::DRAINING_MAX;
 pub use blockio::plan::Spread;
 pub use blockio::protocol::{DiskStatus, WriteObstacle};
-pub use blockio::{DiskName, Geometry, VolumeMap};
+pub use blockio::{DiskName, Geometry, RedundancyClass, VolumeMap};
 pub use cache::protocol::CacheStatus;
 pub use meta::RootOwner;
 pub use meta::audit::{Flaw, PendingWork, Summary, UnreadableFile, UnreadableFiles};

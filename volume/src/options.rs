@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use blockio::Geometry;
 use blockio::plan::Spread;
+use blockio::{Geometry, RedundancyClass};
 use meta::RootOwner;
 use runtime::embedded::Embedded;
 
@@ -37,6 +37,8 @@ pub struct FormatOptions {
     pub owner: RootOwner,
     /// How stripes are spread over disks and caches.
     pub spread: Spread,
+    /// How data survives the loss of disks.
+    pub redundancy: RedundancyClass,
 }
 
 impl Default for FormatOptions {
@@ -51,6 +53,7 @@ impl Default for FormatOptions {
             force: Vec::new(),
             owner: RootOwner::default(),
             spread: Spread::default(),
+            redundancy: RedundancyClass::default(),
         }
     }
 }

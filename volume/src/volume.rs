@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blockio::VolumeRecord;
-use blockio::plan::plan_volume;
+use blockio::plan::{plan_redundancy, plan_volume};
 use blockio::{DiskError, DiskName, Geometry, GeometryError, Superblock, VolumeMap};
 use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
 use futures::executor::block_on;
@@ -44,7 +44,8 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<VolumeMap, Vo
             0 => fs_nodes_for(stripe_size, bytes, disk_nodes),
             given => given,
         };
-        plan_volume(Geometry { volume, stripe_size, fs_nodes }, disks, options.spread)
+        let geometry = Geometry { volume, stripe_size, fs_nodes };
+        plan_redundancy(&plan_volume(geometry, disks, options.spread)?, options.redundancy)
     };
     if options.disks.is_empty() {
         // Before anything is made: can there be such a volume?

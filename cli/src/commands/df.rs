@@ -35,6 +35,9 @@ struct SpaceReport {
     /// Of these, what one file can have.
     available_bytes: u64,
     inodes: u64,
+    /// The same with all copies.
+    raw_total_bytes: u64,
+    raw_free_bytes: u64,
 }
 
 impl Df {
@@ -49,21 +52,29 @@ impl Df {
             free_bytes: space.free_bytes,
             available_bytes: space.available_bytes,
             inodes: space.inodes,
+            raw_total_bytes: space.raw_total_bytes,
+            raw_free_bytes: space.raw_free_bytes,
         };
         if self.json {
             return session.print_json(&report);
         }
-        let row = |cells: [String; 6]| cells.map(String::into_bytes).to_vec();
-        let heads = ["Volume", "Size", "Used", "Avail", "Use%", "Files"].map(str::to_owned);
-        let values = [
-            report.volume,
-            human(report.total_bytes),
-            human(report.used_bytes),
-            human(report.available_bytes),
-            format!("{}%", percent(report.used_bytes, report.used_bytes + report.available_bytes)),
-            report.inodes.to_string(),
+        let reachable_bytes = report.used_bytes + report.available_bytes;
+        let mut columns = vec![
+            ("Volume", report.volume),
+            ("Size", human(report.total_bytes)),
+            ("Used", human(report.used_bytes)),
+            ("Avail", human(report.available_bytes)),
+            ("Use%", format!("{}%", percent(report.used_bytes, reachable_bytes))),
+            ("Files", report.inodes.to_string()),
         ];
-        session.print(table(&[row(heads), row(values)], &[false, true, true, true, true, true]))
+        if report.raw_total_bytes != report.total_bytes {
+            columns.push(("Raw", human(report.raw_total_bytes)));
+        }
+        let is_number: Vec<bool> = (0..columns.len()).map(|column| column > 0).collect();
+        let (heads, values) = columns.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+        let heads = heads.into_iter().map(|head| head.as_bytes().to_vec()).collect();
+        let values = values.into_iter().map(String::into_bytes).collect();
+        session.print(table(&[heads, values], &is_number))
     }
 }
 

@@ -7,7 +7,7 @@ use client::volume::{OpenCause, OpenError};
 use client::{Credentials, Space};
 use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
-use volume::{FormatOptions, RootOwner, RunOptions, Spread};
+use volume::{FormatOptions, RedundancyClass, RootOwner, RunOptions, Spread};
 
 use crate::connection::volume_directory;
 use crate::exit::CommandFailure;
@@ -27,7 +27,7 @@ const SMALL_FILE_BYTES: u64 = 5 << 10;
 #[command(after_help = "Examples:
   mdfs format scratch                                         one disk of 4 GiB, in a file
   mdfs format scratch --disk-nodes 2 --disks-per-node 2       four disks in files
-  mdfs format scratch --disk /dev/sdb --disk /dev/sdc --disk-nodes 2")]
+  mdfs format scratch --disk /dev/sdb --disk /dev/sdc --disk-nodes 2 --redundancy 2x")]
 pub(crate) struct FormatCommand {
     /// The directory of the volume; made if it does not exist.
     #[arg(value_name = "VOL", value_parser = volume_directory())]
@@ -60,6 +60,9 @@ pub(crate) struct FormatCommand {
     /// How stripes go over disks and caches: in units of 1 MiB, or one by one as in the thesis.
     #[arg(long, value_name = "WAY", default_value = "units")]
     spread: SpreadChoice,
+    /// `2x`: all data is on two disks, of different disk nodes if there are several.
+    #[arg(long, value_name = "CLASS", default_value = "none")]
+    redundancy: RedundancyClass,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -86,6 +89,7 @@ struct FormatReport {
     files_max: u64,
     nodes: u32,
     stripe_bytes: u64,
+    redundancy: String,
 }
 
 impl FormatCommand {
@@ -104,6 +108,7 @@ impl FormatCommand {
             files_max: space.available_bytes / SMALL_FILE_BYTES,
             nodes: map.geometry().fs_nodes,
             stripe_bytes: u64::from(map.geometry().stripe_size),
+            redundancy: map.redundancy().to_string(),
         };
         self.report(&report, session)
     }
@@ -141,6 +146,7 @@ impl FormatCommand {
                 SpreadChoice::Units => Spread::Units,
                 SpreadChoice::Modulo => Spread::Modulo,
             },
+            redundancy: self.redundancy,
         })
     }
 
@@ -153,10 +159,10 @@ impl FormatCommand {
         if self.json {
             return session.print_json(made);
         }
-        let FormatReport { volume, id, disk_nodes, disks, nodes, files_max, .. } = made;
+        let FormatReport { volume, id, disk_nodes, disks, nodes, files_max, redundancy, .. } = made;
         session.print(format!(
             "volume {volume} ({id})
-  {} on {disks} disks of {disk_nodes} disk nodes, stripes of {}, {nodes} nodes
+  {} on {disks} disks of {disk_nodes} disk nodes, stripes of {}, {nodes} nodes, redundancy {redundancy}
   room for {} of data in large files, or for {files_max} files of up to 4 KiB
 next: mdfs serve {volume}
 ",

@@ -149,7 +149,14 @@ mod tests {
             ],
             cache_processes: vec![Some(2), None, Some(1)],
             disk_processes: vec![None, Some(2)],
-            space: Some(Space { total_bytes: 90, free_bytes: 70, available_bytes: 60, inodes: 1 }),
+            space: Some(Space {
+                total_bytes: 90,
+                free_bytes: 70,
+                available_bytes: 60,
+                inodes: 1,
+                raw_total_bytes: 180,
+                raw_free_bytes: 140,
+            }),
         };
         let text = of(&figures);
         for line in [

@@ -68,7 +68,7 @@ pub(super) fn reply_lock(reply: ReplyLock, found: KernelResult<Option<Conflictin
 }
 
 pub(super) fn reply_statfs(reply: ReplyStatfs, space: &Space) {
-    let &Space { total_bytes, free_bytes, available_bytes, inodes } = space;
+    let &Space { total_bytes, free_bytes, available_bytes, inodes, .. } = space;
     let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
     let (total, free) = (blocks(total_bytes), blocks(free_bytes));
     let available = blocks(available_bytes);

@@ -4,6 +4,7 @@ use runtime::wire::from_bytes;
 
 use crate::disk_set::{DiskName, DiskSet};
 use crate::geometry::Geometry;
+use crate::redundancy::RedundancyClass;
 use crate::volume_map::VolumeMap;
 
 /// Disks that are being drained at the same time, at most.
@@ -113,6 +114,8 @@ runtime::record! {
         policy: MovePolicy,
         /// Data moves from fuller disks to emptier ones.
         balancing: bool,
+        /// How data survives the loss of disks.
+        redundancy: RedundancyClass,
     }
 }
 
@@ -142,12 +145,15 @@ impl VolumeRecord {
             states: map.states(),
             policy: map.moves().0,
             balancing: map.moves().1,
+            redundancy: map.redundancy(),
         }
     }
 
-    /// What a record says; `None` if it is damaged. Volumes of version 1 had another one.
+    /// What a record says; `None` if it is damaged. Volumes of version 1 had another one, and the
+    /// first ones of version 2 said nothing of redundancy.
     pub fn decode(bytes: &[u8]) -> Option<VolumeMap> {
-        if let Ok(record) = from_bytes::<Self>(bytes) {
+        let without_class = || from_bytes::<Self>(&[bytes, &[0]].concat());
+        if let Ok(record) = from_bytes::<Self>(bytes).or_else(|_| without_class()) {
             return VolumeMap::of_record(&record).ok();
         }
         let OneSetRecord { geometry, disk_nodes, disks_per_node, stripes_per_disk } =

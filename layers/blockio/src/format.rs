@@ -10,7 +10,7 @@ use crate::disk_set::DiskName;
 use crate::geometry::BLOCK_SIZE;
 use crate::open::{DiskError, whole_blocks};
 use crate::probe::END_BYTES;
-use crate::superblock::{Decided, FEATURES, Superblock, VERSION};
+use crate::superblock::{Decided, Superblock, VERSION, features_of};
 use crate::volume_map::VolumeMap;
 
 /// Bytes of the slot area that are cleared at a time, at most.
@@ -50,7 +50,7 @@ pub(crate) async fn format_as(
     let superblock = Superblock {
         version: VERSION,
         disk: name,
-        features: FEATURES,
+        features: features_of(map),
         geometry,
         id,
         length,

@@ -4,6 +4,7 @@
 //! size), and the copy of the superblock in its last whole block. The thesis (2.3.4) gives the last
 //! stripe of a disk whatever is left; here only whole stripes exist, and the rest stays unused.
 
+use crate::redundancy::RedundancyClass;
 use runtime::VolumeId;
 use runtime::ids::FS_NODES_MAX;
 
@@ -98,6 +99,23 @@ pub enum GeometryError {
     /// There are as many disks that are drained or retired as there may be.
     #[error("a volume has at most {STATES_MAX} disks that are drained or retired")]
     TooManyStates,
+    /// There are not enough disks for the copies.
+    #[error("redundancy {class} needs at least {needed} disks; there {} {found}",
+        if *found == 1 { "is" } else { "are" })]
+    TooFewDisks {
+        /// What was asked for.
+        class: RedundancyClass,
+        /// Disks that it needs.
+        needed: u32,
+        /// Disks that there are.
+        found: u32,
+    },
+    /// A newer program made it.
+    #[error("redundancy {class} is not known to this program: use a newer one")]
+    Redundancy {
+        /// As the volume has it.
+        class: RedundancyClass,
+    },
     /// The disks together are larger than a logical disk may be.
     #[error("the disks together hold more than {VOLUME_SIZE_MAX} bytes: use fewer or smaller ones")]
     TooLarge,

@@ -72,6 +72,7 @@ pub mod probe;
 pub mod protocol;
 #[cfg(feature = "server")]
 pub mod range;
+pub mod redundancy;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
@@ -82,6 +83,7 @@ pub mod superblock;
 pub mod volume_map;
 
 pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
+pub use redundancy::RedundancyClass;
 #[cfg(feature = "server")]
 pub use {
     client::BlockClient,

@@ -8,7 +8,7 @@ use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::DiskName;
 use crate::geometry::BLOCK_SIZE;
-use crate::superblock::{Superblock, SuperblockFlaw, VERSION, VERSION_ONE_SET};
+use crate::superblock::{Superblock, SuperblockFlaw, VERSION, VERSION_ONE_SET, features_of};
 use crate::volume_map::VolumeMap;
 
 /// What the opener knows of a disk before it looks.
@@ -222,7 +222,8 @@ impl Superblock {
         if self.version == VERSION_ONE_SET {
             return self.clone();
         }
-        Self { sets: map.rows_of(self.disk), decided: map.decided(), ..self.clone() }
+        let (sets, features) = (map.rows_of(self.disk), features_of(map));
+        Self { sets, features, decided: map.decided(), ..self.clone() }
     }
 
     /// Is this the same disk, opened or decided upon later than `other` tells?

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use runtime::ids::DISK_NODES_MAX;
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
+use crate::disk_state::VolumeRecord;
 use crate::geometry::{
     Geometry, GeometryError, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX, VOLUME_SIZE_MAX,
 };
+use crate::redundancy::RedundancyClass;
 use crate::volume_map::VolumeMap;
 
 /// Bytes that are together on one disk, and in one cache: a unit.
@@ -61,6 +63,18 @@ pub fn plan_volume(
         return Err(GeometryError::TooSmall { found_bytes, needed_bytes });
     }
     VolumeMap::new(geometry, plan_sets(&geometry, 0, &rooms, spread)?)
+}
+
+/// The same volume, not in use yet, with this redundancy. Refused if its disks are too few.
+pub fn plan_redundancy(
+    map: &VolumeMap,
+    class: RedundancyClass,
+) -> Result<VolumeMap, GeometryError> {
+    let (found, needed) = (map.disks().len() as u32, class.copies());
+    if found < needed {
+        return Err(GeometryError::TooFewDisks { class, needed, found });
+    }
+    VolumeMap::of_record(&VolumeRecord { redundancy: class, ..VolumeRecord::of(map) })
 }
 
 /// The sets that use all of `disks`, of which the first begins at stripe `first`.

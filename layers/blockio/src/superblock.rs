@@ -8,6 +8,7 @@ use runtime::{Epoch, VolumeId};
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
 use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, VolumeRecord};
 use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX, STATES_MAX};
+use crate::redundancy::RedundancyClass;
 use crate::volume_map::{VolumeMap, grid_set};
 
 /// The first eight bytes of each superblock.
@@ -20,7 +21,10 @@ pub const VERSION: u32 = 2;
 pub const VERSION_ONE_SET: u32 = 1;
 
 /// Feature bits that this program understands. A disk with any other is refused.
-pub const FEATURES: u32 = 0;
+pub const FEATURES: u32 = FEATURE_COPIES;
+
+/// Runs of chunks may name further copies.
+pub const FEATURE_COPIES: u32 = 1;
 
 /// Magic, checksum and their places are the same in every version.
 const VERSION_AT: usize = 8;
@@ -64,6 +68,8 @@ runtime::record! {
         /// The record was the volume's when this was written. A new disk is made ready for one that
         /// may never be.
         is_decided: bool,
+        /// See [`VolumeRecord::redundancy`]. The zeros that follow in older superblocks say none.
+        redundancy: RedundancyClass,
     }
 }
 
@@ -171,7 +177,7 @@ impl VolumeMap {
         let decided = disks.iter().filter(|disk| disk.decided.is_decided);
         let newest = decided.max_by_key(|disk| disk.decided.version);
         let newest = newest.ok_or(UnknownMap::NoDisks)?;
-        let Decided { version, born_sets, ref states, .. } = newest.decided;
+        let Decided { version, born_sets, ref states, redundancy, .. } = newest.decided;
         // Those that were made ready for this record come after those that are known to be in use.
         let is_ready =
             |disk: &&Superblock| !disk.decided.is_decided && disk.decided.version == version;
@@ -191,21 +197,35 @@ impl VolumeMap {
             newest.sets.iter().enumerate().map(set).collect();
         let (geometry, states) = (newest.geometry, states.clone());
         let (sets, policy) = (sets?, MovePolicy::default());
-        let record =
-            VolumeRecord { geometry, version, born_sets, sets, states, policy, balancing: false };
+        let balancing = false;
+        let record = VolumeRecord {
+            geometry,
+            version,
+            born_sets,
+            sets,
+            states,
+            policy,
+            balancing,
+            redundancy,
+        };
         Ok(Self::of_record(&record)?)
     }
 
     /// What all disks say beside the sets.
     pub fn decided(&self) -> Decided {
-        let VolumeRecord { version, born_sets, states, .. } = VolumeRecord::of(self);
-        Decided { version, born_sets, states, is_decided: true }
+        let VolumeRecord { version, born_sets, states, redundancy, .. } = VolumeRecord::of(self);
+        Decided { version, born_sets, states, is_decided: true, redundancy }
     }
 
     /// What `disk` says of the sets.
     pub fn rows_of(&self, disk: DiskName) -> Vec<SetRow> {
         self.sets().map(|placed| SetRow::of(&placed.set, disk)).collect()
     }
+}
+
+/// What a program has to understand for the disks of `map`.
+pub(crate) fn features_of(map: &VolumeMap) -> u32 {
+    if map.redundancy().copies() > 1 { FEATURE_COPIES } else { 0 }
 }
 
 /// The disks of the set in row `index`, of which one superblock has `row`.

@@ -15,6 +15,7 @@ use crate::geometry::{
     Geometry, GeometryError, SETS_MAX, STATES_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
     VOLUME_SIZE_MAX,
 };
+use crate::redundancy::{RedundancyClass, stripes_in_copies};
 
 /// Groups that each node owns at first, if there are enough stripes (volumes of version 1).
 const GROUPS_PER_NODE: u64 = 8;
@@ -46,6 +47,7 @@ struct Decisions {
     moves: (MovePolicy, bool),
     /// Stripes on disks in use, if there are others.
     online_stripes: Option<u64>,
+    redundancy: RedundancyClass,
 }
 
 /// A set in its map.
@@ -105,6 +107,9 @@ impl VolumeMap {
         if record.states.len() > STATES_MAX {
             return Err(GeometryError::TooManyStates);
         }
+        if !record.redundancy.is_known() {
+            return Err(GeometryError::Redundancy { class: record.redundancy });
+        }
         map.0.born_sets.store(born_sets, Ordering::Release);
         map.decide(record);
         Ok(map)
@@ -121,6 +126,7 @@ impl VolumeMap {
         let known: Vec<&DiskSet> = self.sets().map(|placed| &placed.set).collect();
         let is_same = record.geometry == self.0.geometry
             && record.born_sets as usize == self.born_sets()
+            && record.redundancy == self.redundancy()
             && record.states.len() <= STATES_MAX
             && record.sets.len() >= known.len()
             && record.sets.iter().zip(&known).all(|(set, known)| set == *known);
@@ -139,7 +145,8 @@ impl VolumeMap {
         let closed = record.states.iter().filter(|entry| entry.state != DiskStage::Online {});
         let closed: u64 = closed.map(|entry| self.stripes_on(entry.disk)).sum();
         let online_stripes = (closed > 0).then(|| self.stripes().saturating_sub(closed));
-        let decisions = Decisions { states, moves, online_stripes };
+        let redundancy = record.redundancy;
+        let decisions = Decisions { states, moves, online_stripes, redundancy };
         *self.0.decisions.write().unwrap_or_else(PoisonError::into_inner) = decisions;
         self.0.version.store(record.version, Ordering::Release);
     }
@@ -223,6 +230,20 @@ impl VolumeMap {
     /// How fast data moves, and whether from fuller disks to emptier ones.
     pub fn moves(&self) -> (MovePolicy, bool) {
         self.decisions().moves
+    }
+
+    /// How data survives the loss of disks.
+    pub fn redundancy(&self) -> RedundancyClass {
+        self.decisions().redundancy
+    }
+
+    /// Stripes of data for which there is room, with `copies` of each, on disks that are in use and
+    /// not drained.
+    pub fn stripes_in_copies(&self, copies: u32) -> u64 {
+        let disks = self.disks().into_iter();
+        let online = disks.filter(|disk| self.state(*disk) == DiskStage::Online {});
+        let online: Vec<_> = online.map(|disk| (disk.disk_node, self.stripes_on(disk))).collect();
+        stripes_in_copies(&online, copies)
     }
 
     /// The disks that are not simply in use, in order.

@@ -6,7 +6,7 @@ runtime::record! {
     /// Space of the volume, in bytes and inodes.
     #[derive(Copy, Default)]
     pub struct Space {
-        /// Bytes for data and metadata together.
+        /// Bytes for data and metadata together, each copy of the data once.
         total_bytes: u64,
         /// Bytes that are free, in all nodes together.
         free_bytes: u64,
@@ -14,6 +14,10 @@ runtime::record! {
         available_bytes: u64,
         /// Files, directories and other inodes in existence.
         inodes: u64,
+        /// Bytes of the disks for data and metadata, with all copies.
+        raw_total_bytes: u64,
+        /// Of these, bytes that are free.
+        raw_free_bytes: u64,
     }
 }
 
@@ -197,6 +201,12 @@ runtime::choice! {
         12 TooManyStates {
             /// How many.
             max: u32,
+        },
+        /// The copies of a block would have no disks of their own.
+        #[error("redundancy needs at least {needed} disks in use")]
+        13 TooFewDisks {
+            /// How many.
+            needed: u32,
         },
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockio::plan::{Spread, plan_volume};
+use blockio::plan::{Spread, plan_redundancy, plan_volume};
 use blockio::{BlockClient, DiskName, Geometry, Stripes, VolumeMap, VolumeRecord};
 use cache::CacheClient;
 use cluster::coordination::{Coordination, Records};
@@ -93,7 +93,8 @@ impl ClusterLayout {
             (0..self.disks_per_node).map(move |disk| DiskName { disk_node, disk })
         });
         let disks: Vec<_> = names.map(|name| (name, length)).collect();
-        plan_volume(geometry, &disks, self.spread).expect("a small volume")
+        let map = plan_volume(geometry, &disks, self.spread).expect("a small volume");
+        plan_redundancy(&map, self.content.redundancy()).expect("enough disks")
     }
 }
 

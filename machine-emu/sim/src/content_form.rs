@@ -1,5 +1,6 @@
 //! In what form the content of files is stored.
 
+use blockio::RedundancyClass;
 use fileio::FileServer;
 
 /// The form of all new content.
@@ -14,9 +15,16 @@ pub(super) struct ContentForm {
 impl ContentForm {
     pub(super) const USUAL: Self = Self { unit: 1, copies: 1 };
 
-    /// What `files` writes has this form from now on.
+    /// As a volume records it.
+    pub(super) fn redundancy(self) -> RedundancyClass {
+        match self.copies {
+            1 => RedundancyClass::None {},
+            count => RedundancyClass::Copies { count: count as u8 },
+        }
+    }
+
+    /// What `files` writes has blocks of this form from now on.
     pub(super) fn set(self, files: &FileServer) {
         files.set_unit(self.unit);
-        files.set_copies(self.copies);
     }
 }

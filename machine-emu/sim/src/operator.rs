@@ -97,6 +97,7 @@ impl Operator {
             Err(CallFailure::Refused(Error::DisksUnchanged { why })) => match why {
                 DiskRefusal::NotDrained { .. }
                 | DiskRefusal::NoRoom { .. }
+                | DiskRefusal::TooFewDisks { .. }
                 | DiskRefusal::TooMany { .. }
                 | DiskRefusal::BadSize {}
                 | DiskRefusal::TooManySets { .. }

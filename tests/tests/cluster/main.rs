@@ -255,7 +255,7 @@ fn ends_that_all_had_heard_of(cluster: &Cluster) -> usize {
         if let Some(epoch) = said(line, "a node map") {
             heard[process] = epoch;
         }
-        if let Some(epoch) = said(line, "others have its nodes") {
+        if let Some(epoch) = said(line, "others serve its nodes") {
             ends += 1;
             assert!(heard[1..].iter().all(|it| *it >= epoch), "{line}: {heard:?}");
         }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use blockio::VolumeRecord;
-use blockio::plan::{Spread, plan_volume};
-use blockio::{DiskName, Geometry, VolumeMap};
+use blockio::plan::{Spread, plan_redundancy, plan_volume};
+use blockio::{DiskName, Geometry, RedundancyClass, VolumeMap};
 use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
 use cluster::membership::{self, Founder, GoneRecord, NodeMap, ProcessId};
 use futures::executor::block_on;
@@ -27,6 +27,8 @@ pub struct ClusterShape {
     pub fs_nodes: u32,
     /// Bytes per stripe.
     pub stripe_size: u32,
+    /// How data survives the loss of disks.
+    pub redundancy: RedundancyClass,
     /// The disks of all processes, with their lengths in bytes.
     pub disks: Vec<(DiskName, u64)>,
     /// The processes, and the disk node of each that has disks.
@@ -39,6 +41,7 @@ pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<VolumeMap, Vol
     let ClusterShape { fs_nodes, stripe_size, ref disks, .. } = *shape;
     let geometry = Geometry { volume: new_volume_id(), stripe_size, fs_nodes };
     let map = plan_volume(geometry, disks, Spread::default())?;
+    let map = plan_redundancy(&map, shape.redundancy)?;
     check_size(&map)?;
     let record = to_bytes(&VolumeRecord::of(&map));
     let first = NodeMap::first(fs_nodes, &shape.founders);

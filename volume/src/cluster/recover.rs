@@ -376,6 +376,7 @@ mod tests {
         let mut shape = ClusterShape {
             fs_nodes: 4,
             stripe_size: 1 << 16,
+            redundancy: blockio::RedundancyClass::default(),
             disks: Vec::new(),
             founders: vec![founder(1, 0), founder(2, 1), founder(3, 2)],
         };

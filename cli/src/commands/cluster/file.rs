@@ -9,8 +9,8 @@ use cluster::membership::{Founder, ProcessId};
 use serde::Deserialize;
 use transport::fabric::{FabricOptions, Provider, unknown_provider};
 use transport::tls::KeyFolder;
-use volume::DiskName;
 use volume::cluster::{ClusterShape, Engine, LEASE, MemberDisks};
+use volume::{DiskName, RedundancyClass};
 
 use crate::exit::CommandFailure;
 use crate::size::{ByteSize, cache_size};
@@ -49,6 +49,7 @@ keys = "keys"       # a folder, on each host; beside this file unless it begins 
 # name = "scratch" # for clients of other hosts: mdfs://HOST:PORT/scratch; else the prefix's last part
 nodes = 64          # file-system nodes, which share the work
 stripe = "64KiB"    # so much goes to one disk before the next one
+redundancy = "none" # or "2x": all data on two disks, of different processes if there are enough
 disks = 1           # disks of each process that has some, and does not name them
 disk-size = "4GiB"  # of each disk; its file grows only as it is written
 
@@ -130,6 +131,8 @@ pub(super) struct VolumeTable {
     nodes: u32,
     #[serde(deserialize_with = "size")]
     stripe: ByteSize,
+    #[serde(default, deserialize_with = "redundancy")]
+    redundancy: RedundancyClass,
     disks: u32,
     #[serde(deserialize_with = "size")]
     pub(super) disk_size: ByteSize,
@@ -161,6 +164,10 @@ fn yes() -> bool {
 }
 
 fn size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<ByteSize, D::Error> {
+    String::deserialize(input)?.parse().map_err(serde::de::Error::custom)
+}
+
+fn redundancy<'de, D: serde::Deserializer<'de>>(input: D) -> Result<RedundancyClass, D::Error> {
     String::deserialize(input)?.parse().map_err(serde::de::Error::custom)
 }
 
@@ -304,7 +311,7 @@ impl MachineFile {
 
     /// The shape of the cluster to be made. Disk nodes are numbered in the order of the processes.
     pub(super) fn shape(&self) -> Result<ClusterShape, CommandFailure> {
-        let VolumeTable { nodes, stripe, .. } = self.volume;
+        let VolumeTable { nodes, stripe, redundancy, .. } = self.volume;
         let stripe_size = u32::try_from(stripe.0)
             .map_err(|_| CommandFailure::Wrong("a stripe is at most 4 GiB long".to_owned()))?;
         let (mut founders, mut disks) = (Vec::new(), Vec::new());
@@ -315,7 +322,7 @@ impl MachineFile {
             let MemberDisks { count, bytes, .. } = self.disks_of(process, Some(disk_node));
             disks.extend((0..count).map(|disk| (DiskName { disk_node, disk }, bytes)));
         }
-        Ok(ClusterShape { fs_nodes: nodes, stripe_size, disks, founders })
+        Ok(ClusterShape { fs_nodes: nodes, stripe_size, redundancy, disks, founders })
     }
 
     /// What the file says of process `number`.

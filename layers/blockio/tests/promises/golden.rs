@@ -7,7 +7,7 @@ use blockio::protocol::{
     Request, Sync, Write, WriteObstacle, WriteSlot,
 };
 use blockio::superblock::{Decided, SetRow, Superblock, VERSION, VERSION_ONE_SET};
-use blockio::{BLOCK_SIZE, DiskName, DiskStage, Geometry, VolumeMap};
+use blockio::{BLOCK_SIZE, DiskName, DiskStage, Geometry, RedundancyClass, VolumeMap};
 use runtime::wire::to_bytes;
 use runtime::{Epoch, Undelivered, VolumeId};
 
@@ -70,7 +70,8 @@ fn a_superblock_has_the_agreed_bytes() {
     let entry =
         DiskEntry { disk: DiskName { disk_node: 1, disk: 2 }, state: DiskStage::Draining {} };
     superblock.decided =
-        Decided { version: 3, born_sets: 1, states: vec![entry], is_decided: true };
+        Decided { version: 3, born_sets: 1, states: vec![entry], ..superblock.decided };
+    superblock.decided.redundancy = RedundancyClass::Copies { count: 2 };
     let block = superblock.encode();
     assert_eq!(
         hex(&block[..180]),
@@ -86,10 +87,10 @@ fn a_superblock_has_the_agreed_bytes() {
     );
     assert_eq!(hex(&block[180..188]), "02 01 00 00 00 00 00 00");
     assert_eq!(
-        hex(&block[188..214]),
-        "03 00 00 00 00 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 02 00 00 00 02 01"
+        hex(&block[188..216]),
+        "03 00 00 00 00 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 02 00 00 00 02 01 01 02"
     );
-    assert!(block[214..4092].iter().all(|&byte| byte == 0));
+    assert!(block[216..4092].iter().all(|&byte| byte == 0));
     assert_eq!(Superblock::decode(&block), Ok(superblock));
 }
 

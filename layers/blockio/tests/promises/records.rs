@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use crate::support::{MemoryDisk, World};
+use blockio::plan::plan_redundancy;
 use blockio::superblock::{Decided, Superblock};
 use blockio::{
-    DiskError, DiskName, DiskSet, DiskStage, ExpectedDisk, SetMember, SetMembers, VolumeMap,
-    VolumeRecord, format_disk, identify, open_disk,
+    DiskError, DiskName, DiskSet, DiskStage, ExpectedDisk, RedundancyClass, SetMember, SetMembers,
+    VolumeMap, VolumeRecord, format_disk, identify, open_disk,
 };
 use futures::FutureExt as _;
+use runtime::wire::to_bytes;
 use runtime::{Epoch, VolumeId};
 
 const LENGTH: u64 = 1 << 20;
@@ -106,6 +108,23 @@ fn a_record_is_followed_forwards_only_and_in_the_same_volume() {
     let back = record.with_state(DiskName::default(), DiskStage::Online {});
     assert!(map.advance(&back).expect("a later one"));
     assert_eq!((holder.states(), holder.version()), (Vec::new(), 3));
+}
+
+#[test]
+fn a_record_or_superblock_without_a_class_has_one_copy_of_all() {
+    let record = VolumeRecord::of(&map());
+    let bytes = to_bytes(&record);
+    assert_eq!(bytes.last(), Some(&0), "the class is the last field");
+    assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - 1]), Some(map()));
+    let twice = plan_redundancy(&map(), RedundancyClass::Copies { count: 2 }).expect("four disks");
+    let bytes = to_bytes(&VolumeRecord::of(&twice));
+    assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&twice));
+    assert!(map().advance(&VolumeRecord { version: 9, ..VolumeRecord::of(&twice) }).is_err());
+    let disk = formatted();
+    now(format_disk(&disk, &twice, NAME, 9, Duration::from_secs(1))).expect("large enough");
+    let found = now(identify(&disk)).expect("formatted");
+    assert_eq!((found.features, found.decided.redundancy), (1, twice.redundancy()));
+    assert_eq!(now(identify(&formatted())).expect("formatted").features, 0);
 }
 
 #[test]

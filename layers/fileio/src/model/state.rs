@@ -259,6 +259,8 @@ impl ModelState {
             free_bytes: self.free_bytes(),
             available_bytes: self.free_bytes(),
             inodes: self.inodes.len() as u64,
+            raw_total_bytes: self.capacity_bytes,
+            raw_free_bytes: self.free_bytes(),
         }
     }
 

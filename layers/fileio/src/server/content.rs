@@ -1,6 +1,5 @@
 //! The content of files: locks, maps of chunks, and bytes of the blocks that they name.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -26,8 +25,6 @@ static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 1 << 20]);
 /// The content of the files of one node.
 pub(super) struct ContentAccess {
     pub(super) base: MetadataAccess,
-    /// How many copies new content has.
-    pub(super) copies: Cell<u32>,
     pub(super) stripes: Rc<dyn Stripes>,
     pub(super) geometry: Geometry,
     /// Shared by reads and writes of a file; exclusive to cut, seal or free it. The metadata server
@@ -41,7 +38,12 @@ impl ContentAccess {
     pub(super) fn new(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Self {
         let geometry = stripes.geometry();
         let (files, chunks) = (base.information.file_locks(), KeyedLock::default());
-        Self { base, copies: Cell::new(1), stripes, geometry, files, chunks }
+        Self { base, stripes, geometry, files, chunks }
+    }
+
+    /// How many copies new content has, each on another disk.
+    pub(super) fn copies(&self) -> u32 {
+        self.stripes.map().redundancy().copies()
     }
 
     /// Bytes `from..to` of the file, at least one: one request for the map, then all stripes at

@@ -320,11 +320,6 @@ impl FileServer {
         self.base.partitions.set_unit(unit);
     }
 
-    /// From now on new content has `copies` copies, each on another disk.
-    pub fn set_copies(&self, copies: u32) {
-        self.writer.set_copies(copies);
-    }
-
     /// Puts the components on one another.
     fn assemble(base: MetadataAccess, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let file_content = Rc::new(ContentAccess::new(base.clone(), stripes));

@@ -33,7 +33,7 @@ impl ContentAccess {
     pub(super) async fn reserve(&self, call: Allocate) -> Result<ReservedBlocks, Error> {
         let Allocate { unit, from_reserve, .. } = call;
         let first = self.base.meta_here(call).await?;
-        let mirrors = self.copies.get() - 1;
+        let mirrors = self.copies() - 1;
         if mirrors == 0 {
             return Ok(reserved(first, &[], unit));
         }

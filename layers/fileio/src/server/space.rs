@@ -76,6 +76,7 @@ impl FileSpace {
             free_bytes,
             available_bytes: volume.available_bytes.min(left),
             inodes,
+            ..volume
         })
     }
 
@@ -103,7 +104,25 @@ impl FileSpace {
         } else if kept_least != u64::MAX {
             space.available_bytes += kept_least * BLOCK;
         }
-        Ok(space)
+        Ok(self.in_copies(space))
+    }
+
+    /// What there is for data of which each block has its copies, given what there is for blocks.
+    fn in_copies(&self, raw: Space) -> Space {
+        let (map, copies) = (self.content.stripes.map(), self.content.copies());
+        let (each, stripe) = (u64::from(copies), u64::from(map.geometry().stripe_size));
+        let used_bytes = (raw.total_bytes - raw.free_bytes.min(raw.total_bytes)) / each;
+        // Where disks are uneven, copies of all do not fit on the others.
+        let total_bytes = (raw.total_bytes / each).min(map.stripes_in_copies(copies) * stripe);
+        let left = total_bytes.saturating_sub(used_bytes);
+        Space {
+            total_bytes,
+            free_bytes: (raw.free_bytes / each).min(left),
+            available_bytes: (raw.available_bytes / each).min(left),
+            inodes: raw.inodes,
+            raw_total_bytes: raw.total_bytes,
+            raw_free_bytes: raw.free_bytes,
+        }
     }
 
     /// Does `work` while the file is neither read nor written; again, from the committed content,

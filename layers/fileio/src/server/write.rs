@@ -136,11 +136,6 @@ impl FileWriter {
         Self { base, content, commits, partial_blocks: PartialBlockCache::default() }
     }
 
-    /// From now on new content has `copies` copies.
-    pub(super) fn set_copies(&self, copies: u32) {
-        self.content.copies.set(copies.max(1));
-    }
-
     pub(super) async fn write(&self, request: Write) -> Result<WriteResult, Error> {
         let Write { file, durable, .. } = request;
         let mut written = or_again(self.write_once(&request).await);

@@ -1,0 +1,254 @@
+//! All data of a volume is on two disks: it outlives any one of them, and takes twice the space.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod running;
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use fileio::client::ask;
+use fileio::protocol::*;
+use futures::executor::block_on;
+use runtime::seed::Rng;
+use runtime::{ClientHandle, NodeId};
+use volume::{FormatOptions, RedundancyClass, RunOptions};
+
+use self::running::{check, run, wait_until};
+
+const TWICE: RedundancyClass = RedundancyClass::Copies { count: 2 };
+const PART: usize = 1 << 20;
+const NODES: u32 = 6;
+const STRIPE: usize = 64 << 10;
+const BLOCK: usize = blockio::BLOCK_SIZE;
+/// Small files, files of some blocks, and files of many chunks.
+const LENGTHS: [usize; 5] = [0, 7, 5000, 200_000, 3 * PART + 11];
+const FILES: u64 = 40;
+
+fn shape(disk_nodes: u32, disks_per_node: u32, redundancy: RedundancyClass) -> FormatOptions {
+    FormatOptions {
+        disk_nodes,
+        disks_per_node,
+        disk_bytes: 96 << 20,
+        fs_nodes: NODES,
+        redundancy,
+        ..FormatOptions::default()
+    }
+}
+
+fn name(number: u64) -> Name {
+    Name::new(format!("file {number}").into_bytes()).unwrap()
+}
+
+fn content(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; LENGTHS[number as usize % LENGTHS.len()]];
+    Rng::new(number).fill(&mut bytes);
+    bytes
+}
+
+fn create(client: &ClientHandle, number: u64) -> Handle {
+    let call = Create {
+        who: Credentials::root(),
+        call: CallId { client: 1, number },
+        directory: ROOT,
+        name: name(number),
+        existing: Existing::Refuse {},
+        change: Change::default(),
+        durable: false,
+    };
+    handle_of(&block_on(ask(client, call)).unwrap().attributes)
+}
+
+fn write(client: &ClientHandle, file: Handle, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    let data = vec![Bytes::copy_from_slice(bytes)];
+    let call = Write { who: Credentials::root(), file, offset, data, durable: false };
+    block_on(ask(client, call)).map(drop)
+}
+
+fn read(client: &ClientHandle, number: u64) -> Result<Vec<u8>, Error> {
+    let who = Credentials::root();
+    let call = Lookup { who: who.clone(), directory: ROOT, name: name(number) };
+    let file = handle_of(&block_on(ask(client, call))?);
+    let mut bytes = Vec::new();
+    loop {
+        let (offset, length) = (bytes.len() as u64, PART as u32);
+        let call = Read { who: who.clone(), file, offset, length };
+        let part = block_on(ask(client, call))?.data.concat();
+        if part.is_empty() {
+            return Ok(bytes);
+        }
+        bytes.extend(part);
+    }
+}
+
+/// A volume with files, stopped.
+fn fill(directory: &Path, options: &FormatOptions) {
+    volume::format(directory, options).unwrap();
+    let running = run(directory);
+    let client = running.client_handle();
+    for number in 0..FILES {
+        let file = create(&client, number);
+        for (part, bytes) in content(number).chunks(PART).enumerate() {
+            write(&client, file, (part * PART) as u64, bytes).unwrap();
+        }
+    }
+    running.flush().unwrap();
+    running.stop().unwrap();
+}
+
+/// Takes each disk away in turn, and counts the files that cannot be read without it.
+fn lost_without_a_disk(options: &FormatOptions) -> u64 {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    fill(&volume, options);
+    let mut lost = 0;
+    for disk_node in 0..options.disk_nodes {
+        for disk in 0..options.disks_per_node {
+            let path = volume.join(format!("disks/n{disk_node}d{disk}"));
+            let aside = directory.path().join("aside");
+            fs::rename(&path, &aside).unwrap();
+            assert!(volume::open(&volume, &RunOptions::default()).is_err());
+            let (running, missing) =
+                volume::open_degraded(&volume, &RunOptions::default()).unwrap();
+            assert_eq!((missing.disks.len(), missing.nodes.len()), (1, 0));
+            let client = running.client_handle();
+            for number in 0..FILES {
+                match read(&client, number) {
+                    Ok(bytes) => assert!(bytes == content(number), "file {number} has other bytes"),
+                    Err(_) => lost += 1,
+                }
+            }
+            running.stop().unwrap();
+            fs::rename(&aside, &path).unwrap();
+        }
+    }
+    lost
+}
+
+#[test]
+fn all_files_are_read_without_any_one_disk() {
+    for (disk_nodes, disks_per_node) in [(2, 1), (3, 1), (1, 3), (2, 2)] {
+        let shape = shape(disk_nodes, disks_per_node, TWICE);
+        assert_eq!(lost_without_a_disk(&shape), 0, "{disk_nodes} times {disks_per_node}");
+    }
+    assert!(lost_without_a_disk(&shape(3, 1, RedundancyClass::None {})) > 0);
+}
+
+#[test]
+fn copies_take_twice_the_space_and_what_is_called_available_can_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    volume::format(&volume, &shape(3, 1, TWICE)).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let space = || block_on(ask(&client, GetSpace { partition: 0 })).unwrap();
+    let empty = space();
+    assert_eq!(empty.raw_total_bytes / 2, empty.total_bytes);
+    assert!(empty.available_bytes <= empty.raw_free_bytes / 2, "{empty:?}");
+    let file = create(&client, 0);
+    let mut bytes = vec![0; PART];
+    let mut written = 0;
+    loop {
+        Rng::new(written).fill(&mut bytes);
+        if write(&client, file, written, &bytes) == Err(Error::NoSpace {}) {
+            break;
+        }
+        written += PART as u64;
+    }
+    let available = empty.available_bytes;
+    assert!(written + PART as u64 > available / 100 * 98, "{written} of {available}");
+    assert!(written <= empty.total_bytes, "{written} of {empty:?}");
+    let call = Remove {
+        who: Credentials::root(),
+        call: CallId { client: 1, number: 1 },
+        directory: ROOT,
+        name: name(0),
+        durable: false,
+    };
+    block_on(ask(&client, call)).unwrap();
+    let is_back = || space().available_bytes > empty.available_bytes / 100 * 99;
+    wait_until("the space of both copies comes back", is_back);
+    running.stop().unwrap();
+}
+
+/// Changes a byte of each block of a disk that is neither a root, nor of the log, nor of a page.
+fn damage_data(disk: &Path) {
+    let mut bytes = fs::read(disk).unwrap();
+    let first = (BLOCK * (1 + 8 * NODES as usize)).next_multiple_of(STRIPE);
+    for stripe in bytes[first..].chunks_exact_mut(STRIPE) {
+        if stripe.starts_with(b"mdLS") {
+            continue;
+        }
+        let mut at = 0;
+        while at < STRIPE {
+            if stripe[at..].starts_with(b"mdPG") {
+                let body: [u8; 4] = stripe[at + 48..at + 52].try_into().unwrap();
+                at += (56 + u32::from_le_bytes(body) as usize).next_multiple_of(BLOCK);
+            } else {
+                stripe[at + 100] ^= 1;
+                at += BLOCK;
+            }
+        }
+    }
+    fs::write(disk, bytes).unwrap();
+}
+
+/// Scrubs all nodes; what is wrong, and whether it has been mended.
+fn scrub(client: &ClientHandle, repair: bool) -> Vec<ScrubFlaw> {
+    let mut flaws = Vec::new();
+    for node in (0..NODES).map(NodeId::fs) {
+        let mut after = Some(Vec::new());
+        while let Some(from) = after {
+            let who = Credentials::root();
+            let call = Scrub { who, root: ROOT, after: from, data: true, repair };
+            let part = block_on(client.spawn(node, call)).unwrap();
+            flaws.extend(part.flaws);
+            after = part.next;
+        }
+    }
+    flaws
+}
+
+#[test]
+fn a_scrub_makes_bad_copies_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let disk = |disk_node| volume.join(format!("disks/n{disk_node}d0"));
+    fill(&volume, &shape(2, 1, TWICE));
+    damage_data(&disk(1));
+    let running = run(&volume);
+    let client = running.client_handle();
+    let told = scrub(&client, false);
+    assert!(!told.is_empty() && told.iter().all(|flaw| !flaw.is_mended));
+    let mended = scrub(&client, true);
+    assert_eq!(mended.len(), told.len());
+    assert!(mended.iter().all(|flaw| flaw.is_mended), "{mended:?}");
+    assert_eq!(scrub(&client, false), []);
+    running.stop().unwrap();
+    check(&volume);
+    // Now the other copies are the only ones.
+    damage_data(&disk(0));
+    let running = run(&volume);
+    let client = running.client_handle();
+    for number in 0..FILES {
+        assert!(read(&client, number).unwrap() == content(number), "file {number}");
+    }
+    running.stop().unwrap();
+}
+
+#[test]
+fn too_few_disks_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let refused = volume::format(&volume, &shape(1, 1, TWICE)).unwrap_err().to_string();
+    assert!(refused.contains("2x needs at least 2 disks; there is 1"), "{refused}");
+    assert!(!volume.exists(), "nothing is made");
+    volume::format(&volume, &shape(2, 1, TWICE)).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let change = DiskChange::Drain { disk_node: 1, disk: 0 };
+    let call = ChangeDisks { who: Credentials::root(), root: ROOT, change };
+    let why = DiskRefusal::TooFewDisks { needed: 2 };
+    assert_eq!(block_on(ask(&client, call)), Err(Error::DisksUnchanged { why }));
+    running.stop().unwrap();
+}
