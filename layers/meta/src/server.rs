@@ -379,7 +379,7 @@ impl MetaServer {
             replies: ReplyLookup::new(&base, intents.sender.clone()),
             flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),
             housekeeping: Housekeeping::new(&base, locks.directories.clone()),
-            scrubber: Scrubber::new(&base),
+            scrubber: Scrubber::new(&base, space.repairer.clone()),
             base,
             locks,
             content,

@@ -15,9 +15,10 @@ use runtime::wire::from_bytes;
 use runtime::{NodeId, NodeKind};
 
 use super::base::NodeBase;
+use super::space::content_repair::ContentRepairer;
 use crate::audit::bad_blocks;
 use crate::keys;
-use crate::protocol::{Chunk, Error, Scrub, ScrubFlaw, ScrubPart};
+use crate::protocol::{BlockRun, Chunk, Error, Scrub, ScrubFlaw, ScrubPart};
 use crate::store::{
     BadCopy, ScrubbedKeys, StoreError, scrub_keys, scrub_log, scrub_map, scrub_roots,
 };
@@ -32,6 +33,7 @@ const READS_MAX: usize = 8;
 /// Scrubs one node.
 pub(super) struct Scrubber {
     base: Rc<NodeBase>,
+    repairer: Rc<ContentRepairer>,
 }
 
 /// Something that is wrong with metadata.
@@ -49,8 +51,8 @@ fn page_flaws(found: &ScrubbedKeys, repair: bool) -> impl Iterator<Item = ScrubF
 }
 
 impl Scrubber {
-    pub(super) fn new(base: &Rc<NodeBase>) -> Self {
-        Self { base: base.clone() }
+    pub(super) fn new(base: &Rc<NodeBase>, repairer: Rc<ContentRepairer>) -> Self {
+        Self { base: base.clone(), repairer }
     }
 
     pub(super) async fn scrub(&self, request: Scrub) -> Result<ScrubPart, Error> {
@@ -84,7 +86,7 @@ impl Scrubber {
             if !data || keys::table_of(&key) != Some(keys::KeyTable::Chunk) {
                 continue;
             }
-            self.scrub_chunk(&below, &key, &value, &mut part).await?;
+            self.scrub_chunk(&below, (&key, &value), repair, &mut part).await?;
             if part.read_bytes >= DATA_BYTES {
                 part.next = Some([&key, &[0][..]].concat());
                 break;
@@ -108,12 +110,12 @@ impl Scrubber {
         Ok(told)
     }
 
-    /// Reads the blocks that a chunk names, and compares them.
+    /// Reads the blocks that a chunk names, all copies, and compares them.
     async fn scrub_chunk(
         &self,
         below: &Rc<dyn Stripes>,
-        key: &[u8],
-        value: &[u8],
+        (key, value): (&[u8], &[u8]),
+        repair: bool,
         part: &mut ScrubPart,
     ) -> Result<(), Error> {
         let blocks = below.geometry().blocks_per_stripe();
@@ -130,7 +132,9 @@ impl Scrubber {
         part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
         let runs = places.map(|(run, place)| async move {
             let bad = bad_blocks(&**below, place, &run.checksums).await;
-            bad.into_iter().map(|(block, why)| (u64::from(run.at) + block, why)).collect::<Vec<_>>()
+            let bad = bad.into_iter();
+            bad.map(|(block, why)| (u64::from(run.at) + block, place.start, why))
+                .collect::<Vec<_>>()
         });
         let bad: Vec<_> = stream::iter(runs).buffered(READS_MAX).collect().await;
         if bad.iter().all(Vec::is_empty) {
@@ -142,12 +146,28 @@ impl Scrubber {
         if now.first().is_none_or(|(_, now)| now[..] != *value) {
             return Ok(());
         }
+        let copies: BTreeSet<u64> = bad.iter().flatten().map(|(_, copy, _)| *copy).collect();
+        let is_mended = if repair && chunk.runs.iter().any(BlockRun::is_mirrored) {
+            self.repair((ino, index), copies).await
+        } else {
+            BTreeSet::new()
+        };
         let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
-        for (block, why) in bad.into_iter().flatten() {
+        for (block, copy, why) in bad.into_iter().flatten() {
             let offset = index.saturating_mul(blocks.into()).saturating_add(block);
             let offset = offset.saturating_mul(BLOCK_SIZE as u64);
-            part.flaws.push(flaw(offset, format!("{bytes} bytes at offset {offset}: {why}")));
+            let what = format!("{bytes} bytes at offset {offset}: {why}");
+            let is_mended = is_mended.contains(&copy);
+            part.flaws.push(ScrubFlaw { is_mended, ..flaw(offset, what) });
         }
         Ok(())
+    }
+
+    /// Makes bad copies of a chunk anew, and returns which of them. What cannot be mended is told.
+    async fn repair(&self, (ino, index): (u64, u64), copies: BTreeSet<u64>) -> BTreeSet<u64> {
+        self.repairer.repair((ino, index), copies).await.unwrap_or_else(|error| {
+            tracing::warn!(ino, index, %error, "a bad copy of data stays as it is");
+            BTreeSet::new()
+        })
     }
 }

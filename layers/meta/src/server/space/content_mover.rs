@@ -7,12 +7,12 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 
 use blockio::BLOCK_SIZE;
 use blockio::protocol::Unsynced;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::future::{LocalBoxFuture, join_all, try_join_all};
 use futures::stream::{self, Stream, StreamExt as _};
 
@@ -25,7 +25,7 @@ use crate::server::base::NodeBase;
 use crate::server::content::FileContent;
 use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, put_chunk};
 use crate::server::record_log::decode;
-use crate::store::{Batch, MoveReason, StoreError};
+use crate::store::{Batch, StoreError};
 
 /// Files of which chunks move at a time.
 const FILES_MAX: usize = 8;
@@ -48,8 +48,8 @@ struct MovedChunk {
 
 /// How content moves for one reason.
 pub(super) trait MovePlan {
-    /// Why it moves.
-    fn reason(&self) -> MoveReason;
+    /// Does what begins at `block` move?
+    fn is_moving(&self, block: u64) -> bool;
 
     /// Waits until `bytes` of chunks may move. False if it is to stay.
     fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool>;
@@ -100,9 +100,7 @@ impl ContentMover {
 
     /// Commits files that have blocks there which no record names yet.
     pub(super) async fn commit_files(&self, plan: &dyn MovePlan) -> Result<(), Error> {
-        let reason = plan.reason();
-        let is_wanted = |block| self.base.store.space().moves(block, reason);
-        let files = self.base.inodes.dirty(|active| active.takes(is_wanted));
+        let files = self.base.inodes.dirty(|active| active.takes(|block| plan.is_moving(block)));
         let commits = files.into_iter().map(|ino| self.move_chunks(plan, (ino, Vec::new())));
         finish(stream::iter(commits).buffer_unordered(FILES_MAX)).await
     }
@@ -119,7 +117,7 @@ impl ContentMover {
             for (key, value) in &found {
                 let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
                 let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
-                let moving = self.moving(plan, &decode(value)?);
+                let moving = moving(plan, &decode(value)?);
                 if !moving.is_empty() {
                     let blocks = moving.iter().map(|run| u64::from(run.count)).sum();
                     files.entry(ino).or_default().push((index, blocks));
@@ -148,15 +146,9 @@ impl ContentMover {
         }
     }
 
-    fn moving(&self, plan: &dyn MovePlan, chunk: &Chunk) -> MovingRuns {
-        let space = self.base.store.space();
-        let runs = chunk.disk_runs().into_iter();
-        runs.filter(|run| space.moves(run.start, plan.reason())).collect()
-    }
-
     /// Commits one file and moves chunks of it: their content is written elsewhere and durable
     /// before a record names the new place. The file is neither read nor written meanwhile.
-    async fn move_chunks(
+    pub(super) async fn move_chunks(
         &self,
         plan: &dyn MovePlan,
         (ino, indices): FileChunks,
@@ -210,7 +202,7 @@ impl ContentMover {
             if !old.is_valid(blocks) {
                 return Err(Error::Damaged {});
             }
-            let freed = self.moving(plan, &old);
+            let freed = moving(plan, &old);
             if freed.is_empty() {
                 continue;
             }
@@ -292,13 +284,30 @@ impl ContentMover {
 
     /// The content of a run, checked, of any of its copies.
     async fn read_any(&self, run: &BlockRun) -> Result<Bytes, Error> {
+        let count = run.checksums.len();
+        match self.read_blocks(run, 0..count).await {
+            Err(_) if count > 1 => {}
+            whole => return whole,
+        }
+        // Each copy may be bad somewhere else.
+        let mut content = BytesMut::with_capacity(run.count() as usize * BLOCK_SIZE);
+        for at in 0..count {
+            content.extend_from_slice(&self.read_blocks(run, at..at + 1).await?);
+        }
+        Ok(content.freeze())
+    }
+
+    /// These logical blocks of a run, of any of its copies that has them all.
+    async fn read_blocks(&self, run: &BlockRun, blocks: Range<usize>) -> Result<Bytes, Error> {
         let geometry = self.base.stripes.geometry();
+        let unit = run.count() / run.checksums.len().max(1) as u32;
+        let length = blocks.len() as u32 * unit * BLOCK_SIZE as u32;
         let mut failure = None;
         for place in run.places() {
-            let (stripe, offset) = geometry.block(place.start);
-            let length = place.count * BLOCK_SIZE as u32;
-            let reading = self.base.stripes.read(stripe, offset, length, run.checksums.clone());
-            match reading.await {
+            let first = place.start + blocks.start as u64 * u64::from(unit);
+            let (stripe, offset) = geometry.block(first);
+            let checksums = run.checksums[blocks.clone()].to_vec();
+            match self.base.stripes.read(stripe, offset, length, checksums).await {
                 Ok(content) => return Ok(content),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -374,6 +383,11 @@ impl ContentMover {
             Ok(())
         })
     }
+}
+
+/// The runs of a chunk that move.
+fn moving(plan: &dyn MovePlan, chunk: &Chunk) -> MovingRuns {
+    chunk.disk_runs().into_iter().filter(|run| plan.is_moving(run.start)).collect()
 }
 
 /// Puts the blocks `taken` in the place of copy `number` of the logical blocks whose copy is in

@@ -319,8 +319,8 @@ impl DiskMover {
 struct DrainPlan<'a>(&'a DiskMover);
 
 impl MovePlan for DrainPlan<'_> {
-    fn reason(&self) -> MoveReason {
-        MoveReason::Drain
+    fn is_moving(&self, block: u64) -> bool {
+        self.0.base.store.space().moves(block, MoveReason::Drain)
     }
 
     fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool> {
@@ -424,8 +424,8 @@ impl<'a> BalancePlan<'a> {
 }
 
 impl MovePlan for BalancePlan<'_> {
-    fn reason(&self) -> MoveReason {
-        MoveReason::Balance
+    fn is_moving(&self, block: u64) -> bool {
+        self.mover.base.store.space().moves(block, MoveReason::Balance)
     }
 
     fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool> {

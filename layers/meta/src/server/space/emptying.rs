@@ -98,8 +98,8 @@ impl GroupEmptier {
 }
 
 impl MovePlan for GroupEmptier {
-    fn reason(&self) -> MoveReason {
-        MoveReason::Group
+    fn is_moving(&self, block: u64) -> bool {
+        self.base.store.space().moves(block, MoveReason::Group)
     }
 
     fn begin(&self, _: u64) -> LocalBoxFuture<'_, bool> {

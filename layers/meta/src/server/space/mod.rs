@@ -2,6 +2,7 @@
 
 pub(super) mod allocate;
 mod content_mover;
+pub(super) mod content_repair;
 mod disk_mover;
 pub(super) mod emptying;
 pub(super) mod groups;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use self::allocate::Allocator;
 use self::content_mover::ContentMover;
+use self::content_repair::ContentRepairer;
 use self::disk_mover::DiskMover;
 use self::emptying::GroupEmptier;
 use self::groups::GroupExchange;
@@ -27,6 +29,7 @@ pub(super) struct SpaceManager {
     pub(super) groups: Rc<GroupExchange>,
     pub(super) reclaim: Rc<Reclaim>,
     pub(super) disks: Rc<DiskMover>,
+    pub(super) repairer: Rc<ContentRepairer>,
 }
 
 impl SpaceManager {
@@ -42,7 +45,8 @@ impl SpaceManager {
         let groups = Rc::new(GroupExchange::new(base, reclaim.clone(), emptier.clone()));
         let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone(), emptier));
         let sources = (allocator.clone(), groups.clone());
+        let repairer = Rc::new(ContentRepairer::new(mover.clone(), allocator.clone()));
         let disks = Rc::new(DiskMover::new(base, mover, sources, pace));
-        Self { allocator, groups, reclaim, disks }
+        Self { allocator, groups, reclaim, disks, repairer }
     }
 }

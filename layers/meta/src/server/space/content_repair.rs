@@ -1,0 +1,81 @@
+//! Copies of data that a scrub found bad are made anew, elsewhere, of those that are good.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, ready};
+
+use super::allocate::Allocator;
+use super::content_mover::{ContentMover, MovePlan};
+use crate::protocol::{AllocateMirrors, Error, Run};
+
+/// Repairs the content of one node.
+pub(crate) struct ContentRepairer {
+    mover: Rc<ContentMover>,
+    allocator: Rc<Allocator>,
+}
+
+impl ContentRepairer {
+    pub(super) fn new(mover: Rc<ContentMover>, allocator: Rc<Allocator>) -> Self {
+        Self { mover, allocator }
+    }
+
+    /// Replaces copies of a chunk, which begin at the blocks `bad`, durably. Returns which of them:
+    /// what has no good copy stays.
+    pub(crate) async fn repair(
+        &self,
+        (ino, index): (u64, u64),
+        bad: BTreeSet<u64>,
+    ) -> Result<BTreeSet<u64>, Error> {
+        let plan = RepairPlan { bad, allocator: &self.allocator, repaired: RefCell::default() };
+        let moved = self.mover.move_chunks(&plan, (ino, vec![index])).await;
+        let repaired = plan.repaired.take();
+        match moved {
+            Err(error) if repaired.is_empty() => Err(error),
+            _ => Ok(repaired),
+        }
+    }
+}
+
+/// What is bad moves away.
+struct RepairPlan<'a> {
+    /// Where the bad copies begin.
+    bad: BTreeSet<u64>,
+    allocator: &'a Allocator,
+    /// Those that were replaced.
+    repaired: RefCell<BTreeSet<u64>>,
+}
+
+impl MovePlan for RepairPlan<'_> {
+    fn is_moving(&self, block: u64) -> bool {
+        self.bad.contains(&block)
+    }
+
+    fn begin(&self, _: u64) -> LocalBoxFuture<'_, bool> {
+        ready(true).boxed_local()
+    }
+
+    /// The only copy cannot be made anew.
+    fn allocate(&self, _: u32, _: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        ready(Ok(None)).boxed_local()
+    }
+
+    fn allocate_beside(
+        &self,
+        copies: Vec<Vec<Run>>,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        async move {
+            let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
+            let taken = self.allocator.allocate_mirrors(&request).await;
+            taken.map(|mut taken| taken.pop())
+        }
+        .boxed_local()
+    }
+
+    fn moved(&self, freed: &[Run]) {
+        self.repaired.borrow_mut().extend(freed.iter().map(|run| run.start));
+    }
+}
