@@ -73,8 +73,8 @@ struct CheckArguments {
     /// Bytes per second, at most, as in 200MiB [default: as many as the disks give]
     #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,
-    /// Write anew what is bad and has a good copy. For volumes that are served; the start of a
-    /// volume does so by itself.
+    /// Write anew what is bad and has a good copy. For volumes that are served; metadata are also
+    /// mended when a volume starts.
     #[arg(long)]
     repair: bool,
     /// As JSON.
