@@ -6,6 +6,7 @@
 //! its disks put back, after which everything must be as it was.
 
 mod inspect;
+mod repair;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -165,6 +166,10 @@ impl DamageWorkload<'_> {
                 let strange = &tally.strange;
                 assert!(strange.is_empty(), "mounted, though {strange:?} are not its disks");
                 self.check_all(rule).await;
+                let has_copies = self.harness.cluster.data_copies() > 1;
+                if has_copies && rule == ReadRule::Well && self.numbers.get().is_multiple_of(2) {
+                    self.repair().await;
+                }
                 let late = self.write_late(rule).await;
                 self.check_all(rule).await;
                 self.check_late(late).await;

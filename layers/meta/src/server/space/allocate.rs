@@ -123,7 +123,8 @@ impl Allocator {
         request: &AllocateMirrors,
     ) -> Result<Vec<Vec<Run>>, Error> {
         let &AllocateMirrors { ref copies, unit, mirrors, from_reserve } = request;
-        let blocks = copies.iter().flatten().map(|run| run.count).max().unwrap_or(0) * mirrors;
+        let blocks = copies.first().map_or(0, |runs| runs.iter().map(|run| run.count).sum::<u32>());
+        let blocks = blocks.saturating_mul(mirrors);
         let is_whole = |run: &Run| self.is_whole(run.count, unit);
         if !copies.iter().flatten().all(is_whole) || mirrors as usize > MIRRORS_MAX {
             return Err(Undelivered::ProtocolMismatch.into());
