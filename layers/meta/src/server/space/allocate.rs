@@ -133,6 +133,16 @@ impl Allocator {
         self.find(blocks, || space.allocate_mirrors(copies, (unit, mirrors), from_reserve)).await
     }
 
+    /// Places for one more copy of blocks that have `copies`, on another disk.
+    pub(super) async fn allocate_beside(
+        &self,
+        copies: Vec<Vec<Run>>,
+        unit: u32,
+    ) -> Result<Option<Vec<Run>>, Error> {
+        let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
+        self.allocate_mirrors(&request).await.map(|mut taken| taken.pop())
+    }
+
     /// Repeats `allocate`, which takes `blocks` blocks, until it has found them or there are none.
     async fn find<T>(
         &self,

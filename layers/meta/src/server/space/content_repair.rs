@@ -9,7 +9,7 @@ use futures::future::{LocalBoxFuture, ready};
 
 use super::allocate::Allocator;
 use super::content_mover::{ContentMover, MovePlan};
-use crate::protocol::{AllocateMirrors, Error, Run};
+use crate::protocol::{Error, Run};
 
 /// Repairs the content of one node.
 pub(crate) struct ContentRepairer {
@@ -67,12 +67,7 @@ impl MovePlan for RepairPlan<'_> {
         copies: Vec<Vec<Run>>,
         unit: u32,
     ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        async move {
-            let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
-            let taken = self.allocator.allocate_mirrors(&request).await;
-            taken.map(|mut taken| taken.pop())
-        }
-        .boxed_local()
+        self.allocator.allocate_beside(copies, unit).boxed_local()
     }
 
     fn moved(&self, freed: &[Run]) {

@@ -25,7 +25,7 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::groups::GroupExchange;
 use crate::keys;
 use crate::move_pace::MovePace;
-use crate::protocol::{Allocate, AllocateMirrors, DiskShare, Error, GroupUrgency, NodeMoves, Run};
+use crate::protocol::{Allocate, DiskShare, Error, GroupUrgency, NodeMoves, Run};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::{Batch, GroupLayout, MoveReason};
@@ -349,12 +349,7 @@ impl MovePlan for DrainPlan<'_> {
         copies: Vec<Vec<Run>>,
         unit: u32,
     ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        async move {
-            let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
-            let taken = self.0.allocator.allocate_mirrors(&request).await;
-            taken.map(|mut taken| taken.pop())
-        }
-        .boxed_local()
+        self.0.allocator.allocate_beside(copies, unit).boxed_local()
     }
 
     fn moved(&self, freed: &[Run]) {
