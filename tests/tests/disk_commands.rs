@@ -235,3 +235,58 @@ fn a_retired_disk_that_is_given_again_blocks_nothing() {
     let told = json_of(&site, &["check", "--json", VOLUME]);
     assert_eq!(told["total_bytes"].as_u64().unwrap(), bytes, "the retired one does not count");
 }
+
+#[test]
+fn a_lost_disk_is_replaced_though_the_server_is_killed_on_the_way() {
+    let seed = fresh_seed();
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let site = Site::new();
+    let shape = ["--disk-nodes", "2", "--disk-size", "300MiB", "--nodes", "4"];
+    site.ok(&[&["format", VOLUME, "--redundancy", "2x"], &shape[..]].concat());
+    let served = site.serve();
+    let lost = ["disk", "lost", "--json", VOLUME, "n1d0"];
+    assert!(site.refused(&lost).text.contains("another process"), "it is served");
+    fill(&site, 20);
+    served.kill();
+    fs::remove_file(site.path(VOLUME).join("disks/n1d0")).unwrap();
+    let refused = site.refused(&["serve", VOLUME]).text;
+    assert!(refused.contains("`mdfs disk lost`"), "{refused}");
+    let told = json_of(&site, &lost);
+    assert_eq!(told, json!({ "disk": "n1d0", "disks_left": 1, "disks_needed": 2 }));
+
+    let served = site.serve();
+    compare(&site, 20);
+    assert_eq!(count(&site, "lost"), 1, "{:?}", states(&site));
+    let replace = ["disk", "replace", "--no-wait", "--pace", "gentle", "--size", "300MiB"];
+    site.ok(&[&replace[..], &[VOLUME, "n1d0", "new.img"]].concat());
+    served.kill();
+    let mut kills = 1;
+    for life in 0..8 {
+        let served = site.serve();
+        sleep(Duration::from_millis(30 * life + rng.below(50)));
+        let is_over = count(&site, "retired") == 1;
+        served.kill();
+        kills += 1;
+        if is_over {
+            break;
+        }
+    }
+    let served = site.serve();
+    let until = Instant::now() + Duration::from_mins(1);
+    while count(&site, "retired") == 0 {
+        assert!(Instant::now() < until, "{:?}", states(&site));
+        sleep(Duration::from_millis(100));
+    }
+    println!("{kills} kills, {:?}", states(&site));
+    compare(&site, 20);
+    served.stop();
+    assert!(site.ok(&["check", "--data", VOLUME]).contains("sound"));
+    // The new disk has all that the other one has.
+    let other = site.path(VOLUME).join("disks/n0d0");
+    fs::remove_file(other).unwrap();
+    site.ok(&["disk", "lost", VOLUME, "n0d0"]);
+    let served = site.serve();
+    compare(&site, 20);
+    served.kill();
+}

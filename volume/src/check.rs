@@ -94,7 +94,7 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<CheckResult, Vo
 
 /// Serves the disks, all of which must be there. Returns those with a damaged superblock beside a
 /// good one.
-fn serve_whole_disks(
+pub(super) fn serve_whole_disks(
     machine: &Embedded,
     directory: &VolumeDirectory,
     known: &KnownVolume,

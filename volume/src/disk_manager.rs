@@ -48,6 +48,8 @@ const TRY_PAUSE: Duration = Duration::from_millis(200);
 const LIST_WAIT: Duration = Duration::from_secs(2);
 /// How often it is looked whether disks are even.
 const BALANCE_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked whether something is left on lost disks.
+const LOST_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a change that could not be brought about is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(2);
 
@@ -61,6 +63,8 @@ pub struct DiskManager {
     changing: KeyedLock<()>,
     /// It is looked at whether disks are even.
     watching: Cell<bool>,
+    /// It is looked at whether something is left on lost disks.
+    watching_lost: Cell<bool>,
     /// What is decided is being brought about in the background.
     resuming: Cell<bool>,
 }
@@ -89,6 +93,7 @@ impl DiskManager {
             engine,
             changing: KeyedLock::default(),
             watching: Cell::new(false),
+            watching_lost: Cell::new(false),
             resuming: Cell::new(false),
         })
     }
@@ -119,6 +124,7 @@ impl DiskManager {
             self.context.sleep(AGAIN_PAUSE).await;
         }
         self.watch_balance();
+        self.watch_lost();
     }
 
     /// The record of the volume.
@@ -226,7 +232,8 @@ impl DiskManager {
             }
             DiskChange::Drain { disk_node, disk } => {
                 let disk = DiskName { disk_node, disk };
-                if state_of(disk)? == draining {
+                // What is on a lost one moves already.
+                if record.state(disk) == (DiskStage::Lost {}) || state_of(disk)? == draining {
                     return Ok(None);
                 }
                 self.check_drain(record, disk).await?;
@@ -244,7 +251,8 @@ impl DiskManager {
                 if record.state(disk) == (DiskStage::Retired {}) {
                     return Ok(None);
                 }
-                if state_of(disk)? != draining {
+                if !record.state(disk).is_left() {
+                    state_of(disk)?;
                     return Err(DiskRefusal::NotDraining {}.into());
                 }
                 self.check_drained(record, disk).await?;
@@ -396,6 +404,28 @@ impl DiskManager {
         });
     }
 
+    /// Retires lost disks, in the background, once all that was on them is on others.
+    fn watch_lost(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        let lost = |map: &VolumeMap| {
+            let states = map.states().into_iter();
+            states.filter(|entry| entry.state == DiskStage::Lost {}).map(|entry| entry.disk).next()
+        };
+        if lost(&self.map).is_none() || self.watching_lost.replace(true) {
+            return;
+        }
+        self.context.task(async move {
+            while let Some(DiskName { disk_node, disk }) = lost(&me.map) {
+                me.context.sleep(LOST_PAUSE).await;
+                // Refused as long as something is left.
+                if me.change_once(DiskChange::Retire { disk_node, disk }).await.is_ok() {
+                    tracing::info!(disk_node, disk, "all that was on a lost disk is on others");
+                }
+            }
+            me.watching_lost.set(false);
+        });
+    }
+
     async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
         let nodes: BTreeSet<u32> = self.map.disks().iter().map(|disk| disk.disk_node).collect();
         let asked = nodes.into_iter().map(|node| async move {
@@ -422,8 +452,8 @@ impl DiskManager {
             *has_roots |= share.has_roots;
             *is_open |= share.is_open;
         }
-        let retired = record.states.iter().filter(|entry| entry.state == DiskStage::Retired {});
-        let names = self.map.disks().into_iter().chain(retired.map(|entry| entry.disk));
+        let gone = record.states.iter().filter(|entry| entry.state.is_gone());
+        let names = self.map.disks().into_iter().chain(gone.map(|entry| entry.disk));
         let report = |disk: DiskName| {
             let (blocks, has_roots, is_open) = used.get(&disk).copied().unwrap_or_default();
             let is_empty = blocks == 0 && !has_roots && !is_open && silent_nodes == 0;
@@ -431,6 +461,8 @@ impl DiskManager {
             let is_there = status.is_some_and(|status| status.healthy);
             let condition = match record.state(disk) {
                 DiskStage::Retired {} => DiskCondition::Retired {},
+                DiskStage::Lost {} if is_empty => DiskCondition::Drained {},
+                DiskStage::Lost {} => DiskCondition::Lost {},
                 _ if !is_there => DiskCondition::Offline {},
                 DiskStage::Online {} => DiskCondition::Online {},
                 DiskStage::Draining {} if is_empty => DiskCondition::Drained {},

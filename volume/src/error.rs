@@ -74,6 +74,9 @@ pub enum VolumeError {
         /// All of them.
         missing: Vec<PathBuf>,
     },
+    /// A disk is not given up.
+    #[error("{0}")]
+    LostDisk(#[from] crate::lost_disk::LostDiskRefusal),
     /// Disks to be formatted hold something.
     #[error("{0}")]
     UsedDisks(UsedDisks),
@@ -153,7 +156,9 @@ fn open_advice(error: &std::io::Error) -> &'static str {
         }
         std::io::ErrorKind::PermissionDenied => "run this as a user who may read and write it",
         _ => {
-            "put the disk back in its place, or copy out what the others have (`mdfs serve --degraded`)"
+            "put the disk back in its place; or, if it is lost and the volume has two copies of its \
+             data (`mdfs format --redundancy 2x`), go on without it (`mdfs disk lost`), else copy \
+             out what the others have (`mdfs serve --degraded`)"
         }
     }
 }

@@ -153,10 +153,7 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     // Only its last step was cut off.
     directory.finish()?;
     let engine = directory.coordination()?;
-    let (map, seen) = match recorded(&engine)? {
-        Some(map) if map.version() >= newest_version(path) => (map, epoch_of_disks(path, &engine)?),
-        found => rebuild(&directory, &engine, found.is_some())?,
-    };
+    let (map, seen) = current_map(&directory, &engine, path)?;
     let served = Epoch(served(&engine)?);
     let epoch = block_on(next_epoch(&engine, seen))?;
     let machine = start(&map, epoch, options)?;
@@ -175,6 +172,21 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     Ok(RunningVolume { machine, map, process, client_budget, is_read_only, directory })
 }
 
+/// What the volume is, and in which epoch it was opened last: as its record says, unless the disks
+/// know better.
+pub(super) fn current_map(
+    directory: &VolumeDirectory,
+    engine: &Sled,
+    path: &Path,
+) -> Result<(VolumeMap, Epoch), VolumeError> {
+    match recorded(engine)? {
+        Some(map) if map.version() >= newest_version(path) => {
+            Ok((map, epoch_of_disks(path, engine)?))
+        }
+        found => rebuild(directory, engine, found.is_some()),
+    }
+}
+
 /// If more than one disk is not there, the operator should hear of all at once.
 fn with_missing(first: VolumeError, paths: &[PathBuf]) -> VolumeError {
     let missing: Vec<PathBuf> = paths.iter().filter(|path| !path.exists()).cloned().collect();
@@ -185,7 +197,11 @@ fn with_missing(first: VolumeError, paths: &[PathBuf]) -> VolumeError {
 }
 
 /// The operator knows disks by their paths.
-fn with_path(error: VolumeError, directory: &VolumeDirectory, map: &VolumeMap) -> VolumeError {
+pub(super) fn with_path(
+    error: VolumeError,
+    directory: &VolumeDirectory,
+    map: &VolumeMap,
+) -> VolumeError {
     match error {
         // Block 0 says that it is nowhere in particular.
         VolumeError::Metadata { node, error: StoreError::Damaged { what, block: block @ 1.. } }

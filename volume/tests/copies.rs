@@ -12,7 +12,7 @@ use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::seed::Rng;
 use runtime::{ClientHandle, NodeId};
-use volume::{FormatOptions, RedundancyClass, RunOptions};
+use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use self::running::{check, run, wait_until};
 
@@ -251,4 +251,132 @@ fn too_few_disks_are_refused() {
     let why = DiskRefusal::TooFewDisks { needed: 2 };
     assert_eq!(block_on(ask(&client, call)), Err(Error::DisksUnchanged { why }));
     running.stop().unwrap();
+}
+
+fn read_all(client: &ClientHandle, until: u64) {
+    for number in 0..until {
+        assert!(read(client, number).unwrap() == content(number), "file {number}");
+    }
+}
+
+fn put(client: &ClientHandle, number: u64) -> Result<(), Error> {
+    let file = create(client, number);
+    let content = content(number);
+    let mut parts = content.chunks(PART).enumerate();
+    parts.try_for_each(|(part, bytes)| write(client, file, (part * PART) as u64, bytes))
+}
+
+fn condition(client: &ClientHandle, disk: DiskName) -> DiskCondition {
+    let list = block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap();
+    let is_it =
+        |report: &&DiskReport| (report.disk_node, report.disk) == (disk.disk_node, disk.disk);
+    list.disks.iter().find(is_it).unwrap().condition
+}
+
+fn wait_until_retired(client: &ClientHandle, disk: DiskName) {
+    wait_until("what was on the lost disk is on others", || {
+        condition(client, disk) == DiskCondition::Retired {}
+    });
+}
+
+/// Loses `disk`, serves the volume without it until all that was on it is on others, and shows that
+/// it then outlives each other disk.
+fn lose(volume: &Path, disk: DiskName) {
+    let path = |disk: DiskName| volume.join(format!("disks/{disk}"));
+    fs::remove_file(path(disk)).unwrap();
+    let missing = volume::open(volume, &RunOptions::default()).unwrap_err().to_string();
+    assert!(missing.contains("`mdfs disk lost`"), "{missing}");
+    let map = volume::give_up_disk(volume, disk).unwrap();
+    assert_eq!(volume::give_up_disk(volume, disk).unwrap().version(), map.version(), "once");
+
+    let running = run(volume);
+    let client = running.client_handle();
+    assert_ne!(condition(&client, disk), DiskCondition::Online {});
+    for number in FILES..FILES + 5 {
+        put(&client, number).unwrap();
+    }
+    read_all(&client, FILES + 5);
+    wait_until_retired(&client, disk);
+    running.stop().unwrap();
+    check(volume);
+
+    for other in map.disks() {
+        let aside = volume.join("aside");
+        fs::rename(path(other), &aside).unwrap();
+        let (running, missing) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
+        assert_eq!((missing.disks.len(), missing.nodes.len()), (1, 0));
+        read_all(&running.client_handle(), FILES + 5);
+        running.stop().unwrap();
+        fs::rename(&aside, path(other)).unwrap();
+    }
+    let running = run(volume);
+    read_all(&running.client_handle(), FILES + 5);
+    running.stop().unwrap();
+}
+
+#[test]
+fn what_was_on_a_lost_disk_is_made_anew_on_others() {
+    for (disk_nodes, disks_per_node, disk_node, disk) in [(3, 1, 0, 0), (1, 3, 0, 2), (2, 2, 1, 0)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        fill(&volume, &shape(disk_nodes, disks_per_node, TWICE));
+        lose(&volume, DiskName { disk_node, disk });
+    }
+}
+
+#[test]
+fn the_last_disk_is_read_alone_and_written_with_one_that_is_added() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    fill(&volume, &shape(2, 1, TWICE));
+    let lost = DiskName { disk_node: 0, disk: 0 };
+    fs::remove_file(volume.join("disks/n0d0")).unwrap();
+    volume::give_up_disk(&volume, lost).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    read_all(&client, FILES);
+    assert_eq!(put(&client, FILES + 1), Err(Error::NoSpace {}), "a block needs two disks");
+    assert_eq!(condition(&client, lost), DiskCondition::Lost {});
+
+    let path = volume.join("disks/n1d1");
+    let file = fs::File::create_new(&path).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    file.set_len(96 << 20).unwrap();
+    let disks = vec![AddedDisk { disk_node: 1, disk: 1, bytes: 96 << 20 }];
+    let change = DiskChange::Add { disks };
+    block_on(ask(&client, ChangeDisks { who: Credentials::root(), root: ROOT, change })).unwrap();
+    put(&client, FILES).unwrap();
+    wait_until_retired(&client, lost);
+    running.stop().unwrap();
+    check(&volume);
+    // All that the last disk had is on the new one, too.
+    damage_data(&volume.join("disks/n1d0"));
+    let running = run(&volume);
+    read_all(&running.client_handle(), FILES + 1);
+    running.stop().unwrap();
+}
+
+#[test]
+fn a_disk_is_given_up_only_if_all_that_it_has_is_on_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let (single, twice) = (directory.path().join("single"), directory.path().join("twice"));
+    volume::format(&single, &shape(3, 1, RedundancyClass::None {})).unwrap();
+    volume::format(&twice, &shape(3, 1, TWICE)).unwrap();
+    let disk = |disk_node| DiskName { disk_node, disk: 0 };
+    let refusal = |volume: &Path, disk| volume::give_up_disk(volume, disk).unwrap_err().to_string();
+    assert!(refusal(&single, disk(0)).contains("one copy"));
+    assert!(refusal(&twice, disk(3)).contains("there is no disk n3d0"));
+    let running = run(&twice);
+    let in_use = refusal(&twice, disk(0));
+    assert!(in_use.contains("another process"), "{in_use}");
+    running.stop().unwrap();
+    fs::rename(twice.join("disks/n1d0"), directory.path().join("aside")).unwrap();
+    let also_missing = refusal(&twice, disk(0));
+    assert!(also_missing.contains("n1d0"), "{also_missing}");
+    fs::rename(directory.path().join("aside"), twice.join("disks/n1d0")).unwrap();
+    volume::give_up_disk(&twice, disk(0)).unwrap();
+    assert!(refusal(&twice, disk(1)).contains("disk n0d0 is lost"));
+    run(&twice).stop().unwrap();
+    run(&single).stop().unwrap();
 }

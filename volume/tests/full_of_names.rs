@@ -99,7 +99,8 @@ async fn put(client: &ClientHandle, at: (Handle, Name), number: u64) -> (Outcome
 }
 
 /// Makes small files, one in each directory at a time, until all are refused; those that were made,
-/// and the most bytes that were called available when the first ones were refused.
+/// and the bytes that were called available when the first ones were refused, at the least: a
+/// checkpoint may have freed some before others were.
 fn fill(client: &ClientHandle, directories: &[Handle]) -> (Vec<(Handle, Name)>, u64) {
     let (mut files, mut left) = (Vec::new(), None);
     for round in 1.. {
@@ -113,7 +114,7 @@ fn fill(client: &ClientHandle, directories: &[Handle]) -> (Vec<(Handle, Name)>, 
         });
         let all = block_on(join_all(all));
         let refused = all.iter().filter(|(_, outcome, _)| *outcome == Outcome::Refused).count();
-        left = left.or(all.iter().filter_map(|(_, _, space)| *space).max());
+        left = left.or(all.iter().filter_map(|(_, _, space)| *space).min());
         let made = all.into_iter().filter(|(_, outcome, _)| *outcome != Outcome::Refused);
         files.extend(made.map(|(file, _, _)| file));
         if refused == directories.len() {

@@ -20,16 +20,32 @@ runtime::choice! {
         2 Draining {},
         /// It is not part of the volume any more. Its stripes hold nothing, for ever.
         3 Retired {},
+        /// It is gone, with what was on it. That is made anew on other disks, from other copies.
+        4 Lost {},
     }
 }
 
 impl DiskStage {
+    /// Is there no such disk, to be opened, read or written?
+    pub fn is_gone(self) -> bool {
+        match self {
+            Self::Online {} | Self::Draining {} => false,
+            Self::Retired {} | Self::Lost {} => true,
+        }
+    }
+
+    /// Does what is on it move to other disks?
+    pub fn is_left(self) -> bool {
+        matches!(self, Self::Draining {} | Self::Lost {})
+    }
+
     /// Its name for users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Online {} => "online",
             Self::Draining {} => "draining",
             Self::Retired {} => "retired",
+            Self::Lost {} => "lost",
         }
     }
 }

@@ -383,8 +383,8 @@ impl Server {
             return Err(failure);
         }
         self.map.advance(&record).map_err(|_| Error::BadRecord {})?;
-        let retired = self.manager.disks().into_iter().filter(|disk| self.is_retired(*disk));
-        retired.for_each(|disk| self.manager.close(disk));
+        let gone = self.manager.disks().into_iter().filter(|disk| self.state(*disk).is_gone());
+        gone.for_each(|disk| self.manager.close(disk));
         Ok(())
     }
 
@@ -426,23 +426,22 @@ impl Server {
     fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
         let geometry = self.map.geometry();
         let exists = disk < DISKS_PER_NODE_MAX && slot < geometry.slots_per_disk();
-        if !exists || length != SLOT_SIZE || self.is_retired(disk) {
+        if !exists || length != SLOT_SIZE || self.state(disk) == (DiskStage::Retired {}) {
             return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
         }
-        if self.manager.disk(disk).is_none() {
+        if self.state(disk) != (DiskStage::Lost {}) && self.manager.disk(disk).is_none() {
             // Others may have heard of a new disk before it is served.
             return Err(Undelivered::Busy.into());
         }
         Ok((self.present(disk)?, geometry.slot_offset(slot)))
     }
 
-    fn is_retired(&self, disk: u32) -> bool {
-        let name = DiskName { disk_node: self.disk_node, disk };
-        self.map.state(name) == (DiskStage::Retired {})
+    fn state(&self, disk: u32) -> DiskStage {
+        self.map.state(DiskName { disk_node: self.disk_node, disk })
     }
 
     fn present(&self, disk: u32) -> Result<usize, Error> {
-        if self.missing.contains(&disk) {
+        if self.missing.contains(&disk) || self.state(disk) == (DiskStage::Lost {}) {
             return Err(Error::Missing { disk_node: self.disk_node, disk });
         }
         Ok(disk as usize)

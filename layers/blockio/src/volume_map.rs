@@ -320,19 +320,20 @@ impl VolumeMap {
         stripe < self.stripes() && end.is_some_and(|end| end <= self.0.geometry.stripe_size.into())
     }
 
-    /// All disks that are not retired, the first of each disk node before the second of any.
+    /// All disks that are there, neither retired nor lost: the first of each disk node before the
+    /// second of any.
     pub fn disks(&self) -> Vec<DiskName> {
         self.disks_that(|_| true)
     }
 
-    /// All disks that are not retired and `is_wanted`, in the same order.
+    /// Those of them that are `is_wanted`, in the same order.
     fn disks_that(&self, is_wanted: impl Fn(&DiskName) -> bool) -> Vec<DiskName> {
         let states = self.decisions().states.clone();
-        let is_retired = |disk: &DiskName| states.get(disk) == Some(&DiskStage::Retired {});
+        let is_gone = |disk: &DiskName| states.get(disk).is_some_and(|state| state.is_gone());
         let members = self.sets().flat_map(|placed| placed.set.members.iter());
         let mut disks: Vec<DiskName> =
             members.map(|member| member.disk).filter(is_wanted).collect();
-        disks.retain(|disk| !is_retired(disk));
+        disks.retain(|disk| !is_gone(disk));
         disks.sort_unstable_by_key(|name| (name.disk, name.disk_node));
         disks.dedup();
         disks
@@ -358,7 +359,7 @@ impl VolumeMap {
         here.map(|disk| disk.disk + 1).max().unwrap_or(0)
     }
 
-    /// The disks of a disk node that are not retired, in order.
+    /// The disks of a disk node that are neither retired nor lost, in order.
     pub fn disks_of(&self, disk_node: u32) -> Vec<DiskName> {
         self.disks_that(|disk| disk.disk_node == disk_node)
     }

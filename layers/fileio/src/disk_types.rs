@@ -35,6 +35,8 @@ runtime::choice! {
         4 Drained {},
         /// It is not part of the volume any more.
         5 Retired {},
+        /// It is gone; what was on it is made anew on other disks, from other copies.
+        6 Lost {},
     }
 }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blockio::{DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord};
+use blockio::{DiskName, Superblock, VolumeMap, VolumeRecord};
 use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
 use cluster::membership::{self, CommandError, Founder, NodeMap, ProcessId};
 use runtime::wire::to_bytes;
@@ -89,10 +89,9 @@ fn check_places(
     let geometry = superblocks().next().ok_or(ClusterError::NoDisks)?.geometry;
     let decided = superblocks().filter(|superblock| superblock.decided.is_decided);
     let newest = decided.max_by_key(|superblock| superblock.decided.version);
-    let retired: Vec<DiskName> = newest.map_or_else(Vec::new, |newest| {
+    let gone: Vec<DiskName> = newest.map_or_else(Vec::new, |newest| {
         let states = newest.decided.states.iter();
-        let retired = states.filter(|entry| entry.state == DiskStage::Retired {});
-        retired.map(|entry| entry.disk).collect()
+        states.filter(|entry| entry.state.is_gone()).map(|entry| entry.disk).collect()
     });
     for (id, FoundDisk { path, superblock }) in disks {
         if superblock.geometry != geometry {
@@ -101,7 +100,7 @@ fn check_places(
         let founder = shape.founders.iter().find(|founder| founder.id == *id);
         let is_its =
             founder.is_some_and(|founder| founder.disks.contains(&superblock.disk.disk_node));
-        if !is_its && superblock.decided.is_decided && !retired.contains(&superblock.disk) {
+        if !is_its && superblock.decided.is_decided && !gone.contains(&superblock.disk) {
             return Err(ClusterError::OtherProcess(path.clone(), *id, superblock.disk.disk_node));
         }
     }

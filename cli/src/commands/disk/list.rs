@@ -14,6 +14,7 @@ use crate::size::human;
 ///
 /// online: in use. offline: its server does not answer, or it has failed. draining: what it holds
 /// moves to others. drained: nothing is on it any more. retired: it is not part of the volume.
+/// lost: what was on it is being made anew on others.
 /// Where the disks are only root and the owner of the volume's root directory see.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -126,6 +127,7 @@ pub(super) fn state(condition: DiskCondition) -> &'static str {
         DiskCondition::Draining {} => "draining",
         DiskCondition::Drained {} => "drained",
         DiskCondition::Retired {} => "retired",
+        DiskCondition::Lost {} => "lost",
     }
 }
 
@@ -158,6 +160,11 @@ fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
         DiskCondition::Retired {} => {
             Some("it is not part of the volume any more; it can be removed".to_owned())
         }
+        DiskCondition::Lost {} => Some(format!(
+            "{} that were on it are left to make anew on other disks, from other copies; it is \
+             retired by itself then. If too few disks are left: mdfs disk add {volume}",
+            human(disk.used_bytes)
+        )),
     }
 }
 
@@ -180,9 +187,12 @@ mod tests {
         assert_eq!(meaning("V", &disk(DiskCondition::Online {})), None);
         let drained = meaning("V", &disk(DiskCondition::Drained {})).unwrap();
         assert!(drained.contains("`mdfs disk retire V n1d2`"), "{drained}");
-        for condition in
-            [DiskCondition::Offline {}, DiskCondition::Draining {}, DiskCondition::Retired {}]
-        {
+        for condition in [
+            DiskCondition::Offline {},
+            DiskCondition::Draining {},
+            DiskCondition::Retired {},
+            DiskCondition::Lost {},
+        ] {
             assert!(meaning("V", &disk(condition)).is_some(), "{condition:?}");
         }
         assert_eq!(percent(&disk(DiskCondition::Online {})), 1, "rounded up");

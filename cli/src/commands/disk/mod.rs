@@ -3,6 +3,7 @@
 mod add;
 mod change;
 mod list;
+mod lost;
 mod moving;
 pub(super) mod rebalance;
 mod replace;
@@ -13,7 +14,8 @@ use self::moving::{Drain, Retire};
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 
-/// List, add, drain, retire and replace the disks of a volume, while it is in use.
+/// List, add, drain, retire and replace the disks of a volume, while it is in use; go on without
+/// one that is lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs disk list scratch
@@ -31,6 +33,7 @@ enum DiskAction {
     Drain(Drain),
     Retire(Retire),
     Replace(replace::Replace),
+    Lost(lost::LostDisk),
 }
 
 impl DiskCommand {
@@ -41,6 +44,7 @@ impl DiskCommand {
             DiskAction::Drain(drain) => drain.run(session),
             DiskAction::Retire(retire) => retire.run(session),
             DiskAction::Replace(replace) => replace.run(session),
+            DiskAction::Lost(lost) => lost.run(session),
         }
     }
 }

@@ -243,7 +243,10 @@ pub(crate) fn drain(
     moves.wait(session, volume, (Some(of), "is drained"), |list| {
         let report = list.disks.iter().find(|report| is(report, of));
         match report.map(|report| (report.condition, report.used_bytes)) {
-            Some((DiskCondition::Draining {} | DiskCondition::Offline {}, left)) => Ok(Some(left)),
+            Some((
+                DiskCondition::Draining {} | DiskCondition::Offline {} | DiskCondition::Lost {},
+                left,
+            )) => Ok(Some(left)),
             Some((DiskCondition::Drained {} | DiskCondition::Retired {}, _)) => Ok(None),
             Some((DiskCondition::Online {}, _)) | None => Err(CommandFailure::Wrong(format!(
                 "the drain of {of} was cancelled: another command has put it to use again"

@@ -34,13 +34,13 @@ pub struct SpaceStatus {
 /// Blocks that a node needs to move the content of groups elsewhere, besides those of the content.
 const MOVES_BLOCKS: u64 = 64;
 
-/// The disks of which nothing is to be handed out: all, or only those that are retired.
-pub(super) fn closed_disks(map: &VolumeMap, only_retired: bool) -> BTreeSet<DiskName> {
+/// The disks of which nothing is to be handed out: all, or only those that are gone.
+pub(super) fn closed_disks(map: &VolumeMap, only_gone: bool) -> BTreeSet<DiskName> {
     let states = map.states().into_iter();
     let is_closed = |state| match state {
         DiskStage::Online {} => false,
-        DiskStage::Draining {} => !only_retired,
-        DiskStage::Retired {} => true,
+        DiskStage::Draining {} => !only_gone,
+        DiskStage::Retired {} | DiskStage::Lost {} => true,
     };
     states.filter(|entry| is_closed(entry.state)).map(|entry| entry.disk).collect()
 }
@@ -56,8 +56,7 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let has_room = lost == 0 || space.whole_stripes >= floor + lost;
     let mut closed = wanted;
     if !has_room {
-        let is_retired = |disk| map.state(disk) == (DiskStage::Retired {});
-        closed.retain(|disk| !newly.contains(disk) || is_retired(*disk));
+        closed.retain(|disk| !newly.contains(disk) || map.state(*disk).is_gone());
     }
     ClosedDisks(space).set(closed);
     has_room

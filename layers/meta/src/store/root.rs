@@ -310,7 +310,7 @@ pub(crate) fn holders(map: &VolumeMap, node: u32) -> Vec<DiskName> {
 fn candidates(map: &VolumeMap, node: u32) -> Vec<DiskName> {
     let changes = if map.version() == 0 { 0 } else { DRAINING_MAX };
     let ring = ring(map, node).into_iter();
-    let kept = ring.filter(|&disk| map.state(disk) != (DiskStage::Retired {}));
+    let kept = ring.filter(|&disk| !map.state(disk).is_gone());
     kept.take(COPIES_MAX as usize + changes).collect()
 }
 

@@ -130,7 +130,21 @@ impl Allocator {
             return Err(Undelivered::ProtocolMismatch.into());
         }
         let space = self.base.store.space();
-        self.find(blocks, || space.allocate_mirrors(copies, (unit, mirrors), from_reserve)).await
+        let allocate = || space.allocate_mirrors(copies, (unit, mirrors), from_reserve);
+        match allocate() {
+            Ok(found) => return Ok(found),
+            // Other nodes have no other disks.
+            Err(_) if !self.has_disks(copies.len() as u32 + mirrors) => {
+                return Err(Error::NoSpace {});
+            }
+            Err(_) => {}
+        }
+        self.find(blocks, allocate).await
+    }
+
+    /// Are there disks for as many copies of a block?
+    fn has_disks(&self, copies: u32) -> bool {
+        self.base.stripes.map().stripes_in_copies(copies) > 0
     }
 
     /// Places for one more copy of blocks that have `copies`, on another disk.

@@ -189,10 +189,11 @@ impl DiskMover {
         map.moves().1 && self.balanced.get() != Some(map.version())
     }
 
-    /// Is something of this node on disks that are being drained, or may it still come there?
+    /// Is something of this node on disks that are being drained or lost, or may it still come
+    /// there?
     fn is_drain_due(&self) -> bool {
         let map = self.map();
-        let drains = |disk: &DiskName| map.state(*disk) == (DiskStage::Draining {});
+        let drains = |disk: &DiskName| map.state(*disk).is_left();
         let space = self.base.store.space();
         map.states().iter().any(|entry| drains(&entry.disk))
             && (!space.is_closed_as_told()
@@ -226,12 +227,20 @@ impl DiskMover {
                     trouble_pause = TROUBLE_PAUSE;
                     me.base.context.sleep(ROUND_PAUSE).await;
                 } else {
-                    me.base.context.sleep(trouble_pause).await;
+                    me.pause_in_trouble(trouble_pause).await;
                     trouble_pause = (2 * trouble_pause).min(TROUBLE_PAUSE_MAX);
                 }
             }
             me.running.set(false);
         });
+    }
+
+    /// Waits for that long, or until the disks change.
+    async fn pause_in_trouble(&self, pause: Duration) {
+        let (version, end) = (self.map().version(), self.base.context.now() + pause);
+        while self.map().version() == version && self.base.context.now() < end {
+            self.base.context.sleep(TROUBLE_PAUSE).await;
+        }
     }
 
     async fn run_round(&self) -> Result<(), Error> {

@@ -1,0 +1,74 @@
+//! Going on without a disk that is lost, with the other copies of what was on it.
+
+use std::path::Path;
+
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord};
+use cluster::coordination::Coordination as _;
+use futures::executor::block_on;
+use runtime::Epoch;
+use runtime::wire::to_bytes;
+
+use crate::VolumeError;
+use crate::boot::examine_nodes;
+use crate::check::serve_whole_disks;
+use crate::degraded::KnownVolume;
+use crate::directory::VolumeDirectory;
+use crate::record::VOLUME_KEY;
+use crate::volume::{current_map, served, with_path};
+
+/// Why a disk is not given up. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LostDiskRefusal {
+    /// The volume has no such disk, or it is retired.
+    #[error("there is no disk {0} in use: `mdfs disk list` of the volume names its disks")]
+    NoSuchDisk(DiskName),
+    /// What is on it is nowhere else.
+    #[error(
+        "the volume has one copy of its data (no --redundancy): what is on disk {0} is nowhere \
+         else; put the disk back, or copy out what can be read (`mdfs serve --degraded`)"
+    )]
+    OneCopy(DiskName),
+    /// Of some data both copies would be gone.
+    #[error(
+        "disk {0} is lost, and some of what was on it has its only copy on other disks until \
+         `mdfs disk list` calls it retired: serve the volume until then, or put back this disk"
+    )]
+    OtherLost(DiskName),
+}
+
+/// Gives up `disk` of the volume in the directory `path`, which must not be served: it can be
+/// opened without it from then on, and what was on the disk is made anew on others while it is
+/// served. The disk cannot come back after that. Returns the volume as it is then.
+///
+/// Refused unless all other disks are there, and have all metadata.
+pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeError> {
+    let mut directory = VolumeDirectory::open(path)?;
+    directory.finish()?;
+    let engine = directory.coordination()?;
+    let (map, epoch) = current_map(&directory, &engine, path)?;
+    if map.state(disk) == (DiskStage::Lost {}) {
+        return Ok(map);
+    }
+    check(&map, disk)?;
+    let record = VolumeRecord::of(&map).with_state(disk, DiskStage::Lost {});
+    let next = VolumeMap::of_record(&record)?;
+    let known = KnownVolume { map: next.clone(), epoch, served: Epoch(served(&engine)?) };
+    let machine = known.start_to_read(0, 0)?;
+    serve_whole_disks(&machine, &directory, &known)?;
+    let examined = examine_nodes(&machine, &next);
+    examined.map_err(|error| with_path(error, &directory, &next))?;
+    block_on(engine.put(VOLUME_KEY, &to_bytes(&record)))?;
+    tracing::info!(%disk, "a disk is given up");
+    Ok(next)
+}
+
+fn check(map: &VolumeMap, disk: DiskName) -> Result<(), LostDiskRefusal> {
+    if !map.disks().contains(&disk) {
+        return Err(LostDiskRefusal::NoSuchDisk(disk));
+    }
+    if map.redundancy().copies() < 2 {
+        return Err(LostDiskRefusal::OneCopy(disk));
+    }
+    let lost = map.states().into_iter().find(|entry| entry.state == DiskStage::Lost {});
+    lost.map_or(Ok(()), |entry| Err(LostDiskRefusal::OtherLost(entry.disk)))
+}
