@@ -11,7 +11,7 @@ use super::groups::Run;
 use super::root::holders;
 use super::space::{
     BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
-    set_emptying,
+    has_lost_disk, set_emptying,
 };
 
 /// The space of a node, in blocks.
@@ -327,6 +327,15 @@ impl StoreSpace<'_> {
     /// Blocks of this node on each disk: in use, and in all.
     pub fn blocks_on_disks(&self) -> BTreeMap<DiskName, (u64, u64)> {
         SpaceOnDisks(&self.0.state.borrow().space).blocks()
+    }
+
+    /// While a disk is lost: pages, and segments of the log, that are on one disk only.
+    pub fn copies_to_make(&self) -> u64 {
+        let state = self.0.state.borrow();
+        if !has_lost_disk(state.space.layout.map()) {
+            return 0;
+        }
+        state.root.tree.single + state.pairs_on_one_disk()
     }
 
     /// The disks with the newest root.

@@ -5,6 +5,7 @@ use super::StoreSpace;
 use super::batch::Batch;
 use super::error::{StoreError, StoreResult};
 use super::page::PageRef;
+use super::page_copies::PageCopies;
 use super::space::MoveReason;
 use super::state::LEFT_SEGMENTS_MAX;
 use super::tree::TreeRoot;
@@ -22,6 +23,11 @@ impl StoreSpace<'_> {
         // The tree that was read may be gone: the next call looks at the new one.
         if self.0.generation() == generation {
             touched?;
+        }
+        if self.copies_to_make() > 0
+            && let Some(store) = self.0.me.upgrade()
+        {
+            PageCopies::of(&store).make_missing().await?;
         }
         for _ in 0..LEFT_SEGMENTS_MAX {
             if !self.0.state.borrow_mut().leave_moving_segment(reason) {

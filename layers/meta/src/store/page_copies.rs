@@ -80,6 +80,15 @@ impl<'a> PageCopies<'a> {
         self.look(from, true, (leaves, leaves)).await
     }
 
+    /// Lets the next checkpoint write all pages that have one copy only, if there is space.
+    pub(super) async fn make_missing(&self) -> StoreResult<()> {
+        let mut from = Some(Bytes::new());
+        while let Some(begin) = from {
+            from = self.look(&begin, false, (LEAVES_SEEN_MAX, LEAVES_SEEN_MAX)).await?.next;
+        }
+        Ok(())
+    }
+
     /// The same, until one of these numbers of leaves has been looked at, or has to be written.
     /// Without `read` no copy is read: only missing ones are found.
     async fn look(

@@ -26,7 +26,7 @@ mod search;
 mod set_search;
 
 pub use closed::MoveReason;
-pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
+pub(crate) use closed::{ClosedDisks, SpaceOnDisks, has_lost_disk};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 pub(crate) use mirrors::MirrorPlaces;
@@ -442,21 +442,23 @@ impl BlockAllocator {
         Some(run)
     }
 
-    /// Takes two stripes for a segment of the log, on different disks if there are several; near
-    /// the segment before, `after`: a log that is strewn over groups keeps all of them from being
+    /// Takes two stripes for a segment of the log, on different disk nodes, or else on different
+    /// disks, if there are several that have some; near the segment before, `after`: a log that is strewn over groups keeps all of them from being
     /// given away.
     pub(crate) fn allocate_pair(&mut self, after: Option<SegmentPair>) -> Option<SegmentPair> {
         let group = after.map(|after| self.layout.group_of_stripe(after.b));
-        let a = self.allocate_stripe(group, |_| true)?;
+        let a = self.find_whole(group, |_| true)?;
+        self.set_busy(self.layout.stripe_run(a).blocks(), true);
         let group = Some(self.layout.group_of_stripe(a));
         let map = self.layout.map().clone();
-        let (first, one_node) = (map.place(a).disk, map.disk_nodes() == 1);
-        let b = self.allocate_stripe(group, |stripe| {
-            let second = map.place(stripe).disk;
-            second.disk_node != first.disk_node || one_node && second.disk != first.disk
-        });
-        if b.is_none() {
-            self.set_busy(self.layout.stripe_run(a).blocks(), false);
+        let first = map.place(a).disk;
+        let b = self
+            .find_whole(group, |stripe| map.place(stripe).disk.disk_node != first.disk_node)
+            .or_else(|| self.find_whole(group, |stripe| map.place(stripe).disk != first))
+            .or_else(|| self.find_whole(group, |_| true));
+        match b {
+            Some(b) => self.set_busy(self.layout.stripe_run(b).blocks(), true),
+            None => self.set_busy(self.layout.stripe_run(a).blocks(), false),
         }
         b.map(|b| SegmentPair { a, b })
     }
@@ -482,15 +484,10 @@ impl BlockAllocator {
         }
     }
 
-    /// Takes a whole stripe, one that `accept`s if there is such a one, best of this group.
-    fn allocate_stripe(&mut self, group: Option<u64>, accept: impl Fn(u64) -> bool) -> Option<u64> {
-        let stripe = group
-            .and_then(|group| whole_in(self, group, &accept))
-            .or_else(|| self.next_whole(accept))
-            .or_else(|| group.and_then(|group| whole_in(self, group, |_| true)))
-            .or_else(|| self.next_whole(|_| true))?;
-        self.set_busy(self.layout.stripe_run(stripe).blocks(), true);
-        Some(stripe)
+    /// A whole stripe of a kind, best of this group.
+    fn find_whole(&mut self, group: Option<u64>, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        let near = group.and_then(|group| whole_in(self, group, &accept));
+        near.or_else(|| self.next_whole(accept))
     }
 }
 

@@ -17,7 +17,9 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::{BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, open_stripes};
+use super::space::{
+    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, has_lost_disk, open_stripes,
+};
 use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
@@ -270,13 +272,24 @@ impl StoreState {
         stripes.map(|stripe| self.space.layout.group_of_stripe(stripe)).collect()
     }
 
-    /// Lets the log leave its current segment if that or the next one moves for this reason.
+    /// Those of the current segment of the log and the next one of which both copies are on one
+    /// disk.
+    pub(crate) fn pairs_on_one_disk(&self) -> u64 {
+        let map = self.space.layout.map();
+        let pairs = [self.log.current_pair(), self.log.next_pair()];
+        let is_on_one = |pair: &&SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
+        pairs.iter().filter(is_on_one).count() as u64
+    }
+
+    /// Lets the log leave its current segment if that or the next one moves for this reason, or,
+    /// while a disk is lost, has both copies on one disk.
     pub(crate) fn leave_moving_segment(&mut self, reason: MoveReason) -> bool {
         let layout = &self.space.layout;
         let pairs = [self.log.current_pair(), self.log.next_pair()];
         let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
         let on_disks = SpaceOnDisks(&self.space);
-        let leaves = stripes.any(|stripe| on_disks.moves(layout.stripe_run(stripe).start, reason));
+        let leaves = stripes.any(|stripe| on_disks.moves(layout.stripe_run(stripe).start, reason))
+            || has_lost_disk(layout.map()) && self.pairs_on_one_disk() > 0;
         if leaves {
             self.log.leave_segment();
         }

@@ -152,6 +152,11 @@ impl DiskMover {
         for disk in &holders {
             on.entry(*disk).or_default();
         }
+        let lost = self.map().states().into_iter().find(|it| it.state == DiskStage::Lost {});
+        if let Some(entry) = lost {
+            // What is on one disk only since it was lost is left to make, too.
+            on.entry(entry.disk).or_default().0 += space.copies_to_make();
+        }
         let share = |(disk, (used_blocks, blocks)): (DiskName, (u64, u64))| DiskShare {
             disk_node: disk.disk_node,
             disk: disk.disk,
@@ -197,6 +202,7 @@ impl DiskMover {
         let space = self.base.store.space();
         map.states().iter().any(|entry| drains(&entry.disk))
             && (!space.is_closed_as_told()
+                || space.copies_to_make() > 0
                 || space.root_holders().iter().any(drains)
                 || space
                     .blocks_on_disks()

@@ -1,8 +1,8 @@
 //! Where second copies of pages go: to another disk, into stripes that they fill one after the
 //! other.
 
-use super::BlockAllocator;
 use super::search::{GROUPS_SEARCHED_MAX, fit_in_stripe};
+use super::{BlockAllocator, has_lost_disk};
 use crate::store::groups::Run;
 
 /// Two stripes are far from each other with this part of the volume between them.
@@ -16,7 +16,9 @@ impl CopyPlaces<'_> {
     /// Allocates the place of the second copy of a page whose first one is at `first`, and leaves
     /// at least `floor` whole stripes. On another disk node if there are several, else on another
     /// disk; if there is only one, or nothing is free on others, far away on it, so that one
-    /// damaged range does not have both, or at least in another stripe.
+    /// damaged range does not have both, or at least in another stripe. While a disk is lost there
+    /// is no such place: a page with one copy gets its second one as soon as there is a disk for
+    /// it.
     pub(crate) fn allocate(&mut self, first: Run, floor: u64) -> Option<Run> {
         let map = self.0.layout.map().clone();
         let stripe = self.0.layout.stripe_of(first.start);
@@ -26,6 +28,7 @@ impl CopyPlaces<'_> {
         let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
         let on_other_disk = |other: u64| map.place(other).disk != disk;
         let has_disks = has_nodes || map.disks().len() > 1;
+        let may_share = !has_lost_disk(&map);
         let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
         let copy = has_nodes
             .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_node))
@@ -34,9 +37,13 @@ impl CopyPlaces<'_> {
                 has_disks
                     .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_disk))?
             })
-            .or_else(|| self.place_of_copy((first.count, 1), key, floor, &is_far))
             .or_else(|| {
-                self.place_of_copy((first.count, 1), key, floor, &|other| other != stripe)
+                may_share.then(|| {
+                    let place = |accept: &dyn Fn(u64) -> bool| {
+                        self.place_of_copy((first.count, 1), key, floor, accept)
+                    };
+                    place(&is_far).or_else(|| place(&|other| other != stripe))
+                })?
             })?;
         self.0.set_busy(copy.blocks(), true);
         self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
