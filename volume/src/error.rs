@@ -76,7 +76,7 @@ pub enum VolumeError {
     },
     /// A disk is not given up.
     #[error("{0}")]
-    LostDisk(#[from] crate::lost_disk::LostDiskRefusal),
+    LostDisk(#[from] crate::lost_disk_refusal::LostDiskRefusal),
     /// Disks to be formatted hold something.
     #[error("{0}")]
     UsedDisks(UsedDisks),

@@ -17,6 +17,7 @@ mod hand_over;
 mod host_disk;
 mod impaired;
 mod lost_disk;
+mod lost_disk_refusal;
 pub mod new_disks;
 pub mod node;
 mod options;
@@ -40,7 +41,8 @@ pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
 pub use self::host_disk::BadDisk;
 pub use self::impaired::{ImpairedDisk, ImpairedNode, MissingParts};
-pub use self::lost_disk::{LostDiskRefusal, give_up_disk};
+pub use self::lost_disk::give_up_disk;
+pub use self::lost_disk_refusal::LostDiskRefusal;
 pub use self::options::{
     CACHE_BYTES, DISK_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE,
 };

@@ -13,28 +13,9 @@ use crate::boot::examine_nodes;
 use crate::check::serve_whole_disks;
 use crate::degraded::KnownVolume;
 use crate::directory::VolumeDirectory;
+use crate::lost_disk_refusal::LostDiskRefusal;
 use crate::record::VOLUME_KEY;
 use crate::volume::{current_map, served, with_path};
-
-/// Why a disk is not given up. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum LostDiskRefusal {
-    /// The volume has no such disk, or it is retired.
-    #[error("there is no disk {0} in use: `mdfs disk list` of the volume names its disks")]
-    NoSuchDisk(DiskName),
-    /// What is on it is nowhere else.
-    #[error(
-        "the volume has one copy of its data (no --redundancy): what is on disk {0} is nowhere \
-         else; put the disk back, or copy out what can be read (`mdfs serve --degraded`)"
-    )]
-    OneCopy(DiskName),
-    /// Of some data both copies would be gone.
-    #[error(
-        "disk {0} is lost, and some of what was on it has its only copy on other disks until \
-         `mdfs disk list` calls it retired: serve the volume until then, or put back this disk"
-    )]
-    OtherLost(DiskName),
-}
 
 /// Gives up `disk` of the volume in the directory `path`, which must not be served: it can be
 /// opened without it from then on, and what was on the disk is made anew on others while it is

@@ -1,11 +1,12 @@
 //! The operator of a volume: adds disks, drains and retires them, while clients work and the power
-//! goes. What was retired is wiped at once: nothing may be there.
+//! goes. What was retired is wiped at once: nothing may be there. Where data have two copies, disks
+//! are lost with all that is on them, and given up.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use blockio::{DiskName, Superblock, VolumeMap, VolumeRecord, identify};
+use blockio::{DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, identify};
 use fileio::protocol::{
     AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
     GetDisks, ROOT,
@@ -30,6 +31,8 @@ const BYTES_MIN: u64 = 48 << 20;
 pub(super) struct Operator {
     /// Disks that were retired.
     retired: RefCell<Vec<DiskName>>,
+    /// The last disk that was lost.
+    lost: Cell<Option<DiskName>>,
     changes: Cell<u64>,
 }
 
@@ -141,18 +144,49 @@ impl Operator {
         let record = records.borrow().get(VOLUME_KEY).expect("the volume has a record");
         let recorded = VolumeRecord::decode(&record.value).expect("it is whole");
         if rng.chance(2, 3) {
-            harness.cluster.know(recorded);
-            return;
+            return self.lose_a_disk(harness, recorded, rng);
         }
         let superblocks = read_superblocks(harness).await;
-        let told = VolumeMap::from_superblocks(&superblocks).expect("the disks are there");
+        let told = match VolumeMap::from_superblocks(&superblocks) {
+            Ok(told) => told,
+            // None has heard of that.
+            Err(_) if self.lost.get().is_some() => recorded.clone(),
+            Err(error) => panic!("the disks are there: {error}"),
+        };
         assert!(told.version() <= recorded.version(), "something is known that was never decided");
         // The engine has nothing but that now.
-        let lost = runtime::wire::to_bytes(&VolumeRecord::of(&told));
-        let expect = cluster::coordination::Expect::Any {};
-        let written = records.borrow_mut().write(VOLUME_KEY, &lost, expect, None);
-        written.expect("a short record");
-        harness.cluster.know(told);
+        decide(harness, &VolumeRecord::of(&told));
+        self.lose_a_disk(harness, told, rng);
+    }
+
+    /// Now and then a disk is lost while no node lives. Who starts knows of it.
+    fn lose_a_disk(&self, harness: &Harness, map: VolumeMap, rng: &mut Rng) {
+        let lost = self.lost.get().filter(|disk| !map.state(*disk).is_gone());
+        let Some(disk) = lost.or_else(|| Self::choose_lost(&map, rng)) else {
+            harness.cluster.know(map);
+            return;
+        };
+        self.lost.set(Some(disk));
+        harness.cluster.world().disk(&path_of(disk)).wipe();
+        let record = VolumeRecord::of(&map).with_state(disk, DiskStage::Lost {});
+        decide(harness, &record);
+        harness.cluster.know(VolumeMap::of_record(&record).expect("one disk less"));
+    }
+
+    /// One of which all that is on it has other copies, and room elsewhere.
+    fn choose_lost(map: &VolumeMap, rng: &mut Rng) -> Option<DiskName> {
+        let copies = map.redundancy().copies();
+        let is_lost = map.states().iter().any(|entry| entry.state == DiskStage::Lost {});
+        if copies < 2 || is_lost || !rng.chance(1, 3) {
+            return None;
+        }
+        let disks = map.disks();
+        let disk = disks[rng.index(disks.len())];
+        let without = VolumeRecord::of(map).with_state(disk, DiskStage::Lost {});
+        let without = VolumeMap::of_record(&without).ok()?;
+        let stripe = u64::from(map.geometry().stripe_size);
+        let room = without.stripes_in_copies(copies) * stripe;
+        (room >= 2 * BYTES_MIN).then_some(disk)
     }
 
     /// Once nothing goes wrong any more: what is being drained is drained in bounded time.
@@ -160,14 +194,22 @@ impl Operator {
         let context = harness.cluster.application(CLIENT);
         loop {
             let Ok(list) = self.list(harness).await else { panic!("no crash was asked for") };
-            let is_busy =
-                list.disks.iter().any(|disk| disk.condition == DiskCondition::Draining {});
+            let moves = [DiskCondition::Draining {}, DiskCondition::Lost {}];
+            let is_busy = list.disks.iter().any(|disk| moves.contains(&disk.condition));
             if !is_busy && !list.balancing {
                 return;
             }
             context.sleep(Duration::from_millis(500)).await;
         }
     }
+}
+
+/// The record of the volume is this one now.
+fn decide(harness: &Harness, record: &VolumeRecord) {
+    let bytes = runtime::wire::to_bytes(record);
+    let expect = cluster::coordination::Expect::Any {};
+    let written = harness.cluster.records().borrow_mut().write(VOLUME_KEY, &bytes, expect, None);
+    written.expect("a short record");
 }
 
 fn bytes_online(list: &DiskList) -> u64 {

@@ -335,7 +335,7 @@ impl StoreSpace<'_> {
         if !has_lost_disk(state.space.layout.map()) {
             return 0;
         }
-        state.root.tree.single + state.pairs_on_one_disk()
+        state.root.tree.single + state.log.pairs_on_one_disk(state.space.layout.map())
     }
 
     /// The disks with the newest root.

@@ -11,7 +11,7 @@ pub(crate) mod replay;
 
 use std::collections::VecDeque;
 
-use blockio::{BLOCK_SIZE, Geometry};
+use blockio::{BLOCK_SIZE, Geometry, VolumeMap};
 use bytes::{Bytes, BytesMut};
 
 use self::format::{EntryPlace, LogId, SegmentHeader, SegmentPair};
@@ -119,6 +119,13 @@ impl Log {
     /// The current segment, which a checkpoint does not give back.
     pub(crate) fn current_pair(&self) -> SegmentPair {
         self.current.here
+    }
+
+    /// Those of the current segment and the next one of which both copies are on one disk.
+    pub(crate) fn pairs_on_one_disk(&self, map: &VolumeMap) -> u64 {
+        let pairs = [self.current.here, self.current.next];
+        let is_on_one = |pair: &&SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
+        pairs.iter().filter(is_on_one).count() as u64
     }
 
     /// The segment that comes next.

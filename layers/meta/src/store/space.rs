@@ -443,8 +443,8 @@ impl BlockAllocator {
     }
 
     /// Takes two stripes for a segment of the log, on different disk nodes, or else on different
-    /// disks, if there are several that have some; near the segment before, `after`: a log that is strewn over groups keeps all of them from being
-    /// given away.
+    /// disks, if there are several that have some; near the segment before, `after`: a log that is
+    /// strewn over groups keeps all of them from being given away.
     pub(crate) fn allocate_pair(&mut self, after: Option<SegmentPair>) -> Option<SegmentPair> {
         let group = after.map(|after| self.layout.group_of_stripe(after.b));
         let a = self.find_whole(group, |_| true)?;

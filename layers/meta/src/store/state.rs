@@ -272,15 +272,6 @@ impl StoreState {
         stripes.map(|stripe| self.space.layout.group_of_stripe(stripe)).collect()
     }
 
-    /// Those of the current segment of the log and the next one of which both copies are on one
-    /// disk.
-    pub(crate) fn pairs_on_one_disk(&self) -> u64 {
-        let map = self.space.layout.map();
-        let pairs = [self.log.current_pair(), self.log.next_pair()];
-        let is_on_one = |pair: &&SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
-        pairs.iter().filter(is_on_one).count() as u64
-    }
-
     /// Lets the log leave its current segment if that or the next one moves for this reason, or,
     /// while a disk is lost, has both copies on one disk.
     pub(crate) fn leave_moving_segment(&mut self, reason: MoveReason) -> bool {
@@ -289,7 +280,7 @@ impl StoreState {
         let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
         let on_disks = SpaceOnDisks(&self.space);
         let leaves = stripes.any(|stripe| on_disks.moves(layout.stripe_run(stripe).start, reason))
-            || has_lost_disk(layout.map()) && self.pairs_on_one_disk() > 0;
+            || has_lost_disk(layout.map()) && self.log.pairs_on_one_disk(layout.map()) > 0;
         if leaves {
             self.log.leave_segment();
         }

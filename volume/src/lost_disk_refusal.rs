@@ -1,0 +1,23 @@
+//! Why a disk that is lost is not given up, in words.
+
+use blockio::DiskName;
+
+/// Why a disk is not given up. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LostDiskRefusal {
+    /// The volume has no such disk, or it is retired.
+    #[error("there is no disk {0} in use: `mdfs disk list` of the volume names its disks")]
+    NoSuchDisk(DiskName),
+    /// What is on it is nowhere else.
+    #[error(
+        "the volume has one copy of its data (no --redundancy): what is on disk {0} is nowhere \
+         else; put the disk back, or copy out what can be read (`mdfs serve --degraded`)"
+    )]
+    OneCopy(DiskName),
+    /// Of some data both copies would be gone.
+    #[error(
+        "disk {0} is lost, and some of what was on it has its only copy on other disks until \
+         `mdfs disk list` calls it retired: serve the volume until then, or put back this disk"
+    )]
+    OtherLost(DiskName),
+}
