@@ -106,6 +106,12 @@ pub(super) fn examine_nodes(machine: &Embedded, map: &VolumeMap) -> Result<(), V
     on_each(machine, nodes, move |context| node::examine_metadata(context, map.clone()))
 }
 
+/// The same, all of it.
+pub(super) fn examine_all_of_nodes(machine: &Embedded, map: &VolumeMap) -> Result<(), VolumeError> {
+    let (nodes, map) = (fs_nodes(map.geometry()), map.clone());
+    on_each(machine, nodes, move |context| node::examine_all_metadata(context, map.clone()))
+}
+
 /// Ends the metadata of each node cleanly.
 pub(super) fn final_checkpoint(machine: &Embedded, geometry: &Geometry) -> Result<(), VolumeError> {
     on_each(machine, fs_nodes(*geometry), node::final_checkpoint)

@@ -461,7 +461,6 @@ impl DiskManager {
             let is_there = status.is_some_and(|status| status.healthy);
             let condition = match record.state(disk) {
                 DiskStage::Retired {} => DiskCondition::Retired {},
-                DiskStage::Lost {} if is_empty => DiskCondition::Drained {},
                 DiskStage::Lost {} => DiskCondition::Lost {},
                 _ if !is_there => DiskCondition::Offline {},
                 DiskStage::Online {} => DiskCondition::Online {},

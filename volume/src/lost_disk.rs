@@ -9,7 +9,7 @@ use runtime::Epoch;
 use runtime::wire::to_bytes;
 
 use crate::VolumeError;
-use crate::boot::examine_nodes;
+use crate::boot::examine_all_of_nodes;
 use crate::check::serve_whole_disks;
 use crate::degraded::KnownVolume;
 use crate::directory::VolumeDirectory;
@@ -21,7 +21,7 @@ use crate::volume::{current_map, served, with_path};
 /// opened without it from then on, and what was on the disk is made anew on others while it is
 /// served. The disk cannot come back after that. Returns the volume as it is then.
 ///
-/// Refused unless all other disks are there, and have all metadata.
+/// Refused unless all other disks are there, have all metadata, and room to start.
 pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeError> {
     let mut directory = VolumeDirectory::open(path)?;
     directory.finish()?;
@@ -36,7 +36,7 @@ pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeErro
     let known = KnownVolume { map: next.clone(), epoch, served: Epoch(served(&engine)?) };
     let machine = known.start_to_read(0, 0)?;
     serve_whole_disks(&machine, &directory, &known)?;
-    let examined = examine_nodes(&machine, &next);
+    let examined = examine_all_of_nodes(&machine, &next);
     examined.map_err(|error| with_path(error, &directory, &next))?;
     block_on(engine.put(VOLUME_KEY, &to_bytes(&record)))?;
     tracing::info!(%disk, "a disk is given up");

@@ -17,7 +17,8 @@ pub enum LostDiskRefusal {
     /// Of some data both copies would be gone.
     #[error(
         "disk {0} is lost, and some of what was on it has its only copy on other disks until \
-         `mdfs disk list` calls it retired: serve the volume until then, or put back this disk"
+         `mdfs disk list` calls it retired: put back the disk that is missing now, and serve the \
+         volume until then"
     )]
     OtherLost(DiskName),
 }

@@ -158,6 +158,17 @@ pub async fn examine_metadata(context: Context, map: VolumeMap) -> Result<(), Vo
     examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 
+/// The same, and reads all metadata.
+pub(super) async fn examine_all_metadata(
+    context: Context,
+    map: VolumeMap,
+) -> Result<(), VolumeError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
+    let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
+    let examined = meta::store::StoreImage::examine_all(&context, stripes, node).await;
+    examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
+}
+
 /// After phase 1, once in the life of a volume, at each file-system node: writes its first
 /// metadata; the root directory belongs to `owner`. Without the cache: little is written, once. A
 /// node that has some is refused

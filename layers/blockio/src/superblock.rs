@@ -6,7 +6,7 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
-use crate::disk_state::{DiskEntry, MovePolicy, VolumeRecord};
+use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, VolumeRecord};
 use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX, STATES_MAX};
 use crate::redundancy::RedundancyClass;
 use crate::volume_map::{VolumeMap, grid_set};
@@ -230,8 +230,8 @@ pub(crate) fn features_of(map: &VolumeMap) -> u32 {
 
 /// The disks of the set in row `index`, of which one superblock has `row`.
 ///
-/// One that is missing may be retired or lost: which of those it was does not matter, since nothing
-/// is read from any.
+/// One that is missing may be retired: which of those it was does not matter, since nothing is read
+/// from any. It may be a lost one, of which it matters, only if there is no other that it could be.
 fn members_of(
     disks: &[&Superblock],
     index: usize,
@@ -245,8 +245,11 @@ fn members_of(
         let mut with_row = disks.iter().filter(|disk| disk.disk == name);
         with_row.any(|disk| disk.sets.get(index).is_some_and(|own| own.position != NO_MEMBER))
     };
-    let is_gone = |entry: &&DiskEntry| entry.state.is_gone();
-    let mut gone = states.iter().filter(is_gone).filter(|entry| !is_there(entry.disk));
+    let is_gone = |entry: &&DiskEntry| entry.state.is_gone() && !is_there(entry.disk);
+    let gone: Vec<&DiskEntry> = states.iter().filter(is_gone).collect();
+    let is_retired = |entry: &&DiskEntry| entry.state == (DiskStage::Retired {});
+    let is_certain = gone.len() < 2 || gone.iter().all(is_retired);
+    let mut gone = gone.into_iter().filter(|_| is_certain);
     let member = |position| {
         let is_it = |own: &&SetRow| {
             own.position == position
@@ -503,8 +506,7 @@ mod tests {
             let first = all.sets.last().and_then(SetRow::end).expect("a small volume");
             all.sets.push(SetRow { first, ..row });
         }
-        let state = crate::disk_state::DiskStage::Retired {};
-        let entry = DiskEntry { disk: DiskName::default(), state };
+        let entry = DiskEntry { disk: DiskName::default(), state: DiskStage::Retired {} };
         all.decided.states = vec![entry; STATES_MAX];
         assert_eq!(all.encode().len(), BLOCK_SIZE);
         assert_eq!(Superblock::decode(&all.encode()), Ok(all));

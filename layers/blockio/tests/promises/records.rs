@@ -166,6 +166,15 @@ fn superblocks_tell_the_volume_also_without_those_of_retired_disks() {
     assert_eq!(VolumeMap::from_superblocks(&there), Ok(draining));
     let retired = listed(DiskStage::Retired {});
     assert_eq!(VolumeMap::from_superblocks(&superblocks(&retired)), Ok(retired));
+    let lost = listed(DiskStage::Lost {});
+    assert_eq!(VolumeMap::from_superblocks(&superblocks(&lost)), Ok(lost.clone()));
+    let other = DiskName { disk_node: 0, disk: 7 };
+    let record = VolumeRecord::of(&lost).with_state(other, DiskStage::Retired {});
+    let ambiguous = VolumeMap::of_record(&record).expect("a volume");
+    assert!(
+        VolumeMap::from_superblocks(&superblocks(&ambiguous)).is_err(),
+        "it is not known which disk was lost, and what moves is on that"
+    );
     let mut missing = superblocks(&listed(DiskStage::Draining {}));
     missing.remove(0);
     assert!(VolumeMap::from_superblocks(&missing).is_err(), "a disk that is in use is missing");

@@ -329,13 +329,16 @@ impl StoreSpace<'_> {
         SpaceOnDisks(&self.0.state.borrow().space).blocks()
     }
 
-    /// While a disk is lost: pages, and segments of the log, that are on one disk only.
+    /// While a disk is lost: pages that have one copy, and segments of the log on one disk.
     pub fn copies_to_make(&self) -> u64 {
         let state = self.0.state.borrow();
         if !has_lost_disk(state.space.layout.map()) {
             return 0;
         }
-        state.root.tree.single + state.log.pairs_on_one_disk(state.space.layout.map())
+        let single_map_pages = state.map_pages.iter().filter(|page| page.second().is_none());
+        state.root.tree.single
+            + single_map_pages.count() as u64
+            + state.log.pairs_on_one_disk(state.space.layout.map())
     }
 
     /// The disks with the newest root.

@@ -6,7 +6,7 @@ use super::batch::Batch;
 use super::error::{StoreError, StoreResult};
 use super::page::PageRef;
 use super::page_copies::PageCopies;
-use super::space::MoveReason;
+use super::space::{MoveReason, has_lost_disk};
 use super::state::LEFT_SEGMENTS_MAX;
 use super::tree::TreeRoot;
 
@@ -24,7 +24,7 @@ impl StoreSpace<'_> {
         if self.0.generation() == generation {
             touched?;
         }
-        if self.copies_to_make() > 0
+        if has_lost_disk(&self.0.pages.device.map())
             && let Some(store) = self.0.me.upgrade()
         {
             PageCopies::of(&store).make_missing().await?;

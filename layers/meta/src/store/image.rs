@@ -83,6 +83,26 @@ impl StoreImage {
         Self { pages, past, root_copies, damage: Vec::new() }.outdated().map_or(Ok(()), Err)
     }
 
+    /// Looks, too, whether all its keys can be read, and there is room for a mount.
+    pub async fn examine_all(
+        context: &Context,
+        stripes: Rc<dyn Stripes>,
+        node: u32,
+    ) -> StoreResult<()> {
+        Self::examine(context, stripes.clone(), node).await?;
+        let image = Self::read(context, stripes, node).await?;
+        if image.lacking_stripes().is_some() {
+            return Err(StoreError::NoSpace);
+        }
+        let mut walk = image.walk();
+        while let Some(part) = walk.next().await {
+            if let ImagePart::Damaged { error, .. } = part {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// How many disks that should have a copy of the newest root have none, of how many.
     pub fn missing_roots(&self) -> (usize, usize) {
         let RootCopies { count, lacking, unreadable, .. } = &self.root_copies;

@@ -121,11 +121,12 @@ impl Log {
         self.current.here
     }
 
-    /// Those of the current segment and the next one of which both copies are on one disk.
+    /// Segments in use, with the one that waits to be the next, of which both copies are on one
+    /// disk.
     pub(crate) fn pairs_on_one_disk(&self, map: &VolumeMap) -> u64 {
-        let pairs = [self.current.here, self.current.next];
-        let is_on_one = |pair: &&SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
-        pairs.iter().filter(is_on_one).count() as u64
+        let pairs = self.live.iter().map(|segment| segment.pair).chain([self.current.next]);
+        let is_on_one = |pair: &SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
+        pairs.filter(is_on_one).count() as u64
     }
 
     /// The segment that comes next.

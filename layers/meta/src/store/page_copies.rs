@@ -11,7 +11,9 @@ use bytes::Bytes;
 use super::Store;
 use super::bad_pages::BadCopy;
 use super::error::StoreResult;
+use super::groups::Run;
 use super::page::PageRef;
+use super::space::has_lost_disk;
 use super::state::ChangeMode;
 use super::tree::{TreeRoot, step};
 
@@ -80,7 +82,7 @@ impl<'a> PageCopies<'a> {
         self.look(from, true, (leaves, leaves)).await
     }
 
-    /// Lets the next checkpoint write all pages that have one copy only, if there is space.
+    /// Lets the next checkpoint write all pages that are on one disk only, if there is space.
     pub(super) async fn make_missing(&self) -> StoreResult<()> {
         let mut from = Some(Bytes::new());
         while let Some(begin) = from {
@@ -137,7 +139,7 @@ impl<'a> PageCopies<'a> {
         let mut path = CheckedPath::default();
         for level in (0..tree.height).rev() {
             if seen.insert(place) {
-                path.has_single |= place.second().is_none();
+                path.has_single |= self.is_single(place);
                 if read {
                     let (_, bad) = self.0.pages.read_copies(place, "a tree page").await?;
                     path.bad.extend(bad.map(|bad| (place, bad)));
@@ -149,6 +151,15 @@ impl<'a> PageCopies<'a> {
             }
         }
         Ok(Some(path))
+    }
+
+    /// Has it one copy, or, while a disk is lost, both on one disk?
+    fn is_single(&self, place: PageRef) -> bool {
+        let map = self.0.pages.device.map();
+        let disk_of = |run: Run| map.place(map.geometry().block(run.start).0).disk;
+        let Some(second) = place.second() else { return true };
+        has_lost_disk(&map)
+            && place.runs().next().is_some_and(|first| disk_of(first) == disk_of(second))
     }
 
     /// Now and then looks at a few leaves. Those with one copy only, which there are in a store of

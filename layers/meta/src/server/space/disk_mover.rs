@@ -66,6 +66,8 @@ pub(crate) struct DiskMover {
     trouble: Cell<Option<Error>>,
     /// For which record disks have been evened out.
     balanced: Cell<Option<u64>>,
+    /// Of this version of the record it has looked at all pages, for those on one disk only.
+    spread: Cell<Option<u64>>,
 }
 
 impl DiskMover {
@@ -87,6 +89,7 @@ impl DiskMover {
             moved_blocks: Cell::default(),
             trouble: Cell::default(),
             balanced: Cell::default(),
+            spread: Cell::default(),
         }
     }
 
@@ -155,7 +158,7 @@ impl DiskMover {
         let lost = self.map().states().into_iter().find(|it| it.state == DiskStage::Lost {});
         if let Some(entry) = lost {
             // What is on one disk only since it was lost is left to make, too.
-            on.entry(entry.disk).or_default().0 += space.copies_to_make();
+            on.entry(entry.disk).or_default().0 += self.copies_to_make();
         }
         let share = |(disk, (used_blocks, blocks)): (DiskName, (u64, u64))| DiskShare {
             disk_node: disk.disk_node,
@@ -178,7 +181,8 @@ impl DiskMover {
     fn explain(&self, error: Error) -> String {
         match (error, self.mover.unreadable()) {
             (Error::NoSpace {}, _) => {
-                "no space for it on other disks: add a disk, remove files, or cancel the drain"
+                "no space for it on other disks: add a disk, remove files, or cancel the drain if it \
+                 is one"
                     .to_owned()
             }
             (_, Some(ino)) => format!(
@@ -187,6 +191,15 @@ impl DiskMover {
             ),
             (error, None) => error.to_string(),
         }
+    }
+
+    /// What of this node is on one disk only since another was lost; it may be more as long as not
+    /// all pages were looked at.
+    fn copies_to_make(&self) -> u64 {
+        let map = self.map();
+        let is_lost = map.states().iter().any(|entry| entry.state == DiskStage::Lost {});
+        let unseen = is_lost && self.spread.get() != Some(map.version());
+        self.base.store.space().copies_to_make() + u64::from(unseen)
     }
 
     fn is_balance_due(&self) -> bool {
@@ -202,7 +215,7 @@ impl DiskMover {
         let space = self.base.store.space();
         map.states().iter().any(|entry| drains(&entry.disk))
             && (!space.is_closed_as_told()
-                || space.copies_to_make() > 0
+                || self.copies_to_make() > 0
                 || space.root_holders().iter().any(drains)
                 || space
                     .blocks_on_disks()
@@ -262,7 +275,9 @@ impl DiskMover {
             if self.base.store.space().is_short() {
                 self.groups.refill(0, GroupUrgency::Needed {}).await?;
             }
+            let version = self.map().version();
             self.base.store.space().move_pages(MoveReason::Drain).await?;
+            self.spread.set(Some(version));
             moved?;
         }
         if self.is_balance_due() && !self.is_drain_due() {
