@@ -10,6 +10,7 @@ use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::join_all;
 use meta::RootOwner;
+use meta::store::Examination;
 use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeId, Undelivered};
 
@@ -101,15 +102,15 @@ pub(super) fn format_nodes(
 }
 
 /// Reads the metadata of each node, before any is written.
-pub(super) fn examine_nodes(machine: &Embedded, map: &VolumeMap) -> Result<(), VolumeError> {
+pub(super) fn examine_nodes(
+    machine: &Embedded,
+    map: &VolumeMap,
+    examination: Examination,
+) -> Result<(), VolumeError> {
     let (nodes, map) = (fs_nodes(map.geometry()), map.clone());
-    on_each(machine, nodes, move |context| node::examine_metadata(context, map.clone()))
-}
-
-/// The same, all of it.
-pub(super) fn examine_all_of_nodes(machine: &Embedded, map: &VolumeMap) -> Result<(), VolumeError> {
-    let (nodes, map) = (fs_nodes(map.geometry()), map.clone());
-    on_each(machine, nodes, move |context| node::examine_all_metadata(context, map.clone()))
+    on_each(machine, nodes, move |context| {
+        node::examine_metadata(context, map.clone(), examination)
+    })
 }
 
 /// Ends the metadata of each node cleanly.

@@ -19,7 +19,7 @@ use blockio::plan::{FreeDisk, Spread, plan_sets};
 use blockio::protocol::{
     BlockIo, Describe, DiskStatus, Error as DiskNodeAnswer, FollowRecord, PrepareDisks,
 };
-use blockio::{DiskName, DiskStage, MovePolicy, VolumeMap, VolumeRecord};
+use blockio::{DiskName, DiskStage, MovePolicy, VolumeMap, VolumeRecord, lost_disk};
 use cluster::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
 use fileio::disk_types::DiskAdministration;
 use fileio::protocol::{
@@ -46,10 +46,8 @@ const TRIES_MAX: u32 = 50;
 const TRY_PAUSE: Duration = Duration::from_millis(200);
 /// Who asks for the disks gets what nodes have answered within this time.
 const LIST_WAIT: Duration = Duration::from_secs(2);
-/// How often it is looked whether disks are even.
-const BALANCE_PAUSE: Duration = Duration::from_secs(1);
-/// How often it is looked whether something is left on lost disks.
-const LOST_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked whether disks are even, and something is left on a lost one.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a change that could not be brought about is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(2);
 
@@ -61,10 +59,8 @@ pub struct DiskManager {
     engine: OpenEngine,
     /// One change at a time.
     changing: KeyedLock<()>,
-    /// It is looked at whether disks are even.
+    /// It is looked at whether disks are even, and something is left on a lost one.
     watching: Cell<bool>,
-    /// It is looked at whether something is left on lost disks.
-    watching_lost: Cell<bool>,
     /// What is decided is being brought about in the background.
     resuming: Cell<bool>,
 }
@@ -93,7 +89,6 @@ impl DiskManager {
             engine,
             changing: KeyedLock::default(),
             watching: Cell::new(false),
-            watching_lost: Cell::new(false),
             resuming: Cell::new(false),
         })
     }
@@ -123,8 +118,7 @@ impl DiskManager {
             drop(alone);
             self.context.sleep(AGAIN_PAUSE).await;
         }
-        self.watch_balance();
-        self.watch_lost();
+        self.watch_moves();
     }
 
     /// The record of the volume.
@@ -161,7 +155,7 @@ impl DiskManager {
             self.resume_later();
             return Err(error);
         }
-        self.watch_balance();
+        self.watch_moves();
         Ok(())
     }
 
@@ -370,60 +364,43 @@ impl DiskManager {
         if moves.iter().any(|moves| moves.version < record.version) {
             return Err(Undelivered::Busy.into());
         }
-        let is_it = |share: &&meta::protocol::DiskShare| {
-            (share.disk_node, share.disk) == (disk.disk_node, disk.disk)
-        };
-        let shares: Vec<_> = moves.iter().flat_map(|moves| &moves.disks).filter(is_it).collect();
-        let left: u64 = shares.iter().map(|share| share.used_blocks).sum();
-        if left > 0 || shares.iter().any(|share| share.has_roots || share.is_open) {
-            return Err(DiskRefusal::NotDrained { left_bytes: left * BLOCK }.into());
-        }
-        Ok(())
+        Ok(check_left(&moves, disk)?)
     }
 
-    /// Waits, in the background, until disks are even.
-    fn watch_balance(&self) {
+    /// Waits, in the background, until disks are even, and a lost one can be retired.
+    fn watch_moves(&self) {
         let Some(me) = self.me.upgrade() else { return };
-        if !self.map.moves().1 || self.watching.replace(true) {
+        let is_watched = |map: &VolumeMap| map.moves().1 || lost_disk(map).is_some();
+        if !is_watched(&self.map) || self.watching.replace(true) {
             return;
         }
         self.context.task(async move {
-            while me.map.moves().1 {
-                me.context.sleep(BALANCE_PAUSE).await;
+            while is_watched(&me.map) {
+                me.context.sleep(WATCH_PAUSE).await;
                 let version = me.map.version();
                 let Ok(moves) = me.moves().await else { continue };
                 if moves.iter().any(|moves| moves.version < version) {
                     // A node has started since.
                     me.resume_later();
-                } else if !moves.iter().any(|moves| moves.balancing) {
-                    // If that fails it is tried again.
-                    let _ = me.change_once(DiskChange::StopBalance {}).await;
+                } else {
+                    me.end_moves(&moves).await;
                 }
             }
             me.watching.set(false);
         });
     }
 
-    /// Retires lost disks, in the background, once all that was on them is on others.
-    fn watch_lost(&self) {
-        let Some(me) = self.me.upgrade() else { return };
-        let lost = |map: &VolumeMap| {
-            let states = map.states().into_iter();
-            states.filter(|entry| entry.state == DiskStage::Lost {}).map(|entry| entry.disk).next()
-        };
-        if lost(&self.map).is_none() || self.watching_lost.replace(true) {
-            return;
+    /// Decides what has come about. What fails is tried again.
+    async fn end_moves(&self, moves: &[NodeMoves]) {
+        if self.map.moves().1 && !moves.iter().any(|moves| moves.balancing) {
+            let _ = self.change_once(DiskChange::StopBalance {}).await;
         }
-        self.context.task(async move {
-            while let Some(DiskName { disk_node, disk }) = lost(&me.map) {
-                me.context.sleep(LOST_PAUSE).await;
-                // Refused as long as something is left.
-                if me.change_once(DiskChange::Retire { disk_node, disk }).await.is_ok() {
-                    tracing::info!(disk_node, disk, "all that was on a lost disk is on others");
-                }
+        if let Some(disk) = lost_disk(&self.map).filter(|disk| check_left(moves, *disk).is_ok()) {
+            let DiskName { disk_node, disk } = disk;
+            if self.change_once(DiskChange::Retire { disk_node, disk }).await.is_ok() {
+                tracing::info!(disk_node, disk, "all that was on a lost disk is on others");
             }
-            me.watching_lost.set(false);
-        });
+        }
     }
 
     async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
@@ -511,6 +488,19 @@ impl std::fmt::Debug for DiskManager {
 }
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Refused if something is left on `disk`.
+fn check_left(moves: &[NodeMoves], disk: DiskName) -> Result<(), DiskRefusal> {
+    let is_it = |share: &&meta::protocol::DiskShare| {
+        (share.disk_node, share.disk) == (disk.disk_node, disk.disk)
+    };
+    let shares: Vec<_> = moves.iter().flat_map(|moves| &moves.disks).filter(is_it).collect();
+    let left: u64 = shares.iter().map(|share| share.used_blocks).sum();
+    if left > 0 || shares.iter().any(|share| share.has_roots || share.is_open) {
+        return Err(DiskRefusal::NotDrained { left_bytes: left * BLOCK });
+    }
+    Ok(())
+}
 
 /// The disk nodes that have disks in use by a record.
 fn nodes_of(record: &VolumeRecord) -> Result<BTreeSet<u32>, Error> {

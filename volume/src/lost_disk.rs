@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord};
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, lost_disk};
 use cluster::coordination::Coordination as _;
 use futures::executor::block_on;
+use meta::store::Examination;
 use runtime::Epoch;
 use runtime::wire::to_bytes;
 
 use crate::VolumeError;
-use crate::boot::examine_all_of_nodes;
+use crate::boot::examine_nodes;
 use crate::check::serve_whole_disks;
 use crate::degraded::KnownVolume;
 use crate::directory::VolumeDirectory;
@@ -36,7 +37,7 @@ pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeErro
     let known = KnownVolume { map: next.clone(), epoch, served: Epoch(served(&engine)?) };
     let machine = known.start_to_read(0, 0)?;
     serve_whole_disks(&machine, &directory, &known)?;
-    let examined = examine_all_of_nodes(&machine, &next);
+    let examined = examine_nodes(&machine, &next, Examination::All);
     examined.map_err(|error| with_path(error, &directory, &next))?;
     block_on(engine.put(VOLUME_KEY, &to_bytes(&record)))?;
     tracing::info!(%disk, "a disk is given up");
@@ -50,6 +51,5 @@ fn check(map: &VolumeMap, disk: DiskName) -> Result<(), LostDiskRefusal> {
     if map.redundancy().copies() < 2 {
         return Err(LostDiskRefusal::OneCopy(disk));
     }
-    let lost = map.states().into_iter().find(|entry| entry.state == DiskStage::Lost {});
-    lost.map_or(Ok(()), |entry| Err(LostDiskRefusal::OtherLost(entry.disk)))
+    lost_disk(map).map_or(Ok(()), |other| Err(LostDiskRefusal::OtherLost(other)))
 }

@@ -15,7 +15,7 @@ use fileio::{FileServer, LostFiles};
 use futures::future::{join_all, try_join_all};
 use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Meta, Rejoin};
-use meta::store::StoreError;
+use meta::store::{Examination, StoreError};
 use meta::{LostMetadata, MetaServer, MovePace, RootOwner, SharedAttrCache};
 use runtime::disk::Disk;
 use runtime::embedded::Embedded;
@@ -151,21 +151,14 @@ fn with_path(error: DiskNodeError, map: &VolumeMap, paths: &[PathBuf]) -> Volume
 /// Between phases 1 and 2, at each file-system node: reads what it is to be mounted from. Nothing
 /// is written, at any node, unless all find their metadata whole and on disks of today: a disk in
 /// the wrong state can be replaced, and nothing has happened.
-pub async fn examine_metadata(context: Context, map: VolumeMap) -> Result<(), VolumeError> {
-    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
-    let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
-    let examined = meta::store::StoreImage::examine(&context, stripes, node).await;
-    examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
-}
-
-/// The same, and reads all metadata.
-pub(super) async fn examine_all_metadata(
+pub async fn examine_metadata(
     context: Context,
     map: VolumeMap,
+    examination: Examination,
 ) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), map));
     let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
-    let examined = meta::store::StoreImage::examine_all(&context, stripes, node).await;
+    let examined = meta::store::StoreImage::examine(&context, stripes, node, examination).await;
     examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 

@@ -9,7 +9,7 @@ use blockio::plan::{plan_redundancy, plan_volume};
 use blockio::{DiskError, DiskName, Geometry, GeometryError, Superblock, VolumeMap};
 use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
 use futures::executor::block_on;
-use meta::store::StoreError;
+use meta::store::{Examination, StoreError};
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Epoch, NodeId};
@@ -160,7 +160,7 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     let booted = boot_disks(&machine, &map, served, &directory);
     let paths = disk_paths(&directory, &map).concat();
     booted.map_err(|error| with_missing(error, &paths))?;
-    let examined = examine_nodes(&machine, &map);
+    let examined = examine_nodes(&machine, &map, Examination::Mount);
     examined.map_err(|error| with_path(error, &directory, &map))?;
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
     block_on(engine.put(SERVED_KEY, &to_bytes(&epoch.0)))?;

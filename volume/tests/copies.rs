@@ -87,10 +87,7 @@ fn fill(directory: &Path, options: &FormatOptions) {
     let running = run(directory);
     let client = running.client_handle();
     for number in 0..FILES {
-        let file = create(&client, number);
-        for (part, bytes) in content(number).chunks(PART).enumerate() {
-            write(&client, file, (part * PART) as u64, bytes).unwrap();
-        }
+        put(&client, number).unwrap();
     }
     running.flush().unwrap();
     running.stop().unwrap();
@@ -230,9 +227,7 @@ fn a_scrub_makes_bad_copies_anew() {
     damage_data(&disk(0));
     let running = run(&volume);
     let client = running.client_handle();
-    for number in 0..FILES {
-        assert!(read(&client, number).unwrap() == content(number), "file {number}");
-    }
+    read_all(&client, FILES);
     running.stop().unwrap();
 }
 

@@ -50,6 +50,12 @@ impl DiskStage {
     }
 }
 
+/// The disk that is lost, of which not all is on others yet: one at a time.
+pub fn lost_disk(map: &VolumeMap) -> Option<DiskName> {
+    let lost = map.states().into_iter().find(|entry| entry.state == DiskStage::Lost {});
+    lost.map(|entry| entry.disk)
+}
+
 runtime::record! {
     /// A disk that is not simply in use.
     #[derive(Copy, PartialOrd, Ord)]

@@ -88,7 +88,7 @@ pub use redundancy::RedundancyClass;
 pub use {
     client::BlockClient,
     disk_set::{DiskName, DiskSet, DiskStripe, SetMember, SetMembers},
-    disk_state::{DiskStage, MovePolicy, VolumeRecord},
+    disk_state::{DiskStage, MovePolicy, VolumeRecord, lost_disk},
     format::format_disk,
     open::{DiskError, ExpectedDisk, identify, open_disk, upgrade_disk},
     probe::{DiskContent, probe},

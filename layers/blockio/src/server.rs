@@ -1,6 +1,6 @@
 //! The disk node: the disks of one node, for everybody (thesis section 2.3.3).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
@@ -165,6 +165,8 @@ pub struct Server {
     held_bytes: Cell<usize>,
     /// Disks that are not there.
     missing: Vec<u32>,
+    /// Disks that are lost, as the map says.
+    lost: RefCell<Vec<u32>>,
     new_disks: NewDisks,
 }
 
@@ -247,7 +249,7 @@ impl Server {
         config: Config,
     ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
-        Rc::new(Self {
+        let server = Rc::new(Self {
             map: map.clone(),
             disk_node,
             manager: Manager::new(
@@ -260,8 +262,18 @@ impl Server {
             write_buffer_bytes: write_buffer_bytes.max(map.geometry().stripe_size as usize),
             held_bytes: Cell::new(0),
             missing,
+            lost: RefCell::default(),
             new_disks: NewDisks::new(context.clone()),
-        })
+        });
+        server.note_lost();
+        server
+    }
+
+    fn note_lost(&self) {
+        let lost = self.map.states().into_iter().filter(|entry| {
+            entry.disk.disk_node == self.disk_node && entry.state == DiskStage::Lost {}
+        });
+        *self.lost.borrow_mut() = lost.map(|entry| entry.disk.disk).collect();
     }
 
     /// Ends in order, at the node of `context`: lets nothing in any more, makes durable what was
@@ -383,6 +395,7 @@ impl Server {
             return Err(failure);
         }
         self.map.advance(&record).map_err(|_| Error::BadRecord {})?;
+        self.note_lost();
         let gone = self.manager.disks().into_iter().filter(|disk| self.state(*disk).is_gone());
         gone.for_each(|disk| self.manager.close(disk));
         Ok(())
@@ -429,11 +442,12 @@ impl Server {
         if !exists || length != SLOT_SIZE || self.state(disk) == (DiskStage::Retired {}) {
             return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
         }
-        if self.state(disk) != (DiskStage::Lost {}) && self.manager.disk(disk).is_none() {
+        let present = self.present(disk)?;
+        if self.manager.disk(disk).is_none() {
             // Others may have heard of a new disk before it is served.
             return Err(Undelivered::Busy.into());
         }
-        Ok((self.present(disk)?, geometry.slot_offset(slot)))
+        Ok((present, geometry.slot_offset(slot)))
     }
 
     fn state(&self, disk: u32) -> DiskStage {
@@ -441,7 +455,7 @@ impl Server {
     }
 
     fn present(&self, disk: u32) -> Result<usize, Error> {
-        if self.missing.contains(&disk) || self.state(disk) == (DiskStage::Lost {}) {
+        if self.missing.contains(&disk) || self.lost.borrow().contains(&disk) {
             return Err(Error::Missing { disk_node: self.disk_node, disk });
         }
         Ok(disk as usize)

@@ -17,7 +17,7 @@ use fileio::protocol::FileIo;
 use futures::future::try_join_all;
 use machine_emu::{World, WorldShape};
 use meta::memory::MemoryBudget;
-use meta::store::StoreError;
+use meta::store::{Examination, StoreError};
 use meta::{NodeAudit, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
@@ -430,7 +430,10 @@ impl SimulatedCluster {
         let map = self.map();
         self.serve_disks().await?;
         if phases == Phases::All {
-            self.on_fs_nodes(move |context| node::examine_metadata(context, map.clone())).await?;
+            self.on_fs_nodes(move |context| {
+                node::examine_metadata(context, map.clone(), Examination::Mount)
+            })
+            .await?;
         }
         self.served.set(self.epoch.get());
         let nodes = || (0..self.geometry().fs_nodes).map(NodeId::fs);

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use blockio::{DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, identify};
+use blockio::{DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, identify, lost_disk};
 use fileio::protocol::{
     AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
     GetDisks, ROOT,
@@ -176,8 +176,7 @@ impl Operator {
     /// One of which all that is on it has other copies, and room elsewhere.
     fn choose_lost(map: &VolumeMap, rng: &mut Rng) -> Option<DiskName> {
         let copies = map.redundancy().copies();
-        let is_lost = map.states().iter().any(|entry| entry.state == DiskStage::Lost {});
-        if copies < 2 || is_lost || !rng.chance(1, 3) {
+        if copies < 2 || lost_disk(map).is_some() || !rng.chance(1, 3) {
             return None;
         }
         let disks = map.disks();

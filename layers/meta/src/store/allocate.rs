@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use blockio::geometry::Near;
-use blockio::{DiskName, DiskStage, VolumeMap};
+use blockio::{DiskName, DiskStage, VolumeMap, lost_disk};
 
 use super::Store;
 use super::error::{StoreError, StoreResult};
@@ -11,7 +11,7 @@ use super::groups::Run;
 use super::root::holders;
 use super::space::{
     BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
-    has_lost_disk, set_emptying,
+    set_emptying,
 };
 
 /// The space of a node, in blocks.
@@ -332,7 +332,7 @@ impl StoreSpace<'_> {
     /// While a disk is lost: pages that have one copy, and segments of the log on one disk.
     pub fn copies_to_make(&self) -> u64 {
         let state = self.0.state.borrow();
-        if !has_lost_disk(state.space.layout.map()) {
+        if lost_disk(state.space.layout.map()).is_none() {
             return 0;
         }
         let single_map_pages = state.map_pages.iter().filter(|page| page.second().is_none());

@@ -1,12 +1,14 @@
 //! Moving pages of the tree out of groups that are being emptied, or off a disk: what a checkpoint
 //! changes goes to a fresh place, so it is enough to let it write them.
 
+use blockio::lost_disk;
+
 use super::StoreSpace;
 use super::batch::Batch;
 use super::error::{StoreError, StoreResult};
 use super::page::PageRef;
 use super::page_copies::PageCopies;
-use super::space::{MoveReason, has_lost_disk};
+use super::space::MoveReason;
 use super::state::LEFT_SEGMENTS_MAX;
 use super::tree::TreeRoot;
 
@@ -24,7 +26,7 @@ impl StoreSpace<'_> {
         if self.0.generation() == generation {
             touched?;
         }
-        if has_lost_disk(&self.0.pages.device.map())
+        if lost_disk(&self.0.pages.device.map()).is_some()
             && let Some(store) = self.0.me.upgrade()
         {
             PageCopies::of(&store).make_missing().await?;

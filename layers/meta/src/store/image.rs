@@ -51,6 +51,15 @@ pub struct ImageSpace {
     pub log: Vec<Run>,
 }
 
+/// What is looked at before a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Examination {
+    /// The newest root, space map and log can be read, and no disk lacks what was durable on it.
+    Mount,
+    /// And all keys can be read, and there is room for a mount.
+    All,
+}
+
 impl StoreImage {
     /// Reads the newest root of `node`, its space map and its log, with any epoch. Of a damaged log
     /// what comes before the damage counts.
@@ -67,12 +76,12 @@ impl StoreImage {
         &self.damage
     }
 
-    /// Looks whether `node` can be mounted: its newest root, space map and log can be read, and no
-    /// disk lacks what was durable on it.
+    /// Looks whether `node` can be mounted, as far as `examination` says.
     pub async fn examine(
         context: &Context,
         stripes: Rc<dyn Stripes>,
         node: u32,
+        examination: Examination,
     ) -> StoreResult<()> {
         let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
@@ -80,17 +89,13 @@ impl StoreImage {
             return Err(StoreError::Outdated { disk, what: "root records" });
         }
         let past = recover(&pages, root).await?;
-        Self { pages, past, root_copies, damage: Vec::new() }.outdated().map_or(Ok(()), Err)
-    }
-
-    /// Looks, too, whether all its keys can be read, and there is room for a mount.
-    pub async fn examine_all(
-        context: &Context,
-        stripes: Rc<dyn Stripes>,
-        node: u32,
-    ) -> StoreResult<()> {
-        Self::examine(context, stripes.clone(), node).await?;
-        let image = Self::read(context, stripes, node).await?;
+        let image = Self { pages, past, root_copies, damage: Vec::new() };
+        if let Some(error) = image.outdated() {
+            return Err(error);
+        }
+        if examination == Examination::Mount {
+            return Ok(());
+        }
         if image.lacking_stripes().is_some() {
             return Err(StoreError::NoSpace);
         }

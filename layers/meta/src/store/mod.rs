@@ -114,7 +114,7 @@ pub use self::blocked_records::FlushDependency;
 pub(crate) use self::device::WritePauses;
 pub use self::error::{StoreError, StoreResult};
 pub use self::groups::{GroupLayout, Run};
-pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
+pub use self::image::{Examination, ImagePart, ImageSpace, ImageWalk, StoreImage};
 pub use self::limits::{
     LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, kept_blocks, smallest_share, stripes_min, suitable_nodes,
 };

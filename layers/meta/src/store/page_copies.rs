@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use blockio::lost_disk;
 use bytes::Bytes;
 
 use super::Store;
@@ -13,7 +14,6 @@ use super::bad_pages::BadCopy;
 use super::error::StoreResult;
 use super::groups::Run;
 use super::page::PageRef;
-use super::space::has_lost_disk;
 use super::state::ChangeMode;
 use super::tree::{TreeRoot, step};
 
@@ -158,7 +158,7 @@ impl<'a> PageCopies<'a> {
         let map = self.0.pages.device.map();
         let disk_of = |run: Run| map.place(map.geometry().block(run.start).0).disk;
         let Some(second) = place.second() else { return true };
-        has_lost_disk(&map)
+        lost_disk(&map).is_some()
             && place.runs().next().is_some_and(|first| disk_of(first) == disk_of(second))
     }
 

@@ -26,7 +26,7 @@ mod search;
 mod set_search;
 
 pub use closed::MoveReason;
-pub(crate) use closed::{ClosedDisks, SpaceOnDisks, has_lost_disk};
+pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 pub(crate) use mirrors::MirrorPlaces;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::{DiskName, Geometry};
+use blockio::{DiskName, Geometry, lost_disk};
 use bytes::Bytes;
 
 use super::batch::{Batch, BatchOp, BatchRoom};
@@ -17,9 +17,7 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::{
-    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, has_lost_disk, open_stripes,
-};
+use super::space::{BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, open_stripes};
 use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
@@ -280,7 +278,7 @@ impl StoreState {
         let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
         let on_disks = SpaceOnDisks(&self.space);
         let leaves = stripes.any(|stripe| on_disks.moves(layout.stripe_run(stripe).start, reason))
-            || has_lost_disk(layout.map()) && self.log.pairs_on_one_disk(layout.map()) > 0;
+            || lost_disk(layout.map()).is_some() && self.log.pairs_on_one_disk(layout.map()) > 0;
         if leaves {
             self.log.leave_segment();
         }

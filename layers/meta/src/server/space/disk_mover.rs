@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use blockio::geometry::Near;
 use blockio::volume_map::PlacedSet;
-use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord};
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, lost_disk};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
@@ -155,10 +155,9 @@ impl DiskMover {
         for disk in &holders {
             on.entry(*disk).or_default();
         }
-        let lost = self.map().states().into_iter().find(|it| it.state == DiskStage::Lost {});
-        if let Some(entry) = lost {
+        if let Some(lost) = lost_disk(&self.map()) {
             // What is on one disk only since it was lost is left to make, too.
-            on.entry(entry.disk).or_default().0 += self.copies_to_make();
+            on.entry(lost).or_default().0 += self.copies_to_make();
         }
         let share = |(disk, (used_blocks, blocks)): (DiskName, (u64, u64))| DiskShare {
             disk_node: disk.disk_node,
@@ -197,8 +196,7 @@ impl DiskMover {
     /// all pages were looked at.
     fn copies_to_make(&self) -> u64 {
         let map = self.map();
-        let is_lost = map.states().iter().any(|entry| entry.state == DiskStage::Lost {});
-        let unseen = is_lost && self.spread.get() != Some(map.version());
+        let unseen = lost_disk(&map).is_some() && self.spread.get() != Some(map.version());
         self.base.store.space().copies_to_make() + u64::from(unseen)
     }
 

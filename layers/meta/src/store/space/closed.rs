@@ -7,14 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use blockio::{DiskName, DiskStage, VolumeMap};
+use blockio::DiskName;
 
 use super::{BlockAllocator, EmptyingGroups, GroupBlocks};
-
-/// Is there a lost disk of which not all is on others yet?
-pub(crate) fn has_lost_disk(map: &VolumeMap) -> bool {
-    map.states().iter().any(|entry| entry.state == DiskStage::Lost {})
-}
 
 /// The disks of which nothing is handed out.
 pub(crate) struct ClosedDisks<'a>(pub(crate) &'a mut BlockAllocator);

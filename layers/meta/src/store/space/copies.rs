@@ -2,7 +2,9 @@
 //! other.
 
 use super::search::{GROUPS_SEARCHED_MAX, fit_in_stripe};
-use super::{BlockAllocator, has_lost_disk};
+use blockio::lost_disk;
+
+use super::BlockAllocator;
 use crate::store::groups::Run;
 
 /// Two stripes are far from each other with this part of the volume between them.
@@ -28,7 +30,6 @@ impl CopyPlaces<'_> {
         let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
         let on_other_disk = |other: u64| map.place(other).disk != disk;
         let has_disks = has_nodes || map.disks().len() > 1;
-        let may_share = !has_lost_disk(&map);
         let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
         let copy = has_nodes
             .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_node))
@@ -38,12 +39,13 @@ impl CopyPlaces<'_> {
                     .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_disk))?
             })
             .or_else(|| {
-                may_share.then(|| {
-                    let place = |accept: &dyn Fn(u64) -> bool| {
-                        self.place_of_copy((first.count, 1), key, floor, accept)
-                    };
-                    place(&is_far).or_else(|| place(&|other| other != stripe))
-                })?
+                if lost_disk(&map).is_some() {
+                    return None;
+                }
+                let far = self.place_of_copy((first.count, 1), key, floor, &is_far);
+                far.or_else(|| {
+                    self.place_of_copy((first.count, 1), key, floor, &|other| other != stripe)
+                })
             })?;
         self.0.set_busy(copy.blocks(), true);
         self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
