@@ -11,7 +11,7 @@ use super::groups::Run;
 use super::root::holders;
 use super::space::{
     BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
-    set_emptying,
+    floor_in_pairs, set_emptying, stripes_without_partner,
 };
 
 /// The space of a node, in blocks.
@@ -53,13 +53,18 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let newly: BTreeSet<DiskName> =
         wanted.iter().copied().filter(|disk| !SpaceOnDisks(space).is_closed(*disk)).collect();
     let lost = if newly.is_empty() { 0 } else { SpaceOnDisks(space).whole_stripes(&newly) };
-    let has_room = lost == 0 || space.whole_stripes >= floor + lost;
+    let has_room = lost == 0 || space.whole.total() >= floor + lost;
     let mut closed = wanted;
     if !has_room {
         closed.retain(|disk| !newly.contains(disk) || map.state(*disk).is_gone());
     }
     ClosedDisks(space).set(closed);
     has_room
+}
+
+/// The blocks of the [stripes without a partner](stripes_without_partner).
+fn blocks_without_partner(space: &BlockAllocator) -> u64 {
+    stripes_without_partner(space) * space.layout.blocks_per_stripe()
 }
 
 /// The allocation groups of one store, and the blocks in them.
@@ -114,7 +119,7 @@ impl StoreSpace<'_> {
     ) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
-            (state.data_floor(), state.data_reserve_blocks())
+            (state.data_floor(), state.data_reserve_blocks() + blocks_without_partner(&state.space))
         };
         self.allocate_above((blocks, unit), (near, caches), floor, kept_back)
     }
@@ -126,7 +131,9 @@ impl StoreSpace<'_> {
     pub fn allocate_from_reserve(&self, blocks: u32, unit: u32) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
-            (state.deletion_floor(), state.deletion_reserve_blocks())
+            let floor = floor_in_pairs(&state.space, state.deletion_floor());
+            let alone = blocks_without_partner(&state.space);
+            (floor, state.deletion_reserve_blocks() + alone)
         };
         self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_| false), floor, kept_back)
     }
@@ -144,7 +151,11 @@ impl StoreSpace<'_> {
         if let Some(stopped) = state.stopped {
             return Err(stopped);
         }
-        let floor = if from_reserve { state.deletion_floor() } else { state.data_floor() };
+        let floor = if from_reserve {
+            floor_in_pairs(&state.space, state.deletion_floor())
+        } else {
+            state.data_floor()
+        };
         let found =
             MirrorPlaces(&mut state.space).allocate(copies.to_vec(), (unit, mirrors), floor);
         let is_freed = state.waiting_blocks > 0;
@@ -165,7 +176,9 @@ impl StoreSpace<'_> {
     /// look for more do not take it from each other in turn.
     pub fn is_short(&self) -> bool {
         let state = self.0.state.borrow();
-        2 * state.space.whole_stripes < 3 * state.data_floor()
+        let (total, floor) = (state.space.whole.total(), state.data_floor());
+        let alone = stripes_without_partner(&state.space);
+        2 * total.saturating_sub(alone) < 3 * (floor - alone)
     }
 
     /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
@@ -218,8 +231,10 @@ impl StoreSpace<'_> {
     pub fn spare_groups_of(&self, count: usize, ahead: bool, set: Option<u32>) -> Vec<u64> {
         let state = self.0.state.borrow();
         let layout = &state.space.layout;
-        let mut left = state.space.whole_stripes;
-        let floor = state.data_floor() * if ahead { 2 } else { 1 };
+        let mut left = state.space.whole.total();
+        let floor = state.data_floor();
+        let twice = floor - stripes_without_partner(&state.space);
+        let floor = floor + if ahead { twice } else { 0 };
         let emptied = EmptyingGroups(&state.space).list().filter(|&(_, busy)| busy == 0);
         let emptied = emptied.map(|(group, _)| group);
         let wanted = set.map_or(0..u64::MAX, |set| layout.groups_of_set(set as usize));

@@ -144,7 +144,7 @@ impl StoreImage {
         let (needed, space) = (self.past.stripes_to_begin(), &self.past.space);
         // Pages of the checkpoint go into stripes that are partly used, too.
         let has = space.available(0, PAGE_BLOCKS_MAX) / space.layout.blocks_per_stripe();
-        let begins = space.whole_stripes >= 2 * limits::MOUNT_PAIRS && has >= needed;
+        let begins = space.whole.total() >= 2 * limits::MOUNT_PAIRS && has >= needed;
         (!begins).then_some((needed, has))
     }
 
@@ -171,7 +171,7 @@ impl StoreImage {
         let per_stripe = u64::from(geometry.blocks_per_stripe());
         let log_blocks = stripes.len() as u64 * per_stripe;
         let kept_stripes = self.kept_blocks().div_ceil(per_stripe);
-        let has_room = space.whole_stripes + stripes.len() as u64 >= kept_stripes;
+        let has_room = space.whole.total() + stripes.len() as u64 >= kept_stripes;
         let free_blocks = if has_room { space.free_blocks + log_blocks } else { 0 };
         ImageSpace {
             groups: space.groups().collect(),

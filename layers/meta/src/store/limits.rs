@@ -112,7 +112,8 @@ pub fn suitable_nodes(stripe_size: u32, stripes: u64, most: u32) -> u32 {
     1 << nodes.ilog2()
 }
 
-/// Stripes of the node that gets the fewest in a volume of this shape: groups are given whole.
+/// Stripes of the node that gets the fewest in a volume of this shape: groups are given whole. Of
+/// those that no disk has room for further copies of, none counts.
 pub fn smallest_share(map: &VolumeMap) -> u64 {
     let layout = GroupLayout::of(map);
     let share_of = |node| {
@@ -122,7 +123,10 @@ pub fn smallest_share(map: &VolumeMap) -> u64 {
             .map(|stripes| stripes.end - stripes.start)
             .sum()
     };
-    (0..map.geometry().fs_nodes).map(share_of).min().unwrap_or(0)
+    let least = (0..map.geometry().fs_nodes).map(share_of).min().unwrap_or(0);
+    let copies = map.redundancy().copies();
+    let in_copies = map.stripes_in_copies(copies) * u64::from(copies);
+    least.min(in_copies / u64::from(map.geometry().fs_nodes.max(1)))
 }
 
 /// Bytes of one batch, at most: its record fits a segment besides the segment's header.

@@ -22,16 +22,20 @@ mod closed;
 mod copies;
 mod emptying;
 mod mirrors;
+mod pairs;
 mod search;
 mod set_search;
+mod whole;
 
 pub use closed::MoveReason;
 pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 pub(crate) use mirrors::MirrorPlaces;
+pub(crate) use pairs::{floor_in_pairs, stripes_without_partner};
 use search::{GROUPS_SEARCHED_MAX, whole_in};
 use set_search::SetSearches;
+use whole::WholeStripes;
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
 pub(crate) type KeptBlocks = BTreeMap<u64, Rc<Bits>>;
@@ -51,7 +55,7 @@ pub(crate) struct BlockAllocator {
     /// Blocks that are not busy, in groups that are not being emptied.
     pub(crate) free_blocks: u64,
     /// Stripes without a busy block, likewise.
-    pub(crate) whole_stripes: u64,
+    pub(crate) whole: WholeStripes,
     /// Blocks handed out and not yet named.
     pub(crate) loaned_blocks: u64,
     /// Bytes that the tree grows by, at most, once all of them are named.
@@ -121,7 +125,7 @@ impl BlockAllocator {
             with_partial: BTreeSet::new(),
             owned_blocks: 0,
             free_blocks: 0,
-            whole_stripes: 0,
+            whole: WholeStripes::default(),
             loaned_blocks: 0,
             record_bytes: 0,
             searches: SetSearches::default(),
@@ -226,12 +230,14 @@ impl BlockAllocator {
 
     /// Gives a group without a block in use away.
     pub(crate) fn remove_group(&mut self, number: u64) {
+        if self.groups.get(&number).is_some_and(|group| !group.emptying) {
+            count_group(self, number, -1);
+        }
         let Some(group) = self.groups.remove(&number) else { return };
         debug_assert_eq!(group.used_blocks(), 0, "only a free group is given away");
         self.owned_blocks -= u64::from(group.busy.length());
         if !group.emptying {
             self.free_blocks -= u64::from(group.free_blocks());
-            self.count_whole(group.start, -i64::from(group.whole_stripes));
         }
         self.with_whole.remove(&number);
         self.with_partial.remove(&number);
@@ -255,7 +261,6 @@ impl BlockAllocator {
         let first = self.layout.stripe_of(blocks.start);
         let Some(group) = self.groups.get_mut(&number) else { return };
         let stripe = group.local(stripe.clone());
-        let start = group.start;
         let was_whole = group.busy.ones_in(stripe.clone()) == 0;
         let changed = u64::from(group.busy.fill(group.local(blocks), busy));
         let is_whole = group.busy.ones_in(stripe.clone()) == 0;
@@ -274,11 +279,11 @@ impl BlockAllocator {
         match (was_whole, is_whole) {
             (true, false) => {
                 group.whole_stripes -= 1;
-                self.count_whole(start, -is_counted);
+                self.count_whole(first, -is_counted);
             }
             (false, true) => {
                 group.whole_stripes += 1;
-                self.count_whole(start, is_counted);
+                self.count_whole(first, is_counted);
                 self.searches.of(self.layout.map(), first).note_freed(first);
             }
             _ => {}
@@ -286,10 +291,9 @@ impl BlockAllocator {
         self.note_free(number);
     }
 
-    /// `more` whole stripes more may be taken in the disk set of `block`.
-    fn count_whole(&mut self, block: u64, more: i64) {
-        self.whole_stripes = self.whole_stripes.saturating_add_signed(more);
-        let stripe = self.layout.stripe_of(block);
+    /// This stripe may be taken whole (1), or no longer (-1).
+    fn count_whole(&mut self, stripe: u64, more: i64) {
+        self.whole.add(self.layout.map().place(stripe).disk, more);
         let search = self.searches.of(self.layout.map(), stripe);
         search.whole = search.whole.saturating_add_signed(more);
     }
@@ -376,10 +380,11 @@ impl BlockAllocator {
     /// Blocks that [`allocate`](Self::allocate) could hand out with this floor, in logical blocks
     /// of `unit` blocks.
     pub(crate) fn available(&self, floor: u64, unit: u32) -> u64 {
-        let Some(spare) = self.whole_stripes.checked_sub(floor) else { return 0 };
+        let whole = self.whole.total();
+        let Some(spare) = whole.checked_sub(floor) else { return 0 };
         let per_stripe = self.layout.blocks_per_stripe();
         let partial = if unit == 1 {
-            self.free_blocks - self.whole_stripes * per_stripe
+            self.free_blocks - whole * per_stripe
         } else {
             let groups = self.with_partial.iter().filter_map(|group| self.groups.get(group));
             let units = groups.map(|group| group.partial_units(unit, per_stripe as u32));
@@ -403,7 +408,7 @@ impl BlockAllocator {
         caches: &dyn Fn(u64) -> bool,
     ) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
-        if self.whole_stripes < floor || left > self.available(floor, 1) {
+        if self.whole.total() < floor || left > self.available(floor, 1) {
             return None;
         }
         let mut runs = Vec::with_capacity(1);
@@ -447,10 +452,12 @@ impl BlockAllocator {
     /// strewn over groups keeps all of them from being given away.
     pub(crate) fn allocate_pair(&mut self, after: Option<SegmentPair>) -> Option<SegmentPair> {
         let group = after.map(|after| self.layout.group_of_stripe(after.b));
-        let a = self.find_whole(group, |_| true)?;
+        let (map, largest) = (self.layout.map().clone(), self.whole.largest_part());
+        let a = self
+            .find_whole(group, |stripe| largest.is_none_or(|disk| map.place(stripe).disk == disk))
+            .or_else(|| self.find_whole(group, |_| true))?;
         self.set_busy(self.layout.stripe_run(a).blocks(), true);
         let group = Some(self.layout.group_of_stripe(a));
-        let map = self.layout.map().clone();
         let first = map.place(a).disk;
         let b = self
             .find_whole(group, |stripe| map.place(stripe).disk.disk_node != first.disk_node)
@@ -527,6 +534,18 @@ fn lend(space: &mut BlockAllocator, runs: &[Run]) {
             let local = group.local(run.blocks());
             space.loaned_blocks += u64::from(group.loaned.fill(local, true));
         }
+    }
+}
+
+/// Counts, or no longer counts, the whole stripes of a group.
+fn count_group(space: &mut BlockAllocator, number: u64, more: i64) {
+    let layout = space.layout.clone();
+    let Some(group) = space.groups.get(&number) else { return };
+    let is_whole =
+        |stripe: &u64| group.busy.ones_in(group.local(layout.stripe_run(*stripe).blocks())) == 0;
+    let whole: Vec<u64> = layout.stripes_of(number).filter(is_whole).collect();
+    for stripe in whole {
+        space.count_whole(stripe, more);
     }
 }
 

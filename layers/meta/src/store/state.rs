@@ -17,7 +17,9 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::{BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, open_stripes};
+use super::space::{
+    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, floor_in_pairs, open_stripes,
+};
 use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
@@ -217,7 +219,8 @@ impl StoreState {
     /// Whole stripes that data must leave. What is handed out already needs records.
     pub(crate) fn data_floor(&self) -> u64 {
         let records = limits::record_blocks(self.space.record_bytes);
-        self.floor(records + self.least_reserve().max(self.data_reserve_blocks()))
+        let floor = self.floor(records + self.least_reserve().max(self.data_reserve_blocks()));
+        floor_in_pairs(&self.space, floor)
     }
 
     /// Blocks that are kept back from data for a checkpoint and deletions after it.
@@ -237,7 +240,7 @@ impl StoreState {
             return true;
         }
         let need = self.checkpoint_blocks(1, (key.len() + value.len()) as u64);
-        if self.space.whole_stripes < self.floor(need) {
+        if self.space.whole.total() < self.floor(need) {
             return false;
         }
         self.active.set(key, Some(value));
@@ -303,7 +306,7 @@ impl StoreState {
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);
         }
-        self.space.whole_stripes + coming / per_stripe >= floor
+        self.space.whole.total() + coming / per_stripe >= floor
             && self.space.available(0, unit) + coming >= u64::from(blocks) + floor * per_stripe
     }
 
@@ -341,7 +344,7 @@ impl StoreState {
             _ => None,
         });
         let given: u64 = given.sum();
-        let enough = given == 0 || self.space.whole_stripes >= given + self.data_floor();
+        let enough = given == 0 || self.space.whole.total() >= given + self.data_floor();
         if enough { Ok(()) } else { Err(StoreError::NoSpace) }
     }
 
@@ -366,8 +369,12 @@ impl StoreState {
             BatchRoom::Reserve => 0,
         };
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
-        let stripes = self.space.whole_stripes + self.taken_stripes(batch);
-        if keys == 0 || stripes >= self.floor(need) {
+        let stripes = self.space.whole.total() + self.taken_stripes(batch);
+        let floor = match batch.room {
+            BatchRoom::Usual => floor_in_pairs(&self.space, self.floor(need)),
+            BatchRoom::Accepted | BatchRoom::Reserve => self.floor(need),
+        };
+        if keys == 0 || stripes >= floor {
             return Ok(());
         }
         let idle = self.active.is_empty() && self.frozen.is_none() && self.waiting_blocks == 0;

@@ -30,23 +30,24 @@ impl CopyPlaces<'_> {
         let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
         let on_other_disk = |other: u64| map.place(other).disk != disk;
         let has_disks = has_nodes || map.disks().len() > 1;
+        let is_apart =
+            |other: u64| if has_nodes { on_other_node(other) } else { on_other_disk(other) };
+        let largest = self.0.whole.largest_part();
+        let is_best = |other: u64| is_apart(other) && largest == Some(map.place(other).disk);
         let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
-        let copy = has_nodes
-            .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_node))
-            .flatten()
-            .or_else(|| {
-                has_disks
-                    .then(|| self.place_of_copy((first.count, 1), key, floor, &on_other_disk))?
-            })
-            .or_else(|| {
-                if lost_disk(&map).is_some() {
-                    return None;
-                }
-                let far = self.place_of_copy((first.count, 1), key, floor, &is_far);
-                far.or_else(|| {
-                    self.place_of_copy((first.count, 1), key, floor, &|other| other != stripe)
-                })
-            })?;
+        let is_other = |other: u64| other != stripe;
+        let can_wait = lost_disk(&map).is_some();
+        let kinds: [(bool, &dyn Fn(u64) -> bool); 5] = [
+            (has_disks && largest.is_some(), &is_best),
+            (has_nodes, &on_other_node),
+            (has_disks, &on_other_disk),
+            (!can_wait, &is_far),
+            (!can_wait, &is_other),
+        ];
+        let copy = kinds
+            .into_iter()
+            .filter(|(has_some, _)| *has_some)
+            .find_map(|(_, kind)| self.place_of_copy((first.count, 1), key, floor, kind))?;
         self.0.set_busy(copy.blocks(), true);
         self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
         Some(copy)
@@ -78,7 +79,7 @@ impl CopyPlaces<'_> {
             .filter(|&stripe| accept(stripe))
             .and_then(|stripe| self.fitting_in(stripe, (wanted, unit)))
             .or_else(|| self.fitting_at(cursor, (wanted, unit), GROUPS_SEARCHED_MAX, accept))
-            .or_else(|| (self.0.whole_stripes > floor).then(|| whole(cursor)).flatten())
+            .or_else(|| (self.0.whole.total() > floor).then(|| whole(cursor)).flatten())
             .or_else(|| self.fitting_at(cursor, (wanted, unit), usize::MAX, accept))
     }
 
@@ -154,10 +155,10 @@ mod tests {
     fn a_copy_leaves_whole_stripes_and_takes_what_fits_elsewhere() {
         let mut space = space(2, 1);
         let first = space.allocate_page(4, 0).unwrap();
-        let whole = space.whole_stripes;
+        let whole = space.whole.total();
         assert_eq!(CopyPlaces(&mut space).allocate(first, whole), None);
         let copy = CopyPlaces(&mut space).allocate(first, whole - 1).unwrap();
-        assert_eq!(space.whole_stripes, whole - 1);
+        assert_eq!(space.whole.total(), whole - 1);
         let next = CopyPlaces(&mut space).allocate(first, whole).unwrap();
         assert_eq!(next.start, copy.blocks().end, "beside the copy before");
     }

@@ -1,6 +1,6 @@
 //! Groups from which nothing is taken, so that they become empty and can be given away.
 
-use super::{BlockAllocator, GroupBlocks, open_stripes};
+use super::{BlockAllocator, GroupBlocks, count_group, open_stripes};
 
 /// From now on nothing, or again something, is taken from an owned group.
 pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bool) {
@@ -8,14 +8,13 @@ pub(crate) fn set_emptying(space: &mut BlockAllocator, number: u64, emptying: bo
     if std::mem::replace(&mut group.emptying, emptying) == emptying {
         return;
     }
-    let (start, free, whole) =
-        (group.start, u64::from(group.free_blocks()), i64::from(group.whole_stripes));
+    let free = u64::from(group.free_blocks());
     if emptying {
         space.free_blocks -= free;
-        space.count_whole(start, -whole);
+        count_group(space, number, -1);
     } else {
         space.free_blocks += free;
-        space.count_whole(start, whole);
+        count_group(space, number, 1);
     }
     space.note_free(number);
 }

@@ -78,10 +78,14 @@ impl MirrorPlaces<'_> {
             };
             !away.iter().any(is_same)
         };
+        let largest = self.0.whole.largest_part();
+        let is_best = |stripe: u64| accept(stripe) && largest == Some(map.place(stripe).disk);
         let mut wanted = wanted;
         loop {
             let key = key | MIRRORS_KEY;
-            let found = CopyPlaces(self.0).place_of_copy((wanted, unit), key, floor, &accept);
+            let places = CopyPlaces(self.0);
+            let find = |kind| places.place_of_copy((wanted, unit), key, floor, kind);
+            let found = largest.and_then(|_| find(&is_best)).or_else(|| find(&accept));
             if let Some(run) = found {
                 self.0.copy_cursors.insert(key, self.0.layout.stripe_of(run.start));
                 return Some(run);

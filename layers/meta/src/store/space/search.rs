@@ -46,7 +46,7 @@ impl BlockAllocator {
                 }
             }
             Near::On { process, skip } => {
-                if !fits(skip) || self.whole_stripes <= floor {
+                if !fits(skip) || self.whole.total() <= floor {
                     return None;
                 }
                 let stripe = self.next_whole_on(process, caches)?;
@@ -81,7 +81,7 @@ impl BlockAllocator {
     /// `unit` blocks.
     pub(super) fn piece(&mut self, left: u64, unit: u32, floor: u64) -> Option<Run> {
         let per_stripe = self.layout.blocks_per_stripe();
-        if left >= per_stripe && self.whole_stripes > floor {
+        if left >= per_stripe && self.whole.total() > floor {
             return self.next_whole(|_| true).map(|stripe| self.layout.stripe_run(stripe));
         }
         let wanted = left.min(per_stripe) as u32;
@@ -195,12 +195,12 @@ fn is_free(space: &BlockAllocator, run: Run, floor: u64) -> bool {
     let is_unused = |run| space.count_in(run, |group| &group.busy) == Some(0);
     let stripe = space.layout.stripe_run(space.layout.stripe_of(run.start));
     let is_taken_from = !EmptyingGroups(space).has(run.start);
-    is_taken_from && is_unused(run) && !(is_unused(stripe) && space.whole_stripes <= floor)
+    is_taken_from && is_unused(run) && !(is_unused(stripe) && space.whole.total() <= floor)
 }
 
 /// Blocks of the next whole stripe from its block `skip` on, if one may be broken.
 fn of_whole(space: &mut BlockAllocator, wanted: u32, skip: u32, floor: u64) -> Option<Run> {
-    if space.whole_stripes <= floor {
+    if space.whole.total() <= floor {
         return None;
     }
     let stripe = space.next_whole(|_| true)?;

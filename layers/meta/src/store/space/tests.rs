@@ -50,7 +50,7 @@ fn the_first_stripes_of_all_nodes_are_held_by_different_caches() {
             space.add_group(group, &Rc::new(bits));
         }
         space.begin_at(node);
-        let all = space.whole_stripes;
+        let all = space.whole.total();
         let first = take_whole(&mut space).unwrap();
         assert_eq!((1..all).filter_map(|_| take_whole(&mut space)).count() as u64, all - 1);
         first
@@ -65,7 +65,7 @@ fn check(space: &BlockAllocator, used: &BTreeSet<u64>) {
     let whole = owned.iter().filter(|&&stripe| {
         space.layout.stripe_run(stripe).blocks().all(|block| !used.contains(&block))
     });
-    assert_eq!(space.whole_stripes, whole.count() as u64);
+    assert_eq!(space.whole.total(), whole.count() as u64);
     assert_eq!(space.free_blocks, owned.len() as u64 * PER_STRIPE - used.len() as u64);
 }
 
@@ -227,7 +227,7 @@ fn blocks_are_handed_out_once_and_all_or_none() {
                 };
                 assert!(runs.iter().all(are_whole), "{runs:?}");
                 assert_eq!(runs.iter().map(|run| run.count).sum::<u32>(), blocks);
-                assert!(space.whole_stripes >= floor);
+                assert!(space.whole.total() >= floor);
                 for run in &runs {
                     assert!(space.layout.is_run(*run) && space.is_loaned(*run));
                     assert!(run.blocks().all(|block| used.insert(block)));
