@@ -1,10 +1,12 @@
 //! All data of a volume is on two disks: it outlives any one of them, and takes twice the space.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, reason = "it measures how long readers wait")]
 
 mod running;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fileio::client::ask;
@@ -23,7 +25,15 @@ const STRIPE: usize = 64 << 10;
 const BLOCK: usize = blockio::BLOCK_SIZE;
 /// Small files, files of some blocks, and files of many chunks.
 const LENGTHS: [usize; 5] = [0, 7, 5000, 200_000, 3 * PART + 11];
+/// What is in a file, over and over. Its blocks differ.
+const PATTERN: usize = 4099;
 const FILES: u64 = 40;
+/// A full volume is read in less than this without its largest disk.
+const READ_MAX: Duration = Duration::from_secs(15);
+/// More files than any of these volumes holds.
+const FILES_MAX: u64 = 10_000;
+/// Names that a full volume is asked for, at most.
+const NAMES_MAX: u64 = 5000;
 
 fn shape(disk_nodes: u32, disks_per_node: u32, redundancy: RedundancyClass) -> FormatOptions {
     FormatOptions {
@@ -41,12 +51,19 @@ fn name(number: u64) -> Name {
 }
 
 fn content(number: u64) -> Vec<u8> {
-    let mut bytes = vec![0; LENGTHS[number as usize % LENGTHS.len()]];
-    Rng::new(number).fill(&mut bytes);
+    let length = LENGTHS[number as usize % LENGTHS.len()];
+    let mut pattern = vec![0; PATTERN];
+    Rng::new(number).fill(&mut pattern);
+    let mut bytes = pattern.repeat(length.div_ceil(PATTERN));
+    bytes.truncate(length);
     bytes
 }
 
 fn create(client: &ClientHandle, number: u64) -> Handle {
+    try_create(client, number).unwrap()
+}
+
+fn try_create(client: &ClientHandle, number: u64) -> Result<Handle, Error> {
     let call = Create {
         who: Credentials::root(),
         call: CallId { client: 1, number },
@@ -56,7 +73,7 @@ fn create(client: &ClientHandle, number: u64) -> Handle {
         change: Change::default(),
         durable: false,
     };
-    handle_of(&block_on(ask(client, call)).unwrap().attributes)
+    Ok(handle_of(&block_on(ask(client, call))?.attributes))
 }
 
 fn write(client: &ClientHandle, file: Handle, offset: u64, bytes: &[u8]) -> Result<(), Error> {
@@ -255,7 +272,7 @@ fn read_all(client: &ClientHandle, until: u64) {
 }
 
 fn put(client: &ClientHandle, number: u64) -> Result<(), Error> {
-    let file = create(client, number);
+    let file = try_create(client, number)?;
     let content = content(number);
     let mut parts = content.chunks(PART).enumerate();
     parts.try_for_each(|(part, bytes)| write(client, file, (part * PART) as u64, bytes))
@@ -317,6 +334,66 @@ fn what_was_on_a_lost_disk_is_made_anew_on_others() {
         let volume = directory.path().join("volume");
         fill(&volume, &shape(disk_nodes, disks_per_node, TWICE));
         lose(&volume, DiskName { disk_node, disk });
+    }
+}
+
+/// Makes disks of these sizes in MiB, each for a disk node of its own.
+fn make_disks(directory: &Path, sizes: &[u64]) -> Vec<PathBuf> {
+    let make = |(at, mib): (usize, &u64)| {
+        let path = directory.join(format!("disk {at}"));
+        let file = fs::File::create_new(&path).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        file.set_len(mib << 20).unwrap();
+        path
+    };
+    sizes.iter().enumerate().map(make).collect()
+}
+
+/// Where disks differ, the smaller ones are full first: the log and pages have copies there all the
+/// same.
+#[test]
+fn a_full_volume_of_uneven_disks_outlives_each_of_them() {
+    for (sizes, largest) in [(&[100, 48][..], 0), (&[48, 160, 48], 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        let disks = make_disks(directory.path(), sizes);
+        let shape = shape(sizes.len() as u32, 1, TWICE);
+        volume::format(&volume, &FormatOptions { disks: disks.clone(), ..shape }).unwrap();
+        let running = run(&volume);
+        let client = running.client_handle();
+        let free = || block_on(ask(&client, GetSpace { partition: 0 })).unwrap().available_bytes;
+        let available = free();
+        let files = (0..FILES_MAX).find(|&number| put(&client, number).is_err()).unwrap();
+        let written: usize = (0..files).map(|number| content(number).len()).sum();
+        println!("{sizes:?}: {written} bytes of {available} in {files} files; {} left", free());
+        assert!(written as u64 > available / 100 * 90, "{written} of {available}");
+        // Names need pages and the log alone.
+        let names = (files + 1..files + NAMES_MAX).map(|number| try_create(&client, number));
+        println!("{} names more", names.take_while(Result::is_ok).count());
+        running.flush().unwrap();
+        running.stop().unwrap();
+        check(&volume);
+
+        for path in &disks {
+            let aside = directory.path().join("aside");
+            fs::rename(path, &aside).unwrap();
+            let (running, missing) =
+                volume::open_degraded(&volume, &RunOptions::default()).unwrap();
+            assert_eq!((missing.disks.len(), missing.nodes.len()), (1, 0));
+            read_all(&running.client_handle(), files);
+            running.stop().unwrap();
+            fs::rename(&aside, path).unwrap();
+        }
+        fs::remove_file(&disks[largest]).unwrap();
+        let lost = DiskName { disk_node: largest as u32, disk: 0 };
+        volume::give_up_disk(&volume, lost).unwrap();
+        let running = run(&volume);
+        // There is no room to make copies anew. That keeps no reader waiting.
+        let begun = Instant::now();
+        read_all(&running.client_handle(), files);
+        println!("read in {:?}", begun.elapsed());
+        assert!(begun.elapsed() < READ_MAX);
+        running.stop().unwrap();
     }
 }
 

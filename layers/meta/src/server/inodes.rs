@@ -84,35 +84,42 @@ impl InodeRequests {
         let ChangeInode { ino, generation, change, only_if_ctime, durable } = request;
         let _kept = self.base.inodes.keep(ino);
         self.base.inodes.load(ino, generation).await?;
-        let (position, attributes) = self
-            .base
-            .records
-            .record(|| {
-                self.base.inodes.with(ino, |active| {
-                    let ctime = active.inode.attributes.ctime;
-                    if only_if_ctime.is_some_and(|expected| expected != ctime) {
-                        return Err(Error::Changed {});
-                    }
-                    let mut after = active.inode.clone();
-                    apply(&change, &mut after);
-                    let mut batch = Batch::new();
-                    let mut stored = active.stored.clone();
-                    apply(&change, &mut stored);
-                    batch.put(keys::inode(ino), to_bytes(&stored));
-                    Ok((batch, (after, stored)))
-                })
+        let make = || {
+            self.base.inodes.with(ino, |active| {
+                let ctime = active.inode.attributes.ctime;
+                if only_if_ctime.is_some_and(|expected| expected != ctime) {
+                    return Err(Error::Changed {});
+                }
+                let mut after = active.inode.clone();
+                apply(&change, &mut after);
+                let mut batch = Batch::new();
+                let mut stored = active.stored.clone();
+                apply(&change, &mut stored);
+                batch.put(keys::inode(ino), to_bytes(&stored));
+                Ok((batch, (after, stored)))
             })
-            .await
-            .and_then(|(position, (after, stored))| {
-                self.base.inodes.with(ino, |active| {
-                    active.inode = after;
-                    active.stored = stored;
-                    Ok((position, active.inode.attributes))
-                })
-            })?;
+        };
+        let recorded = if notes_access(&change) {
+            // No reader of a full volume waits for what other nodes may have.
+            self.base.records.record_within(make).await
+        } else {
+            self.base.records.record(make).await
+        };
+        let (position, attributes) = recorded.and_then(|(position, (after, stored))| {
+            self.base.inodes.with(ino, |active| {
+                active.inode = after;
+                active.stored = stored;
+                Ok((position, active.inode.attributes))
+            })
+        })?;
         self.base.records.ensure_durable(position, durable).await?;
         Ok(attributes)
     }
+}
+
+/// Does it change no more than the time of the last access, as a read does?
+fn notes_access(change: &InodeChange) -> bool {
+    *change == InodeChange { atime: change.atime, ..InodeChange::default() }
 }
 
 pub(super) fn apply(change: &InodeChange, inode: &mut Inode) {

@@ -143,7 +143,7 @@ impl Allocator {
     }
 
     /// Are there disks for as many copies of a block?
-    fn has_disks(&self, copies: u32) -> bool {
+    pub(super) fn has_disks(&self, copies: u32) -> bool {
         self.base.stripes.map().stripes_in_copies(copies) > 0
     }
 
@@ -155,6 +155,17 @@ impl Allocator {
     ) -> Result<Option<Vec<Run>>, Error> {
         let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
         self.allocate_mirrors(&request).await.map(|mut taken| taken.pop())
+    }
+
+    /// Looks for space for `blocks` blocks: what is freed here, then what other nodes have.
+    /// `NoSpace` only if it is certain that there is none.
+    pub(super) async fn make_room(&self, blocks: u32) -> Result<(), Error> {
+        for _ in 0..RECLAIM_TRIES_MAX {
+            if !self.groups.reclaim_space().await? {
+                break;
+            }
+        }
+        self.groups.refill(blocks, GroupUrgency::Needed {}).await
     }
 
     /// Repeats `allocate`, which takes `blocks` blocks, until it has found them or there are none.

@@ -55,7 +55,7 @@ pub(super) trait MovePlan {
     fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool>;
 
     /// New places for `blocks` blocks, which are logical blocks of `unit` blocks; `None` if what
-    /// was to move stays.
+    /// was to move stays. The file is locked: to wait for space is for [`begin`](Self::begin).
     fn allocate(
         &self,
         blocks: u32,
@@ -214,6 +214,7 @@ impl ContentMover {
                     self.unreadable.set(Some(ino));
                     unread.get_or_insert(error);
                 }
+                moved.pop_if(|change| change.taken.is_empty());
                 continue;
             }
             let content = match self.read(&old, &freed).await {

@@ -25,10 +25,10 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::groups::GroupExchange;
 use crate::keys;
 use crate::move_pace::MovePace;
-use crate::protocol::{Allocate, DiskShare, Error, GroupUrgency, NodeMoves, Run};
+use crate::protocol::{DiskShare, Error, GroupUrgency, NodeMoves, Run};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
-use crate::store::{Batch, GroupLayout, MoveReason};
+use crate::store::{Batch, GroupLayout, MoveReason, StoreError};
 
 /// Groups that one record takes over, at most.
 const ADOPTED_PER_RECORD: usize = 1024;
@@ -266,9 +266,7 @@ impl DiskMover {
                 self.groups.refill(0, GroupUrgency::Needed {}).await?;
                 self.base.store.space().follow_map();
             }
-            let plan = DrainPlan(self);
-            self.mover.commit_files(&plan).await?;
-            let moved = self.mover.move_files(&plan).await;
+            let moved = self.move_off_disks().await;
             // Pages and the log need space, too, of which the disk had a part.
             if self.base.store.space().is_short() {
                 self.groups.refill(0, GroupUrgency::Needed {}).await?;
@@ -282,6 +280,20 @@ impl DiskMover {
             self.balance().await?;
         }
         Ok(())
+    }
+
+    /// Moves content off disks that are being drained or lost.
+    async fn move_off_disks(&self) -> Result<(), Error> {
+        if !self.allocator.has_disks(self.map().redundancy().copies()) {
+            return Err(Error::NoSpace {});
+        }
+        let (plan, before) = (DrainPlan::new(self), self.moved_blocks.get());
+        self.mover.commit_files(&plan).await?;
+        self.mover.move_files(&plan).await?;
+        plan.make_room().await;
+        // While there is room for some of it, the rest is only late.
+        let is_late = self.moved_blocks.get() > before;
+        plan.shortage.get().filter(|_| !is_late).map_or(Ok(()), Err)
     }
 
     /// Evens out what this node has on the disks in use.
@@ -344,16 +356,57 @@ impl DiskMover {
 }
 
 /// What is on disks that are being drained moves anywhere else.
-struct DrainPlan<'a>(&'a DiskMover);
+struct DrainPlan<'a> {
+    mover: &'a DiskMover,
+    /// Blocks that were not to be had a moment ago.
+    lacking: Cell<u32>,
+    /// Why something stays.
+    shortage: Cell<Option<Error>>,
+}
+
+impl<'a> DrainPlan<'a> {
+    fn new(mover: &'a DiskMover) -> Self {
+        Self { mover, lacking: Cell::default(), shortage: Cell::default() }
+    }
+
+    /// What was found, if anything. For the rest [`make_room`](Self::make_room) looks later, while
+    /// no file is locked.
+    fn taken(
+        &self,
+        blocks: u32,
+        found: Result<Vec<Run>, StoreError>,
+    ) -> Result<Option<Vec<Run>>, Error> {
+        match found {
+            Ok(taken) => Ok(Some(taken)),
+            Err(shortage @ (StoreError::NoSpace | StoreError::Busy)) => {
+                self.lacking.set(self.lacking.get().max(blocks));
+                self.shortage.set(Some(shortage.into()));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Looks for space that something had none of.
+    async fn make_room(&self) {
+        let lacking = self.lacking.take();
+        if lacking > 0
+            && let Err(error) = self.mover.allocator.make_room(lacking).await
+        {
+            self.shortage.set(Some(error));
+        }
+    }
+}
 
 impl MovePlan for DrainPlan<'_> {
     fn is_moving(&self, block: u64) -> bool {
-        self.0.base.store.space().moves(block, MoveReason::Drain)
+        self.mover.base.store.space().moves(block, MoveReason::Drain)
     }
 
     fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool> {
         async move {
-            self.0.wait_for_pace(bytes).await;
+            self.mover.wait_for_pace(bytes).await;
+            self.make_room().await;
             true
         }
         .boxed_local()
@@ -364,12 +417,9 @@ impl MovePlan for DrainPlan<'_> {
         blocks: u32,
         unit: u32,
     ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        async move {
-            let near = Near::Anywhere {};
-            let request = Allocate { blocks, unit, from_reserve: false, near };
-            self.0.allocator.allocate(&request).await.map(Some)
-        }
-        .boxed_local()
+        let space = self.mover.base.store.space();
+        let taken = self.taken(blocks, space.allocate_near(blocks, unit, Near::Anywhere {}));
+        ready(taken).boxed_local()
     }
 
     fn allocate_beside(
@@ -377,11 +427,14 @@ impl MovePlan for DrainPlan<'_> {
         copies: Vec<Vec<Run>>,
         unit: u32,
     ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        self.0.allocator.allocate_beside(copies, unit).boxed_local()
+        let blocks = copies.first().map_or(0, |runs| runs.iter().map(|run| run.count).sum());
+        let found = self.mover.base.store.space().allocate_mirrors(&copies, (unit, 1), false);
+        let taken = self.taken(blocks, found.map(|mut copies| copies.pop().unwrap_or_default()));
+        ready(taken).boxed_local()
     }
 
     fn moved(&self, freed: &[Run]) {
-        self.0.note_moved(freed);
+        self.mover.note_moved(freed);
     }
 }
 
