@@ -244,9 +244,13 @@ pub fn reach(address: &VolumeAddress, options: &ConnectOptions) -> Result<Client
     let client_options = ClientOptions { fabric, ..client_options };
     transport::connect(&servers, client_options, random_session()).map_err(|error| {
         match (error.kind(), address) {
-            // Never served, or left behind by a server that crashed.
+            // Never served, or left behind by a server that crashed, or by one that has just
+            // ended.
             (
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused,
+                io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe,
                 VolumeAddress::Directory(_),
             ) => OpenCause::NotServed(error),
             (io::ErrorKind::PermissionDenied, _) => OpenCause::Refused(error),

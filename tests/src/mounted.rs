@@ -74,7 +74,7 @@ impl Mounted {
         // A mount that was left there by a killed process is there already, and cannot be looked
         // at.
         let _ = fs::create_dir(&point);
-        let log = site.path("mount.log");
+        let log = point.with_extension("log");
         let mut command = site.command(&["mount", VOLUME]);
         command.arg(at).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());

@@ -11,7 +11,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
+use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use tests::mounted::{Mounted, POINT, may_mount};
 use tests::site::VOLUME;
@@ -177,7 +179,7 @@ fn a_mount_in_use_ends_when_it_is_used_no_more_or_when_told_again() {
     let site = Site::formatted(1024, 16);
     let told = |mounted: &Mounted| {
         while !mounted.log().contains("in use") {
-            thread::sleep(std::time::Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
     };
     let mut mounted = Mounted::start(&site, &[]);
@@ -196,6 +198,47 @@ fn a_mount_in_use_ends_when_it_is_used_no_more_or_when_told_again() {
     assert!(mounted.wait().success());
     drop(file);
     assert_eq!(site.ok(&["cat", &format!("{VOLUME}:/file")]), "written late");
+}
+
+#[test]
+fn a_mount_ends_when_the_mounts_that_came_after_it_have_ended() {
+    if !may_mount() {
+        return;
+    }
+    let site = Site::formatted(1024, 16);
+    let mut first = Mounted::start(&site, &[]);
+    let second = Mounted::start_at(&site, Path::new("second"), &["--cache-ms", "0"]);
+    assert!(Command::new("umount").arg(site.path(POINT)).status().unwrap().success());
+    fs::write(second.path("file"), b"through the first process").unwrap();
+    while !first.log().contains("other clients (1) use the volume") {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let third = Mounted::start_at(&site, Path::new("third"), &["--cache-ms", "0"]);
+    second.unmount();
+    assert_eq!(fs::read(third.path("file")).unwrap(), b"through the first process");
+    third.unmount();
+    assert!(first.wait().success());
+    site.ok(&["check", VOLUME]);
+}
+
+/// A mount that begins while the process of the one before still closes the volume opens it then.
+#[test]
+fn a_volume_is_mounted_at_once_after_it_was_unmounted() {
+    if !may_mount() {
+        return;
+    }
+    let site = Site::formatted(1024, 16);
+    let mut ending = Vec::new();
+    for round in 0..20 {
+        let mounted = Mounted::start(&site, &["--cache-ms", "0"]);
+        fs::write(mounted.path("round"), round.to_string()).unwrap();
+        assert!(Command::new("umount").arg(site.path(POINT)).status().unwrap().success());
+        ending.push(mounted);
+    }
+    for mut mounted in ending {
+        assert!(mounted.wait().success());
+    }
+    assert_eq!(site.ok(&["cat", &format!("{VOLUME}:/round")]), "19");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use runtime::protocol::Undelivered;
 use runtime::{ClientHandle, Context, Epoch, NodeId};
 #[cfg(feature = "cluster")]
 use transport::Subtrees;
-use transport::{ClientBudget, ClientPort};
+use transport::{ClientBudget, ClientCount, ClientPort};
 
 use crate::boot;
 use crate::directory::VolumeDirectory;
@@ -28,6 +28,8 @@ pub struct RunningVolume {
     pub(crate) process: u32,
     /// What the clients of all listeners of the process may take together.
     pub(crate) client_budget: Arc<ClientBudget>,
+    /// The clients of the socket.
+    pub(crate) socket_clients: Arc<ClientCount>,
     /// It is only read: nothing has to be made durable.
     pub(crate) is_read_only: bool,
     // After the machine: the lock is given up last.
@@ -73,14 +75,22 @@ impl RunningVolume {
         let address = Address::Unix(self.directory.socket());
         let (volume, name) = (self.map.volume(), self.directory.name());
         let (process, budget) = (self.process, self.client_budget.clone());
+        let count = self.socket_clients.clone();
         let listening = self.on_application(move |context| async move {
             let listener = context.listen(&address).await?;
             let owner = rustix::process::geteuid().as_raw();
-            let port = ClientPort { budget, ..ClientPort::local(volume, name, process, owner) };
+            let local = ClientPort::local(volume, name, process, owner);
+            let port = ClientPort { budget, count, ..local };
             context.task(transport::serve::<FileIo>(context.clone(), listener, port));
             Ok::<_, std::io::Error>(())
         });
         Ok(block_on(listening)??)
+    }
+
+    /// The clients of [the socket](Self::answer_socket). A process that ends for good closes it
+    /// first.
+    pub fn socket_clients(&self) -> &ClientCount {
+        &self.socket_clients
     }
 
     /// Lets clients of other hosts ask at `address` (`host:port`), under the name `name` of the
@@ -142,7 +152,8 @@ impl RunningVolume {
         (process, client_budget): (u32, Arc<ClientBudget>),
         directory: VolumeDirectory,
     ) -> Self {
-        Self { machine, map, process, client_budget, is_read_only: false, directory }
+        let (is_read_only, socket_clients) = (false, Arc::default());
+        Self { machine, map, process, client_budget, socket_clients, is_read_only, directory }
     }
 
     pub(crate) fn machine(&self) -> &Embedded {

@@ -167,9 +167,17 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     drop(engine);
     let booted = boot_nodes(&machine, &map, options.cache_bytes, &directory);
     booted.map_err(|error| with_path(error, &directory, &map))?;
-    let client_budget = std::sync::Arc::default();
+    let (client_budget, socket_clients) = <(Arc<_>, Arc<_>)>::default();
     let (process, is_read_only) = (0, false);
-    Ok(RunningVolume { machine, map, process, client_budget, is_read_only, directory })
+    Ok(RunningVolume {
+        machine,
+        map,
+        process,
+        client_budget,
+        socket_clients,
+        is_read_only,
+        directory,
+    })
 }
 
 /// What the volume is, and in which epoch it was opened last: as its record says, unless the disks

@@ -49,7 +49,7 @@ pub use frame::{
 };
 pub use guard::{Guard, PeerIdentity, Refusal, Security};
 pub use ingress::{
-    Authentication, ClientBudget, ClientPort, Subtree, SubtreeRefused, Subtrees, serve,
+    Authentication, ClientBudget, ClientCount, ClientPort, Subtree, SubtreeRefused, Subtrees, serve,
 };
 pub use links::Router;
 pub use peer_watch::{PeerLoss, WATCH_LINK, watch_peer};

@@ -606,6 +606,7 @@ fn client_port(
         authentication: crate::token_keys::authentication(context),
         guard: me.guard.clone(),
         budget,
+        count: Arc::default(),
         subtrees: Some(Box::new(crate::VolumeSubtrees::of_this_host())),
     }
 }

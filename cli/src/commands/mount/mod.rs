@@ -42,7 +42,8 @@ const CACHE_MS: u32 = 1000;
 /// then ask; or it is mounted through its server, if one runs. To unmount: `umount DIR` (as another
 /// user than root: `fusermount3 -u DIR`), or end this process; everything is made durable first. If
 /// files are open in DIR at the signal, it ends when they are closed, or immediately at a second
-/// signal.
+/// signal. If other mounts or programs use the volume through this process, it serves them until
+/// the last one has gone, or a signal comes.
 ///
 /// What a killed `mdfs mount` has left at DIR is cleared.
 #[derive(Debug, clap::Args)]
@@ -115,6 +116,7 @@ impl MountCommand {
         }
         let ended = self.wait(&mut signals, &mount, ended);
         mount.leave();
+        source.wait_for_clients(&mut signals);
         let stopped = source.stop(&self.volume);
         ended.and(stopped).map_err(|error| self.failed("unmount", error))
     }
@@ -258,10 +260,26 @@ impl MountSource {
         Ok(mounted?)
     }
 
+    /// Serves the clients of this process until they have gone, or a signal comes. After that no
+    /// other can come: each would wait for this process, which does not come back.
+    fn wait_for_clients(&self, signals: &mut EndSignals) {
+        let Self::Own(running) = self else { return };
+        let clients = running.socket_clients();
+        let count = clients.connected();
+        if count > 0 {
+            say(format_args!(
+                "mdfs mount: unmounted; other clients ({count}) use the volume through this \
+                 process, which ends when they have gone, or at a signal"
+            ));
+        }
+        signals.wait_or(clients.close_when_empty());
+        clients.close();
+    }
+
     /// Makes everything durable. A server keeps the volume open, and does so in its own time.
     fn stop(self, volume: &VolumeAddress) -> Result<(), MountFailure> {
         let (Self::Own(running), Some(volume)) = (self, volume.directory()) else { return Ok(()) };
-        // No new client may connect to a volume that is about to be closed.
+        // Those who find nothing here open the volume themselves.
         let removed = std::fs::remove_file(volume.join(SOCKET_NAME));
         running.stop()?;
         match removed {

@@ -9,6 +9,7 @@
 //! | `mod.rs` | who is let in, and how many |
 //! | `authentication.rs` | whom a client speaks for |
 //! | `budget.rs` | the memory that all clients may take |
+//! | `count.rs` | how many clients there are |
 //! | `subtree.rs` | clients that are limited to a subtree |
 //! | `session.rs` | the open calls of a client, and the outcomes that it may not have received |
 //! | `connection.rs` | the requests of one link |
@@ -19,6 +20,7 @@
 mod authentication;
 mod budget;
 mod connection;
+mod count;
 mod deliveries;
 mod deposit_table;
 mod deposits;
@@ -45,6 +47,7 @@ pub use self::authentication::Authentication;
 use self::budget::Account;
 pub(crate) use self::budget::BudgetShare;
 pub use self::budget::ClientBudget;
+pub use self::count::ClientCount;
 use self::session::SessionState;
 pub use self::subtree::{Subtree, SubtreeRefused, Subtrees};
 use crate::frame::{
@@ -86,6 +89,8 @@ pub struct ClientPort<P> {
     pub guard: Arc<Guard>,
     /// What clients may take, of this listener and others that have the same.
     pub budget: Arc<ClientBudget>,
+    /// Counts them.
+    pub count: Arc<ClientCount>,
     /// Lets clients in that are limited to a subtree; without it none comes in.
     pub subtrees: Option<Box<dyn Subtrees<P>>>,
 }
@@ -107,6 +112,7 @@ impl<P> ClientPort<P> {
             authentication: Authentication { owner, ..Authentication::default() },
             guard: Arc::default(),
             budget: Arc::default(),
+            count: Arc::default(),
             subtrees: None,
         }
     }
@@ -226,6 +232,10 @@ impl<P: Protocol> ClientIngress<P> {
         hello: ClientHello,
         (peer, name): (PeerIdentity, String),
     ) {
+        let Some(_counted) = self.port.count.enter() else {
+            tracing::debug!(peer = name, "a client is not let in: the process is about to end");
+            return;
+        };
         let authenticated = self.authenticate(context, &hello, &peer).await;
         let admitted = authenticated.and_then(|(admission, subtree)| {
             Ok((self.admit(context, &hello, admission)?, subtree))

@@ -1,0 +1,99 @@
+//! How many clients a process has, for one that ends when the last of them has gone.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// The clients of one process; once it is closed no more come.
+///
+/// A client waits for its server to come back, for ever if it is a mount: one that was let in just
+/// before the process ends for good would hang.
+#[derive(Debug, Default)]
+pub struct ClientCount(Mutex<CountState>);
+
+#[derive(Debug, Default)]
+struct CountState {
+    connected: usize,
+    is_closed: bool,
+    waker: Option<Waker>,
+}
+
+impl ClientCount {
+    fn state(&self) -> MutexGuard<'_, CountState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more; `None` once it is closed.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<CountedClient> {
+        let mut state = self.state();
+        if state.is_closed {
+            return None;
+        }
+        state.connected += 1;
+        drop(state);
+        Some(CountedClient(self.clone()))
+    }
+
+    /// Clients that are connected.
+    pub fn connected(&self) -> usize {
+        self.state().connected
+    }
+
+    /// Lets no more in.
+    pub fn close(&self) {
+        self.state().is_closed = true;
+    }
+
+    /// Waits until no client is connected, and closes in that moment. One may wait at a time.
+    pub async fn close_when_empty(&self) {
+        poll_fn(|task| {
+            let mut state = self.state();
+            if state.connected > 0 {
+                state.waker = Some(task.waker().clone());
+                return Poll::Pending;
+            }
+            state.is_closed = true;
+            Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+/// A client that is connected.
+#[derive(Debug)]
+pub(super) struct CountedClient(Arc<ClientCount>);
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.connected -= 1;
+        let waker = if state.connected == 0 { state.waker.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn it_closes_when_the_last_client_has_gone_and_lets_none_in_after_that() {
+        let count = Arc::new(ClientCount::default());
+        let [one, other] = [count.enter(), count.enter()];
+        let mut closing = count.close_when_empty().boxed();
+        assert_eq!((&mut closing).now_or_never(), None);
+        drop(one);
+        assert_eq!((&mut closing).now_or_never(), None);
+        let late = count.enter();
+        assert!(late.is_some(), "it is open while one is there");
+        drop((other, late));
+        assert_eq!(closing.now_or_never(), Some(()));
+        assert!(count.enter().is_none());
+        assert_eq!(count.connected(), 0);
+    }
+}
