@@ -34,7 +34,9 @@ pub(crate) fn steps(steps: &mut Steps) -> Result<(), StepFailed> {
     steps.call("release build", &ProgramCall::new(BUILD))?;
     let regressions =
         steps.call("regression cases", &ProgramCall::new(&format!("{RELEASE} --regressions")));
-    let fresh = steps.call("simulation", &ProgramCall::new(&format!("{RELEASE} {SEEDS}")));
+    // Drawn here, so that the line that repeats the step names them.
+    let seeds = format!("{RELEASE} --seed {} {SEEDS}", fresh_seed());
+    let fresh = steps.call("simulation", &ProgramCall::new(&seeds));
     let crashes = steps.call("crashes", &ProgramCall::new(CRASHES));
     let sample = format!("--seed {} {SAMPLE}", fresh_seed());
     let both = [DEBUG, RELEASE].map(|program| format!("{program} {sample}"));
