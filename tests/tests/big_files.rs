@@ -45,7 +45,7 @@ fn a_long_file_survives_put_restart_get_and_nfs_byte_for_byte() {
     });
 }
 
-/// Half as many without optimization, unless MDFS_LONG=1 asks for all.
+/// Half as many without optimization, unless `MDFS_LONG=1` asks for all.
 const TREE_FILES: u64 = 10_000;
 const TREE_DIRECTORIES: u64 = 100;
 /// Of a short file in the tree: some are empty, some have more than one stripe's first block.

@@ -210,9 +210,11 @@ fn a_mount_ends_when_the_mounts_that_came_after_it_have_ended() {
     let second = Mounted::start_at(&site, Path::new("second"), &["--cache-ms", "0"]);
     assert!(Command::new("umount").arg(site.path(POINT)).status().unwrap().success());
     fs::write(second.path("file"), b"through the first process").unwrap();
-    while !first.log().contains("other clients (1) use the volume") {
+    let is_told = (0..1000).any(|_| {
         thread::sleep(Duration::from_millis(10));
-    }
+        first.log().contains("use the volume through this process")
+    });
+    assert!(is_told, "{}", first.log());
     let third = Mounted::start_at(&site, Path::new("third"), &["--cache-ms", "0"]);
     second.unmount();
     assert_eq!(fs::read(third.path("file")).unwrap(), b"through the first process");

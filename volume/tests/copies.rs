@@ -29,7 +29,7 @@ const LENGTHS: [usize; 5] = [0, 7, 5000, 200_000, 3 * PART + 11];
 const PATTERN: usize = 4099;
 const FILES: u64 = 40;
 /// A full volume is read in less than this without its largest disk.
-const READ_MAX: Duration = Duration::from_secs(15);
+const READ_MAX: Duration = Duration::from_secs(20);
 /// More files than any of these volumes holds.
 const FILES_MAX: u64 = 10_000;
 /// Names that a full volume is asked for, at most.
@@ -363,10 +363,13 @@ fn a_full_volume_of_uneven_disks_outlives_each_of_them() {
         let client = running.client_handle();
         let free = || block_on(ask(&client, GetSpace { partition: 0 })).unwrap().available_bytes;
         let available = free();
-        let files = (0..FILES_MAX).find(|&number| put(&client, number).is_err()).unwrap();
+        let mut all = (0..FILES_MAX).map(|number| (number, put(&client, number)));
+        let (files, why) = all.find(|(_, outcome)| outcome.is_err()).unwrap();
+        assert_eq!(why, Err(Error::NoSpace {}));
         let written: usize = (0..files).map(|number| content(number).len()).sum();
         println!("{sizes:?}: {written} bytes of {available} in {files} files; {} left", free());
-        assert!(written as u64 > available / 100 * 90, "{written} of {available}");
+        // Each node has some groups left, too few to give one away.
+        assert!(written as u64 > available / 100 * 85, "{written} of {available}");
         // Names need pages and the log alone.
         let names = (files + 1..files + NAMES_MAX).map(|number| try_create(&client, number));
         println!("{} names more", names.take_while(Result::is_ok).count());

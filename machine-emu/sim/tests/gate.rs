@@ -150,7 +150,7 @@ fn processes_take_over_from_each_other_and_never_serve_a_node_twice() {
 /// Every other case, from number `first` on: two tests share them, and run side by side.
 fn fail_no_more(first: usize) {
     for kept in REGRESSIONS.iter().skip(first).step_by(2) {
-        let outcome = kept.case().unwrap().run();
+        let outcome = kept.case().expect("a kept case can be read").run();
         outcome.unwrap_or_else(|violation| panic!("{kept:?} fails again: {violation}"));
     }
 }

@@ -29,6 +29,9 @@ use crate::signals::EndSignals;
 const IN_USE_TRIES_MAX: u32 = 100;
 const IN_USE_PAUSE: Duration = Duration::from_millis(100);
 
+/// A client that has only lost its connection is back within this time.
+const RETURN_PAUSE: Duration = Duration::from_secs(1);
+
 /// Attempts to unmount, one every [`IN_USE_PAUSE`], before the mount is reported as in use: a
 /// program that starts another one shares its open files with it for a moment.
 const UNMOUNT_TRIES_MAX: u32 = 10;
@@ -87,6 +90,12 @@ pub(crate) struct MountCommand {
     point: PathBuf,
 }
 
+/// Why a mount has ended.
+enum EndReason {
+    Unmounted,
+    Signal,
+}
+
 /// What the mount asks.
 enum MountSource {
     /// A machine of this process.
@@ -116,9 +125,13 @@ impl MountCommand {
         }
         let ended = self.wait(&mut signals, &mount, ended);
         mount.leave();
-        source.wait_for_clients(&mut signals);
+        // After a signal they wait for this process to be started again, as those of a server do.
+        if let Ok(EndReason::Unmounted) = ended {
+            source.wait_for_clients(&mut signals);
+        }
+        source.close_socket();
         let stopped = source.stop(&self.volume);
-        ended.and(stopped).map_err(|error| self.failed("unmount", error))
+        ended.map(drop).and(stopped).map_err(|error| self.failed("unmount", error))
     }
 
     fn failed(&self, operation: &'static str, error: MountFailure) -> CommandFailure {
@@ -199,9 +212,9 @@ impl MountCommand {
         signals: &mut EndSignals,
         mount: &fuse_mount::FuseMount,
         mut ended: MountEnded,
-    ) -> Result<(), MountFailure> {
+    ) -> Result<EndReason, MountFailure> {
         if !signals.wait_or(&mut ended) {
-            return Ok(());
+            return Ok(EndReason::Unmounted);
         }
         match unmount_patiently(mount) {
             Err(MountError::InUse) => {}
@@ -209,7 +222,7 @@ impl MountCommand {
                 done?;
                 // What is under way is answered before the volume is closed.
                 signals.wait_or(&mut ended);
-                return Ok(());
+                return Ok(EndReason::Signal);
             }
         }
         say(format_args!(
@@ -218,7 +231,7 @@ impl MountCommand {
         ));
         mount.unmount(true)?;
         signals.wait_or(&mut ended);
-        Ok(())
+        Ok(EndReason::Signal)
     }
 }
 
@@ -260,20 +273,32 @@ impl MountSource {
         Ok(mounted?)
     }
 
-    /// Serves the clients of this process until they have gone, or a signal comes. After that no
-    /// other can come: each would wait for this process, which does not come back.
+    /// Serves the clients of this process until they have gone, or a signal comes.
     fn wait_for_clients(&self, signals: &mut EndSignals) {
         let Self::Own(running) = self else { return };
         let clients = running.socket_clients();
-        let count = clients.connected();
-        if count > 0 {
-            say(format_args!(
-                "mdfs mount: unmounted; other clients ({count}) use the volume through this \
-                 process, which ends when they have gone, or at a signal"
-            ));
+        if clients.close_if_empty() {
+            return;
         }
-        signals.wait_or(clients.close_when_empty());
-        clients.close();
+        say(format_args!(
+            "mdfs mount: unmounted; other clients ({}) use the volume through this process, which \
+             ends when they have gone, or at a signal",
+            clients.connected()
+        ));
+        while !signals.wait_or(clients.emptied()) {
+            #[allow(clippy::disallowed_methods, reason = "a program waits for another one")]
+            thread::sleep(RETURN_PAUSE);
+            if clients.close_if_empty() {
+                break;
+            }
+        }
+    }
+
+    /// From now on no client is let in: each would wait for this process.
+    fn close_socket(&self) {
+        if let Self::Own(running) = self {
+            running.socket_clients().close();
+        }
     }
 
     /// Makes everything durable. A server keeps the volume open, and does so in its own time.

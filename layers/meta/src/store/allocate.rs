@@ -11,8 +11,9 @@ use super::groups::Run;
 use super::root::holders;
 use super::space::{
     BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
-    floor_in_pairs, set_emptying, stripes_without_partner,
+    WholeStripes, count_free_group, floor_in_pairs, is_in_pairs, set_emptying, usable_stripes,
 };
+use super::state::usable_floor;
 
 /// The space of a node, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +63,26 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     has_room
 }
 
-/// The blocks of the [stripes without a partner](stripes_without_partner).
-fn blocks_without_partner(space: &BlockAllocator) -> u64 {
-    stripes_without_partner(space) * space.layout.blocks_per_stripe()
+/// What is left while free groups are given away.
+struct SpareGroups<'a> {
+    space: &'a BlockAllocator,
+    left: WholeStripes,
+    /// Stripes that data may take and that stay, at least.
+    floor: u64,
+}
+
+impl SpareGroups<'_> {
+    /// Takes a group, if enough stays; if told so, only if its stripes have partners.
+    fn take(&mut self, group: u64, only_paired: bool) -> bool {
+        let before = usable_stripes(self.space, &self.left);
+        count_free_group(self.space, &mut self.left, (group, -1));
+        let after = usable_stripes(self.space, &self.left);
+        let is_spare = after >= self.floor && (after < before || !only_paired);
+        if !is_spare {
+            count_free_group(self.space, &mut self.left, (group, 1));
+        }
+        is_spare
+    }
 }
 
 /// The allocation groups of one store, and the blocks in them.
@@ -119,7 +137,7 @@ impl StoreSpace<'_> {
     ) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
-            (state.data_floor(), state.data_reserve_blocks() + blocks_without_partner(&state.space))
+            (state.data_floor(), state.data_reserve_blocks())
         };
         self.allocate_above((blocks, unit), (near, caches), floor, kept_back)
     }
@@ -132,8 +150,7 @@ impl StoreSpace<'_> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             let floor = floor_in_pairs(&state.space, state.deletion_floor());
-            let alone = blocks_without_partner(&state.space);
-            (floor, state.deletion_reserve_blocks() + alone)
+            (floor, state.deletion_reserve_blocks())
         };
         self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_| false), floor, kept_back)
     }
@@ -176,9 +193,8 @@ impl StoreSpace<'_> {
     /// look for more do not take it from each other in turn.
     pub fn is_short(&self) -> bool {
         let state = self.0.state.borrow();
-        let (total, floor) = (state.space.whole.total(), state.data_floor());
-        let alone = stripes_without_partner(&state.space);
-        2 * total.saturating_sub(alone) < 3 * (floor - alone)
+        let usable = usable_stripes(&state.space, &state.space.whole);
+        2 * usable < 3 * usable_floor(&state)
     }
 
     /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
@@ -230,31 +246,52 @@ impl StoreSpace<'_> {
     /// The same, only groups of this disk set.
     pub fn spare_groups_of(&self, count: usize, ahead: bool, set: Option<u32>) -> Vec<u64> {
         let state = self.0.state.borrow();
-        let layout = &state.space.layout;
-        let mut left = state.space.whole.total();
-        let floor = state.data_floor();
-        let twice = floor - stripes_without_partner(&state.space);
-        let floor = floor + if ahead { twice } else { 0 };
+        let (space, layout) = (&state.space, &state.space.layout);
+        let floor = usable_floor(&state) * if ahead { 2 } else { 1 };
         let emptied = EmptyingGroups(&state.space).list().filter(|&(_, busy)| busy == 0);
         let emptied = emptied.map(|(group, _)| group);
         let wanted = set.map_or(0..u64::MAX, |set| layout.groups_of_set(set as usize));
         let free = state.space.free_groups().filter(|group| wanted.contains(group));
         let emptied = emptied.filter(|group| wanted.contains(group));
-        let spare = free.take_while(|&group| {
-            left = left.saturating_sub(state.space.whole_stripes_in(group));
-            left >= floor
-        });
-        emptied.chain(spare).take(count).collect()
+        let mut chosen: Vec<u64> = emptied.take(count).collect();
+        let mut rest = SpareGroups { space, left: space.whole.clone(), floor };
+        if is_in_pairs(space) {
+            let free: Vec<u64> = free.collect();
+            let all = |only_paired| free.iter().copied().map(move |group| (group, only_paired));
+            // What has no partner here seldom has one at others: they get it if there is no more.
+            let tried = all(true).chain(all(false).take_while(|_| !ahead));
+            for (group, only_paired) in tried {
+                let is_enough = chosen.len() >= count || (!only_paired && !chosen.is_empty());
+                if !is_enough && rest.take(group, only_paired) {
+                    chosen.push(group);
+                }
+            }
+        } else {
+            chosen.extend(free.take_while(|group| rest.take(*group, false)).take(count));
+        }
+        chosen.truncate(count);
+        chosen
     }
 
     /// Blocks of all groups that [`spare_groups`](Self::spare_groups) would name to a node that has
     /// none: now, or with `emptying` once as many as possible are emptied of logical blocks of
     /// `unit` blocks.
     pub fn spare_blocks(&self, emptying: bool, unit: u32) -> u64 {
-        let spare = self.spare_groups(usize::MAX, false);
         let state = self.0.state.borrow();
-        let stripes = spare.into_iter().map(|group| state.space.whole_stripes_in(group));
-        let now = stripes.sum::<u64>() * state.space.layout.blocks_per_stripe();
+        let space = &state.space;
+        let floor = usable_floor(&state);
+        let mut left = usable_stripes(space, &space.whole);
+        // A group on one disk takes as much from what has a partner once more.
+        let share = if is_in_pairs(space) { 2 } else { 1 };
+        let free = space.free_groups().map(|group| space.whole_stripes_in(group));
+        let given = free.step_by(share).map(|stripes| stripes * share as u64);
+        let given = given.take_while(|stripes| {
+            left = left.saturating_sub(*stripes);
+            left >= floor
+        });
+        let emptied = EmptyingGroups(space).list().filter(|&(_, busy)| busy == 0);
+        let emptied = emptied.map(|(group, _)| space.whole_stripes_in(group));
+        let now = given.chain(emptied).sum::<u64>() * space.layout.blocks_per_stripe();
         if !emptying {
             return now;
         }
@@ -265,7 +302,8 @@ impl StoreSpace<'_> {
         let mut lengths = state.movable_groups();
         lengths.sort_unstable_by(|one, other| other.cmp(one));
         let mut emptied = 0;
-        for length in lengths {
+        for length in lengths.into_iter().step_by(share) {
+            let length = length * share as u64;
             if emptied + length <= free {
                 emptied += length;
             }

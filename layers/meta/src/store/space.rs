@@ -32,10 +32,12 @@ pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 pub(crate) use mirrors::MirrorPlaces;
-pub(crate) use pairs::{floor_in_pairs, stripes_without_partner};
+pub(crate) use pairs::{
+    count_free_group, floor_in_pairs, is_in_pairs, stripes_without_partner, usable_stripes,
+};
 use search::{GROUPS_SEARCHED_MAX, whole_in};
 use set_search::SetSearches;
-use whole::WholeStripes;
+pub(crate) use whole::WholeStripes;
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
 pub(crate) type KeptBlocks = BTreeMap<u64, Rc<Bits>>;
@@ -452,7 +454,8 @@ impl BlockAllocator {
     /// strewn over groups keeps all of them from being given away.
     pub(crate) fn allocate_pair(&mut self, after: Option<SegmentPair>) -> Option<SegmentPair> {
         let group = after.map(|after| self.layout.group_of_stripe(after.b));
-        let (map, largest) = (self.layout.map().clone(), self.whole.largest_part());
+        let (map, largest) =
+            (self.layout.map().clone(), self.whole.largest_part(self.layout.map()));
         let a = self
             .find_whole(group, |stripe| largest.is_none_or(|disk| map.place(stripe).disk == disk))
             .or_else(|| self.find_whole(group, |_| true))?;

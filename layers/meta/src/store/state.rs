@@ -18,7 +18,8 @@ use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
 use super::space::{
-    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, floor_in_pairs, open_stripes,
+    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, count_free_group, floor_in_pairs,
+    open_stripes, stripes_without_partner, usable_stripes,
 };
 use crate::memory::{MemoryKind, MemoryShare};
 
@@ -254,8 +255,8 @@ impl StoreState {
         self.reserve_blocks() / 4
     }
 
-    /// Whole stripes that data of a change that frees space must leave. Less than what other
-    /// batches leave ([`admit`](Self::admit)): however full the volume is, some is there.
+    /// Whole stripes that data of a change that frees space must leave; in pairs where data has
+    /// copies. Less than what other batches leave ([`admit`](Self::admit)).
     pub(crate) fn deletion_floor(&self) -> u64 {
         self.floor(self.checkpoint_blocks(0, 0) + self.deletion_reserve_blocks())
     }
@@ -302,6 +303,7 @@ impl StoreState {
     pub(crate) fn may_find(&self, (blocks, unit): (u32, u32), kept_back: u64) -> bool {
         let per_stripe = u64::from(self.geometry.blocks_per_stripe());
         let floor = self.floor(kept_back + limits::record_blocks(self.space.record_bytes));
+        let floor = floor_in_pairs(&self.space, floor);
         let mut coming = self.waiting_blocks;
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);
@@ -338,13 +340,17 @@ impl StoreState {
 
     fn admit_groups(&self, batch: &Batch) -> StoreResult<()> {
         let given = batch.ops.iter().filter_map(|op| match *op {
-            BatchOp::GiveGroup { group } if !EmptyingGroups(&self.space).is_empty(group) => {
-                Some(self.space.whole_stripes_in(group))
-            }
+            BatchOp::GiveGroup { group } => Some(group),
             _ => None,
         });
-        let given: u64 = given.sum();
-        let enough = given == 0 || self.space.whole.total() >= given + self.data_floor();
+        let mut given =
+            given.filter(|group| !EmptyingGroups(&self.space).is_empty(*group)).peekable();
+        if given.peek().is_none() {
+            return Ok(());
+        }
+        let mut left = self.space.whole.clone();
+        given.for_each(|group| count_free_group(&self.space, &mut left, (group, -1)));
+        let enough = usable_stripes(&self.space, &left) >= usable_floor(self);
         if enough { Ok(()) } else { Err(StoreError::NoSpace) }
     }
 
@@ -482,4 +488,9 @@ impl StoreState {
             }
         }
     }
+}
+
+/// Of the whole stripes that [data may take](usable_stripes), those that it must leave.
+pub(crate) fn usable_floor(state: &StoreState) -> u64 {
+    state.data_floor() - stripes_without_partner(&state.space)
 }

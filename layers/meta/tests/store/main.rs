@@ -9,3 +9,4 @@ mod disk;
 mod draining;
 mod durability;
 mod machine;
+mod pairs;

@@ -44,15 +44,22 @@ impl ClientCount {
         self.state().is_closed = true;
     }
 
-    /// Waits until no client is connected, and closes in that moment. One may wait at a time.
-    pub async fn close_when_empty(&self) {
+    /// Closes if no client is connected; true if it is closed.
+    pub fn close_if_empty(&self) -> bool {
+        let mut state = self.state();
+        state.is_closed |= state.connected == 0;
+        state.is_closed
+    }
+
+    /// Waits until no client is connected. One may wait at a time. A client that has only lost its
+    /// connection is back in a moment.
+    pub async fn emptied(&self) {
         poll_fn(|task| {
             let mut state = self.state();
             if state.connected > 0 {
                 state.waker = Some(task.waker().clone());
                 return Poll::Pending;
             }
-            state.is_closed = true;
             Poll::Ready(())
         })
         .await;
@@ -85,15 +92,16 @@ mod tests {
     fn it_closes_when_the_last_client_has_gone_and_lets_none_in_after_that() {
         let count = Arc::new(ClientCount::default());
         let [one, other] = [count.enter(), count.enter()];
-        let mut closing = count.close_when_empty().boxed();
-        assert_eq!((&mut closing).now_or_never(), None);
+        let mut emptied = count.emptied().boxed();
+        assert_eq!((&mut emptied).now_or_never(), None);
         drop(one);
-        assert_eq!((&mut closing).now_or_never(), None);
+        assert_eq!((&mut emptied).now_or_never(), None);
+        drop(other);
+        assert_eq!(emptied.now_or_never(), Some(()));
         let late = count.enter();
-        assert!(late.is_some(), "it is open while one is there");
-        drop((other, late));
-        assert_eq!(closing.now_or_never(), Some(()));
-        assert!(count.enter().is_none());
+        assert!(late.is_some() && !count.close_if_empty(), "one has come back");
+        drop(late);
+        assert!(count.close_if_empty() && count.enter().is_none());
         assert_eq!(count.connected(), 0);
     }
 }

@@ -40,7 +40,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 const QUIET_MAX: Duration = Duration::from_secs(1);
 /// How often the other side is asked for a sign of life.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// A connection without calls is closed after this time.
+/// A connection to another host without calls is closed after this time. Those of this host tell a
+/// process whether it has clients (`ingress/count.rs`).
 const IDLE_MAX: Duration = Duration::from_mins(1);
 
 /// A call without an answer.
@@ -387,6 +388,10 @@ impl ProcessLink {
         }
     }
 
+    fn is_local(&self) -> bool {
+        self.addresses.iter().any(|address| matches!(address, Address::Unix(_)))
+    }
+
     /// Connects to one of the addresses.
     async fn connect(&self) -> io::Result<Contact> {
         let process = (self.process != 0).then_some(self.process);
@@ -552,7 +557,8 @@ impl ProcessLink {
             if !self.is_idle() || self.has_delivered.take() {
                 used = now;
             }
-            if self.is_leaving.get() || now.saturating_sub(used) >= IDLE_MAX {
+            let is_unused = !self.is_local() && now.saturating_sub(used) >= IDLE_MAX;
+            if self.is_leaving.get() || is_unused {
                 writer.write(goodbye()).await?;
                 self.changed.tell();
                 return Ok(());

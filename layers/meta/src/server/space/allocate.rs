@@ -143,7 +143,7 @@ impl Allocator {
     }
 
     /// Are there disks for as many copies of a block?
-    pub(super) fn has_disks(&self, copies: u32) -> bool {
+    fn has_disks(&self, copies: u32) -> bool {
         self.base.stripes.map().stripes_in_copies(copies) > 0
     }
 

@@ -217,17 +217,19 @@ impl ContentMover {
                 moved.pop_if(|change| change.taken.is_empty());
                 continue;
             }
+            // What finds no place is not read.
+            let count = freed.iter().map(|run| run.count).sum();
+            let unit = old.unit_or(1);
+            let Some(taken) = plan.allocate(count, unit).await? else { continue };
             let content = match self.read(&old, &freed).await {
                 Ok(content) => content,
                 Err(error) => {
+                    self.base.store.space().release(&taken)?;
                     self.unreadable.set(Some(ino));
                     unread.get_or_insert(error);
                     continue;
                 }
             };
-            let count: usize = content.iter().map(|data| data.len() / BLOCK_SIZE).sum();
-            let unit = old.unit_or(1);
-            let Some(taken) = plan.allocate(count as u32, unit).await? else { continue };
             let chunk = self.replaced(&old, &freed, &taken);
             moved.push(MovedChunk { index, chunk, taken: taken.clone(), freed });
             written.extend(self.write(&taken, &content).await?);
@@ -259,18 +261,19 @@ impl ContentMover {
                 if !wanted.contains(&place) {
                     continue;
                 }
-                let content = match self.read_any(run).await {
-                    Ok(content) => content,
-                    Err(error) => {
-                        unread = Some(error);
-                        break;
-                    }
-                };
                 copies.remove(number);
                 let taken = plan.allocate_beside(copies.clone(), unit).await?;
                 let Some(taken) = taken else {
                     copies.insert(number, vec![place]);
                     continue;
+                };
+                let content = match self.read_any(run).await {
+                    Ok(content) => content,
+                    Err(error) => {
+                        self.base.store.space().release(&taken)?;
+                        unread = Some(error);
+                        break;
+                    }
                 };
                 copies.insert(number, taken.clone());
                 moved.taken.extend(&taken);

@@ -267,14 +267,17 @@ impl DiskMover {
                 self.base.store.space().follow_map();
             }
             let moved = self.move_off_disks().await;
-            // Pages and the log need space, too, of which the disk had a part.
-            if self.base.store.space().is_short() {
-                self.groups.refill(0, GroupUrgency::Needed {}).await?;
-            }
+            // Pages and the log need space, too, of which the disk had a part. On a full volume
+            // they have what is kept back for them.
+            let refilled = if self.base.store.space().is_short() {
+                self.groups.refill(0, GroupUrgency::Needed {}).await
+            } else {
+                Ok(())
+            };
             let version = self.map().version();
             self.base.store.space().move_pages(MoveReason::Drain).await?;
             self.spread.set(Some(version));
-            moved?;
+            moved.and(refilled)?;
         }
         if self.is_balance_due() && !self.is_drain_due() {
             self.balance().await?;
@@ -284,16 +287,18 @@ impl DiskMover {
 
     /// Moves content off disks that are being drained or lost.
     async fn move_off_disks(&self) -> Result<(), Error> {
-        if !self.allocator.has_disks(self.map().redundancy().copies()) {
+        let map = self.map();
+        if map.disks().len() < map.redundancy().copies() as usize {
+            // All has a copy on each disk that is there.
             return Err(Error::NoSpace {});
         }
         let (plan, before) = (DrainPlan::new(self), self.moved_blocks.get());
         self.mover.commit_files(&plan).await?;
-        self.mover.move_files(&plan).await?;
+        let moved = self.mover.move_files(&plan).await;
         plan.make_room().await;
         // While there is room for some of it, the rest is only late.
         let is_late = self.moved_blocks.get() > before;
-        plan.shortage.get().filter(|_| !is_late).map_or(Ok(()), Err)
+        moved.and(plan.shortage.get().filter(|_| !is_late).map_or(Ok(()), Err))
     }
 
     /// Evens out what this node has on the disks in use.
@@ -362,11 +367,18 @@ struct DrainPlan<'a> {
     lacking: Cell<u32>,
     /// Why something stays.
     shortage: Cell<Option<Error>>,
+    /// No node has space: that is asked once in a round.
+    is_full: Cell<bool>,
 }
 
 impl<'a> DrainPlan<'a> {
     fn new(mover: &'a DiskMover) -> Self {
-        Self { mover, lacking: Cell::default(), shortage: Cell::default() }
+        Self {
+            mover,
+            lacking: Cell::default(),
+            shortage: Cell::default(),
+            is_full: Cell::default(),
+        }
     }
 
     /// What was found, if anything. For the rest [`make_room`](Self::make_room) looks later, while
@@ -390,10 +402,11 @@ impl<'a> DrainPlan<'a> {
     /// Looks for space that something had none of.
     async fn make_room(&self) {
         let lacking = self.lacking.take();
-        if lacking > 0
-            && let Err(error) = self.mover.allocator.make_room(lacking).await
-        {
-            self.shortage.set(Some(error));
+        if lacking > 0 && !self.is_full.get() {
+            let made = self.mover.allocator.make_room(lacking).await;
+            self.is_full.set(matches!(made, Err(Error::NoSpace {})));
+            // What found none comes with the next round.
+            self.shortage.set(made.err());
         }
     }
 }

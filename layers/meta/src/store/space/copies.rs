@@ -30,15 +30,15 @@ impl CopyPlaces<'_> {
         let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
         let on_other_disk = |other: u64| map.place(other).disk != disk;
         let has_disks = has_nodes || map.disks().len() > 1;
-        let is_apart =
-            |other: u64| if has_nodes { on_other_node(other) } else { on_other_disk(other) };
-        let largest = self.0.whole.largest_part();
-        let is_best = |other: u64| is_apart(other) && largest == Some(map.place(other).disk);
+        let largest = self.0.whole.largest_part(&map).filter(|other| {
+            if has_nodes { other.disk_node != disk.disk_node } else { *other != disk }
+        });
+        let is_best = |other: u64| largest == Some(map.place(other).disk);
         let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
         let is_other = |other: u64| other != stripe;
         let can_wait = lost_disk(&map).is_some();
         let kinds: [(bool, &dyn Fn(u64) -> bool); 5] = [
-            (has_disks && largest.is_some(), &is_best),
+            (largest.is_some(), &is_best),
             (has_nodes, &on_other_node),
             (has_disks, &on_other_disk),
             (!can_wait, &is_far),

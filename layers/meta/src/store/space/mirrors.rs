@@ -71,15 +71,15 @@ impl MirrorPlaces<'_> {
         };
         let has_nodes = map.disks().iter().any(is_open_elsewhere);
         let key = away.first().map_or(0, |disk| if has_nodes { disk.disk_node } else { disk.disk });
-        let accept = |stripe: u64| {
-            let disk = map.place(stripe).disk;
+        let is_apart = |disk: &DiskName| {
             let is_same = |other: &DiskName| {
-                if has_nodes { other.disk_node == disk.disk_node } else { *other == disk }
+                if has_nodes { other.disk_node == disk.disk_node } else { other == disk }
             };
             !away.iter().any(is_same)
         };
-        let largest = self.0.whole.largest_part();
-        let is_best = |stripe: u64| accept(stripe) && largest == Some(map.place(stripe).disk);
+        let largest = self.0.whole.largest_part(&map).filter(is_apart);
+        let is_best = |stripe: u64| largest == Some(map.place(stripe).disk);
+        let accept = |stripe: u64| is_apart(&map.place(stripe).disk);
         let mut wanted = wanted;
         loop {
             let key = key | MIRRORS_KEY;

@@ -1,8 +1,33 @@
 //! Whole stripes that can be had in pairs, each of the two on another disk.
+//!
+//! Where data has copies, data takes whole stripes in no other way: if it went on until the smaller
+//! disks are full, both copies of the log and of pages would be on the largest one.
 
 use blockio::DiskName;
 
 use super::BlockAllocator;
+use super::whole::WholeStripes;
+
+/// Does data have copies on several disks, and are there some?
+pub(crate) fn is_in_pairs(space: &BlockAllocator) -> bool {
+    let map = space.layout.map();
+    let is_open = |disk: &&DiskName| !space.closed.contains(disk);
+    map.redundancy().copies() > 1
+        && (space.whole.disks().filter(is_open).nth(1).is_some()
+            // None of its groups may be on the other disks.
+            || map.disks().iter().filter(is_open).nth(1).is_some())
+}
+
+/// Of these whole stripes, those that data may take.
+pub(crate) fn usable_stripes(space: &BlockAllocator, whole: &WholeStripes) -> u64 {
+    let alone = if is_in_pairs(space) { whole.without_partner() } else { 0 };
+    whole.total() - alone
+}
+
+/// Whole stripes that data may not take although they are free.
+pub(crate) fn stripes_without_partner(space: &BlockAllocator) -> u64 {
+    space.whole.total() - usable_stripes(space, &space.whole)
+}
 
 /// The whole stripes that are to be left in all so that `floor` are left that have a partner.
 pub(crate) fn floor_in_pairs(space: &BlockAllocator, floor: u64) -> u64 {
@@ -12,20 +37,17 @@ pub(crate) fn floor_in_pairs(space: &BlockAllocator, floor: u64) -> u64 {
     }
 }
 
-/// Whole stripes that data may not take although they are free: of two copies one only would have a
-/// place there. If data went on until the smaller disks are full, both copies of the log and of
-/// pages would be on the largest one. None if data has one copy, or all is on one disk.
-pub(crate) fn stripes_without_partner(space: &BlockAllocator) -> u64 {
+/// Takes the stripes of a free group off `whole`, or puts them back.
+pub(crate) fn count_free_group(
+    space: &BlockAllocator,
+    whole: &mut WholeStripes,
+    (group, more): (u64, i64),
+) {
     let map = space.layout.map();
-    if map.redundancy().copies() < 2 {
-        return 0;
+    for stripe in space.layout.stripes_of(group) {
+        let disk = map.place(stripe).disk;
+        if !space.closed.contains(&disk) {
+            whole.add(disk, more);
+        }
     }
-    let alone = space.whole.without_partner();
-    if alone == 0 {
-        return 0;
-    }
-    let is_open = |disk: &&DiskName| !space.closed.contains(disk);
-    let has_disks = space.whole.disks().filter(is_open).nth(1).is_some()
-        || map.disks().iter().filter(is_open).nth(1).is_some();
-    if has_disks { alone } else { 0 }
 }

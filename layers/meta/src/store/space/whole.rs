@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use blockio::DiskName;
+use blockio::{DiskName, VolumeMap};
 
 /// Wholly free stripes, by disk.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WholeStripes {
     on_disks: BTreeMap<DiskName, u64>,
     total: u64,
@@ -36,9 +36,13 @@ impl WholeStripes {
         (2 * most).saturating_sub(self.total)
     }
 
-    /// The disk with as many as all others together, or nearly: of each two that are taken one must
-    /// be there, or others are left without a partner.
-    pub(super) fn largest_part(&self) -> Option<DiskName> {
+    /// Where data has copies, the disk with as many as all others together, or nearly: one of two
+    /// copies must be there, or others are left without a partner.
+    pub(super) fn largest_part(&self, map: &VolumeMap) -> Option<DiskName> {
+        if map.redundancy().copies() > 1 { self.fullest_half() } else { None }
+    }
+
+    fn fullest_half(&self) -> Option<DiskName> {
         let (disk, most) = self.on_disks.iter().max_by_key(|(_, count)| **count)?;
         (2 * most + 2 >= self.total).then_some(*disk)
     }
@@ -60,7 +64,7 @@ mod tests {
                 (0..disks).for_each(|at| whole.add(disk(at), rng.below(20).cast_signed()));
                 let left = whole.without_partner();
                 let free = |whole: &WholeStripes, away: Option<DiskName>| {
-                    let largest = whole.largest_part().filter(|disk| Some(*disk) != away);
+                    let largest = whole.fullest_half().filter(|disk| Some(*disk) != away);
                     let has = |disk: &DiskName| whole.on_disks[disk] > 0 && Some(*disk) != away;
                     largest.filter(has).or_else(|| (0..disks).map(disk).find(has))
                 };
