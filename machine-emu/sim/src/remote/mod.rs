@@ -42,6 +42,8 @@ const RECORD_BYTES: u64 = 24;
 const REGISTERS: u64 = 4;
 /// How often it is looked whether the power has gone.
 const POWER_CHECK: Duration = Duration::from_millis(20);
+/// How often it is looked whether the faults of the round are over.
+const CALMING_PAUSE: Duration = Duration::from_millis(10);
 /// Calls of the client that fails here are numbered from here on.
 const FORGED_CALLS: u64 = 1 << 40;
 
@@ -102,8 +104,15 @@ pub(crate) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         let working = users.iter().zip(0..).map(|(&uid, number)| {
             workload.work(number, uid, round, harness.fork_rng()).map(drop).boxed_local()
         });
-        let ended = harness.round(working.collect(), round_ms).await;
-        harness.cluster.world().set_stream_faults(StreamFaults::default());
+        // A client whose connections are cut for ever does not come to an end.
+        let calming = async {
+            while !harness.is_over() {
+                harness.pass(CALMING_PAUSE).await;
+            }
+            harness.cluster.world().set_stream_faults(StreamFaults::default());
+        };
+        let all = working.chain([calming.boxed_local()]).collect();
+        let ended = harness.round(all, round_ms).await;
         if ended == RoundEnd::PowerCut {
             host::end(harness, processes);
             harness.recover().await;
