@@ -186,8 +186,9 @@ fn fill_and_empty(mib: u64) {
     let mut rounds = 1..;
     let (mut files, left) = fill(&client, &directories, &mut rounds);
     let left_max = empty / 100 + group_bytes;
-    assert!(left <= left_max, "refused with {left} of {empty} available");
-    // A checkpoint after the last refusal may free more. It can be written.
+    // Groups and checkpoints come while others are refused.
+    assert!(left <= empty / 20, "refused with {left} of {empty} available");
+    // What comes after the last refusal can be written.
     for _ in 0..REFILLS_MAX {
         let left = available(&client);
         if left <= left_max {
