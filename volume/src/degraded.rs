@@ -2,7 +2,6 @@
 //! metadata are damaged. Nothing is written to any disk.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use blockio::degraded::DiskTrouble;
 use blockio::{DiskName, VolumeMap};
@@ -89,16 +88,6 @@ pub fn open_degraded(
     options.find_memory(&machine, &known.map.geometry());
     let disks = serve_disks(&machine, &directory, &known)?;
     let nodes = boot::boot_nodes_to_read(&machine, &known.map, options.cache_bytes)?;
-    let (client_budget, socket_clients) = <(Arc<_>, Arc<_>)>::default();
-    let (map, process, is_read_only) = (known.map, 0, true);
-    let running = RunningVolume {
-        machine,
-        map,
-        process,
-        client_budget,
-        socket_clients,
-        is_read_only,
-        directory,
-    };
+    let running = RunningVolume::alone(machine, known.map, true, directory);
     Ok((running, MissingParts { disks, nodes }))
 }

@@ -37,6 +37,18 @@ pub struct RunningVolume {
 }
 
 impl RunningVolume {
+    /// The volume of one process.
+    pub(crate) fn alone(
+        machine: Embedded,
+        map: VolumeMap,
+        is_read_only: bool,
+        directory: VolumeDirectory,
+    ) -> Self {
+        let (client_budget, socket_clients) = <(Arc<_>, Arc<_>)>::default();
+        let process = 0;
+        Self { machine, map, process, client_budget, socket_clients, is_read_only, directory }
+    }
+
     /// A seat for an ordinary thread.
     pub fn client_handle(&self) -> ClientHandle {
         self.machine.client_handle()
@@ -152,8 +164,7 @@ impl RunningVolume {
         (process, client_budget): (u32, Arc<ClientBudget>),
         directory: VolumeDirectory,
     ) -> Self {
-        let (is_read_only, socket_clients) = (false, Arc::default());
-        Self { machine, map, process, client_budget, socket_clients, is_read_only, directory }
+        Self { process, client_budget, ..Self::alone(machine, map, false, directory) }
     }
 
     pub(crate) fn machine(&self) -> &Embedded {

@@ -167,17 +167,7 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     drop(engine);
     let booted = boot_nodes(&machine, &map, options.cache_bytes, &directory);
     booted.map_err(|error| with_path(error, &directory, &map))?;
-    let (client_budget, socket_clients) = <(Arc<_>, Arc<_>)>::default();
-    let (process, is_read_only) = (0, false);
-    Ok(RunningVolume {
-        machine,
-        map,
-        process,
-        client_budget,
-        socket_clients,
-        is_read_only,
-        directory,
-    })
+    Ok(RunningVolume::alone(machine, map, false, directory))
 }
 
 /// What the volume is, and in which epoch it was opened last: as its record says, unless the disks

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "it measures how long readers wait")]
 
+mod disk_files;
 mod running;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use runtime::seed::Rng;
 use runtime::{ClientHandle, NodeId};
 use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
 
+use self::disk_files::{make_disk, make_disks};
 use self::running::{check, run, wait_until};
 
 const TWICE: RedundancyClass = RedundancyClass::Copies { count: 2 };
@@ -337,18 +339,6 @@ fn what_was_on_a_lost_disk_is_made_anew_on_others() {
     }
 }
 
-/// Makes disks of these sizes in MiB, each for a disk node of its own.
-fn make_disks(directory: &Path, sizes: &[u64]) -> Vec<PathBuf> {
-    let make = |(at, mib): (usize, &u64)| {
-        let path = directory.join(format!("disk {at}"));
-        let file = fs::File::create_new(&path).unwrap();
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        file.set_len(mib << 20).unwrap();
-        path
-    };
-    sizes.iter().enumerate().map(make).collect()
-}
-
 /// Where disks differ, the smaller ones are full first: the log and pages have copies there all the
 /// same.
 #[test]
@@ -415,9 +405,7 @@ fn the_last_disk_is_read_alone_and_written_with_one_that_is_added() {
     assert_eq!(condition(&client, lost), DiskCondition::Lost {});
 
     let path = volume.join("disks/n1d1");
-    let file = fs::File::create_new(&path).unwrap();
-    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    file.set_len(96 << 20).unwrap();
+    make_disk(&path, 96 << 20);
     let disks = vec![AddedDisk { disk_node: 1, disk: 1, bytes: 96 << 20 }];
     let change = DiskChange::Add { disks };
     block_on(ask(&client, ChangeDisks { who: Credentials::root(), root: ROOT, change })).unwrap();

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "it waits for a volume on real disks")]
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+mod disk_files;
+
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,6 +16,8 @@ use futures::future::join_all;
 use meta::store::GroupLayout;
 use runtime::ClientHandle;
 use volume::{FormatOptions, RunOptions, RunningVolume};
+
+use self::disk_files::make_disks;
 
 /// What a volume is like.
 struct VolumeShape {
@@ -294,17 +297,6 @@ fn fill(shape: &'static VolumeShape) {
         volume.drain_largest();
     }
     volume.running.stop().unwrap();
-}
-
-/// Files of these sizes in MiB.
-fn make_disks(directory: &Path, sizes: &[u64]) -> Vec<PathBuf> {
-    std::fs::create_dir_all(directory).unwrap();
-    let make = |(number, mib): (usize, &u64)| {
-        let path = directory.join(format!("disk{number}"));
-        File::create_new(&path).unwrap().set_len(mib << 20).unwrap();
-        path
-    };
-    sizes.iter().enumerate().map(make).collect()
 }
 
 /// Of each of these volumes at least this part is available at first, in percent.

@@ -129,7 +129,6 @@ impl MountCommand {
         if let Ok(EndReason::Unmounted) = ended {
             source.wait_for_clients(&mut signals);
         }
-        source.close_socket();
         let stopped = source.stop(&self.volume);
         ended.map(drop).and(stopped).map_err(|error| self.failed("unmount", error))
     }
@@ -294,17 +293,12 @@ impl MountSource {
         }
     }
 
-    /// From now on no client is let in: each would wait for this process.
-    fn close_socket(&self) {
-        if let Self::Own(running) = self {
-            running.socket_clients().close();
-        }
-    }
-
     /// Makes everything durable. A server keeps the volume open, and does so in its own time.
     fn stop(self, volume: &VolumeAddress) -> Result<(), MountFailure> {
         let (Self::Own(running), Some(volume)) = (self, volume.directory()) else { return Ok(()) };
-        // Those who find nothing here open the volume themselves.
+        // A client that is let in now would wait for this process; one that finds no socket opens
+        // the volume itself.
+        running.socket_clients().close();
         let removed = std::fs::remove_file(volume.join(SOCKET_NAME));
         running.stop()?;
         match removed {

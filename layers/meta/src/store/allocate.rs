@@ -53,7 +53,7 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let wanted = closed_disks(map, false);
     let newly: BTreeSet<DiskName> =
         wanted.iter().copied().filter(|disk| !SpaceOnDisks(space).is_closed(*disk)).collect();
-    let lost = if newly.is_empty() { 0 } else { SpaceOnDisks(space).whole_stripes(&newly) };
+    let lost = space.whole.on(&newly);
     let has_room = lost == 0 || space.whole.total() >= floor + lost;
     let mut closed = wanted;
     if !has_room {

@@ -68,54 +68,57 @@ async fn fill(store: &Store, rng: &mut Rng) {
     panic!("a store without space only says that it is busy");
 }
 
-#[test]
-fn a_full_store_has_what_it_keeps_back_on_two_disks() {
+/// Looks at fresh stores on uneven disks and even ones. `look` is told the blocks that are kept
+/// back, and the sizes of the disks.
+fn on_disks(look: impl Fn(&mut Rng, &mut Bench, u64, [u64; 2])) {
     with_seed(|rng| {
         for stripes in [[800, 300], [300, 900], [400, 400]] {
             let map = uneven(stripes);
             let kept = kept_blocks(&map);
             let mut bench = Bench::new(rng, map);
-            let store = bench.mount();
-            let filled = store.clone();
-            let mut drawn = Rng::new(rng.bits());
-            bench.run(async move { fill(&filled, &mut drawn).await });
-            let least = free_on_fullest(&store);
-            assert!(least * 4 >= kept, "{least} blocks on the fullest of {stripes:?}, of {kept}");
+            look(rng, &mut bench, kept, stripes);
         }
     });
 }
 
 #[test]
+fn a_full_store_has_what_it_keeps_back_on_two_disks() {
+    on_disks(|rng, bench, kept, stripes| {
+        let store = bench.mount();
+        let filled = store.clone();
+        let mut drawn = Rng::new(rng.bits());
+        bench.run(async move { fill(&filled, &mut drawn).await });
+        let least = free_on_fullest(&store);
+        assert!(least * 4 >= kept, "{least} blocks on the fullest of {stripes:?}, of {kept}");
+    });
+}
+
+#[test]
 fn a_store_that_gives_groups_away_keeps_enough_on_two_disks() {
-    with_seed(|rng| {
-        for stripes in [[800, 300], [300, 900], [400, 400]] {
-            let map = uneven(stripes);
-            let kept = kept_blocks(&map);
-            let mut bench = Bench::new(rng, map);
-            let store = bench.mount();
-            let given = store.space().spare_groups(usize::MAX, false);
-            assert!(!given.is_empty());
-            let mut give = Batch::new();
-            for group in &given {
-                give.give_group(*group);
-            }
-            store.commit(give).unwrap();
-            let check = || {
-                let left = free_on_fullest(&store);
-                // A part of what is kept back is for the tree, which is there already.
-                assert!(20 * left >= 9 * kept, "{left} blocks of {stripes:?}, of {kept}");
-            };
-            check();
-            // One more takes from what is kept back, whichever it is.
-            let all = store.space().groups();
-            let map = bench.disk.map();
-            let enough = all.iter().filter(|group| {
-                let mut more = Batch::new();
-                more.give_group(**group);
-                store.commit(more).is_ok()
-            });
-            assert!(enough.count() < all.len(), "all groups of {map:?} are given");
-            check();
+    on_disks(|_, bench, kept, stripes| {
+        let store = bench.mount();
+        let given = store.space().spare_groups(usize::MAX, false);
+        assert!(!given.is_empty());
+        let mut give = Batch::new();
+        for group in &given {
+            give.give_group(*group);
         }
+        store.commit(give).unwrap();
+        let check = || {
+            let left = free_on_fullest(&store);
+            // A part of what is kept back is for the tree, which is there already.
+            assert!(20 * left >= 9 * kept, "{left} blocks of {stripes:?}, of {kept}");
+        };
+        check();
+        // One more takes from what is kept back, whichever it is.
+        let all = store.space().groups();
+        let map = bench.disk.map();
+        let enough = all.iter().filter(|group| {
+            let mut more = Batch::new();
+            more.give_group(**group);
+            store.commit(more).is_ok()
+        });
+        assert!(enough.count() < all.len(), "all groups of {map:?} are given");
+        check();
     });
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use blockio::DiskName;
 
-use super::{BlockAllocator, EmptyingGroups, GroupBlocks};
+use super::{BlockAllocator, EmptyingGroups};
 
 /// The disks of which nothing is handed out.
 pub(crate) struct ClosedDisks<'a>(pub(crate) &'a mut BlockAllocator);
@@ -91,21 +91,6 @@ impl SpaceOnDisks<'_> {
     /// Is nothing of this disk handed out?
     pub(crate) fn is_closed(self, disk: DiskName) -> bool {
         self.0.closed.contains(&disk)
-    }
-
-    /// Whole stripes on these disks that could be handed out.
-    pub(crate) fn whole_stripes(self, disks: &BTreeSet<DiskName>) -> u64 {
-        let used =
-            self.0.groups.values().filter(|group| group.whole_stripes > 0 && !group.emptying);
-        let stripes = used.flat_map(|group| {
-            let number = self.0.layout.group_of(group.start);
-            self.0.layout.stripes_of(number).map(move |stripe| (group, stripe))
-        });
-        let is_whole = |&(group, stripe): &(&GroupBlocks, u64)| {
-            let local = group.local(self.0.layout.stripe_run(stripe).blocks());
-            group.busy.ones_in(local) == 0 && disks.contains(&self.disk_of(stripe))
-        };
-        stripes.filter(is_whole).count() as u64
     }
 
     /// Does what is in `block` move, for this reason?

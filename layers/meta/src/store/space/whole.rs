@@ -1,6 +1,6 @@
 //! How many stripes are wholly free on each disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use blockio::{DiskName, VolumeMap};
 
@@ -27,6 +27,11 @@ impl WholeStripes {
     /// All of them.
     pub(crate) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// Those on these disks.
+    pub(crate) fn on(&self, disks: &BTreeSet<DiskName>) -> u64 {
+        disks.iter().filter_map(|disk| self.on_disks.get(disk)).sum()
     }
 
     /// Those that are left on one disk once all others have been taken two at a time, each of the
