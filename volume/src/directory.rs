@@ -157,10 +157,20 @@ fn check_access(path: &Path, disks: CheckedDisks) -> Result<(), DirectoryError> 
     inspect(path.join(LOCK), FileClass::File)?;
     if disks == CheckedDisks::All {
         for entry in fs::read_dir(path.join(DISKS)).map_err(failed)? {
-            inspect(entry.map_err(failed)?.path(), FileClass::File)?;
+            let disk = entry.map_err(failed)?.path();
+            // One that has failed is found out when it is opened, if it is still in use.
+            if !has_failed(&disk) {
+                inspect(disk, FileClass::File)?;
+            }
         }
     }
     if exposed.is_empty() { Ok(()) } else { Err(DirectoryError::Exposed(exposed)) }
+}
+
+/// Can a disk not even be looked at, since its device or its server has gone?
+fn has_failed(disk: &Path) -> bool {
+    let errno = fs::metadata(disk).err().and_then(|error| Errno::from_io_error(&error));
+    matches!(errno, Some(Errno::NOTCONN | Errno::IO | Errno::NXIO | Errno::NODEV | Errno::STALE))
 }
 
 /// The names in `directory` survive a crash of the host.

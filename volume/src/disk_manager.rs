@@ -7,6 +7,8 @@
 //! 3. All disk nodes make the record durable in the superblocks of their disks, and serve new ones.
 //! 4. All file-system nodes take over their groups of new sets, and move what has to move.
 
+mod failed;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -72,6 +74,7 @@ impl DiskManager {
         if manager.map.version() > 0 {
             manager.resume_later();
         }
+        manager.watch_disks();
         manager
     }
 
@@ -108,7 +111,7 @@ impl DiskManager {
         loop {
             let alone = self.changing.exclusive(()).await;
             let resumed = match self.read().await {
-                Ok((record, _)) => self.bring_about(&record, &record).await,
+                Ok((record, _)) => self.bring_about_unless_failed(&record, &record).await,
                 Err(error) => Err(error),
             };
             match resumed {
@@ -144,14 +147,14 @@ impl DiskManager {
         let _alone = self.changing.exclusive(()).await;
         let (record, stored) = self.read().await?;
         if record.version > 0 {
-            self.bring_about(&record, &record).await?;
+            self.bring_about_unless_failed(&record, &record).await?;
         }
         let Some(next) = self.next(&record, change).await? else { return Ok(()) };
         let prepare = PrepareDisks { record: to_bytes(&next) };
         self.disk_nodes(nodes_of(&next)?, &prepare).await?;
         self.write(&next, stored.as_ref()).await?;
         tracing::info!(version = next.version, "the disks of the volume change");
-        if let Err(error) = self.bring_about(&record, &next).await {
+        if let Err(error) = self.bring_about_unless_failed(&record, &next).await {
             self.resume_later();
             return Err(error);
         }
@@ -300,20 +303,21 @@ impl DiskManager {
     /// What nodes say that answer soon, and how many do not.
     async fn moves_now(&self) -> (Vec<NodeMoves>, u32) {
         let nodes = (0..self.context.fs_nodes()).map(NodeId::fs);
-        let asked = nodes.map(|node| self.ask_for_a_while(node, GetMoves {}, is_away));
+        let asked = nodes.map(|node| self.ask_within(LIST_WAIT, node, GetMoves {}, is_away));
         let answers = join_all(asked).await;
         let silent = answers.iter().filter(|answer| answer.is_none()).count();
         (answers.into_iter().flatten().collect(), silent as u32)
     }
 
-    /// Asks for [`LIST_WAIT`].
-    async fn ask_for_a_while<C: Call + Clone>(
+    /// Asks until the node answers, for this long.
+    async fn ask_within<C: Call + Clone>(
         &self,
+        wait: Duration,
         node: NodeId,
         call: C,
         is_transient: fn(&ErrorOf<C>) -> bool,
     ) -> Option<C::Reply> {
-        let limit = self.context.sleep(LIST_WAIT);
+        let limit = self.context.sleep(wait);
         match select(pin!(self.ask(node, call, is_transient)), limit).await {
             Either::Left((answer, _)) => answer.ok(),
             Either::Right(_) => None,
@@ -407,7 +411,7 @@ impl DiskManager {
         let nodes: BTreeSet<u32> = self.map.disks().iter().map(|disk| disk.disk_node).collect();
         let asked = nodes.into_iter().map(|node| async move {
             let is_transient = DiskNodeAnswer::is_transient;
-            (node, self.ask_for_a_while(NodeId::disk(node), Describe {}, is_transient).await)
+            (node, self.ask_within(LIST_WAIT, NodeId::disk(node), Describe {}, is_transient).await)
         });
         let mut found = BTreeMap::new();
         for (disk_node, answer) in join_all(asked).await {

@@ -7,13 +7,13 @@ use crate::steps::{ProgramCall, StepFailed, Steps};
 
 const BUILD: &str = "cargo build --release --locked --package mdfs-lab";
 const RELEASE: &str = "cargo run --quiet --release --locked --package mdfs-lab -- sim";
-const DEBUG: &str = "cargo run --quiet --locked --package mdfs-lab -- sim";
+/// As the tests have built it: another build would take minutes.
+const DEBUG: &str = "target/debug/mdfs-lab-under-test sim";
 
 /// Fresh seeds in the test command: about a minute on two quiet cores.
 const SEEDS: &str = "--seeds 1500";
 /// The crash enumerator: 600,000 states of all workloads of one and two operations.
-const CRASHES: &str = "cargo test --quiet --release --locked --package sim --test enumerate \
-    two_operations -- --ignored --nocapture";
+const CRASHES: &str = "cargo run --quiet --release --locked --package mdfs-lab -- crashes";
 /// Runs that are done in debug, too: their traces must be the same.
 const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
 

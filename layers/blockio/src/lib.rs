@@ -43,6 +43,7 @@
 //! | `stripes.rs` | what the layers above see, here and in the cache |
 //! | `client.rs` | the client: routing, retries, checksums |
 //! | `degraded.rs` | disks that are missing or damaged, in a volume that is only read |
+//! | `failover.rs` | writes to a disk that has failed, until it is given up |
 //! | `range.rs` | bytes of the whole logical disk, over many stripes at once |
 //! | `checksum.rs` | CRC-32C per block |
 
@@ -56,6 +57,8 @@ pub mod degraded;
 pub mod disk_set;
 #[cfg(feature = "server")]
 pub mod disk_state;
+#[cfg(feature = "server")]
+pub mod failover;
 #[cfg(feature = "server")]
 pub mod format;
 pub mod geometry;

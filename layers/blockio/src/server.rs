@@ -1,6 +1,6 @@
 //! The disk node: the disks of one node, for everybody (thesis section 2.3.3).
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
@@ -15,6 +15,7 @@ use runtime::{Caller, Context, Epoch, NodeKind};
 use crate::degraded::{self, DiskTrouble};
 use crate::disk_set::DiskName;
 use crate::disk_state::{DiskStage, VolumeRecord};
+use crate::failover::Failover;
 use crate::geometry::DISKS_PER_NODE_MAX;
 use crate::manager::Manager;
 use crate::new_disks::NewDisks;
@@ -165,8 +166,7 @@ pub struct Server {
     held_bytes: Cell<usize>,
     /// Disks that are not there.
     missing: Vec<u32>,
-    /// Disks that are lost, as the map says.
-    lost: RefCell<Vec<u32>>,
+    failover: Failover,
     new_disks: NewDisks,
 }
 
@@ -196,7 +196,7 @@ impl Server {
         });
         try_join_all(take_overs).await?;
         let disks = numbered(&names, disks);
-        Ok(Self::new(context, map, disk_node, disks, Vec::new(), config))
+        Ok(Self::new(context, map, disk_node, disks, (Vec::new(), false), config))
     }
 
     /// Checks the disks of the disk node of `context` likewise and serves them, without a write to
@@ -213,7 +213,7 @@ impl Server {
         let hurt = hurt.map(|(disk, _)| disk).collect();
         let disks = disks.into_iter().map(|disk| Rc::new(ReadOnly(disk)) as Rc<dyn Disk>);
         let disks = numbered(&names, disks.collect());
-        Ok((Self::new(context, map, disk_node, disks, Vec::new(), config), hurt))
+        Ok((Self::new(context, map, disk_node, disks, (Vec::new(), true), config), hurt))
     }
 
     /// Serves what is there of the disks of the disk node of `context`, in their order, without a
@@ -237,7 +237,7 @@ impl Server {
         let missing = troubles.iter().filter(|trouble| trouble.is_left_out);
         let missing = missing.map(|trouble| trouble.disk).collect();
         let disks = numbered(&names, disks);
-        Ok((Self::new(context, map, disk_node, disks, missing, config), troubles))
+        Ok((Self::new(context, map, disk_node, disks, (missing, true), config), troubles))
     }
 
     fn new(
@@ -245,11 +245,11 @@ impl Server {
         map: &VolumeMap,
         disk_node: u32,
         disks: Vec<(u32, Rc<dyn Disk>)>,
-        missing: Vec<u32>,
+        (missing, is_read_only): (Vec<u32>, bool),
         config: Config,
     ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
-        let server = Rc::new(Self {
+        Rc::new(Self {
             map: map.clone(),
             disk_node,
             manager: Manager::new(
@@ -262,18 +262,9 @@ impl Server {
             write_buffer_bytes: write_buffer_bytes.max(map.geometry().stripe_size as usize),
             held_bytes: Cell::new(0),
             missing,
-            lost: RefCell::default(),
+            failover: Failover::new(context, map, disk_node, is_read_only),
             new_disks: NewDisks::new(context.clone()),
-        });
-        server.note_lost();
-        server
-    }
-
-    fn note_lost(&self) {
-        let lost = self.map.states().into_iter().filter(|entry| {
-            entry.disk.disk_node == self.disk_node && entry.state == DiskStage::Lost {}
-        });
-        *self.lost.borrow_mut() = lost.map(|entry| entry.disk.disk).collect();
+        })
     }
 
     /// Ends in order, at the node of `context`: lets nothing in any more, makes durable what was
@@ -297,17 +288,24 @@ impl Server {
     async fn write(&self, request: Write) -> Result<BootId, Error> {
         let Write { stripe, offset, data } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
-        let (disk, at) = self.locate(stripe, offset, length as u64)?;
+        let (disk, at) = self.place(stripe, offset, length as u64)?;
         if length == 0 {
             return Ok(self.manager.boot_id());
         }
         let _held = self.hold(length)?;
-        self.manager.write(disk, at, data).await
+        let written = match self.present(disk) {
+            Ok(present) => self.manager.write(present, at, data).await,
+            Err(error) => Err(error),
+        };
+        self.failover.answer(disk, written, || Ok(self.manager.boot_id()))
     }
 
     async fn sync(&self) -> Result<BootId, Error> {
         let disks = self.manager.disks().into_iter();
-        let flushes = disks.map(|disk| self.manager.sync(disk as usize));
+        let flushes = disks.map(|disk| async move {
+            let flushed = self.manager.sync(disk as usize).await;
+            self.failover.answer(disk, flushed, || Ok(()))
+        });
         // All of them run to the end: one failed disk must not leave the others undone.
         let outcome: Result<(), Error> = join_all(flushes).await.into_iter().collect();
         outcome.map(|()| self.manager.boot_id())
@@ -319,6 +317,14 @@ impl Server {
     }
 
     async fn write_slot(&self, request: WriteSlot) -> Result<(), Error> {
+        let disk = request.disk;
+        let written = self.write_slot_once(request).await;
+        // Another disk has to have it.
+        self.failover
+            .answer(disk, written, || Err(Error::Missing { disk_node: self.disk_node, disk }))
+    }
+
+    async fn write_slot_once(&self, request: WriteSlot) -> Result<(), Error> {
         let WriteSlot { disk, slot, data } = request;
         let (disk, at) = self.locate_slot(disk, slot, data.len())?;
         let written = self.manager.write(disk, at, vec![data]).await?;
@@ -386,6 +392,8 @@ impl Server {
             match self.new_disks.update(&device, &next, name).await {
                 Ok(()) => updated += 1,
                 Err(error) if self.manager.is_healthy(disk) => return Err(error),
+                // It is given up, and closed in a moment.
+                Err(_) if next.state(name).is_gone() => updated += 1,
                 // It learns of it when it is opened again; that it has failed must not keep others,
                 // nor what it holds, from being moved.
                 Err(error) => failure = Some(error),
@@ -395,7 +403,6 @@ impl Server {
             return Err(failure);
         }
         self.map.advance(&record).map_err(|_| Error::BadRecord {})?;
-        self.note_lost();
         let gone = self.manager.disks().into_iter().filter(|disk| self.state(*disk).is_gone());
         gone.for_each(|disk| self.manager.close(disk));
         Ok(())
@@ -424,8 +431,14 @@ impl Server {
         Ok(told)
     }
 
-    /// The disk of this node that holds these bytes of a stripe, and where.
+    /// The disk of this node that holds these bytes of a stripe, if it is there, and where.
     fn locate(&self, stripe: u64, offset: u32, length: u64) -> Result<(usize, u64), Error> {
+        let (disk, at) = self.place(stripe, offset, length)?;
+        Ok((self.present(disk)?, at))
+    }
+
+    /// The disk of this node that has these bytes of a stripe, or has had them, and where.
+    fn place(&self, stripe: u64, offset: u32, length: u64) -> Result<(u32, u64), Error> {
         let exists = self.map.contains(stripe, offset, length);
         let place = exists.then(|| self.map.place(stripe));
         let Some(place) = place.filter(|place| place.disk.disk_node == self.disk_node) else {
@@ -433,7 +446,7 @@ impl Server {
             return Err(Error::OutOfRange { stripe, offset, length });
         };
         let at = self.map.geometry().stripe_offset(place.index) + u64::from(offset);
-        Ok((self.present(place.disk.disk)?, at))
+        Ok((place.disk.disk, at))
     }
 
     fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
@@ -455,7 +468,7 @@ impl Server {
     }
 
     fn present(&self, disk: u32) -> Result<usize, Error> {
-        if self.missing.contains(&disk) || self.lost.borrow().contains(&disk) {
+        if self.missing.contains(&disk) || self.failover.is_lost(disk) {
             return Err(Error::Missing { disk_node: self.disk_node, disk });
         }
         Ok(disk as usize)

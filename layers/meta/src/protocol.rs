@@ -694,6 +694,15 @@ runtime::protocol! {
     /// What this node has on each disk, and what it moves.
     58 Control GetMoves {} -> NodeMoves, by caller, retry idempotent, from servers, after recovery;
 
+    /// Could this node do without a disk that has failed? All its metadata must have a copy on
+    /// another one. Its log says why it could not.
+    60 Control CheckLoss {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within its node.
+        disk: u32,
+    } -> bool, by caller, retry idempotent, from servers, after recovery;
+
     /// Compare a part of what this node has on the disks with its checksums.
     70 Bulk Scrub {
         /// Where to go on ([`ScrubPart::next`]); empty for the start.

@@ -69,7 +69,7 @@ use crate::memory::{MemoryBudget, MemoryShare};
 use crate::move_pace::MovePace;
 use crate::protocol::{
     AckGroups, AddFile, AdoptRecord, Allocate, AllocateMirrors, ApplyIntent, ChangeInode,
-    ChangeXattr, CloseHandle, Commit, ConfirmGroups, EndGrace, EndRecovery, Execute,
+    ChangeXattr, CheckLoss, CloseHandle, Commit, ConfirmGroups, EndGrace, EndRecovery, Execute,
     FinalCheckpoint, FindChunks, FindName, FindReply, FinishIntents, Flush, FlushApplied,
     FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace, GetVerifier,
     GetXattr, GraceBelow, GroupUrgency, HasNames, Install, ListUntrimmed, ListXattrs,
@@ -210,6 +210,7 @@ runtime::handlers! { MetaServer;
     GetSpace => |server, _, request| server.space.allocator.get_space(request.unit);
     AdoptRecord => |server, _, request| server.space.disks.adopt_record(&request.record).await;
     GetMoves => |server, _, _request| Ok(server.space.disks.get_moves());
+    CheckLoss => |server, _, request| server.space.disks.check_loss(&request).await;
     LockRename => |server, caller, request| {
         let lock = RemoteLockId { node: caller.node, number: request.lock };
         server.locks.renames.lock(lock).await

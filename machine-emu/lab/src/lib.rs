@@ -7,6 +7,7 @@
 //! | `sim/` | whole clusters in virtual time, with faults from seeds |
 //! | `emulate/` | the J-Machine of 1996 and the figures of the thesis |
 //! | `wide/` | clients over links with delay |
+//! | `crashes.rs` | every crash of every small workload |
 //! | `convert.rs` | text between this computer and the J-Machine |
 //! | `span.rs` | durations on the command line |
 //!
@@ -14,6 +15,7 @@
 //! of the package `mdfs`.
 
 mod convert;
+mod crashes;
 mod emulate;
 mod sim;
 mod span;
@@ -41,6 +43,7 @@ struct LabProgram {
 #[derive(Debug, Subcommand)]
 enum LabCommand {
     Sim(Box<sim::Sim>),
+    Crashes(crashes::Crashes),
     Emulate(Box<emulate::Emulate>),
     Wide(wide::Wide),
     Convert(convert::Convert),
@@ -60,6 +63,7 @@ impl Commands for LabProgram {
     fn run(self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         match self.command {
             LabCommand::Sim(sim) => sim.run(session),
+            LabCommand::Crashes(crashes) => crashes.run(session),
             LabCommand::Emulate(emulate) => emulate.run(session),
             LabCommand::Wide(wide) => wide.run(session),
             LabCommand::Convert(convert) => convert.run(session),
@@ -71,7 +75,7 @@ impl Commands for LabProgram {
     fn log_level(&self) -> &'static str {
         match self.command {
             // The warnings of a simulation are about its own faults.
-            LabCommand::Sim(_) => "off",
+            LabCommand::Sim(_) | LabCommand::Crashes(_) => "off",
             // A saturated disk node is meant to refuse.
             LabCommand::Emulate(_) => "error",
             _ => "warn",

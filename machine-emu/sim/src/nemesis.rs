@@ -512,6 +512,8 @@ impl Nemesis {
                 self.read_errors.set(self.read_errors.get() + 1);
                 fail(disk, DiskOperation::Read, *after, false, broken);
             }
+            // Where data have copies, a disk that fails is given up: the operator breaks them.
+            Fault::FailWrite { .. } | Fault::FailFlush { .. } if cluster.data_copies() > 1 => {}
             Fault::FailWrite { disk, after } => {
                 fail(disk, DiskOperation::Write, *after, true, broken);
             }

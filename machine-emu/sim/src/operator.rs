@@ -1,6 +1,6 @@
 //! The operator of a volume: adds disks, drains and retires them, while clients work and the power
 //! goes. What was retired is wiped at once: nothing may be there. Where data have two copies, disks
-//! are lost with all that is on them, and given up.
+//! fail in use, or are lost with all that is on them, and are given up.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use fileio::protocol::{
     AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
     GetDisks, ROOT,
 };
+use machine_emu::DiskOperation;
 use runtime::NodeId;
 use runtime::seed::Rng;
 use volume::disk_manager::VOLUME_KEY;
@@ -31,7 +32,7 @@ const BYTES_MIN: u64 = 48 << 20;
 pub(super) struct Operator {
     /// Disks that were retired.
     retired: RefCell<Vec<DiskName>>,
-    /// The last disk that was lost.
+    /// The last disk that was lost, or has failed in use.
     lost: Cell<Option<DiskName>>,
     changes: Cell<u64>,
 }
@@ -49,6 +50,9 @@ impl Operator {
 
     async fn change(&self, harness: &Harness, rng: &mut Rng) -> WorkResult {
         let list = self.list(harness).await?;
+        if harness.cluster.data_copies() > 1 {
+            self.break_a_disk(harness, rng);
+        }
         let any = |condition: DiskCondition, rng: &mut Rng| {
             let all: Vec<_> =
                 list.disks.iter().filter(|disk| disk.condition == condition).collect();
@@ -105,7 +109,8 @@ impl Operator {
                 | DiskRefusal::BadSize {}
                 | DiskRefusal::TooManySets { .. }
                 | DiskRefusal::TooManyStates { .. } => Ok(()),
-                // A disk has failed, until the power goes.
+                // A disk has failed, until it is given up or the power goes.
+                DiskRefusal::NotReady {} if self.is_broken(harness) => Ok(()),
                 DiskRefusal::NotReady {} if harness.is_uncertain() => Err(PowerCut),
                 why => panic!("{change:?}: {why}"),
             },
@@ -140,9 +145,7 @@ impl Operator {
     /// After all have died: who starts learns of the disks what the record says, or, where that is
     /// lost, what the disks say.
     pub(super) async fn learn(&self, harness: &Harness, rng: &mut Rng) {
-        let records = harness.cluster.records();
-        let record = records.borrow().get(VOLUME_KEY).expect("the volume has a record");
-        let recorded = VolumeRecord::decode(&record.value).expect("it is whole");
+        let recorded = recorded(harness);
         if rng.chance(2, 3) {
             return self.lose_a_disk(harness, recorded, rng);
         }
@@ -162,7 +165,7 @@ impl Operator {
     /// Now and then a disk is lost while no node lives. Who starts knows of it.
     fn lose_a_disk(&self, harness: &Harness, map: VolumeMap, rng: &mut Rng) {
         let lost = self.lost.get().filter(|disk| !map.state(*disk).is_gone());
-        let Some(disk) = lost.or_else(|| Self::choose_lost(&map, rng)) else {
+        let Some(disk) = lost.or_else(|| Self::choose_lost(&map, (1, 3), rng)) else {
             harness.cluster.know(map);
             return;
         };
@@ -174,9 +177,9 @@ impl Operator {
     }
 
     /// One of which all that is on it has other copies, and room elsewhere.
-    fn choose_lost(map: &VolumeMap, rng: &mut Rng) -> Option<DiskName> {
+    fn choose_lost(map: &VolumeMap, (one, in_all): (u64, u64), rng: &mut Rng) -> Option<DiskName> {
         let copies = map.redundancy().copies();
-        if copies < 2 || lost_disk(map).is_some() || !rng.chance(1, 3) {
+        if copies < 2 || lost_disk(map).is_some() || !rng.chance(one, in_all) {
             return None;
         }
         let disks = map.disks();
@@ -188,6 +191,25 @@ impl Operator {
         (room >= 2 * BYTES_MIN).then_some(disk)
     }
 
+    /// Now and then a disk fails while it is in use. The volume gives it up by itself, or does not
+    /// get to it before the power goes.
+    fn break_a_disk(&self, harness: &Harness, rng: &mut Rng) {
+        let map = recorded(harness);
+        if self.is_broken(harness) {
+            return;
+        }
+        if let Some(disk) = Self::choose_lost(&map, (1, 8), rng) {
+            self.lost.set(Some(disk));
+            let (operation, kind) = (DiskOperation::Write, std::io::ErrorKind::Other);
+            harness.cluster.world().disk(&path_of(disk)).fail(operation, 0, true, kind);
+        }
+    }
+
+    /// Is a disk lost, or has it failed, that is not given up yet?
+    fn is_broken(&self, harness: &Harness) -> bool {
+        self.lost.get().is_some_and(|disk| !recorded(harness).state(disk).is_gone())
+    }
+
     /// Once nothing goes wrong any more: what is being drained is drained in bounded time.
     pub(super) async fn finish(&self, harness: &Harness) {
         let context = harness.cluster.application(CLIENT);
@@ -195,12 +217,19 @@ impl Operator {
             let Ok(list) = self.list(harness).await else { panic!("no crash was asked for") };
             let moves = [DiskCondition::Draining {}, DiskCondition::Lost {}];
             let is_busy = list.disks.iter().any(|disk| moves.contains(&disk.condition));
-            if !is_busy && !list.balancing {
+            if !is_busy && !list.balancing && !self.is_broken(harness) {
                 return;
             }
             context.sleep(Duration::from_millis(500)).await;
         }
     }
+}
+
+/// What the record of the volume says.
+fn recorded(harness: &Harness) -> VolumeMap {
+    let records = harness.cluster.records();
+    let record = records.borrow().get(VOLUME_KEY).expect("the volume has a record");
+    VolumeRecord::decode(&record.value).expect("it is whole")
 }
 
 /// The record of the volume is this one now.

@@ -1,4 +1,4 @@
-//! The crash enumerator: a bounded part of it in each run of the tests, all of it on request.
+//! The crash enumerator: a bounded part of it in each run of the tests; `mdfs-lab crashes` does more.
 
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ fn disks_that_lie_about_flushes_are_found_out() {
     let report = run(&options, |_| {});
     assert!(report.wrong > 0, "nothing was found: {report:?}");
     let output = &report.violations[0].text;
-    assert!(output.contains("STATE=") && output.contains("workload:"), "{output}");
+    assert!(output.contains("--state ") && output.contains("workload:"), "{output}");
     let again = replay(&report.violations[0].state).expect("it is a state");
     assert!(again.starts_with(output), "{again}");
 }
@@ -62,30 +62,4 @@ fn the_same_options_find_the_same_on_any_number_of_threads() {
         (one.workloads, one.points, one.states, one.distinct, one.wrong),
         (three.workloads, three.points, three.states, three.distinct, three.wrong)
     );
-}
-
-/// States of two operations in the gate; the shares of small groups of workloads are not used up.
-const GATE_STATES: u64 = 620_000;
-
-/// `cargo test -p sim --release --test enumerate two -- --ignored --nocapture`, with `STATES=...`
-/// for another bound and `OPERATIONS=3` for longer workloads.
-#[test]
-#[ignore = "a minute in release: a step of its own in the test command"]
-fn what_was_durable_survives_every_crash_of_two_operations() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let report = check(&EnumerationOptions {
-        operations: number("OPERATIONS").unwrap_or(2) as usize,
-        states_max: number("STATES").unwrap_or(GATE_STATES),
-        seed: number("SEED").unwrap_or(1),
-        ..EnumerationOptions::default()
-    });
-    assert_sound(&report);
-}
-
-/// `STATE=... cargo test -p sim --release --test enumerate one_state -- --ignored --nocapture`
-#[test]
-#[ignore = "looks at one state again"]
-fn one_state() {
-    let state = std::env::var("STATE").expect("STATE names a state, as in a violation");
-    println!("{}", replay(&state).expect("there is such a state"));
 }

@@ -53,14 +53,23 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let wanted = closed_disks(map, false);
     let newly: BTreeSet<DiskName> =
         wanted.iter().copied().filter(|disk| !SpaceOnDisks(space).is_closed(*disk)).collect();
-    let lost = space.whole.on(&newly);
-    let has_room = lost == 0 || space.whole.total() >= floor + lost;
+    let has_room = has_room_without(space, &newly, floor);
     let mut closed = wanted;
     if !has_room {
         closed.retain(|disk| !newly.contains(disk) || map.state(*disk).is_gone());
     }
     ClosedDisks(space).set(closed);
     has_room
+}
+
+/// Are `floor` whole stripes left without those of `disks`, or do these have none?
+pub(super) fn has_room_without(
+    space: &BlockAllocator,
+    disks: &BTreeSet<DiskName>,
+    floor: u64,
+) -> bool {
+    let lost = space.whole.on(disks);
+    lost == 0 || space.whole.total() >= floor + lost
 }
 
 /// What is left while free groups are given away.

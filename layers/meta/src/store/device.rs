@@ -23,6 +23,11 @@ const DELAY_LAST: Duration = Duration::from_millis(64);
 /// waits is not lost, and goes on by itself.
 const UNWRITABLE_PAUSE: Duration = Duration::from_millis(500);
 
+/// A disk node knows of a change of the disks before this node; by then this one does, too.
+const FOLLOW_MAX: Duration = Duration::from_secs(30);
+/// The pause before it is looked again.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(100);
+
 /// Attempts to read what a disk cannot read. A mount takes the longest log and the newest root that
 /// it can read for the last ones, and uses the blocks that are free by these. If a read that fails
 /// once hides a part, and the mount crashes before its own root is written, the next mount sees
@@ -127,6 +132,16 @@ impl Device {
     /// The disks of the volume.
     pub(crate) fn map(&self) -> VolumeMap {
         self.stripes.map()
+    }
+
+    /// Waits until this node follows a record of the volume after `version`; false if there is
+    /// none.
+    pub(crate) async fn follows(&self, version: u64) -> bool {
+        let end = self.ctx.now() + FOLLOW_MAX;
+        while self.map().version() <= version && self.ctx.now() < end {
+            self.ctx.sleep(FOLLOW_PAUSE).await;
+        }
+        self.map().version() > version
     }
 
     /// Reads a run whose blocks have these checksums.

@@ -11,7 +11,7 @@ pub(crate) mod replay;
 
 use std::collections::VecDeque;
 
-use blockio::{BLOCK_SIZE, Geometry, VolumeMap};
+use blockio::{BLOCK_SIZE, DiskName, Geometry, VolumeMap};
 use bytes::{Bytes, BytesMut};
 
 use self::format::{EntryPlace, LogId, SegmentHeader, SegmentPair};
@@ -112,8 +112,7 @@ impl Log {
 
     /// All stripes that the log holds.
     pub(crate) fn stripes(&self) -> impl Iterator<Item = u64> + '_ {
-        let live = self.live.iter().map(|segment| segment.pair);
-        live.chain([self.current.next]).flat_map(SegmentPair::stripes)
+        self.all_pairs().flat_map(SegmentPair::stripes)
     }
 
     /// The current segment, which a checkpoint does not give back.
@@ -124,9 +123,19 @@ impl Log {
     /// Segments in use, with the one that waits to be the next, of which both copies are on one
     /// disk.
     pub(crate) fn pairs_on_one_disk(&self, map: &VolumeMap) -> u64 {
-        let pairs = self.live.iter().map(|segment| segment.pair).chain([self.current.next]);
         let is_on_one = |pair: &SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
-        pairs.filter(is_on_one).count() as u64
+        self.all_pairs().filter(is_on_one).count() as u64
+    }
+
+    /// Has one of them both copies on `disk`?
+    pub(crate) fn has_pair_on(&self, map: &VolumeMap, disk: DiskName) -> bool {
+        let is_there = |stripe| map.place(stripe).disk == disk;
+        self.all_pairs().any(|pair| pair.stripes().into_iter().all(is_there))
+    }
+
+    /// Segments in use, with the one that waits to be the next.
+    fn all_pairs(&self) -> impl Iterator<Item = SegmentPair> + '_ {
+        self.live.iter().map(|segment| segment.pair).chain([self.current.next])
     }
 
     /// The segment that comes next.

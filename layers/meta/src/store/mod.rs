@@ -58,6 +58,7 @@
 //! | `overlay.rs` | changes not yet in the tree |
 //! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
 //! | `emptying.rs` | pages that move out of groups that shall be given away |
+//! | `loss.rs` | whether all has a copy elsewhere than on one disk |
 //! | `open.rs` | format and mount |
 //! | `to_read.rs` | the mount of a store that is only read |
 //! | `audit.rs`, `image.rs` | reading everything, to check it: of a running store, of one at rest |
@@ -80,6 +81,7 @@ mod groups;
 mod image;
 mod limits;
 mod log;
+mod loss;
 mod map;
 mod open;
 mod overlay;
@@ -118,6 +120,7 @@ pub use self::image::{Examination, ImagePart, ImageSpace, ImageWalk, StoreImage}
 pub use self::limits::{
     LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, kept_blocks, smallest_share, stripes_min, suitable_nodes,
 };
+pub use self::loss::LossObstacle;
 pub use self::open::ALONE_BYTES;
 pub(crate) use self::open::has_at_rest;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};

@@ -227,14 +227,18 @@ impl Root {
     /// Writes the root to its slot on all its holders. It counts once a majority has it, so that
     /// [`newest`], which needs the others, meets at least one copy. Returns those that have it.
     pub(crate) async fn write(&self, device: &Device) -> Result<Vec<DiskName>, DiskError> {
-        let map = device.map();
-        let disks = holders(&map, self.log.owner.node);
-        let needed = needed(disks.len());
-        let root = Self { record_version: map.version(), ..*self };
-        let (written, error) = root.write_to(device, &disks).await;
-        match error {
-            Some(error) if written.len() < needed => Err(error),
-            _ => Ok(written),
+        loop {
+            let map = device.map();
+            let version = map.version();
+            let disks = holders(&map, self.log.owner.node);
+            let root = Self { record_version: version, ..*self };
+            let (written, error) = root.write_to(device, &disks).await;
+            match error.filter(|_| written.len() < needed(disks.len())) {
+                None => return Ok(written),
+                // A disk was given up: another one takes its place.
+                Some(DiskError::Missing { .. }) if device.follows(version).await => {}
+                Some(error) => return Err(error),
+            }
         }
     }
 

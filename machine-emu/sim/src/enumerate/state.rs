@@ -64,10 +64,7 @@ impl CrashState {
             let (disk, offset, length) = (write.disk, write.offset, write.data.len());
             format!("    disk {disk}, bytes {offset}+{length}: {fate:?}")
         }));
-        lines.push(format!(
-            "  to look at this state again: STATE={self} cargo test -p sim --release \
-             --test enumerate one_state -- --ignored --nocapture"
-        ));
+        lines.push(format!("  to look at this state again: mdfs-lab crashes --state {self}"));
         CrashViolation { text: lines.join("\n"), state: self.to_string() }
     }
 

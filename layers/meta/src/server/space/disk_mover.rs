@@ -25,7 +25,7 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::groups::GroupExchange;
 use crate::keys;
 use crate::move_pace::MovePace;
-use crate::protocol::{DiskShare, Error, GroupUrgency, NodeMoves, Run};
+use crate::protocol::{CheckLoss, DiskShare, Error, GroupUrgency, NodeMoves, Run};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::{Batch, GroupLayout, MoveReason, StoreError};
@@ -174,6 +174,17 @@ impl DiskMover {
             balancing: self.is_balance_due(),
             trouble: self.trouble.get().map_or_else(String::new, |error| self.explain(error)),
         }
+    }
+
+    /// Answers [`CheckLoss`].
+    pub(crate) async fn check_loss(&self, request: &CheckLoss) -> Result<bool, Error> {
+        let disk = DiskName { disk_node: request.disk_node, disk: request.disk };
+        let obstacle = self.base.store.space().check_loss(disk).await?;
+        if let Some(why) = obstacle {
+            let node = self.base.node;
+            tracing::warn!(node, %disk, %why, "this node cannot do without a disk that has failed");
+        }
+        Ok(obstacle.is_none())
     }
 
     /// What keeps it from moving something, and what to do.
