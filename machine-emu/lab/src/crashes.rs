@@ -16,7 +16,7 @@ const STATES: u64 = 620_000;
 #[command(after_help = "Examples:
   mdfs-lab crashes                                     a minute: some 600,000 states
   mdfs-lab crashes --operations 3 --states 5000000     longer workloads, some of their states")]
-pub(crate) struct Crashes {
+pub(crate) struct CrashSearch {
     /// Operations of a workload, at most
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     operations: u8,
@@ -31,7 +31,7 @@ pub(crate) struct Crashes {
     state: Option<String>,
 }
 
-impl Crashes {
+impl CrashSearch {
     pub(crate) fn run(&self, session: &mut CommandSession) -> Result<(), CommandFailure> {
         if let Some(state) = &self.state {
             let told = replay(state);
@@ -56,10 +56,11 @@ impl Crashes {
 
 fn told(report: &EnumerationReport) -> String {
     let EnumerationReport { workloads, points, states, distinct, wrong, ref violations } = *report;
-    let violations: String =
+    let mut lines: Vec<String> =
         violations.iter().map(|violation| format!("{}\n\n", violation.text)).collect();
-    format!(
-        "{violations}{workloads} workloads, {points} crash points, {states} states, {distinct} of \
-         them distinct; wrong {wrong}\n"
-    )
+    lines.push(format!(
+        "{workloads} workloads, {points} crash points, {states} states, {distinct} of them \
+         distinct; wrong {wrong}\n"
+    ));
+    lines.concat()
 }

@@ -43,7 +43,7 @@ struct LabProgram {
 #[derive(Debug, Subcommand)]
 enum LabCommand {
     Sim(Box<sim::Sim>),
-    Crashes(crashes::Crashes),
+    Crashes(crashes::CrashSearch),
     Emulate(Box<emulate::Emulate>),
     Wide(wide::Wide),
     Convert(convert::Convert),

@@ -1,4 +1,4 @@
-//! The crash enumerator: a bounded part of it in each run of the tests; `mdfs-lab crashes` does more.
+//! The crash enumerator: a part of it in each run of the tests. `mdfs-lab crashes` does more.
 
 use std::time::Instant;
 
