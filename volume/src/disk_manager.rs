@@ -7,6 +7,7 @@
 //! 3. All disk nodes make the record durable in the superblocks of their disks, and serve new ones.
 //! 4. All file-system nodes take over their groups of new sets, and move what has to move.
 
+mod away;
 mod failed;
 
 use std::cell::Cell;
@@ -37,6 +38,7 @@ use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 use runtime::{Call, Context, NodeId};
 
+pub use self::away::can_do_without;
 pub use crate::record::VOLUME_KEY;
 
 /// Opens the coordination engine.
@@ -65,6 +67,10 @@ pub struct DiskManager {
     watching: Cell<bool>,
     /// What is decided is being brought about in the background.
     resuming: Cell<bool>,
+    /// Disks whose host is back are being brought up to date.
+    taking_back: Cell<bool>,
+    /// The version of the record that was brought about last.
+    brought_about: Cell<u64>,
 }
 
 impl DiskManager {
@@ -93,6 +99,8 @@ impl DiskManager {
             changing: KeyedLock::default(),
             watching: Cell::new(false),
             resuming: Cell::new(false),
+            taking_back: Cell::new(false),
+            brought_about: Cell::new(0),
         })
     }
 
@@ -166,6 +174,7 @@ impl DiskManager {
     /// it, which `before` names, are told now or never: they are not needed any more.
     async fn bring_about(&self, before: &VolumeRecord, record: &VolumeRecord) -> Result<(), Error> {
         let nodes = &nodes_of(before)? | &nodes_of(record)?;
+        let version = record.version;
         let record = to_bytes(record);
         self.disk_nodes(nodes, &FollowRecord { record: record.clone() }).await?;
         let adopt = AdoptRecord { record };
@@ -174,6 +183,7 @@ impl DiskManager {
         for adopted in join_all(asked).await {
             adopted.map_err(|error| refused(&error))?;
         }
+        self.brought_about.set(version);
         Ok(())
     }
 
@@ -216,7 +226,11 @@ impl DiskManager {
             let is_in_use = self.map.disks().contains(&disk);
             if is_in_use { Ok(record.state(disk)) } else { Err(DiskRefusal::NoSuchDisk {}) }
         };
+        let is_complete = !record.states.iter().any(|entry| entry.state.is_behind());
         let next = match change {
+            // Once no host is away any more.
+            DiskChange::Add { .. } if !is_complete => return Err(Undelivered::Busy.into()),
+            DiskChange::Drain { .. } if !is_complete => return Err(DiskRefusal::NotReady {}.into()),
             DiskChange::Add { disks } => {
                 let known = self.map.disks();
                 let is_known = |added: &AddedDisk| {
@@ -226,6 +240,11 @@ impl DiskManager {
                     return Ok(None);
                 }
                 record.with_sets(self.new_sets(&disks)?)
+            }
+            DiskChange::Keep { disk_node, disk } | DiskChange::Retire { disk_node, disk }
+                if record.state(DiskName { disk_node, disk }).is_behind() =>
+            {
+                return Err(DiskRefusal::NotReady {}.into());
             }
             DiskChange::Drain { disk_node, disk } => {
                 let disk = DiskName { disk_node, disk };
@@ -443,8 +462,10 @@ impl DiskManager {
             let condition = match record.state(disk) {
                 DiskStage::Retired {} => DiskCondition::Retired {},
                 DiskStage::Lost {} => DiskCondition::Lost {},
+                DiskStage::Offline {} => DiskCondition::Offline {},
                 _ if !is_there => DiskCondition::Offline {},
                 DiskStage::Online {} => DiskCondition::Online {},
+                DiskStage::Returning {} => DiskCondition::Returning {},
                 DiskStage::Draining {} if is_empty => DiskCondition::Drained {},
                 DiskStage::Draining {} => DiskCondition::Draining {},
             };
@@ -506,10 +527,11 @@ fn check_left(moves: &[NodeMoves], disk: DiskName) -> Result<(), DiskRefusal> {
     Ok(())
 }
 
-/// The disk nodes that have disks in use by a record.
+/// The disk nodes that have disks in use by a record, and whose host is not away.
 fn nodes_of(record: &VolumeRecord) -> Result<BTreeSet<u32>, Error> {
     let map = VolumeMap::of_record(record).map_err(refused_map)?;
-    Ok(map.disks().iter().map(|disk| disk.disk_node).collect())
+    let there = map.disks().into_iter().filter(|disk| !map.state(*disk).is_absent());
+    Ok(there.map(|disk| disk.disk_node).collect())
 }
 
 /// Why disks as they would be are not possible.

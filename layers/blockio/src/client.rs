@@ -13,7 +13,7 @@ use crate::checksum::{first_mismatch, unit_bytes};
 use crate::disk_set::DiskName;
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{BlockIo, Error, Read, ReadSlot, Sync, Unsynced, Write, WriteSlot};
-use crate::stripes::{Answer, BootId, Stripes};
+use crate::stripes::{Answer, BootId, DROPPED, Stripes};
 use crate::volume_map::VolumeMap;
 
 /// The first pause after `Busy`, or while a node is away, in microseconds; each further one is
@@ -39,13 +39,24 @@ impl BlockClient {
         Self { context, map }
     }
 
-    /// Sends a request until the node is neither busy nor down, at most [`BUSY_TRIES`] times.
-    async fn ask<C>(self, node: NodeId, call: C) -> Result<C::Reply, Error>
+    /// Is the disk of a host that is away?
+    fn is_absent(&self, disk: DiskName) -> bool {
+        self.map.version() > 0 && self.map.state(disk).is_absent()
+    }
+
+    /// Sends a request about a disk until its node is neither busy nor down, at most
+    /// [`BUSY_TRIES`] times. Fails at once while the host of the disk is away.
+    async fn ask<C>(self, disk: DiskName, call: C) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = BlockIo> + Clone,
     {
+        let node = NodeId::disk(disk.disk_node);
         let mut pause_us = BUSY_PAUSE_US;
         for _ in 1..BUSY_TRIES {
+            if self.is_absent(disk) {
+                let DiskName { disk_node, disk } = disk;
+                return Err(Error::Missing { disk_node, disk });
+            }
             match self.context.spawn(node, call.clone()).await {
                 Err(error) if error.is_transient() => {}
                 answer => return answer,
@@ -59,17 +70,29 @@ impl BlockClient {
         self.context.spawn(node, call).await
     }
 
-    /// Makes what was written at `node` durable, if its boot ID is still the same.
-    async fn flush(self, node: NodeId, written: Vec<Unsynced>) -> Result<(), Error> {
-        let boot_id = self.ask(node, Sync {}).await?;
+    /// Writes to a disk, or nowhere while its host is away: its further copies have it.
+    async fn write_or_drop(self, disk: DiskName, call: Write) -> Result<BootId, Error> {
+        match self.clone().ask(disk, call).await {
+            Err(Error::Missing { .. }) if self.is_absent(disk) => Ok(DROPPED),
+            answer => answer,
+        }
+    }
+
+    /// Makes what was written at the node of `disk` durable, if its boot ID is still the same.
+    /// Nothing is to be done while its host is away.
+    async fn flush(self, disk: DiskName, written: Vec<Unsynced>) -> Result<(), Error> {
+        let boot_id = match self.clone().ask(disk, Sync {}).await {
+            Err(Error::Missing { .. }) if self.is_absent(disk) => return Ok(()),
+            answer => answer?,
+        };
         let lost = written.iter().find(|unsynced| unsynced.boot_id != boot_id);
         lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, boot_id }))
     }
 
     async fn read_once(self, call: Read) -> Result<Bytes, Error> {
-        let node = self.map.disk_node(call.stripe);
+        let disk = self.map.place(call.stripe).disk;
         let length = call.length as usize;
-        let data = self.ask(node, call).await?;
+        let data = self.ask(disk, call).await?;
         if data.len() == length { Ok(data) } else { Err(Undelivered::ProtocolMismatch.into()) }
     }
 
@@ -125,8 +148,8 @@ impl Stripes for BlockClient {
         if let Err(error) = self.check(stripe, offset, length) {
             return refuse(error);
         }
-        let node = self.map.disk_node(stripe);
-        self.clone().ask(node, Write { stripe, offset, data }).boxed_local()
+        let disk = self.map.place(stripe).disk;
+        self.clone().write_or_drop(disk, Write { stripe, offset, data }).boxed_local()
     }
 
     fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId> {
@@ -143,16 +166,17 @@ impl Stripes for BlockClient {
 
     /// Waits for all nodes even if one fails, and returns the first failure.
     fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
-        let mut nodes: BTreeMap<NodeId, Vec<Unsynced>> = BTreeMap::new();
+        let mut nodes: BTreeMap<u32, (DiskName, Vec<Unsynced>)> = BTreeMap::new();
         for unsynced in written {
             if let Err(error) = self.check(unsynced.stripe, 0, 0) {
                 return refuse(error);
             }
-            nodes.entry(self.map.disk_node(unsynced.stripe)).or_default().push(unsynced);
+            let disk = self.map.place(unsynced.stripe).disk;
+            nodes.entry(disk.disk_node).or_insert((disk, Vec::new())).1.push(unsynced);
         }
         let client = self.clone();
         let flushes =
-            nodes.into_iter().map(move |(node, written)| client.clone().flush(node, written));
+            nodes.into_values().map(move |(disk, written)| client.clone().flush(disk, written));
         join_all(flushes).map(|answers| answers.into_iter().collect()).boxed_local()
     }
 
@@ -162,13 +186,11 @@ impl Stripes for BlockClient {
     }
 
     fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
-        let (node, disk) = (NodeId::disk(disk.disk_node), disk.disk);
-        self.clone().ask(node, ReadSlot { disk, slot }).boxed_local()
+        self.clone().ask(disk, ReadSlot { disk: disk.disk, slot }).boxed_local()
     }
 
     fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()> {
-        let (node, disk) = (NodeId::disk(disk.disk_node), disk.disk);
-        self.clone().ask(node, WriteSlot { disk, slot, data }).boxed_local()
+        self.clone().ask(disk, WriteSlot { disk: disk.disk, slot, data }).boxed_local()
     }
 }
 

@@ -22,6 +22,10 @@ runtime::choice! {
         3 Retired {},
         /// It is gone, with what was on it. That is made anew on other disks, from other copies.
         4 Lost {},
+        /// Its host is away, and the volume goes on without it: it misses what is written.
+        5 Offline {},
+        /// Its host is back. It takes writes again, and gets what it has missed.
+        6 Returning {},
     }
 }
 
@@ -29,9 +33,19 @@ impl DiskStage {
     /// Is there no such disk, to be opened, read or written?
     pub fn is_gone(self) -> bool {
         match self {
-            Self::Online {} | Self::Draining {} => false,
+            Self::Online {} | Self::Draining {} | Self::Offline {} | Self::Returning {} => false,
             Self::Retired {} | Self::Lost {} => true,
         }
+    }
+
+    /// Is it asked for nothing?
+    pub fn is_absent(self) -> bool {
+        self == Self::Offline {}
+    }
+
+    /// May it lack what it should have?
+    pub fn is_behind(self) -> bool {
+        matches!(self, Self::Offline {} | Self::Returning {})
     }
 
     /// Does what is on it move to other disks?
@@ -46,6 +60,8 @@ impl DiskStage {
             Self::Draining {} => "draining",
             Self::Retired {} => "retired",
             Self::Lost {} => "lost",
+            Self::Offline {} => "offline",
+            Self::Returning {} => "returning",
         }
     }
 }
@@ -54,6 +70,16 @@ impl DiskStage {
 pub fn lost_disk(map: &VolumeMap) -> Option<DiskName> {
     let lost = map.states().into_iter().find(|entry| entry.state == DiskStage::Lost {});
     lost.map(|entry| entry.disk)
+}
+
+/// May a disk lack what it should have, since its host is away, or is just back?
+pub fn has_disk_behind(map: &VolumeMap) -> bool {
+    map.version() > 0 && map.states().iter().any(|entry| entry.state.is_behind())
+}
+
+/// May the disk that holds `stripe` lack what it should have?
+pub fn is_behind(map: &VolumeMap, stripe: u64) -> bool {
+    map.version() > 0 && map.state(map.place(stripe).disk).is_behind()
 }
 
 runtime::record! {

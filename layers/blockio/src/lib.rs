@@ -91,13 +91,13 @@ pub use redundancy::RedundancyClass;
 pub use {
     client::BlockClient,
     disk_set::{DiskName, DiskSet, DiskStripe, SetMember, SetMembers},
-    disk_state::{DiskStage, MovePolicy, VolumeRecord, lost_disk},
+    disk_state::{DiskStage, MovePolicy, VolumeRecord, has_disk_behind, is_behind, lost_disk},
     format::format_disk,
     open::{DiskError, ExpectedDisk, identify, open_disk, upgrade_disk},
     probe::{DiskContent, probe},
     range::{read_range, write_range},
     server::{Config, DiskNodeError, Server},
-    stripes::{Answer, BootId, Stripes, blocks_of},
+    stripes::{Answer, BootId, DROPPED, Stripes, blocks_of},
     superblock::Superblock,
     volume_map::VolumeMap,
 };

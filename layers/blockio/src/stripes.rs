@@ -22,6 +22,9 @@ pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
 /// and not made durable may be lost when it changes.
 pub type BootId = u64;
 
+/// Under this boot ID is what was written to a disk that is away: nowhere. Further copies have it.
+pub const DROPPED: BootId = 0;
+
 /// One logical disk. Every call stays within one stripe; calls run concurrently.
 pub trait Stripes {
     /// The constants of the volume.

@@ -37,6 +37,8 @@ runtime::choice! {
         5 Retired {},
         /// It is gone; what was on it is made anew on other disks, from other copies.
         6 Lost {},
+        /// Its host was away, and is back: it gets what it has missed.
+        7 Returning {},
     }
 }
 

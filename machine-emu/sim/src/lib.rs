@@ -332,6 +332,10 @@ impl Case {
             layout.stripes_per_node *= 2;
         }
         layout.content = ContentForm { unit: self.unit(&layout), copies: self.copies(&layout) };
+        if self.workload == Workload::Elastic && layout.content.copies > 1 {
+            // It goes on without one of them.
+            layout.disk_nodes = layout.disk_nodes.max(3);
+        }
         layout.stripes_per_node *= u64::from(layout.content.copies);
         // Between the steps of a change of disks the power may go.
         layout.slow_engine =

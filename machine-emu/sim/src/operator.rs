@@ -1,12 +1,15 @@
 //! The operator of a volume: adds disks, drains and retires them, while clients work and the power
 //! goes. What was retired is wiped at once: nothing may be there. Where data have two copies, disks
-//! fail in use, or are lost with all that is on them, and are given up.
+//! fail in use, or are lost with all that is on them, and are given up; disk nodes are away now and
+//! then.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use blockio::{DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, identify, lost_disk};
+use blockio::{
+    DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, has_disk_behind, identify, lost_disk,
+};
 use fileio::protocol::{
     AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
     GetDisks, ROOT,
@@ -14,7 +17,7 @@ use fileio::protocol::{
 use machine_emu::DiskOperation;
 use runtime::NodeId;
 use runtime::seed::Rng;
-use volume::disk_manager::VOLUME_KEY;
+use volume::disk_manager::{VOLUME_KEY, can_do_without};
 
 use super::cluster::path_of;
 use super::harness::{CallFailure, Harness, PowerCut, WorkResult};
@@ -42,6 +45,9 @@ impl Operator {
     pub(super) async fn work(&self, harness: &Harness, mut rng: Rng) {
         while !harness.is_over() {
             harness.pass(Duration::from_millis(rng.below(400))).await;
+            if harness.cluster.data_copies() > 1 && rng.chance(1, 8) {
+                take_a_disk_node_away(harness, &mut rng).await;
+            }
             if let Err(PowerCut) = self.change(harness, &mut rng).await {
                 return;
             }
@@ -111,6 +117,7 @@ impl Operator {
                 | DiskRefusal::TooManyStates { .. } => Ok(()),
                 // A disk has failed, until it is given up or the power goes.
                 DiskRefusal::NotReady {} if self.is_broken(harness) => Ok(()),
+                DiskRefusal::NotReady {} if has_disk_behind(&recorded(harness)) => Ok(()),
                 DiskRefusal::NotReady {} if harness.is_uncertain() => Err(PowerCut),
                 why => panic!("{change:?}: {why}"),
             },
@@ -146,7 +153,9 @@ impl Operator {
     /// lost, what the disks say.
     pub(super) async fn learn(&self, harness: &Harness, rng: &mut Rng) {
         let recorded = recorded(harness);
-        if rng.chance(2, 3) {
+        let keeps_record = rng.chance(2, 3);
+        // What has missed something is told by the record alone.
+        if keeps_record || has_disk_behind(&recorded) {
             return self.lose_a_disk(harness, recorded, rng);
         }
         let superblocks = read_superblocks(harness).await;
@@ -179,7 +188,8 @@ impl Operator {
     /// One of which all that is on it has other copies, and room elsewhere.
     fn choose_lost(map: &VolumeMap, (one, in_all): (u64, u64), rng: &mut Rng) -> Option<DiskName> {
         let copies = map.redundancy().copies();
-        if copies < 2 || lost_disk(map).is_some() || !rng.chance(one, in_all) {
+        let is_whole = lost_disk(map).is_none() && !has_disk_behind(map);
+        if copies < 2 || !is_whole || !rng.chance(one, in_all) {
             return None;
         }
         let disks = map.disks();
@@ -217,10 +227,36 @@ impl Operator {
             let Ok(list) = self.list(harness).await else { panic!("no crash was asked for") };
             let moves = [DiskCondition::Draining {}, DiskCondition::Lost {}];
             let is_busy = list.disks.iter().any(|disk| moves.contains(&disk.condition));
-            if !is_busy && !list.balancing && !self.is_broken(harness) {
+            let is_whole = !self.is_broken(harness) && !has_disk_behind(&recorded(harness));
+            if !is_busy && !list.balancing && is_whole {
                 return;
             }
             context.sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// The host of a disk node dies, is away for a while, and starts again.
+async fn take_a_disk_node_away(harness: &Harness, rng: &mut Rng) {
+    let (map, cluster) = (harness.cluster.map(), &harness.cluster);
+    let mut record = VolumeRecord::of(&recorded(harness));
+    let disk_node = rng.index(map.disk_nodes() as usize) as u32;
+    if record.version != map.version() || !can_do_without(&map, disk_node) {
+        return;
+    }
+    for disk in map.disks_of(disk_node) {
+        record = record.with_state(disk, DiskStage::Offline {});
+    }
+    let node = NodeId::disk(disk_node);
+    cluster.world().crash(node);
+    decide(harness, &record);
+    map.advance(&record).expect("it is the record of this volume");
+    harness.pass(Duration::from_millis(rng.below(3000))).await;
+    while !harness.is_power_off() {
+        match cluster.restart_some(&[node], harness.phases()).await {
+            Ok(()) => break,
+            // An injected error: once more.
+            Err(_) => harness.pass(Duration::from_millis(100)).await,
         }
     }
 }

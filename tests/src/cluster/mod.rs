@@ -74,6 +74,8 @@ pub struct Shape {
     pub etcd_servers: usize,
     /// Providers of libfabric over which links go.
     pub fabric: &'static [&'static str],
+    /// The class of its volume.
+    pub redundancy: &'static str,
 }
 
 impl Default for Shape {
@@ -89,6 +91,7 @@ impl Default for Shape {
             client_hosts,
             etcd_servers,
             fabric,
+            redundancy: "none",
         }
     }
 }
@@ -196,10 +199,12 @@ impl Cluster {
         let mut file = format!(
             "[coordination]\netcd = {:?}\nprefix = \"mdfs/test/\"\n\
              [links]\nfabric = {:?}\n\
-             [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n",
+             [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n\
+             redundancy = {:?}\n",
             self.etcd.urls(),
             shape.fabric,
-            shape.nodes
+            shape.nodes,
+            shape.redundancy
         );
         for (number, member) in (1..).zip(&self.members) {
             let (address, has_disks) = (member.address, shape.without_disks != Some(number));

@@ -7,6 +7,7 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
+mod absence;
 mod coordination;
 mod disks;
 mod joiners;

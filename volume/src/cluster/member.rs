@@ -205,8 +205,9 @@ impl ClusterMember {
         let own_engine = engine.clone();
         let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
         let peer = LocalPeer { volume, id, guard: guard.clone() };
+        let disks = volume_map.clone();
         let sitting = machine.on_node(machine.application(), move |context| async move {
-            let work = supervise(context, (engine, lease), address, peer, teller, commands);
+            let work = supervise(context, (engine, lease), disks, address, peer, teller, commands);
             if let Err(error) = work.await {
                 tracing::error!(%error, "the coordination engine cannot be used");
             }

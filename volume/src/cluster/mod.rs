@@ -13,6 +13,7 @@
 //! | `member.rs` | a process: what it does when the map changes |
 //! | `node_start.rs` | a node that begins at a process, serves, and is handed over |
 
+mod absence;
 mod bootstrap;
 mod decommission;
 mod handed;

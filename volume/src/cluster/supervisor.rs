@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
+use blockio::VolumeMap;
 use cluster::coordination::{Coordination, CoordinationError, Etcd, Expect, Listing, WriteOutcome};
 use cluster::membership::{
     CommandError, Duties, Keeper, KeeperEvent, NodeMap, ProcessId, leave, node_map,
@@ -18,6 +19,7 @@ use futures::future::select;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
+use super::absence::AbsentHosts;
 use super::peers::{LocalPeer, PeerWatches};
 use super::records::{SECURITY_PREFIX, removed};
 use super::{Engine, handed};
@@ -127,6 +129,7 @@ impl Duties for EventSink {
 pub(super) async fn supervise(
     context: Context,
     (engine, lease): (Engine, Duration),
+    volume: VolumeMap,
     address: String,
     me: LocalPeer,
     event: std_mpsc::Sender<SupervisorEvent>,
@@ -143,21 +146,27 @@ pub(super) async fn supervise(
     // As an earlier life may have, when it ended.
     stay(&context, &*engine, id).await;
     let latest = Rc::new(Cell::new(Epoch(0)));
+    let absent = Rc::new(AbsentHosts::new(context.clone(), engine.clone(), volume));
+    let watching = absent.clone();
+    context.task(async move { watching.watch().await });
     while let Some(command) = commands.next().await {
         let (context, engine, event) = (context.clone(), engine.clone(), event.clone());
         match command {
             SupervisorCommand::Stopped(node) => keeper.stopped(node),
-            SupervisorCommand::Ending => context.clone().task(async move {
-                say_ending(&context, &*engine, id, ENDING).await;
-                context.sleep(TOGETHER).await;
-                let leaves = others_stay(&context, &*engine, id).await
-                    && has_begun_to_leave(&*engine, id).await;
-                let _ = event.send(SupervisorEvent::Leaving(leaves));
-                while leaves && others_stay(&context, &*engine, id).await {
-                    context.sleep(RETRY_PAUSE).await;
-                }
-                let _ = event.send(SupervisorEvent::AllStopping);
-            }),
+            SupervisorCommand::Ending => {
+                absent.end();
+                context.clone().task(async move {
+                    say_ending(&context, &*engine, id, ENDING).await;
+                    context.sleep(TOGETHER).await;
+                    let leaves = others_stay(&context, &*engine, id).await
+                        && has_begun_to_leave(&*engine, id).await;
+                    let _ = event.send(SupervisorEvent::Leaving(leaves));
+                    while leaves && others_stay(&context, &*engine, id).await {
+                        context.sleep(RETRY_PAUSE).await;
+                    }
+                    let _ = event.send(SupervisorEvent::AllStopping);
+                });
+            }
             SupervisorCommand::Take(node, by, answer) => context.clone().task(async move {
                 let mut found = None;
                 again(&context, async || handed::take(&*engine, node, by, &mut found).await).await;
@@ -187,8 +196,9 @@ pub(super) async fn supervise(
             SupervisorCommand::Knows(map) => {
                 latest.set(latest.get().max(map.epoch));
                 watches.follow(&map);
-                let latest = latest.clone();
+                let (latest, absent, left) = (latest.clone(), absent.clone(), absent.note(&map));
                 context.clone().task(async move {
+                    again(&context, async || absent.do_without(&left).await).await;
                     say_known(&context, &*engine, id, map.epoch).await;
                     if all_know(&context, &*engine, &map, &latest).await {
                         let _ = event.send(SupervisorEvent::AllKnow(map.epoch));

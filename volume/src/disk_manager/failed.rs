@@ -6,7 +6,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use blockio::{DiskName, DiskStage, VolumeRecord, lost_disk};
+use blockio::{DiskName, DiskStage, VolumeRecord, has_disk_behind, lost_disk};
 use fileio::protocol::Error;
 use futures::future::{Either, join_all, select};
 use meta::protocol::CheckLoss;
@@ -32,6 +32,7 @@ impl DiskManager {
             loop {
                 context.sleep(LOOK_PAUSE).await;
                 let Some(me) = me.upgrade() else { break };
+                me.follow_others();
                 let Some(disk) = me.failed_disk().await else { continue };
                 if let Err(error) = me.give_up(disk).await {
                     tracing::warn!(%disk, %error, "a disk that has failed is not given up yet");
@@ -40,9 +41,19 @@ impl DiskManager {
         });
     }
 
-    /// A disk that has failed and can be given up: one is lost at a time.
+    /// Brings about what processes of a cluster have decided, and looks for hosts that are back.
+    fn follow_others(&self) {
+        if self.map.version() > self.brought_about.get() {
+            self.resume_later();
+        } else if has_disk_behind(&self.map) {
+            self.take_back_later();
+        }
+    }
+
+    /// A disk that has failed and can be given up: one is lost at a time, and others have all that
+    /// they should.
     async fn failed_disk(&self) -> Option<DiskName> {
-        if lost_disk(&self.map).is_some() {
+        if lost_disk(&self.map).is_some() || has_disk_behind(&self.map) {
             return None;
         }
         let found = self.describe().await.into_iter();

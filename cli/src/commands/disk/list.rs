@@ -128,6 +128,7 @@ pub(super) fn state(condition: DiskCondition) -> &'static str {
         DiskCondition::Drained {} => "drained",
         DiskCondition::Retired {} => "retired",
         DiskCondition::Lost {} => "lost",
+        DiskCondition::Returning {} => "returning",
     }
 }
 
@@ -165,6 +166,9 @@ fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
              retired by itself then. If too few disks are left: mdfs disk add {volume}",
             human(disk.used_bytes)
         )),
+        DiskCondition::Returning {} => Some(
+            "its host was away and is back: it is online once it has all that it missed".to_owned(),
+        ),
     }
 }
 
@@ -192,6 +196,7 @@ mod tests {
             DiskCondition::Draining {},
             DiskCondition::Retired {},
             DiskCondition::Lost {},
+            DiskCondition::Returning {},
         ] {
             assert!(meaning("V", &disk(condition)).is_some(), "{condition:?}");
         }

@@ -244,7 +244,10 @@ pub(crate) fn drain(
         let report = list.disks.iter().find(|report| is(report, of));
         match report.map(|report| (report.condition, report.used_bytes)) {
             Some((
-                DiskCondition::Draining {} | DiskCondition::Offline {} | DiskCondition::Lost {},
+                DiskCondition::Draining {}
+                | DiskCondition::Offline {}
+                | DiskCondition::Lost {}
+                | DiskCondition::Returning {},
                 left,
             )) => Ok(Some(left)),
             Some((DiskCondition::Drained {} | DiskCondition::Retired {}, _)) => Ok(None),

@@ -3,12 +3,14 @@
 //! A disk node that restarts may have lost bytes that it received and did not flush. The cache
 //! writes back again what it still has. If it has dropped any of those bytes they are lost, and the
 //! cache takes a new boot ID for this disk node: the next sync of a writer with the old ID fails.
+//! Not so where the volume goes on without the host of the disk: further copies have those bytes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use blockio::protocol::{Error, Unsynced};
-use blockio::{BootId, VolumeMap};
+use blockio::volume_map::last_behind;
+use blockio::{BootId, DROPPED, VolumeMap};
 use runtime::{Context, NodeId};
 
 /// The boot IDs of one cache and of the disk nodes below it.
@@ -29,6 +31,8 @@ struct DiskNodeBootIds {
     below: Option<BootId>,
     /// Bytes that were written back under `below` are no longer cached.
     dropped: bool,
+    /// The version of the volume's record when `below` was told last.
+    version: u64,
 }
 
 runtime::record! {
@@ -64,14 +68,20 @@ impl BootIds {
     /// here.
     pub(super) fn resume(&self, handed: &[HandedBootId]) {
         for &HandedBootId { disk_node, own, below } in handed {
-            let ids = DiskNodeBootIds { own, below, dropped: true };
+            let version = self.map.version();
+            let ids = DiskNodeBootIds { own, below, dropped: true, version };
             self.by_disk_node.borrow_mut().insert(disk_node, ids);
         }
     }
 
     fn with<T>(&self, stripe: u64, look: impl FnOnce(&mut DiskNodeBootIds) -> T) -> T {
         let mut by_disk_node = self.by_disk_node.borrow_mut();
-        let fresh = || DiskNodeBootIds { own: self.context.random(), below: None, dropped: false };
+        let fresh = || DiskNodeBootIds {
+            own: self.context.random(),
+            below: None,
+            dropped: false,
+            version: self.map.version(),
+        };
         let disk_node = self.map.disk_node(stripe);
         look(by_disk_node.entry(disk_node).or_insert_with(fresh))
     }
@@ -94,7 +104,8 @@ impl BootIds {
     pub(super) fn below(&self, stripes: &BTreeSet<u64>) -> Vec<Unsynced> {
         let mut below = BTreeMap::new();
         for &stripe in stripes {
-            if let Some(boot_id) = self.with(stripe, |ids| ids.below) {
+            let boot_id = self.with(stripe, |ids| ids.below);
+            if let Some(boot_id) = boot_id.filter(|boot_id| *boot_id != DROPPED) {
                 let disk_node = self.map.disk_node(stripe);
                 below.entry(disk_node).or_insert(Unsynced { stripe, boot_id });
             }
@@ -103,15 +114,18 @@ impl BootIds {
     }
 
     /// Notes the boot ID that the disk node of `stripe` has returned; true if the node has
-    /// restarted.
+    /// restarted, and takes what it is given.
     pub(super) fn note_below(&self, stripe: u64, boot_id: BootId) -> bool {
         let own = self.context.random();
+        let (version, behind) = (self.map.version(), last_behind(&self.map, stripe));
         let restarted = self.with(stripe, |ids| {
-            let restarted = ids.below.replace(boot_id).is_some_and(|before| before != boot_id);
-            if restarted && std::mem::take(&mut ids.dropped) {
+            let has_copies = behind.is_some_and(|behind| behind >= ids.version);
+            ids.version = version;
+            let has_changed = ids.below.replace(boot_id).is_some_and(|before| before != boot_id);
+            if has_changed && std::mem::take(&mut ids.dropped) && !has_copies {
                 ids.own = own;
             }
-            restarted
+            has_changed && boot_id != DROPPED
         });
         self.restarts.set(self.restarts.get() + u64::from(restarted));
         restarted

@@ -35,13 +35,16 @@ pub struct SpaceStatus {
 /// Blocks that a node needs to move the content of groups elsewhere, besides those of the content.
 const MOVES_BLOCKS: u64 = 64;
 
-/// The disks of which nothing is to be handed out: all, or only those that are gone.
+/// The disks of which nothing is to be handed out: all, or only those that have no choice.
 pub(super) fn closed_disks(map: &VolumeMap, only_gone: bool) -> BTreeSet<DiskName> {
     let states = map.states().into_iter();
     let is_closed = |state| match state {
         DiskStage::Online {} => false,
         DiskStage::Draining {} => !only_gone,
-        DiskStage::Retired {} | DiskStage::Lost {} => true,
+        DiskStage::Retired {}
+        | DiskStage::Lost {}
+        | DiskStage::Offline {}
+        | DiskStage::Returning {} => true,
     };
     states.filter(|entry| is_closed(entry.state)).map(|entry| entry.disk).collect()
 }
@@ -56,7 +59,8 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let has_room = has_room_without(space, &newly, floor);
     let mut closed = wanted;
     if !has_room {
-        closed.retain(|disk| !newly.contains(disk) || map.state(*disk).is_gone());
+        let may_stay = |disk: &DiskName| map.state(*disk) == (DiskStage::Draining {});
+        closed.retain(|disk| !newly.contains(disk) || !may_stay(disk));
     }
     ClosedDisks(space).set(closed);
     has_room
@@ -351,8 +355,8 @@ impl StoreSpace<'_> {
         SpaceOnDisks(&self.0.state.borrow().space).moves(block, reason)
     }
 
-    /// Nothing is handed out any more of the disks that are being drained or are retired, as the
-    /// map of the volume says now; of all others it is. False if one that is being drained goes on
+    /// Nothing is handed out any more of the disks that are not simply in use, as the map of the
+    /// volume says now; of all others it is. False if one that is being drained goes on
     /// as before, since log, checkpoints and deletions have no room elsewhere.
     pub fn follow_map(&self) -> bool {
         let map = self.0.pages.device.map();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::{Error as DiskError, SLOT_SIZE, Unsynced};
 use blockio::stripes::Answer;
-use blockio::{BLOCK_SIZE, DiskName, Geometry, Stripes, VolumeMap};
+use blockio::{BLOCK_SIZE, DiskName, Geometry, Stripes, VolumeMap, is_behind};
 use bytes::Bytes;
 use runtime::{Context, Undelivered};
 
@@ -153,8 +153,12 @@ impl Device {
         exactly(bytes, length as usize)
     }
 
-    /// Reads a whole stripe, unchecked.
+    /// Reads a whole stripe, unchecked: not from a disk that may lack what was written to it.
     pub(crate) async fn read_stripe(&self, stripe: u64) -> Result<Bytes, DiskError> {
+        if is_behind(&self.map(), stripe) {
+            let DiskName { disk_node, disk } = self.map().place(stripe).disk;
+            return Err(DiskError::Missing { disk_node, disk });
+        }
         let length = self.geometry.stripe_size;
         let bytes = self.insistently(|| self.stripes.read(stripe, 0, length, Vec::new())).await?;
         exactly(bytes, length as usize)

@@ -31,6 +31,11 @@ impl StoreSpace<'_> {
         {
             PageCopies::of(&store).make_missing().await?;
         }
+        self.move_log(reason).await
+    }
+
+    /// Moves the log up to now away from where it is, likewise, and from disks that are behind.
+    pub async fn move_log(&self, reason: MoveReason) -> StoreResult<()> {
         for _ in 0..LEFT_SEGMENTS_MAX {
             if !self.0.state.borrow_mut().leave_moving_segment(reason) {
                 break;

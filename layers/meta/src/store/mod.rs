@@ -125,6 +125,7 @@ pub use self::open::ALONE_BYTES;
 pub(crate) use self::open::has_at_rest;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::page_copies::{CopiesReport, PageCopies};
+pub use self::root::roots_survive;
 pub(crate) use self::scrub::{ScrubbedKeys, scrub_keys, scrub_log, scrub_map, scrub_roots};
 pub use self::space::MoveReason;
 pub use self::state::PENDING_BYTES_MAX;

@@ -309,12 +309,23 @@ pub(crate) fn holders(map: &VolumeMap, node: u32) -> Vec<DiskName> {
     online.take(COPIES_MAX as usize).collect()
 }
 
+/// Has each root a copy elsewhere, if the disks of `disk_node` are away?
+pub fn roots_survive(map: &VolumeMap, disk_node: u32) -> bool {
+    let fs_nodes = 0..map.geometry().fs_nodes;
+    fs_nodes.into_iter().all(|node| {
+        let holders = holders(map, node);
+        let away = holders.iter().filter(|disk| disk.disk_node == disk_node).count();
+        away < needed(holders.len())
+    })
+}
+
 /// The disks on which roots of `node` may be: its holders, and those that were while others were
 /// drained, or are now.
 fn candidates(map: &VolumeMap, node: u32) -> Vec<DiskName> {
     let changes = if map.version() == 0 { 0 } else { DRAINING_MAX };
     let ring = ring(map, node).into_iter();
-    let kept = ring.filter(|&disk| !map.state(disk).is_gone());
+    // What is on a disk that is behind is older than what others have ([`roots_survive`]).
+    let kept = ring.filter(|&disk| !map.state(disk).is_gone() && !map.state(disk).is_behind());
     kept.take(COPIES_MAX as usize + changes).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::{DiskName, Geometry, lost_disk};
+use blockio::{DiskName, Geometry, is_behind, lost_disk};
 use bytes::Bytes;
 
 use super::batch::{Batch, BatchOp, BatchRoom};
@@ -274,14 +274,15 @@ impl StoreState {
         stripes.map(|stripe| self.space.layout.group_of_stripe(stripe)).collect()
     }
 
-    /// Lets the log leave its current segment if that or the next one moves for this reason, or,
-    /// while a disk is lost, has both copies on one disk.
+    /// Lets the log leave its current segment if that or the next one moves for this reason, or has
+    /// a copy on a disk that is behind, or, while a disk is lost, both on one disk.
     pub(crate) fn leave_moving_segment(&mut self, reason: MoveReason) -> bool {
         let layout = &self.space.layout;
         let pairs = [self.log.current_pair(), self.log.next_pair()];
         let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
         let on_disks = SpaceOnDisks(&self.space);
-        let leaves = stripes.any(|stripe| on_disks.moves(layout.stripe_run(stripe).start, reason))
+        let moves = |stripe| on_disks.moves(layout.stripe_run(stripe).start, reason);
+        let leaves = stripes.any(|stripe| moves(stripe) || is_behind(layout.map(), stripe))
             || lost_disk(layout.map()).is_some() && self.log.pairs_on_one_disk(layout.map()) > 0;
         if leaves {
             self.log.leave_segment();

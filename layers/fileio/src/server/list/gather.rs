@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk};
 use runtime::protocol::Undelivered;
 
-use super::super::content::ContentAccess;
+use super::super::content::{BlockSource, ContentAccess};
 use super::{ChunkPart, ChunkParts, TOGETHER_MAX};
 use crate::protocol::{Error, Handle};
 
@@ -155,16 +155,45 @@ impl ContentAccess {
                         hand_on(&wanted, |extent| Some((&bytes, bases[extent])), &mut each)?;
                     }
                     StripeBytes::Coming(answer) => coming.push(async move {
-                        let parts = answer.await?;
-                        Ok::<_, Error>((wanted, parts))
+                        let read = match answer.await {
+                            Ok(parts) => Ok(parts),
+                            Err(_) => Err(self.read_copies(&wanted).await?),
+                        };
+                        Ok::<_, Error>((wanted, read))
                     }),
                 }
             }
         }
-        for (wanted, parts) in try_join_all(coming).await? {
-            hand_on_parts(&wanted, &parts, &mut each)?;
+        for (wanted, read) in try_join_all(coming).await? {
+            match read {
+                Ok(parts) => hand_on_parts(&wanted, &parts, &mut each)?,
+                Err(copies) => {
+                    for (place, bytes) in wanted.places.iter().zip(&copies) {
+                        let (position, range) = (place.position, 0..bytes.len());
+                        each(PackedPart::Data { position, bytes, range });
+                    }
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The bytes of each place of `wanted`, of which a further copy is read if the first one cannot
+    /// be.
+    async fn read_copies(&self, wanted: &StripeRead<'_>) -> Result<Vec<Bytes>, Error> {
+        let block = wanted.unit_bytes();
+        let reads = wanted.places.iter().map(async |place| {
+            let offset = wanted.extents[place.extent].offset + place.skip as u32;
+            let is_in = |(start, run): &&(u32, &BlockRun)| {
+                (*start..*start + run.count() * BLOCK as u32).contains(&offset)
+            };
+            let &(start, run) = wanted.runs.iter().find(is_in).ok_or(Error::Damaged {})?;
+            let from = (offset - start) as usize;
+            let blocks = from / block..(from + place.length).div_ceil(block);
+            let skip = from % block;
+            self.take(&BlockSource::Stored { run, blocks, skip, keep: place.length }).await
+        });
+        try_join_all(reads).await
     }
 
     /// What `pieces` want of each run of `chunk`: its stripe, where it begins there, and what of

@@ -100,35 +100,9 @@ impl ListReader {
         let Some(end) = ends.max() else {
             return Ok(ListData { data: Vec::new(), attributes: before, write_verifier });
         };
-        let data = match self.read_groups(file, &groups, end).await {
-            Err(Error::Damaged {} | Error::Unreadable { .. }) => {
-                self.read_pieces(file, &groups, end).await?
-            }
-            data => data?,
-        };
+        let data = self.read_groups(file, &groups, end).await?;
         let attributes = self.base.note_access(&before).await?;
         Ok(ListData { data, attributes, write_verifier })
-    }
-
-    /// As [`read_groups`](Self::read_groups), each piece by itself, of which a further copy is read
-    /// if the first one cannot be.
-    async fn read_pieces(
-        &self,
-        file: Handle,
-        groups: &[ChunkParts],
-        end: usize,
-    ) -> Result<Vec<Bytes>, Error> {
-        let chunk_size = u64::from(self.content.geometry.stripe_size);
-        let mut packed = vec![0; end];
-        for group in groups {
-            for piece in &group.pieces {
-                let from = group.index * chunk_size + piece.from as u64;
-                let to = from + piece.length as u64;
-                let read = self.content.read_range(file, from, to).await?.concat();
-                packed[piece.position..piece.position + piece.length].copy_from_slice(&read);
-            }
-        }
-        Ok(vec![packed.into()])
     }
 
     /// The packed bytes of `groups`, which are `end` with what lies past the file's end between

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use blockio::geometry::Near;
 use blockio::volume_map::PlacedSet;
-use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, lost_disk};
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, has_disk_behind, lost_disk};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
@@ -110,8 +110,19 @@ impl DiskMover {
         self.adopt_groups(record.sets.len() as u64).await?;
         self.version.set(self.version.get().max(record.version));
         self.base.store.space().move_root();
+        self.leave_disks_behind().await;
         self.start();
         Ok(())
+    }
+
+    /// Lets the log, and with it all that a mount reads first, go on where all of it is written.
+    async fn leave_disks_behind(&self) {
+        if has_disk_behind(&self.map())
+            && let Err(error) = self.base.store.space().move_log(MoveReason::Drain).await
+        {
+            let node = self.base.node;
+            tracing::warn!(node, %error, "the log stays on a disk whose host is away");
+        }
     }
 
     /// Takes over the groups of all sets before number `end` that it has not taken over yet. Once:

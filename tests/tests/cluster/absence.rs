@@ -1,0 +1,149 @@
+//! Data have two copies, and a host is away: the others go on without its disks.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::blocking::Volume;
+use runtime::seed::with_seed;
+use tests::Content;
+use tests::cluster::{Cluster, Shape};
+
+/// A program waits no longer when a host dies.
+const PAUSE_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 8 });
+/// By then the disks of a host that is back have all that they missed.
+const ONLINE_MAX: Duration = Duration::from_mins(1);
+const FILE_BYTES: u64 = 200_000;
+
+fn content(number: u64) -> Content {
+    Content { seed: number, length: FILE_BYTES }
+}
+
+fn with_copies() -> Shape {
+    Shape { redundancy: "2x", ..Shape::default() }
+}
+
+/// Writes files and syncs them, from number `from` on, until told to end. Returns the longest time
+/// that one took.
+fn write(volume: &Volume, from: u64, (synced, is_over): (&Mutex<u64>, &AtomicBool)) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in from.. {
+        if is_over.load(Relaxed) {
+            break;
+        }
+        let start = Instant::now();
+        let file = volume.create(format!("/{number}")).unwrap();
+        file.write_at(0, content(number).bytes()).unwrap();
+        file.sync().unwrap();
+        *synced.lock().unwrap() = number + 1;
+        longest = longest.max(start.elapsed());
+    }
+    longest
+}
+
+fn compare(cluster: &Cluster, member: usize, files: u64) {
+    let directory = cluster.directory(member).display().to_string();
+    for number in 0..files {
+        let read = cluster.run(&["cat", &format!("{directory}:/{number}")]);
+        content(number).compare(&read.stdout[..]);
+    }
+}
+
+/// The states of all disks, as a process tells them.
+fn states(cluster: &Cluster, member: usize) -> Vec<String> {
+    let directory = cluster.directory(member).display().to_string();
+    let output = cluster.run(&["disk", "list", "--json", &directory]);
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let disks = list["disks"].as_array().cloned().unwrap_or_default();
+    disks.iter().map(|disk| disk["state"].as_str().unwrap().to_owned()).collect()
+}
+
+fn wait_until_online(cluster: &Cluster, member: usize) -> Duration {
+    let start = Instant::now();
+    loop {
+        let states = states(cluster, member);
+        if !states.is_empty() && states.iter().all(|state| state == "online") {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < ONLINE_MAX, "{states:?}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Kills a process while another one is written to. Returns the number of files then.
+fn kill_amid_writes(cluster: &mut Cluster, dies: usize, files: u64) -> u64 {
+    let stays = dies % 3 + 1;
+    let volume = cluster.open(stays).unwrap();
+    let (synced, is_over) = (Mutex::new(files), AtomicBool::new(false));
+    let longest = thread::scope(|threads| {
+        let writer = threads.spawn(|| write(&volume, files, (&synced, &is_over)));
+        thread::sleep(Duration::from_secs(1));
+        cluster.kill(dies);
+        let at_death = *synced.lock().unwrap();
+        let start = Instant::now();
+        while *synced.lock().unwrap() < at_death + 3 && start.elapsed() < PAUSE_MAX {
+            thread::sleep(Duration::from_millis(50));
+        }
+        is_over.store(true, Relaxed);
+        writer.join().unwrap()
+    });
+    println!("process {dies} died: the longest pause was {longest:.1?}");
+    assert!(longest < PAUSE_MAX, "a program waited {longest:?}");
+    let files = *synced.lock().unwrap();
+    compare(cluster, stays, files);
+    files
+}
+
+#[test]
+fn a_cluster_with_copies_goes_on_without_the_disks_of_a_host() {
+    with_seed(|rng| {
+        let mut cluster = Cluster::started(with_copies());
+        let mut files = 0;
+        let mut dies = 1 + rng.index(3);
+        for _ in 0..2 {
+            files = kill_amid_writes(&mut cluster, dies, files);
+            cluster.start_member(dies);
+            cluster.wait_until_ready(dies);
+            let online = wait_until_online(&cluster, dies);
+            println!("{files} files; its disks were up to date after {online:.1?}");
+            dies = dies % 3 + 1;
+        }
+        compare(&cluster, dies, files);
+        // Those who stop together do not miss each other.
+        cluster.stop();
+        assert!(cluster.check().contains("sound"));
+        for member in cluster.numbers() {
+            cluster.start_member(member);
+        }
+        for member in cluster.numbers() {
+            cluster.wait_until_ready(member);
+        }
+        assert_eq!(states(&cluster, 1), ["online"; 3]);
+        compare(&cluster, dies, files);
+    });
+}
+
+#[test]
+fn a_host_that_has_missed_something_does_not_stand_for_one_that_has_it() {
+    with_seed(|rng| {
+        let mut cluster = Cluster::started(with_copies());
+        let first = 1 + rng.index(3);
+        let second = first % 3 + 1;
+        let third = second % 3 + 1;
+        let files = kill_amid_writes(&mut cluster, first, 0);
+        cluster.kill(second);
+        // It is of no use for what was written since: that is on the disks of the other two.
+        cluster.start_member(first);
+        thread::sleep(Duration::from_millis(rng.below(6000)));
+        cluster.start_member(second);
+        for member in [first, second] {
+            cluster.wait_until_ready(member);
+        }
+        let online = wait_until_online(&cluster, third);
+        println!("{files} files; all disks were up to date after {online:.1?}");
+        compare(&cluster, third, files);
+        let files = kill_amid_writes(&mut cluster, third, files);
+        compare(&cluster, first, files);
+    });
+}

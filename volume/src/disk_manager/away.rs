@@ -1,0 +1,148 @@
+//! The disks of a host that was away, and is back: they take writes again at once, and are used
+//! like others once a scrub has found that they have all that they should (ADR 96).
+
+use std::collections::BTreeSet;
+
+use blockio::protocol::{Describe, Error as DiskNodeAnswer};
+use blockio::{DiskName, DiskStage, VolumeMap};
+use fileio::protocol::{Error, Flush};
+use futures::future::join_all;
+use meta::protocol::Scrub;
+use meta::store::roots_survive;
+use runtime::NodeId;
+use runtime::protocol::Undelivered;
+
+use super::{DiskManager, LIST_WAIT, is_away, refused};
+
+/// Looks at all data of a volume, at most, until one finds no flaw.
+const PASSES_MAX: u32 = 8;
+
+impl DiskManager {
+    /// Brings disks up to date whose host is back, in the background.
+    pub(super) fn take_back_later(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        if !self.taking_back.replace(true) {
+            self.context.task(async move {
+                if let Err(error) = me.take_back().await {
+                    tracing::info!(%error, "the disks of a host that was away are not online yet");
+                }
+                me.taking_back.set(false);
+            });
+        }
+    }
+
+    async fn take_back(&self) -> Result<(), Error> {
+        let behind: Vec<DiskName> = self.disks_behind();
+        let nodes: BTreeSet<u32> = behind.iter().map(|disk| disk.disk_node).collect();
+        for disk_node in nodes {
+            let is_transient = DiskNodeAnswer::is_transient;
+            let node = NodeId::disk(disk_node);
+            if self.ask_within(LIST_WAIT, node, Describe {}, is_transient).await.is_none() {
+                continue;
+            }
+            let of_node = |disk: &DiskName| disk.disk_node == disk_node;
+            let disks: Vec<DiskName> = behind.iter().copied().filter(of_node).collect();
+            let version = self.set_stage(&disks, DiskStage::Returning {}, None).await?;
+            tracing::info!(disk_node, "the disks of a host that was away are brought up to date");
+            for _ in 0..PASSES_MAX {
+                if self.has_no_flaw().await? {
+                    self.set_stage(&disks, DiskStage::Online {}, Some(version)).await?;
+                    tracing::info!(disk_node, "the disks of a host that was away are online");
+                    break;
+                }
+                // With the next checkpoint of all nodes pages are written anew.
+                let _alone = self.changing.exclusive(()).await;
+                let (record, _) = self.read().await?;
+                self.bring_about_unless_failed(&record, &record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Disks that may lack something.
+    fn disks_behind(&self) -> Vec<DiskName> {
+        let states = self.map.states().into_iter();
+        states.filter(|entry| entry.state.is_behind()).map(|entry| entry.disk).collect()
+    }
+
+    /// Decides a stage of disks, if the record still has this version, and brings that about;
+    /// returns the version then.
+    async fn set_stage(
+        &self,
+        disks: &[DiskName],
+        stage: DiskStage,
+        expected: Option<u64>,
+    ) -> Result<u64, Error> {
+        let _alone = self.changing.exclusive(()).await;
+        let (record, stored) = self.read().await?;
+        let has_changed = expected.is_some_and(|version| version != record.version);
+        if has_changed || !disks.iter().all(|disk| record.state(*disk).is_behind()) {
+            // They may have been away again.
+            return Err(Undelivered::Busy.into());
+        }
+        let next = disks.iter().fold(record.clone(), |record, disk| match record.state(*disk) {
+            same if same == stage => record,
+            _ => record.with_state(*disk, stage),
+        });
+        if next.version > record.version {
+            self.write(&next, stored.as_ref()).await?;
+        }
+        self.bring_about_unless_failed(&record, &next).await?;
+        Ok(next.version)
+    }
+
+    /// Compares all that nodes have with its checksums, in all copies, and makes bad ones anew.
+    /// Was all of it good?
+    async fn has_no_flaw(&self) -> Result<bool, Error> {
+        let nodes: Vec<NodeId> = (0..self.context.fs_nodes()).map(NodeId::fs).collect();
+        // What was written while the disks were away is committed, and looked at, too.
+        for flushed in join_all(nodes.iter().map(|node| self.context.spawn(*node, Flush {}))).await
+        {
+            flushed?;
+        }
+        let scrubs = nodes.into_iter().map(|node| async move {
+            let (mut after, mut flaws) = (Vec::new(), 0);
+            loop {
+                let call = Scrub { after, data: true, repair: true };
+                let part = self.ask(node, call, is_away).await.map_err(|error| refused(&error))?;
+                flaws += part.flaws.len();
+                let Some(next) = part.next else { return Ok::<_, Error>(flaws) };
+                after = next;
+            }
+        });
+        let mut flaws = 0;
+        for found in join_all(scrubs).await {
+            flaws += found?;
+        }
+        tracing::info!(flaws, "all data was compared with its checksums");
+        Ok(flaws == 0)
+    }
+}
+
+/// Has all that is on the disks of `disk_node` a copy elsewhere, and can more be written with as
+/// many copies? One host is away at a time, and nothing is known to be elsewhere only in part.
+pub fn can_do_without(map: &VolumeMap, disk_node: u32) -> bool {
+    let copies = map.redundancy().copies() as usize;
+    let (mut online, mut here) = (BTreeSet::new(), 0);
+    for disk in map.disks() {
+        let stage = map.state(disk);
+        if disk.disk_node == disk_node {
+            here += usize::from(!stage.is_absent());
+        } else if stage == (DiskStage::Online {}) {
+            online.insert(disk.disk_node);
+        } else {
+            return false;
+        }
+    }
+    // Volumes that were born on fewer hosts may have both copies of metadata on one of them.
+    let born = map.sets().take(map.born_sets()).flat_map(|placed| placed.set.members.iter());
+    let born: BTreeSet<u32> = born.map(|member| member.disk.disk_node).collect();
+    let is_lost = |disk| map.state(disk) == (DiskStage::Lost {});
+    let has_lost = map.states().into_iter().any(|entry| is_lost(entry.disk));
+    copies > 1
+        && here > 0
+        && !has_lost
+        && online.len() >= copies
+        && born.len() > copies
+        && roots_survive(map, disk_node)
+}
