@@ -45,8 +45,8 @@ impl BlockClient {
     }
 
     /// Sends a request about a disk until its node is neither busy nor down, at most
-    /// [`BUSY_TRIES`] times. Fails at once while the host of the disk is away.
-    async fn ask<C>(self, disk: DiskName, call: C) -> Result<C::Reply, Error>
+    /// [`BUSY_TRIES`] times. `None`, at once, while the host of the disk is away.
+    async fn ask<C>(self, disk: DiskName, call: C) -> Result<Option<C::Reply>, Error>
     where
         C: Call<Protocol = BlockIo> + Clone,
     {
@@ -54,12 +54,11 @@ impl BlockClient {
         let mut pause_us = BUSY_PAUSE_US;
         for _ in 1..BUSY_TRIES {
             if self.is_absent(disk) {
-                let DiskName { disk_node, disk } = disk;
-                return Err(Error::Missing { disk_node, disk });
+                return Ok(None);
             }
             match self.context.spawn(node, call.clone()).await {
                 Err(error) if error.is_transient() => {}
-                answer => return answer,
+                answer => return answer.map(Some),
             }
             // Half to one and a half, so that those who were refused together do not come back
             // together.
@@ -67,24 +66,28 @@ impl BlockClient {
             self.context.sleep(Duration::from_micros(spread_us)).await;
             pause_us = (2 * pause_us).min(BUSY_PAUSE_MAX_US);
         }
-        self.context.spawn(node, call).await
+        self.context.spawn(node, call).await.map(Some)
+    }
+
+    /// As [`ask`](Self::ask), where nothing else will do.
+    async fn ask_or_fail<C>(self, disk: DiskName, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = BlockIo> + Clone,
+    {
+        let DiskName { disk_node, disk: number } = disk;
+        let answer = self.ask(disk, call).await?;
+        answer.ok_or(Error::Missing { disk_node, disk: number })
     }
 
     /// Writes to a disk, or nowhere while its host is away: its further copies have it.
     async fn write_or_drop(self, disk: DiskName, call: Write) -> Result<BootId, Error> {
-        match self.clone().ask(disk, call).await {
-            Err(Error::Missing { .. }) if self.is_absent(disk) => Ok(DROPPED),
-            answer => answer,
-        }
+        Ok(self.ask(disk, call).await?.unwrap_or(DROPPED))
     }
 
     /// Makes what was written at the node of `disk` durable, if its boot ID is still the same.
     /// Nothing is to be done while its host is away.
     async fn flush(self, disk: DiskName, written: Vec<Unsynced>) -> Result<(), Error> {
-        let boot_id = match self.clone().ask(disk, Sync {}).await {
-            Err(Error::Missing { .. }) if self.is_absent(disk) => return Ok(()),
-            answer => answer?,
-        };
+        let Some(boot_id) = self.ask(disk, Sync {}).await? else { return Ok(()) };
         let lost = written.iter().find(|unsynced| unsynced.boot_id != boot_id);
         lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, boot_id }))
     }
@@ -92,7 +95,7 @@ impl BlockClient {
     async fn read_once(self, call: Read) -> Result<Bytes, Error> {
         let disk = self.map.place(call.stripe).disk;
         let length = call.length as usize;
-        let data = self.ask(disk, call).await?;
+        let data = self.ask_or_fail(disk, call).await?;
         if data.len() == length { Ok(data) } else { Err(Undelivered::ProtocolMismatch.into()) }
     }
 
@@ -186,11 +189,11 @@ impl Stripes for BlockClient {
     }
 
     fn read_slot(&self, disk: DiskName, slot: u32) -> Answer<Bytes> {
-        self.clone().ask(disk, ReadSlot { disk: disk.disk, slot }).boxed_local()
+        self.clone().ask_or_fail(disk, ReadSlot { disk: disk.disk, slot }).boxed_local()
     }
 
     fn write_slot(&self, disk: DiskName, slot: u32, data: Bytes) -> Answer<()> {
-        self.clone().ask(disk, WriteSlot { disk: disk.disk, slot, data }).boxed_local()
+        self.clone().ask_or_fail(disk, WriteSlot { disk: disk.disk, slot, data }).boxed_local()
     }
 }
 

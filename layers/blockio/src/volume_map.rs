@@ -47,8 +47,8 @@ struct Decisions {
     moves: (MovePolicy, bool),
     /// Stripes on disks in use, if there are others.
     online_stripes: Option<u64>,
-    /// The last version in which disks of a disk node were behind, of those that were.
-    behind: BTreeMap<u32, u64>,
+    /// The last version in which disks of a disk node were away, of those that were.
+    absent: BTreeMap<u32, u64>,
     redundancy: RedundancyClass,
 }
 
@@ -148,10 +148,10 @@ impl VolumeMap {
         let closed: u64 = closed.map(|entry| self.stripes_on(entry.disk)).sum();
         let online_stripes = (closed > 0).then(|| self.stripes().saturating_sub(closed));
         let redundancy = record.redundancy;
-        let mut behind = self.decisions().behind.clone();
-        let now = record.states.iter().filter(|entry| entry.state.is_behind());
-        behind.extend(now.map(|entry| (entry.disk.disk_node, record.version)));
-        let decisions = Decisions { states, moves, online_stripes, redundancy, behind };
+        let mut absent = self.decisions().absent.clone();
+        let now = record.states.iter().filter(|entry| entry.state.is_absent());
+        absent.extend(now.map(|entry| (entry.disk.disk_node, record.version)));
+        let decisions = Decisions { states, moves, online_stripes, absent, redundancy };
         *self.0.decisions.write().unwrap_or_else(PoisonError::into_inner) = decisions;
         self.0.version.store(record.version, Ordering::Release);
     }
@@ -389,14 +389,14 @@ impl VolumeMap {
     }
 }
 
-/// The last version of the record by which disks of the disk node that holds `stripe` were behind,
-/// as far as this process has heard of it.
-pub fn last_behind(map: &VolumeMap, stripe: u64) -> Option<u64> {
+/// The last version of the record by which disks of the disk node that holds `stripe` were away, as
+/// far as this process has heard of it.
+pub fn last_absent(map: &VolumeMap, stripe: u64) -> Option<u64> {
     if map.version() == 0 {
         return None;
     }
     let disk_node = map.place(stripe).disk.disk_node;
-    map.decisions().behind.get(&disk_node).copied()
+    map.decisions().absent.get(&disk_node).copied()
 }
 
 /// The only set of a volume of version 1.

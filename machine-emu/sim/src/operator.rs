@@ -45,7 +45,8 @@ impl Operator {
     pub(super) async fn work(&self, harness: &Harness, mut rng: Rng) {
         while !harness.is_over() {
             harness.pass(Duration::from_millis(rng.below(400))).await;
-            if harness.cluster.data_copies() > 1 && rng.chance(1, 8) {
+            let is_whole = harness.cluster.data_copies() > 1 && !self.is_broken(harness);
+            if is_whole && rng.chance(1, 8) {
                 take_a_disk_node_away(harness, &mut rng).await;
             }
             if let Err(PowerCut) = self.change(harness, &mut rng).await {

@@ -89,15 +89,16 @@ impl AbsentHosts {
     /// them; this process knows of it then.
     pub(super) async fn do_without(&self, away: &BTreeSet<u32>) -> Result<(), CoordinationError> {
         for _ in 0..TRIES_MAX {
-            if away.is_empty() || self.ends.get() {
+            if away.is_empty() {
                 return Ok(());
             }
             let stored = self.engine.get(VOLUME_KEY).await?;
             let map = stored.as_ref().and_then(|stored| VolumeRecord::decode(&stored.value));
             let Some(map) = map else { return Ok(()) };
             let mut record = VolumeRecord::of(&map);
-            if let Some(disk_node) = away.iter().find(|node| can_do_without(&map, **node)) {
-                for disk in map.disks_of(*disk_node) {
+            let missed = self.missed(&map).filter(|node| away.contains(node));
+            if let Some(disk_node) = missed {
+                for disk in map.disks_of(disk_node) {
                     record = record.with_state(disk, DiskStage::Offline {});
                 }
                 let expect = Expect::still(stored.as_ref());
@@ -114,6 +115,17 @@ impl AbsentHosts {
             return Ok(());
         }
         Err(CoordinationError::Busy)
+    }
+}
+
+impl AbsentHosts {
+    /// The disk node that the volume shall do without: the only one that is away, if it can.
+    fn missed(&self, volume: &VolumeMap) -> Option<u32> {
+        let known = self.map.borrow();
+        let away = known.iter().flat_map(disk_nodes_away).map(|(node, _)| node);
+        let mut away = away.filter(|node| !volume.disks_of(*node).is_empty());
+        let only = away.next().filter(|_| away.next().is_none() && !self.ends.get());
+        only.filter(|node| can_do_without(volume, *node))
     }
 }
 

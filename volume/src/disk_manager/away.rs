@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use blockio::protocol::{Describe, Error as DiskNodeAnswer};
+use blockio::geometry::STATES_MAX;
+use blockio::protocol::{Describe, Error as DiskNodeAnswer, Sync};
 use blockio::{DiskName, DiskStage, VolumeMap};
 use fileio::protocol::{Error, Flush};
 use futures::future::join_all;
@@ -12,7 +13,7 @@ use meta::store::roots_survive;
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
-use super::{DiskManager, LIST_WAIT, is_away, refused};
+use super::{AGAIN_PAUSE, DiskManager, LIST_WAIT, is_away, refused};
 
 /// Looks at all data of a volume, at most, until one finds no flaw.
 const PASSES_MAX: u32 = 8;
@@ -26,6 +27,7 @@ impl DiskManager {
                 if let Err(error) = me.take_back().await {
                     tracing::info!(%error, "the disks of a host that was away are not online yet");
                 }
+                me.context.sleep(AGAIN_PAUSE).await;
                 me.taking_back.set(false);
             });
         }
@@ -37,7 +39,8 @@ impl DiskManager {
         for disk_node in nodes {
             let is_transient = DiskNodeAnswer::is_transient;
             let node = NodeId::disk(disk_node);
-            if self.ask_within(LIST_WAIT, node, Describe {}, is_transient).await.is_none() {
+            let found = self.ask_within(LIST_WAIT, node, Describe {}, is_transient).await;
+            if found.is_none_or(|disks| disks.iter().any(|disk| !disk.healthy)) {
                 continue;
             }
             let of_node = |disk: &DiskName| disk.disk_node == disk_node;
@@ -45,7 +48,7 @@ impl DiskManager {
             let version = self.set_stage(&disks, DiskStage::Returning {}, None).await?;
             tracing::info!(disk_node, "the disks of a host that was away are brought up to date");
             for _ in 0..PASSES_MAX {
-                if self.has_no_flaw().await? {
+                if self.has_no_flaw(disk_node).await? {
                     self.set_stage(&disks, DiskStage::Online {}, Some(version)).await?;
                     tracing::info!(disk_node, "the disks of a host that was away are online");
                     break;
@@ -92,8 +95,14 @@ impl DiskManager {
     }
 
     /// Compares all that nodes have with its checksums, in all copies, and makes bad ones anew.
-    /// Was all of it good?
-    async fn has_no_flaw(&self) -> Result<bool, Error> {
+    /// Was all of it good, and is it durable at this disk node?
+    async fn has_no_flaw(&self, disk_node: u32) -> Result<bool, Error> {
+        let sync = || async {
+            let node = NodeId::disk(disk_node);
+            let synced = self.ask(node, Sync {}, DiskNodeAnswer::is_transient).await;
+            synced.map_err(|error| refused(&error))
+        };
+        let boot_id = sync().await?;
         let nodes: Vec<NodeId> = (0..self.context.fs_nodes()).map(NodeId::fs).collect();
         // What was written while the disks were away is committed, and looked at, too.
         for flushed in join_all(nodes.iter().map(|node| self.context.spawn(*node, Flush {}))).await
@@ -115,7 +124,8 @@ impl DiskManager {
             flaws += found?;
         }
         tracing::info!(flaws, "all data was compared with its checksums");
-        Ok(flaws == 0)
+        // Else it has started again.
+        Ok(flaws == 0 && boot_id == sync().await?)
     }
 }
 
@@ -141,6 +151,7 @@ pub fn can_do_without(map: &VolumeMap, disk_node: u32) -> bool {
     let has_lost = map.states().into_iter().any(|entry| is_lost(entry.disk));
     copies > 1
         && here > 0
+        && map.states().len() + here <= STATES_MAX
         && !has_lost
         && online.len() >= copies
         && born.len() > copies

@@ -6,7 +6,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use blockio::{DiskName, DiskStage, VolumeRecord, has_disk_behind, lost_disk};
+use blockio::{DiskName, DiskStage, VolumeRecord, has_disk_behind};
 use fileio::protocol::Error;
 use futures::future::{Either, join_all, select};
 use meta::protocol::CheckLoss;
@@ -50,15 +50,12 @@ impl DiskManager {
         }
     }
 
-    /// A disk that has failed and can be given up: one is lost at a time, and others have all that
-    /// they should.
+    /// A disk that has failed and can be given up.
     async fn failed_disk(&self) -> Option<DiskName> {
-        if lost_disk(&self.map).is_some() || has_disk_behind(&self.map) {
-            return None;
-        }
         let found = self.describe().await.into_iter();
+        let record = VolumeRecord::of(&self.map);
         let mut failed =
-            found.filter(|(disk, status)| !status.healthy && !self.map.state(*disk).is_gone());
+            found.filter(|(disk, status)| !status.healthy && can_be_lost(&record, *disk));
         failed.next().map(|(disk, _)| disk)
     }
 
@@ -96,7 +93,7 @@ impl DiskManager {
         if record.state(disk).is_gone() {
             return Ok(());
         }
-        if !self.can_do_without(disk).await {
+        if !can_be_lost(&record, disk) || !self.can_do_without(disk).await {
             return Err(Undelivered::Busy.into());
         }
         let next = record.with_state(disk, DiskStage::Lost {});
@@ -117,4 +114,17 @@ impl DiskManager {
         let asked = nodes.map(|node| self.ask_within(CHECK_WAIT, node, call.clone(), is_away));
         join_all(asked).await.into_iter().all(|answer| answer == Some(true))
     }
+}
+
+/// May `disk` be given up? One is lost at a time, and the disks of other disk nodes have all that
+/// they should.
+fn can_be_lost(record: &VolumeRecord, disk: DiskName) -> bool {
+    let is_whole = |state: DiskStage, other: DiskName| match state {
+        DiskStage::Lost {} => false,
+        state => !state.is_behind() || other.disk_node == disk.disk_node,
+    };
+    let stage = record.state(disk);
+    !stage.is_gone()
+        && !stage.is_absent()
+        && record.states.iter().all(|entry| is_whole(entry.state, entry.disk))
 }

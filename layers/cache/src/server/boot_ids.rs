@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use blockio::protocol::{Error, Unsynced};
-use blockio::volume_map::last_behind;
+use blockio::volume_map::last_absent;
 use blockio::{BootId, DROPPED, VolumeMap};
 use runtime::{Context, NodeId};
 
@@ -117,11 +117,13 @@ impl BootIds {
     /// restarted, and takes what it is given.
     pub(super) fn note_below(&self, stripe: u64, boot_id: BootId) -> bool {
         let own = self.context.random();
-        let (version, behind) = (self.map.version(), last_behind(&self.map, stripe));
+        let (version, absent) = (self.map.version(), last_absent(&self.map, stripe));
         let restarted = self.with(stripe, |ids| {
-            let has_copies = behind.is_some_and(|behind| behind >= ids.version);
+            let before = ids.below.replace(boot_id);
+            let has_changed = before.is_some_and(|before| before != boot_id);
+            let was_away = absent.is_some_and(|absent| absent >= ids.version);
+            let has_copies = was_away || before == Some(DROPPED);
             ids.version = version;
-            let has_changed = ids.below.replace(boot_id).is_some_and(|before| before != boot_id);
             if has_changed && std::mem::take(&mut ids.dropped) && !has_copies {
                 ids.own = own;
             }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use blockio::protocol::CheckSuperblocks;
 use blockio::{BLOCK_SIZE, Stripes};
+use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
 use runtime::wire::from_bytes;
@@ -27,6 +28,8 @@ use crate::store::{
 const KEYS_MAX: usize = 512;
 /// Bytes of data after which a part ends.
 const DATA_BYTES: u64 = 4 << 20;
+/// Times that a chunk may change while it is compared.
+const CHANGES_MAX: usize = 16;
 /// Runs of blocks that are read concurrently.
 const READS_MAX: usize = 8;
 
@@ -99,7 +102,9 @@ impl Scrubber {
     async fn scrub_superblocks(&self, repair: bool) -> Result<Vec<String>, Error> {
         let context = &self.base.context;
         let NodeKind::Fs(own) = context.node().kind() else { return Ok(Vec::new()) };
-        let nodes = self.base.stripes.map().disks().into_iter().map(|disk| disk.disk_node);
+        let map = self.base.stripes.map();
+        let there = map.disks().into_iter().filter(|disk| !map.state(*disk).is_absent());
+        let nodes = there.map(|disk| disk.disk_node);
         let nodes: BTreeSet<u32> =
             nodes.filter(|disk_node| disk_node % context.fs_nodes() == own).collect();
         let mut told = Vec::new();
@@ -110,7 +115,8 @@ impl Scrubber {
         Ok(told)
     }
 
-    /// Reads the blocks that a chunk names, all copies, and compares them.
+    /// Reads the blocks that a chunk names, all copies, and compares them; again, if it changes
+    /// meanwhile.
     async fn scrub_chunk(
         &self,
         below: &Rc<dyn Stripes>,
@@ -118,15 +124,36 @@ impl Scrubber {
         repair: bool,
         part: &mut ScrubPart,
     ) -> Result<(), Error> {
+        let mut changed = self.scrub_chunk_once(below, (key, value), repair, part).await?;
+        for _ in 0..CHANGES_MAX {
+            let Some(value) = changed else { return Ok(()) };
+            changed = self.scrub_chunk_once(below, (key, &value), repair, part).await?;
+        }
+        if changed.is_some() {
+            let inode = keys::chunk_ino(key).unwrap_or_default();
+            let what = "a chunk changes too fast to be compared".to_owned();
+            part.flaws.push(ScrubFlaw { inode, offset: 0, is_mended: false, what });
+        }
+        Ok(())
+    }
+
+    /// The same once. Returns what the chunk is now, if it has changed.
+    async fn scrub_chunk_once(
+        &self,
+        below: &Rc<dyn Stripes>,
+        (key, value): (&[u8], &[u8]),
+        repair: bool,
+        part: &mut ScrubPart,
+    ) -> Result<Option<Bytes>, Error> {
         let blocks = below.geometry().blocks_per_stripe();
         let (Some(ino), Some(index)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
-            return Ok(());
+            return Ok(None);
         };
         let flaw = |offset, what| ScrubFlaw { inode: ino, offset, is_mended: false, what };
         let Some(chunk) = from_bytes::<Chunk>(value).ok().filter(|chunk| chunk.is_valid(blocks))
         else {
             part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
-            return Ok(());
+            return Ok(None);
         };
         let places = chunk.runs.iter().flat_map(|run| run.places().map(move |place| (run, place)));
         part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
@@ -138,13 +165,14 @@ impl Scrubber {
         });
         let bad: Vec<_> = stream::iter(runs).buffered(READS_MAX).collect().await;
         if bad.iter().all(Vec::is_empty) {
-            return Ok(());
+            return Ok(None);
         }
         // Given back meanwhile: others may have written there.
         let (first, end) = keys::only(key);
         let now = self.base.store.scan(Bound::Included(&first), &end, 1).await?;
-        if now.first().is_none_or(|(_, now)| now[..] != *value) {
-            return Ok(());
+        let now = now.into_iter().next().map(|(_, now)| now);
+        if now.as_ref().is_none_or(|now| now[..] != *value) {
+            return Ok(now);
         }
         let copies: BTreeSet<u64> = bad.iter().flatten().map(|(_, copy, _)| *copy).collect();
         let is_mended = if repair && chunk.runs.iter().any(BlockRun::is_mirrored) {
@@ -160,7 +188,7 @@ impl Scrubber {
             let is_mended = is_mended.contains(&copy);
             part.flaws.push(ScrubFlaw { is_mended, ..flaw(offset, what) });
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Makes bad copies of a chunk anew, and returns which of them. What cannot be mended is told.

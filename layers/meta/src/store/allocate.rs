@@ -35,23 +35,20 @@ pub struct SpaceStatus {
 /// Blocks that a node needs to move the content of groups elsewhere, besides those of the content.
 const MOVES_BLOCKS: u64 = 64;
 
-/// The disks of which nothing is to be handed out: all, or only those that have no choice.
+/// The disks of which nothing is to be handed out: all, or only those that are not there.
 pub(super) fn closed_disks(map: &VolumeMap, only_gone: bool) -> BTreeSet<DiskName> {
     let states = map.states().into_iter();
     let is_closed = |state| match state {
         DiskStage::Online {} => false,
-        DiskStage::Draining {} => !only_gone,
-        DiskStage::Retired {}
-        | DiskStage::Lost {}
-        | DiskStage::Offline {}
-        | DiskStage::Returning {} => true,
+        DiskStage::Draining {} | DiskStage::Returning {} => !only_gone,
+        DiskStage::Retired {} | DiskStage::Lost {} | DiskStage::Offline {} => true,
     };
     states.filter(|entry| is_closed(entry.state)).map(|entry| entry.disk).collect()
 }
 
-/// Closes disks as the map says, and opens the others. Those that are being drained stay as they
-/// are, and the answer is false, unless `floor` whole stripes are left without them: a store that
-/// closed all that it could still write to would not even delete, nor be opened again.
+/// Closes disks as the map says, and opens the others. Those that are there stay as they are, and
+/// the answer is false, unless `floor` whole stripes are left without them: a store that closed
+/// all that it could still write to would not even delete, nor be opened again.
 pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u64) -> bool {
     let wanted = closed_disks(map, false);
     let newly: BTreeSet<DiskName> =
@@ -59,8 +56,8 @@ pub(super) fn close_disks(space: &mut BlockAllocator, map: &VolumeMap, floor: u6
     let has_room = has_room_without(space, &newly, floor);
     let mut closed = wanted;
     if !has_room {
-        let may_stay = |disk: &DiskName| map.state(*disk) == (DiskStage::Draining {});
-        closed.retain(|disk| !newly.contains(disk) || !may_stay(disk));
+        let is_there = |disk| !map.state(disk).is_gone() && !map.state(disk).is_absent();
+        closed.retain(|disk| !newly.contains(disk) || !is_there(*disk));
     }
     ClosedDisks(space).set(closed);
     has_room

@@ -41,6 +41,8 @@ pub(crate) struct Device {
     stripes: Rc<dyn Stripes>,
     pub(crate) geometry: Geometry,
     pub(crate) pauses: Rc<WritePauses>,
+    /// Stripes are read from disks, too, that may lack what was written to them.
+    reads_behind: bool,
 }
 
 /// What of one store waits for a disk that takes no writes.
@@ -126,7 +128,12 @@ impl std::fmt::Debug for Device {
 impl Device {
     pub(crate) fn new(ctx: Context, stripes: Rc<dyn Stripes>) -> Self {
         let geometry = stripes.geometry();
-        Self { ctx, stripes, geometry, pauses: Rc::default() }
+        Self { ctx, stripes, geometry, pauses: Rc::default(), reads_behind: false }
+    }
+
+    /// The same, which reads stripes from disks, too, that may lack what was written to them.
+    pub(crate) fn reading_behind(&self) -> Self {
+        Self { reads_behind: true, ..self.clone() }
     }
 
     /// The disks of the volume.
@@ -155,7 +162,7 @@ impl Device {
 
     /// Reads a whole stripe, unchecked: not from a disk that may lack what was written to it.
     pub(crate) async fn read_stripe(&self, stripe: u64) -> Result<Bytes, DiskError> {
-        if is_behind(&self.map(), stripe) {
+        if !self.reads_behind && is_behind(&self.map(), stripe) {
             let DiskName { disk_node, disk } = self.map().place(stripe).disk;
             return Err(DiskError::Missing { disk_node, disk });
         }
@@ -169,6 +176,19 @@ impl Device {
         let (stripe, offset) = self.geometry.block(start);
         let write = || self.stripes.write(stripe, offset, vec![data.clone()]);
         Ok(Unsynced { stripe, boot_id: self.patiently(write).await? })
+    }
+
+    /// Waits while the hosts of all these stripes are away, and tells whether it had to: what was
+    /// written to them is nowhere.
+    pub(crate) async fn wait_for_host(&self, stripes: &[u64]) -> bool {
+        let map = self.map();
+        let is_away = |stripe: &u64| map.state(map.place(*stripe).disk).is_absent();
+        let mut has_waited = false;
+        while map.version() > 0 && stripes.iter().all(is_away) {
+            has_waited = true;
+            self.ctx.sleep(UNWRITABLE_PAUSE).await;
+        }
+        has_waited
     }
 
     /// Makes what was written durable, or tells that it was lost and must be written again.

@@ -175,7 +175,7 @@ pub(crate) async fn scrub_log(
     below: &Rc<dyn Stripes>,
     repair: bool,
 ) -> StoreResult<Vec<String>> {
-    let device = Device::new(store.ctx.clone(), below.clone());
+    let device = Device::new(store.ctx.clone(), below.clone()).reading_behind();
     for _ in 0..TRIES_MAX {
         let (root, durable) = {
             let state = store.state.borrow();

@@ -186,6 +186,9 @@ impl Store {
                 Err(DiskError::LostWrites { .. }) if losses < LOSSES_MAX => losses += 1,
                 synced => {
                     synced.map_err(StoreError::Failed)?;
+                    if device.wait_for_host(&round.pair.stripes()).await {
+                        continue;
+                    }
                     self.state.borrow_mut().log.finished(round);
                     return Ok(());
                 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use blockio::BLOCK_SIZE;
 use blockio::protocol::Error as DiskError;
+use blockio::{BLOCK_SIZE, is_behind};
 use bytes::Bytes;
 use futures::future::join;
 use runtime::wire::{Decoder, Malformed};
@@ -127,7 +127,14 @@ impl<'a> Copies<'a> {
         if pair.stripes().into_iter().any(|stripe| stripe >= end) {
             return Err(copies.damaged("the chain of the log", 0));
         }
-        let (a, b) = join(device.read_stripe(pair.a), device.read_stripe(pair.b)).await;
+        let (mut a, mut b) = join(device.read_stripe(pair.a), device.read_stripe(pair.b)).await;
+        let map = device.map();
+        if pair.stripes().into_iter().all(|stripe| is_behind(&map, stripe)) {
+            // There was no room elsewhere. No entry is durable that is on neither.
+            device.wait_for_host(&pair.stripes()).await;
+            let device = device.reading_behind();
+            (a, b) = join(device.read_stripe(pair.a), device.read_stripe(pair.b)).await;
+        }
         if let (Err(error), Err(_)) = (&a, &b) {
             return Err((*error).into());
         }
