@@ -157,3 +157,45 @@ pub fn can_do_without(map: &VolumeMap, disk_node: u32) -> bool {
         && born.len() > copies
         && roots_survive(map, disk_node)
 }
+
+#[cfg(test)]
+mod tests {
+    use blockio::{Geometry, RedundancyClass, VolumeRecord};
+    use runtime::VolumeId;
+
+    use super::*;
+
+    /// A volume with two copies, on disks of these disk nodes, one of which is in this stage.
+    fn map(disk_nodes: u32, states: &[(u32, DiskStage)]) -> VolumeMap {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 4 };
+        let map = VolumeMap::grid(geometry, disk_nodes, 1, 1000).expect("a small volume");
+        let record = VolumeRecord::of(&map);
+        let record = VolumeRecord { redundancy: RedundancyClass::Copies { count: 2 }, ..record };
+        let disk = |disk_node| DiskName { disk_node, disk: 0 };
+        let record = states
+            .iter()
+            .fold(record, |record, &(node, state)| record.with_state(disk(node), state));
+        VolumeMap::of_record(&record).expect("a volume")
+    }
+
+    #[test]
+    fn a_volume_does_without_one_of_three_hosts_and_not_without_two() {
+        assert!(can_do_without(&map(3, &[]), 2));
+        assert!(!can_do_without(&map(2, &[]), 1), "there is one copy of what is written then");
+        assert!(!can_do_without(&map(3, &[]), 3), "there is no such disk node");
+        for stage in [
+            DiskStage::Offline {},
+            DiskStage::Returning {},
+            DiskStage::Lost {},
+            DiskStage::Draining {},
+        ] {
+            assert!(!can_do_without(&map(3, &[(0, stage)]), 2), "{stage:?}");
+            assert!(!can_do_without(&map(4, &[(0, stage)]), 2), "{stage:?}");
+        }
+        assert!(can_do_without(&map(3, &[(2, DiskStage::Returning {})]), 2), "it is away again");
+        assert!(!can_do_without(&map(3, &[(2, DiskStage::Offline {})]), 2), "that is decided");
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 4 };
+        let one_copy = VolumeMap::grid(geometry, 3, 1, 1000).expect("a small volume");
+        assert!(!can_do_without(&one_copy, 2));
+    }
+}
