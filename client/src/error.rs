@@ -191,6 +191,8 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
              server, and give the command again"
         }
         R::NoPace {} => "choose gentle, balanced or fast",
+        R::NotFailed {} => "if it is broken, let its host stop serving it first",
+        R::OnlyCopy {} => "bring back the host or the disk that is away; its data is kept",
     }
 }
 

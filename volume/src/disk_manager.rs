@@ -10,7 +10,7 @@
 mod away;
 mod failed;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -71,6 +71,8 @@ pub struct DiskManager {
     taking_back: Cell<bool>,
     /// The version of the record that was brought about last.
     brought_about: Cell<u64>,
+    /// Since when hosts are away: of their disk nodes.
+    away_since: RefCell<BTreeMap<u32, Duration>>,
 }
 
 impl DiskManager {
@@ -101,6 +103,7 @@ impl DiskManager {
             resuming: Cell::new(false),
             taking_back: Cell::new(false),
             brought_about: Cell::new(0),
+            away_since: RefCell::default(),
         })
     }
 
@@ -154,12 +157,15 @@ impl DiskManager {
     async fn change_once(&self, change: DiskChange) -> Result<(), Error> {
         let _alone = self.changing.exclusive(()).await;
         let (record, stored) = self.read().await?;
-        if record.version > 0 {
+        // What is asked of the nodes waits for a disk that has failed.
+        let is_loss = matches!(change, DiskChange::DeclareLost { .. });
+        if record.version > 0 && !is_loss {
             self.bring_about_unless_failed(&record, &record).await?;
         }
         let Some(next) = self.next(&record, change).await? else { return Ok(()) };
         let prepare = PrepareDisks { record: to_bytes(&next) };
-        self.disk_nodes(nodes_of(&next)?, &prepare).await?;
+        let asked = if is_loss { BTreeSet::new() } else { nodes_of(&next)? };
+        self.disk_nodes(asked, &prepare).await?;
         self.write(&next, stored.as_ref()).await?;
         tracing::info!(version = next.version, "the disks of the volume change");
         if let Err(error) = self.bring_about_unless_failed(&record, &next).await {
@@ -282,6 +288,19 @@ impl DiskManager {
                 let policy = policy.ok_or(DiskRefusal::NoPace {})?;
                 VolumeRecord { version: record.version + 1, policy, ..record.clone() }
             }
+            DiskChange::SetLossDelay { seconds } => {
+                let version = record.version + 1;
+                VolumeRecord { version, loss_delay_seconds: seconds, ..record.clone() }
+            }
+            DiskChange::DeclareLost { disk_node, disk } => {
+                let disk = DiskName { disk_node, disk };
+                if record.state(disk) == (DiskStage::Lost {}) {
+                    return Ok(None);
+                }
+                state_of(disk)?;
+                self.check_loss(record, disk).await?;
+                record.with_state(disk, DiskStage::Lost {})
+            }
         };
         Ok(Some(next))
     }
@@ -349,6 +368,11 @@ impl DiskManager {
         if draining.count() >= DRAINING_MAX {
             return Err(DiskRefusal::TooMany { max: DRAINING_MAX as u32 }.into());
         }
+        self.check_room(record, disk).await
+    }
+
+    /// Have the other disks room for all that is on `disk`?
+    async fn check_room(&self, record: &VolumeRecord, disk: DiskName) -> Result<(), Error> {
         let (mut needed, mut free, mut used) = (0, 0, 0);
         for share in self.moves().await?.iter().flat_map(|moves| &moves.disks) {
             let name = DiskName { disk_node: share.disk_node, disk: share.disk };
@@ -393,7 +417,7 @@ impl DiskManager {
     /// Waits, in the background, until disks are even, and a lost one can be retired.
     fn watch_moves(&self) {
         let Some(me) = self.me.upgrade() else { return };
-        let is_watched = |map: &VolumeMap| map.moves().1 || lost_disk(map).is_some();
+        let is_watched = |map: &VolumeMap| map.moves().balancing || lost_disk(map).is_some();
         if !is_watched(&self.map) || self.watching.replace(true) {
             return;
         }
@@ -415,7 +439,7 @@ impl DiskManager {
 
     /// Decides what has come about. What fails is tried again.
     async fn end_moves(&self, moves: &[NodeMoves]) {
-        if self.map.moves().1 && !moves.iter().any(|moves| moves.balancing) {
+        if self.map.moves().balancing && !moves.iter().any(|moves| moves.balancing) {
             let _ = self.change_once(DiskChange::StopBalance {}).await;
         }
         if let Some(disk) = lost_disk(&self.map).filter(|disk| check_left(moves, *disk).is_ok()) {
@@ -488,6 +512,7 @@ impl DiskManager {
             disks,
             next: (0..self.map.disk_nodes()).map(|node| self.map.next_disk(node)).collect(),
             pace: record.policy.name().to_owned(),
+            loss_delay_seconds: record.loss_delay_seconds,
             balancing: record.balancing,
             moved_bytes: moves.iter().map(|moves| moves.moved_blocks * BLOCK).sum(),
             trouble: trouble.map_or_else(String::new, |moves| moves.trouble.clone()),

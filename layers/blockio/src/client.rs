@@ -14,7 +14,7 @@ use crate::disk_set::DiskName;
 use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{BlockIo, Error, Read, ReadSlot, Sync, Unsynced, Write, WriteSlot};
 use crate::stripes::{Answer, BootId, DROPPED, Stripes};
-use crate::volume_map::VolumeMap;
+use crate::volume_map::{VolumeMap, is_silent};
 
 /// The first pause after `Busy`, or while a node is away, in microseconds; each further one is
 /// twice as long.
@@ -39,13 +39,8 @@ impl BlockClient {
         Self { context, map }
     }
 
-    /// Is the disk of a host that is away?
-    fn is_absent(&self, disk: DiskName) -> bool {
-        self.map.version() > 0 && self.map.state(disk).is_absent()
-    }
-
     /// Sends a request about a disk until its node is neither busy nor down, at most
-    /// [`BUSY_TRIES`] times. `None`, at once, while the host of the disk is away.
+    /// [`BUSY_TRIES`] times. `None`, at once, if its node [`is_silent`].
     async fn ask<C>(self, disk: DiskName, call: C) -> Result<Option<C::Reply>, Error>
     where
         C: Call<Protocol = BlockIo> + Clone,
@@ -53,7 +48,7 @@ impl BlockClient {
         let node = NodeId::disk(disk.disk_node);
         let mut pause_us = BUSY_PAUSE_US;
         for _ in 1..BUSY_TRIES {
-            if self.is_absent(disk) {
+            if is_silent(&self.map, disk) {
                 return Ok(None);
             }
             match self.context.spawn(node, call.clone()).await {
@@ -79,13 +74,13 @@ impl BlockClient {
         answer.ok_or(Error::Missing { disk_node, disk: number })
     }
 
-    /// Writes to a disk, or nowhere while its host is away: its further copies have it.
+    /// Writes to a disk, or nowhere if its node [`is_silent`]: further copies have it.
     async fn write_or_drop(self, disk: DiskName, call: Write) -> Result<BootId, Error> {
         Ok(self.ask(disk, call).await?.unwrap_or(DROPPED))
     }
 
     /// Makes what was written at the node of `disk` durable, if its boot ID is still the same.
-    /// Nothing is to be done while its host is away.
+    /// Nothing is to be done at a silent one.
     async fn flush(self, disk: DiskName, written: Vec<Unsynced>) -> Result<(), Error> {
         let Some(boot_id) = self.ask(disk, Sync {}).await? else { return Ok(()) };
         let lost = written.iter().find(|unsynced| unsynced.boot_id != boot_id);

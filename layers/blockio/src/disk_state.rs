@@ -1,6 +1,6 @@
 //! What becomes of the disks of a volume, and the record of all that.
 
-use runtime::wire::from_bytes;
+use runtime::wire::{from_bytes, to_bytes};
 
 use crate::disk_set::{DiskName, DiskSet};
 use crate::geometry::Geometry;
@@ -143,6 +143,27 @@ impl MovePolicy {
     }
 }
 
+/// Disks of a host that is away are given up after this time, unless the operator says otherwise.
+pub const LOSS_DELAY_SECONDS: u32 = 600;
+
+/// When data moves between disks, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveSettings {
+    /// See [`VolumeRecord::policy`].
+    pub policy: MovePolicy,
+    /// See [`VolumeRecord::balancing`].
+    pub balancing: bool,
+    /// See [`VolumeRecord::loss_delay_seconds`].
+    pub loss_delay_seconds: u32,
+}
+
+impl Default for MoveSettings {
+    fn default() -> Self {
+        let (policy, loss_delay_seconds) = (MovePolicy::default(), LOSS_DELAY_SECONDS);
+        Self { policy, balancing: false, loss_delay_seconds }
+    }
+}
+
 runtime::record! {
     /// All that a volume decides about its disks, as its coordination engine keeps it. It can be
     /// found out from the superblocks, too.
@@ -164,6 +185,9 @@ runtime::record! {
         balancing: bool,
         /// How data survives the loss of disks.
         redundancy: RedundancyClass,
+        /// Disks are given up once their host has been away for this many seconds; with the
+        /// greatest number never.
+        loss_delay_seconds: u32,
     }
 }
 
@@ -191,17 +215,21 @@ impl VolumeRecord {
             born_sets: map.born_sets() as u32,
             sets: map.sets().map(|placed| placed.set.clone()).collect(),
             states: map.states(),
-            policy: map.moves().0,
-            balancing: map.moves().1,
+            policy: map.moves().policy,
+            balancing: map.moves().balancing,
             redundancy: map.redundancy(),
+            loss_delay_seconds: map.moves().loss_delay_seconds,
         }
     }
 
     /// What a record says; `None` if it is damaged. Volumes of version 1 had another one, and the
-    /// first ones of version 2 said nothing of redundancy.
+    /// first ones of version 2 said nothing of redundancy, or of hosts that are away.
     pub fn decode(bytes: &[u8]) -> Option<VolumeMap> {
-        let without_class = || from_bytes::<Self>(&[bytes, &[0]].concat());
-        if let Ok(record) = from_bytes::<Self>(bytes).or_else(|_| without_class()) {
+        let delay = to_bytes(&LOSS_DELAY_SECONDS);
+        let without_delay = || from_bytes::<Self>(&[bytes, &delay].concat());
+        let without_class = || from_bytes::<Self>(&[bytes, &[0], &delay].concat());
+        let record = from_bytes::<Self>(bytes);
+        if let Ok(record) = record.or_else(|_| without_delay()).or_else(|_| without_class()) {
             return VolumeMap::of_record(&record).ok();
         }
         let OneSetRecord { geometry, disk_nodes, disks_per_node, stripes_per_disk } =

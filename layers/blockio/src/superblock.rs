@@ -6,7 +6,7 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 use runtime::{Epoch, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
-use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, VolumeRecord};
+use crate::disk_state::{DiskEntry, DiskStage, MoveSettings, VolumeRecord};
 use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX, STATES_MAX};
 use crate::redundancy::RedundancyClass;
 use crate::volume_map::{VolumeMap, grid_set};
@@ -196,17 +196,17 @@ impl VolumeMap {
         let sets: Result<Vec<DiskSet>, UnknownMap> =
             newest.sets.iter().enumerate().map(set).collect();
         let (geometry, states) = (newest.geometry, states.clone());
-        let (sets, policy) = (sets?, MovePolicy::default());
-        let balancing = false;
+        let (sets, moves) = (sets?, MoveSettings::default());
         let record = VolumeRecord {
             geometry,
             version,
             born_sets,
             sets,
             states,
-            policy,
-            balancing,
+            policy: moves.policy,
+            balancing: moves.balancing,
             redundancy,
+            loss_delay_seconds: moves.loss_delay_seconds,
         };
         Ok(Self::of_record(&record)?)
     }

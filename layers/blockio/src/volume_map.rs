@@ -2,7 +2,7 @@
 //!
 //! The logical disk is a list of disk sets. It only grows, and all holders of a map see it grow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use runtime::{NodeId, VolumeId};
 
 use crate::disk_set::{DiskName, DiskSet, DiskStripe, SetMembers, check_grid};
-use crate::disk_state::{DiskEntry, DiskStage, MovePolicy, VolumeRecord};
+use crate::disk_state::{DiskEntry, DiskStage, MoveSettings, VolumeRecord};
 use crate::geometry::{
     Geometry, GeometryError, SETS_MAX, STATES_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
     VOLUME_SIZE_MAX,
@@ -43,12 +43,13 @@ struct MapState {
 struct Decisions {
     /// Disks that are not simply in use.
     states: BTreeMap<DiskName, DiskStage>,
-    /// How fast data moves, and whether from fuller disks to emptier ones.
-    moves: (MovePolicy, bool),
+    moves: MoveSettings,
     /// Stripes on disks in use, if there are others.
     online_stripes: Option<u64>,
     /// The last version in which disks of a disk node were away, of those that were.
     absent: BTreeMap<u32, u64>,
+    /// Disk nodes that are asked for nothing: their host is away, or has no disk in use.
+    silent: BTreeSet<u32>,
     redundancy: RedundancyClass,
 }
 
@@ -143,7 +144,8 @@ impl VolumeMap {
 
     fn decide(&self, record: &VolumeRecord) {
         let states = record.states.iter().map(|entry| (entry.disk, entry.state)).collect();
-        let moves = (record.policy, record.balancing);
+        let VolumeRecord { policy, balancing, loss_delay_seconds, .. } = *record;
+        let moves = MoveSettings { policy, balancing, loss_delay_seconds };
         let closed = record.states.iter().filter(|entry| entry.state != DiskStage::Online {});
         let closed: u64 = closed.map(|entry| self.stripes_on(entry.disk)).sum();
         let online_stripes = (closed > 0).then(|| self.stripes().saturating_sub(closed));
@@ -151,7 +153,8 @@ impl VolumeMap {
         let mut absent = self.decisions().absent.clone();
         let now = record.states.iter().filter(|entry| entry.state.is_absent());
         absent.extend(now.map(|entry| (entry.disk.disk_node, record.version)));
-        let decisions = Decisions { states, moves, online_stripes, absent, redundancy };
+        let silent = silent_disk_nodes(self, &states);
+        let decisions = Decisions { states, moves, online_stripes, absent, silent, redundancy };
         *self.0.decisions.write().unwrap_or_else(PoisonError::into_inner) = decisions;
         self.0.version.store(record.version, Ordering::Release);
     }
@@ -232,8 +235,8 @@ impl VolumeMap {
         self.0.decisions.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How fast data moves, and whether from fuller disks to emptier ones.
-    pub fn moves(&self) -> (MovePolicy, bool) {
+    /// When data moves, and how.
+    pub fn moves(&self) -> MoveSettings {
         self.decisions().moves
     }
 
@@ -387,6 +390,22 @@ impl VolumeMap {
     pub fn disk_length(&self, disk: DiskName) -> u64 {
         self.0.geometry.disk_length(self.stripes_on(disk))
     }
+}
+
+fn silent_disk_nodes(map: &VolumeMap, states: &BTreeMap<DiskName, DiskStage>) -> BTreeSet<u32> {
+    let mut silent: BTreeSet<u32> = states.keys().map(|disk| disk.disk_node).collect();
+    for member in map.sets().flat_map(|placed| placed.set.members.iter()) {
+        let stage = states.get(&member.disk).copied().unwrap_or(DiskStage::Online {});
+        if !stage.is_gone() && !stage.is_absent() {
+            silent.remove(&member.disk.disk_node);
+        }
+    }
+    silent
+}
+
+/// Is the disk node of `disk` asked for nothing? Its host is away, or has no disk in use.
+pub fn is_silent(map: &VolumeMap, disk: DiskName) -> bool {
+    map.version() > 0 && map.decisions().silent.contains(&disk.disk_node)
 }
 
 /// The last version of the record by which disks of the disk node that holds `stripe` were away, as

@@ -77,6 +77,8 @@ runtime::record! {
         pace: String,
         /// Data moves from fuller disks to emptier ones.
         balancing: bool,
+        /// See [`DiskChange::SetLossDelay`].
+        loss_delay_seconds: u32,
         /// Bytes that the nodes have moved since they started.
         moved_bytes: u64,
         /// Why something could not be moved, the last time.
@@ -98,6 +100,9 @@ runtime::record! {
         bytes: u64,
     }
 }
+
+/// Disks are not given up, however long their host is away.
+pub const NEVER_LOST: u32 = u32::MAX;
 
 runtime::choice! {
     /// What the operator of a volume wants of its disks.
@@ -137,6 +142,19 @@ runtime::choice! {
         7 SetPace {
             /// `gentle`, `balanced` or `fast`.
             pace: String,
+        },
+        /// Go on for good without a disk that has failed, or whose host is away. What was on it is
+        /// made anew from other copies.
+        8 DeclareLost {
+            /// The disk node.
+            disk_node: u32,
+            /// The disk within the node.
+            disk: u32,
+        },
+        /// Do so with the disks of each host that is away for this long.
+        9 SetLossDelay {
+            /// How long, or [`NEVER_LOST`].
+            seconds: u32,
         },
     }
 }
@@ -212,6 +230,15 @@ runtime::choice! {
             /// How many.
             needed: u32,
         },
+        /// It is there, and in order.
+        #[error("the disk has not failed, and its host is not away: drain it")]
+        14 NotFailed {},
+        /// Of some data there would be no copy.
+        #[error(
+            "some of what is on the disk may be nowhere else: data has one copy, or another disk \
+             is lost or away"
+        )]
+        15 OnlyCopy {},
     }
 }
 

@@ -24,7 +24,7 @@ pub use meta::attributes::{
 pub use meta::protocol::{CallId, ScrubFlaw, ScrubPart, WriteObstacle};
 
 pub use crate::disk_types::{
-    AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, Space,
+    AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, NEVER_LOST, Space,
 };
 pub use crate::lock_types::{ByteRange, FileLock, LockKind, LockOwner, LockResult};
 pub use crate::partition_types::{

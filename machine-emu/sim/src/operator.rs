@@ -12,7 +12,7 @@ use blockio::{
 };
 use fileio::protocol::{
     AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
-    GetDisks, ROOT,
+    GetDisks, NEVER_LOST, ROOT,
 };
 use machine_emu::DiskOperation;
 use runtime::NodeId;
@@ -46,8 +46,11 @@ impl Operator {
         while !harness.is_over() {
             harness.pass(Duration::from_millis(rng.below(400))).await;
             let is_whole = harness.cluster.data_copies() > 1 && !self.is_broken(harness);
-            if is_whole && rng.chance(1, 8) {
-                take_a_disk_node_away(harness, &mut rng).await;
+            if is_whole
+                && rng.chance(1, 3)
+                && self.take_a_disk_node_away(harness, &mut rng).await.is_err()
+            {
+                return;
             }
             if let Err(PowerCut) = self.change(harness, &mut rng).await {
                 return;
@@ -95,15 +98,28 @@ impl Operator {
             }
         };
         let Some(change) = change else { return Ok(()) };
+        self.ask(harness, change).await
+    }
+
+    async fn ask(&self, harness: &Harness, change: DiskChange) -> WorkResult {
         let (who, root) = (Credentials::root(), ROOT);
         let asked = harness.ask(CLIENT, ChangeDisks { who, root, change: change.clone() }).await;
         match asked {
             Ok(()) => {
                 self.changes.set(self.changes.get() + 1);
-                if let DiskChange::Retire { disk_node, disk } = change {
-                    let disk = DiskName { disk_node, disk };
-                    self.retired.borrow_mut().push(disk);
-                    harness.cluster.world().disk(&path_of(disk)).wipe();
+                let wipe = |disk| harness.cluster.world().disk(&path_of(disk)).wipe();
+                match change {
+                    DiskChange::Retire { disk_node, disk } => {
+                        let disk = DiskName { disk_node, disk };
+                        self.retired.borrow_mut().push(disk);
+                        wipe(disk);
+                    }
+                    DiskChange::DeclareLost { disk_node, disk } => {
+                        let disk = DiskName { disk_node, disk };
+                        self.lost.set(Some(disk));
+                        wipe(disk);
+                    }
+                    _ => {}
                 }
                 Ok(())
             }
@@ -112,6 +128,7 @@ impl Operator {
                 DiskRefusal::NotDrained { .. }
                 | DiskRefusal::NoRoom { .. }
                 | DiskRefusal::TooFewDisks { .. }
+                | DiskRefusal::OnlyCopy {}
                 | DiskRefusal::TooMany { .. }
                 | DiskRefusal::BadSize {}
                 | DiskRefusal::TooManySets { .. }
@@ -195,11 +212,7 @@ impl Operator {
         }
         let disks = map.disks();
         let disk = disks[rng.index(disks.len())];
-        let without = VolumeRecord::of(map).with_state(disk, DiskStage::Lost {});
-        let without = VolumeMap::of_record(&without).ok()?;
-        let stripe = u64::from(map.geometry().stripe_size);
-        let room = without.stripes_in_copies(copies) * stripe;
-        (room >= 2 * BYTES_MIN).then_some(disk)
+        (room_of(map, &[disk]) >= 2 * BYTES_MIN).then_some(disk)
     }
 
     /// Now and then a disk fails while it is in use. The volume gives it up by itself, or does not
@@ -216,6 +229,43 @@ impl Operator {
         }
     }
 
+    /// The host of a disk node dies, is away for a while, and starts again. Its disks are given up
+    /// meanwhile, or one of them, or none.
+    async fn take_a_disk_node_away(&self, harness: &Harness, rng: &mut Rng) -> WorkResult {
+        let (map, cluster) = (harness.cluster.map(), &harness.cluster);
+        let mut record = VolumeRecord::of(&recorded(harness));
+        let disk_node = rng.index(map.disk_nodes() as usize) as u32;
+        if record.version != map.version() || !can_do_without(&map, disk_node) {
+            return Ok(());
+        }
+        let disks = map.disks_of(disk_node);
+        let is_enough = room_of(&map, &disks) >= BYTES_MIN;
+        let gives_up = is_enough && rng.chance(2, 3);
+        let delay = if gives_up { rng.below(3) as u32 } else { NEVER_LOST };
+        record.loss_delay_seconds = if rng.chance(1, 2) { delay } else { NEVER_LOST };
+        for disk in &disks {
+            record = record.with_state(*disk, DiskStage::Offline {});
+        }
+        let node = NodeId::disk(disk_node);
+        cluster.world().crash(node);
+        decide(harness, &record);
+        map.advance(&record).expect("it is the record of this volume");
+        harness.pass(Duration::from_millis(rng.below(3000))).await;
+        if gives_up && record.loss_delay_seconds == NEVER_LOST {
+            let DiskName { disk_node, disk } = disks[rng.index(disks.len())];
+            self.ask(harness, DiskChange::DeclareLost { disk_node, disk }).await?;
+            harness.pass(Duration::from_millis(rng.below(3000))).await;
+        }
+        while !harness.is_power_off() {
+            match cluster.restart_some(&[node], harness.phases()).await {
+                Ok(()) => break,
+                // An injected error: once more.
+                Err(_) => harness.pass(Duration::from_millis(100)).await,
+            }
+        }
+        Ok(())
+    }
+
     /// Is a disk lost, or has it failed, that is not given up yet?
     fn is_broken(&self, harness: &Harness) -> bool {
         self.lost.get().is_some_and(|disk| !recorded(harness).state(disk).is_gone())
@@ -228,7 +278,10 @@ impl Operator {
             let Ok(list) = self.list(harness).await else { panic!("no crash was asked for") };
             let moves = [DiskCondition::Draining {}, DiskCondition::Lost {}];
             let is_busy = list.disks.iter().any(|disk| moves.contains(&disk.condition));
-            let is_whole = !self.is_broken(harness) && !has_disk_behind(&recorded(harness));
+            // One that was not written to after it broke has not failed.
+            let has_failed = self.is_broken(harness)
+                && list.disks.iter().any(|disk| disk.condition == DiskCondition::Offline {});
+            let is_whole = !has_failed && !has_disk_behind(&recorded(harness));
             if !is_busy && !list.balancing && is_whole {
                 return;
             }
@@ -237,29 +290,13 @@ impl Operator {
     }
 }
 
-/// The host of a disk node dies, is away for a while, and starts again.
-async fn take_a_disk_node_away(harness: &Harness, rng: &mut Rng) {
-    let (map, cluster) = (harness.cluster.map(), &harness.cluster);
-    let mut record = VolumeRecord::of(&recorded(harness));
-    let disk_node = rng.index(map.disk_nodes() as usize) as u32;
-    if record.version != map.version() || !can_do_without(&map, disk_node) {
-        return;
-    }
-    for disk in map.disks_of(disk_node) {
-        record = record.with_state(disk, DiskStage::Offline {});
-    }
-    let node = NodeId::disk(disk_node);
-    cluster.world().crash(node);
-    decide(harness, &record);
-    map.advance(&record).expect("it is the record of this volume");
-    harness.pass(Duration::from_millis(rng.below(3000))).await;
-    while !harness.is_power_off() {
-        match cluster.restart_some(&[node], harness.phases()).await {
-            Ok(()) => break,
-            // An injected error: once more.
-            Err(_) => harness.pass(Duration::from_millis(100)).await,
-        }
-    }
+/// Bytes of data for which there is room without these disks.
+fn room_of(map: &VolumeMap, disks: &[DiskName]) -> u64 {
+    let of = VolumeRecord::of(map);
+    let without = disks.iter().fold(of, |of, disk| of.with_state(*disk, DiskStage::Lost {}));
+    let Ok(without) = VolumeMap::of_record(&without) else { return 0 };
+    let stripe = u64::from(map.geometry().stripe_size);
+    without.stripes_in_copies(map.redundancy().copies()) * stripe
 }
 
 /// What the record of the volume says.

@@ -50,12 +50,16 @@ fn compare(cluster: &Cluster, member: usize, files: u64) {
     }
 }
 
-/// The states of all disks, as a process tells them.
-fn states(cluster: &Cluster, member: usize) -> Vec<String> {
+/// The disks, as a process tells them.
+fn list(cluster: &Cluster, member: usize) -> serde_json::Value {
     let directory = cluster.directory(member).display().to_string();
     let output = cluster.run(&["disk", "list", "--json", &directory]);
-    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let disks = list["disks"].as_array().cloned().unwrap_or_default();
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+/// The states of all disks.
+fn states(cluster: &Cluster, member: usize) -> Vec<String> {
+    let disks = list(cluster, member)["disks"].as_array().cloned().unwrap_or_default();
     disks.iter().map(|disk| disk["state"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -63,7 +67,10 @@ fn wait_until_online(cluster: &Cluster, member: usize) -> Duration {
     let start = Instant::now();
     loop {
         let states = states(cluster, member);
-        if !states.is_empty() && states.iter().all(|state| state == "online") {
+        let are_used = |states: &[String]| {
+            states.iter().all(|state| ["online", "retired"].contains(&&state[..]))
+        };
+        if !states.is_empty() && are_used(&states) {
             return start.elapsed();
         }
         assert!(start.elapsed() < ONLINE_MAX, "{states:?}");
@@ -73,7 +80,7 @@ fn wait_until_online(cluster: &Cluster, member: usize) -> Duration {
 
 /// Kills a process while another one is written to. Returns the number of files then.
 fn kill_amid_writes(cluster: &mut Cluster, dies: usize, files: u64) -> u64 {
-    let stays = dies % 3 + 1;
+    let stays = dies % cluster.numbers().count() + 1;
     let volume = cluster.open(stays).unwrap();
     let (synced, is_over) = (Mutex::new(files), AtomicBool::new(false));
     let longest = thread::scope(|threads| {
@@ -120,6 +127,47 @@ fn a_cluster_with_copies_goes_on_without_the_disks_of_a_host() {
             cluster.wait_until_ready(member);
         }
         assert_eq!(states(&cluster, 1), ["online"; 3]);
+        compare(&cluster, dies, files);
+    });
+}
+
+#[test]
+fn what_was_on_a_host_that_never_comes_back_is_made_anew_on_others() {
+    with_seed(|rng| {
+        let mut cluster = Cluster::started(Shape { members: 4, ..with_copies() });
+        let dies = 1 + rng.index(4);
+        let stays = dies % 4 + 1;
+        let directory = cluster.directory(stays).display().to_string();
+        let disk = format!("n{}d0", dies - 1);
+        let lost = ["disk", "lost", &directory, &disk];
+        let refused = cluster.run(&lost);
+        assert!(!refused.status.success(), "it is in use");
+        // The operator does not wait, or the volume does so by itself.
+        let is_asked = rng.chance(1, 2);
+        let after = if is_asked { "never" } else { "2" };
+        assert!(cluster.run(&["disk", "lost", "--after", after, &directory]).status.success());
+        let files = kill_amid_writes(&mut cluster, dies, 0);
+        if is_asked {
+            let given_up = cluster.run(&lost);
+            assert!(given_up.status.success(), "{given_up:?}");
+        }
+        let start = Instant::now();
+        while states(&cluster, stays).iter().filter(|state| *state == "retired").count() == 0 {
+            assert!(start.elapsed() < ONLINE_MAX, "{:#}", list(&cluster, stays));
+            thread::sleep(Duration::from_millis(200));
+        }
+        println!("{files} files have two copies again after {:.1?}", start.elapsed());
+        // Nothing is missing, whichever host dies next.
+        let files = kill_amid_writes(&mut cluster, stays, files);
+        cluster.start_member(stays);
+        cluster.wait_until_ready(stays);
+        // The first one is back, and gets another disk.
+        cluster.start_member(dies);
+        cluster.wait_until_ready(dies);
+        let directory = cluster.directory(dies).display().to_string();
+        let added = cluster.run(&["disk", "add", "--size", "300MiB", &directory]);
+        assert!(added.status.success(), "{added:?}");
+        wait_until_online(&cluster, dies);
         compare(&cluster, dies, files);
     });
 }

@@ -1,13 +1,14 @@
-//! A disk that fails while the volume is served is given up, where data has copies on others: from
-//! then on it is lost, and what was on it is made anew.
+//! A disk that fails while the volume is served, or whose host does not come back, is given up,
+//! where data has copies on others: from then on it is lost, and what was on it is made anew.
 //!
 //! Its disk node holds writes to it off meanwhile ([`blockio::failover::FAILOVER_MAX`]).
 
 use std::pin::pin;
 use std::time::Duration;
 
+use blockio::protocol::DiskStatus;
 use blockio::{DiskName, DiskStage, VolumeRecord, has_disk_behind};
-use fileio::protocol::Error;
+use fileio::protocol::{DiskChange, DiskRefusal, Error, NEVER_LOST};
 use futures::future::{Either, join_all, select};
 use meta::protocol::CheckLoss;
 use runtime::NodeId;
@@ -33,12 +34,46 @@ impl DiskManager {
                 context.sleep(LOOK_PAUSE).await;
                 let Some(me) = me.upgrade() else { break };
                 me.follow_others();
-                let Some(disk) = me.failed_disk().await else { continue };
-                if let Err(error) = me.give_up(disk).await {
-                    tracing::warn!(%disk, %error, "a disk that has failed is not given up yet");
+                let given_up = match me.failed_disk().await {
+                    Some(disk) => me.give_up(disk).await.map_err(|error| (disk, error)),
+                    None => me.give_up_missed().await,
+                };
+                if let Err((disk, error)) = given_up {
+                    tracing::warn!(%disk, %error, "a disk is not given up yet");
                 }
             }
         });
+    }
+
+    /// Gives up a disk whose host has been away for too long, unless others have no room. That is
+    /// tried again after the same time.
+    async fn give_up_missed(&self) -> Result<(), (DiskName, Error)> {
+        let now = self.context.now();
+        let Some(disk) = self.missed_disk(now) else { return Ok(()) };
+        let record = VolumeRecord::of(&self.map);
+        let given_up = match self.check_room(&record, disk).await {
+            Ok(()) => self.give_up(disk).await,
+            Err(error) => Err(error),
+        };
+        given_up.map_err(|error| {
+            self.away_since.borrow_mut().insert(disk.disk_node, now);
+            (disk, error)
+        })
+    }
+
+    /// A disk whose host has been away for too long now.
+    fn missed_disk(&self, now: Duration) -> Option<DiskName> {
+        let record = VolumeRecord::of(&self.map);
+        let away = record.states.iter().filter(|entry| entry.state.is_absent());
+        let away: Vec<DiskName> = away.map(|entry| entry.disk).collect();
+        let mut since = self.away_since.borrow_mut();
+        since.retain(|node, _| away.iter().any(|disk| disk.disk_node == *node));
+        let delay = Duration::from_secs(record.loss_delay_seconds.into());
+        let is_missed = |disk: &DiskName| {
+            let begun = *since.entry(disk.disk_node).or_insert(now);
+            now >= begun + delay && record.loss_delay_seconds != NEVER_LOST
+        };
+        away.into_iter().filter(is_missed).find(|disk| can_be_lost(&record, *disk))
     }
 
     /// Brings about what processes of a cluster have decided, and looks for hosts that are back.
@@ -55,7 +90,7 @@ impl DiskManager {
         let found = self.describe().await.into_iter();
         let record = VolumeRecord::of(&self.map);
         let mut failed =
-            found.filter(|(disk, status)| !status.healthy && can_be_lost(&record, *disk));
+            found.filter(|(disk, status)| !status.healthy && is_in_use(&record, *disk));
         failed.next().map(|(disk, _)| disk)
     }
 
@@ -86,25 +121,30 @@ impl DiskManager {
         }
     }
 
-    /// Decides that a disk that has failed is lost, if all nodes can do without it.
+    /// Decides that a disk is lost.
     async fn give_up(&self, disk: DiskName) -> Result<(), Error> {
-        let _alone = self.changing.exclusive(()).await;
-        let (record, stored) = self.read().await?;
-        if record.state(disk).is_gone() {
-            return Ok(());
-        }
-        if !can_be_lost(&record, disk) || !self.can_do_without(disk).await {
-            return Err(Undelivered::Busy.into());
-        }
-        let next = record.with_state(disk, DiskStage::Lost {});
-        self.write(&next, stored.as_ref()).await?;
-        tracing::warn!(%disk, "a disk has failed and is given up: what was on it is made anew");
-        if let Err(error) = self.bring_about(&record, &next).await {
-            self.resume_later();
-            return Err(error);
-        }
-        self.watch_moves();
+        self.change_once(DiskChange::DeclareLost { disk_node: disk.disk_node, disk: disk.disk })
+            .await?;
+        tracing::warn!(%disk, "a disk is given up: what was on it is made anew on others");
         Ok(())
+    }
+
+    /// Is `disk` of no use now, and can all nodes do without it?
+    pub(super) async fn check_loss(
+        &self,
+        record: &VolumeRecord,
+        disk: DiskName,
+    ) -> Result<(), Error> {
+        if record.redundancy.copies() < 2 || !can_be_lost(record, disk) {
+            return Err(DiskRefusal::OnlyCopy {}.into());
+        }
+        let has_failed = |status: &DiskStatus| !status.healthy;
+        let is_absent = record.state(disk).is_absent();
+        if !is_absent && !self.describe().await.get(&disk).is_some_and(has_failed) {
+            return Err(DiskRefusal::NotFailed {}.into());
+        }
+        let can_do_without = self.can_do_without(disk).await;
+        if can_do_without { Ok(()) } else { Err(DiskRefusal::OnlyCopy {}.into()) }
     }
 
     /// Do all nodes say so?
@@ -123,8 +163,11 @@ fn can_be_lost(record: &VolumeRecord, disk: DiskName) -> bool {
         DiskStage::Lost {} => false,
         state => !state.is_behind() || other.disk_node == disk.disk_node,
     };
-    let stage = record.state(disk);
-    !stage.is_gone()
-        && !stage.is_absent()
+    !record.state(disk).is_gone()
         && record.states.iter().all(|entry| is_whole(entry.state, entry.disk))
+}
+
+/// May `disk` be given up, and is its host there?
+fn is_in_use(record: &VolumeRecord, disk: DiskName) -> bool {
+    can_be_lost(record, disk) && !record.state(disk).is_absent()
 }

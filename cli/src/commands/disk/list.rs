@@ -146,9 +146,10 @@ fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
     }
     match disk.condition {
         DiskCondition::Online {} => None,
-        DiskCondition::Offline {} => {
-            Some("its server does not answer, or the disk has failed; see to that host".to_owned())
-        }
+        DiskCondition::Offline {} => Some(format!(
+            "its server does not answer, or the disk has failed; see to that host. If it never \
+                 comes back, and data have copies: mdfs disk lost {volume} {name}"
+        )),
         DiskCondition::Draining {} => Some(format!(
             "{} are left to move to other disks; `mdfs disk drain --cancel {volume} {name}` uses \
              it again",

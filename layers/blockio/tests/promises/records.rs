@@ -114,11 +114,15 @@ fn a_record_is_followed_forwards_only_and_in_the_same_volume() {
 fn a_record_or_superblock_without_a_class_has_one_copy_of_all() {
     let record = VolumeRecord::of(&map());
     let bytes = to_bytes(&record);
-    assert_eq!(bytes.last(), Some(&0), "the class is the last field");
-    assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - 1]), Some(map()));
+    // The delay after which a disk is lost came last, the class before it.
+    let (class, delay) = (1, to_bytes(&record.loss_delay_seconds).len());
+    for missing in [delay, class + delay] {
+        assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - missing]), Some(map()));
+    }
     let twice = plan_redundancy(&map(), RedundancyClass::Copies { count: 2 }).expect("four disks");
     let bytes = to_bytes(&VolumeRecord::of(&twice));
     assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&twice));
+    assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - delay]).as_ref(), Some(&twice));
     assert!(map().advance(&VolumeRecord { version: 9, ..VolumeRecord::of(&twice) }).is_err());
     let disk = formatted();
     now(format_disk(&disk, &twice, NAME, 9, Duration::from_secs(1))).expect("large enough");

@@ -224,7 +224,7 @@ impl DiskMover {
 
     fn is_balance_due(&self) -> bool {
         let map = self.map();
-        map.moves().1 && self.balanced.get() != Some(map.version())
+        map.moves().balancing && self.balanced.get() != Some(map.version())
     }
 
     /// Is something of this node on disks that are being drained or lost, or may it still come
@@ -371,7 +371,7 @@ impl DiskMover {
     /// Waits until `bytes` more may move.
     async fn wait_for_pace(&self, bytes: u64) {
         let context = &self.base.context;
-        while let Err(left) = self.pace.take(self.map().moves().0, bytes, context.now()) {
+        while let Err(left) = self.pace.take(self.map().moves().policy, bytes, context.now()) {
             context.sleep(left.min(NAP_MAX)).await;
         }
     }
