@@ -279,6 +279,8 @@ fn a_lost_disk_is_replaced_though_the_server_is_killed_on_the_way() {
         sleep(Duration::from_millis(100));
     }
     println!("{kills} kills, {:?}", states(&site));
+    let has_new = states(&site).iter().any(|(disk, _)| disk == "n1d1");
+    assert!(has_new, "it is at the node that has none");
     compare(&site, 20);
     served.stop();
     assert!(site.ok(&["check", "--data", VOLUME]).contains("sound"));

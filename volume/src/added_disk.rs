@@ -13,7 +13,7 @@ use runtime::{NodeId, VolumeId};
 
 use crate::VolumeError;
 use crate::access::{file_options, restrict};
-use crate::directory::DirectoryError;
+use crate::directory::{DirectoryError, is_of_cluster};
 use crate::host_disk::{inspect, inspect_all};
 use crate::new_disks::{NewDisk, OverwriteConsent, open_new_disks};
 use crate::superblocks::{DISKS, formatted_disks, read_superblock};
@@ -51,10 +51,16 @@ pub struct NewPlaces<'a> {
     pub keeps_own: bool,
 }
 
-/// The disk nodes of which the disks are in `directory`, with as many disks as each has.
-pub fn disk_nodes_in(directory: &Path) -> Vec<(u32, usize)> {
+/// Those of the `disk_nodes` disk nodes of a volume of which the disks are, or would be, in
+/// `directory`, with as many disks as each has there.
+pub fn disk_nodes_in(directory: &Path, disk_nodes: u32) -> Vec<(u32, usize)> {
     let disks = formatted_disks(directory);
-    let nodes: BTreeSet<u32> = disks.iter().map(|disk| disk.superblock.disk.disk_node).collect();
+    let mut nodes: BTreeSet<u32> =
+        disks.iter().map(|disk| disk.superblock.disk.disk_node).collect();
+    if !is_of_cluster(directory) {
+        // One whose only disk is lost, too.
+        nodes.extend(0..disk_nodes);
+    }
     let count = |node| disks.iter().filter(|disk| disk.superblock.disk.disk_node == node).count();
     nodes.into_iter().map(|node| (node, count(node))).collect()
 }

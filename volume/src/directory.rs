@@ -180,6 +180,11 @@ fn sync_names(directory: &Path) -> Result<(), DirectoryError> {
     synced.map_err(host("cannot write", directory))
 }
 
+/// Is it the directory of one process of a cluster?
+pub(crate) fn is_of_cluster(path: &Path) -> bool {
+    path.join(CLUSTER).exists()
+}
+
 impl VolumeDirectory {
     /// Makes the directory of the new volume `volume`. Until [`finish`](Self::finish) it is one
     /// that does not open.
@@ -191,7 +196,7 @@ impl VolumeDirectory {
             return Err(DirectoryError::NoDirectory);
         }
         let is_unfinished = || path.join(UNFINISHED).exists();
-        if path.join(CLUSTER).exists() || (path.join(COORDINATION).exists() && !is_unfinished()) {
+        if is_of_cluster(path) || (path.join(COORDINATION).exists() && !is_unfinished()) {
             return Err(DirectoryError::Exists);
         }
         make(path, FileClass::Top)?;
@@ -223,7 +228,7 @@ impl VolumeDirectory {
                 DirectoryError::NoVolume
             });
         }
-        if path.join(CLUSTER).exists() {
+        if is_of_cluster(path) {
             return Err(DirectoryError::OfCluster);
         }
         let is_marked = path.join(UNFINISHED).exists();

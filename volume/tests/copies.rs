@@ -236,6 +236,7 @@ fn a_scrub_makes_bad_copies_anew() {
     let client = running.client_handle();
     let told = scrub(&client, false);
     assert!(!told.is_empty() && told.iter().all(|flaw| !flaw.is_mended));
+    assert!(told.iter().all(|flaw| flaw.disk_node == Some(1)), "{told:?}");
     let mended = scrub(&client, true);
     assert_eq!(mended.len(), told.len());
     assert!(mended.iter().all(|flaw| flaw.is_mended), "{mended:?}");

@@ -58,7 +58,12 @@ impl Failover {
             Err(Error::DiskFailed { .. }) if self.may_be_given_up(disk) => {
                 Err(Undelivered::Busy.into())
             }
-            answer => answer,
+            answer => {
+                if answer.is_ok() && !self.failing.borrow().is_empty() {
+                    self.failing.borrow_mut().remove(&disk);
+                }
+                answer
+            }
         }
     }
 

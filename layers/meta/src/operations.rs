@@ -101,6 +101,8 @@ runtime::record! {
         inode: u64,
         /// Where in the file.
         offset: u64,
+        /// The disk node of a copy of data that is bad, if another one is good.
+        disk_node: Option<u32>,
         /// It had a good copy, and is written anew.
         is_mended: bool,
         /// What is wrong.

@@ -1,10 +1,13 @@
 //! Data have two copies, and a host is away: the others go on without its disks.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use client::Cause;
 use client::blocking::Volume;
 use runtime::seed::with_seed;
 use tests::Content;
@@ -27,14 +30,21 @@ fn with_copies() -> Shape {
 /// Writes files and syncs them, from number `from` on, until told to end. Returns the longest time
 /// that one took.
 fn write(volume: &Volume, from: u64, (synced, is_over): (&Mutex<u64>, &AtomicBool)) -> Duration {
-    let mut longest = Duration::ZERO;
+    let (mut longest, mut lost) = (Duration::ZERO, 0);
     for number in from.. {
         if is_over.load(Relaxed) {
             break;
         }
         let start = Instant::now();
         let file = volume.create(format!("/{number}")).unwrap();
-        file.write_at(0, content(number).bytes()).unwrap();
+        if let Err(error) = file.write_at(0, content(number).bytes()) {
+            // One that a server had sent on to the host that died fails: the server does not know
+            // whether it was done.
+            assert!(matches!(error.cause, Cause::FileIo(why) if why.is_lost()), "{error:?}");
+            lost += 1;
+            assert_eq!(lost, 1, "one was on its way");
+            file.write_at(0, content(number).bytes()).unwrap();
+        }
         file.sync().unwrap();
         *synced.lock().unwrap() = number + 1;
         longest = longest.max(start.elapsed());
@@ -100,6 +110,23 @@ fn kill_amid_writes(cluster: &mut Cluster, dies: usize, files: u64) -> u64 {
     let files = *synced.lock().unwrap();
     compare(cluster, stays, files);
     files
+}
+
+/// Overwrites the first block of `content` wherever the disk of a process has it. Returns how often
+/// it was found.
+fn damage(cluster: &Cluster, member: usize, content: &[u8]) -> usize {
+    let path = cluster.directory(member).join(format!("disks/n{}d0", member - 1));
+    let disk = File::options().read(true).write(true).open(path).unwrap();
+    let (mut block, mut found) = (vec![0; 4096], 0);
+    for at in (0..disk.metadata().unwrap().len()).step_by(4096) {
+        disk.read_exact_at(&mut block, at).unwrap();
+        if block == content[..4096] {
+            disk.write_all_at(&[1; 4096], at).unwrap();
+            found += 1;
+        }
+    }
+    disk.sync_all().unwrap();
+    found
 }
 
 #[test]
@@ -179,7 +206,18 @@ fn a_host_that_has_missed_something_does_not_stand_for_one_that_has_it() {
         let first = 1 + rng.index(3);
         let second = first % 3 + 1;
         let third = second % 3 + 1;
+        let damaged = content(u64::MAX).bytes();
+        {
+            let volume = cluster.open(third).unwrap();
+            let file = volume.create("/damaged").unwrap();
+            file.write_at(0, damaged.clone()).unwrap();
+            file.sync().unwrap();
+        }
         let files = kill_amid_writes(&mut cluster, first, 0);
+        // What has no whole copy keeps no disk from use.
+        let copies: usize =
+            cluster.numbers().map(|number| damage(&cluster, number, &damaged)).sum();
+        assert_eq!(copies, 2);
         cluster.kill(second);
         // It is of no use for what was written since: that is on the disks of the other two.
         cluster.start_member(first);

@@ -8,7 +8,7 @@ use blockio::protocol::{Describe, Error as DiskNodeAnswer, Sync};
 use blockio::{DiskName, DiskStage, VolumeMap};
 use fileio::protocol::{Error, Flush};
 use futures::future::join_all;
-use meta::protocol::Scrub;
+use meta::protocol::{Scrub, ScrubFlaw};
 use meta::store::roots_survive;
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -114,7 +114,10 @@ impl DiskManager {
             loop {
                 let call = Scrub { after, data: true, repair: true };
                 let part = self.ask(node, call, is_away).await.map_err(|error| refused(&error))?;
-                flaws += part.flaws.len();
+                // What is on others, or nowhere any more, these disks do not lack.
+                let is_here =
+                    |flaw: &&ScrubFlaw| flaw.inode == 0 || flaw.disk_node == Some(disk_node);
+                flaws += part.flaws.iter().filter(is_here).count();
                 let Some(next) = part.next else { return Ok::<_, Error>(flaws) };
                 after = next;
             }

@@ -107,7 +107,7 @@ pub(super) fn add(
     };
     let _alone = lock_additions(directory).map_err(failed)?;
     let list = settled_list(session, &address)?;
-    let mut here = disk_nodes_in(directory);
+    let mut here = disk_nodes_in(directory, list.next.len() as u32);
     if let Some(node) = new.node {
         here.retain(|(number, _)| *number == node);
         if here.is_empty() {

@@ -3,7 +3,7 @@
 //! Data and pages are read past all caches and compared with their checksums. What a change of the
 //! node has given back meanwhile is looked at again, so that nothing is called damaged by that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ pub(super) struct Scrubber {
 
 /// Something that is wrong with metadata.
 fn note(what: String) -> ScrubFlaw {
-    ScrubFlaw { inode: 0, offset: 0, is_mended: false, what }
+    ScrubFlaw { inode: 0, offset: 0, disk_node: None, is_mended: false, what }
 }
 
 /// What is wrong with pages.
@@ -130,9 +130,7 @@ impl Scrubber {
             changed = self.scrub_chunk_once(below, (key, &value), repair, part).await?;
         }
         if changed.is_some() {
-            let inode = keys::chunk_ino(key).unwrap_or_default();
-            let what = "a chunk changes too fast to be compared".to_owned();
-            part.flaws.push(ScrubFlaw { inode, offset: 0, is_mended: false, what });
+            part.flaws.push(note("a chunk changes too fast to be compared".to_owned()));
         }
         Ok(())
     }
@@ -149,7 +147,7 @@ impl Scrubber {
         let (Some(ino), Some(index)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
             return Ok(None);
         };
-        let flaw = |offset, what| ScrubFlaw { inode: ino, offset, is_mended: false, what };
+        let flaw = |offset, what| ScrubFlaw { inode: ino, offset, ..note(what) };
         let Some(chunk) = from_bytes::<Chunk>(value).ok().filter(|chunk| chunk.is_valid(blocks))
         else {
             part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
@@ -181,12 +179,19 @@ impl Scrubber {
             BTreeSet::new()
         };
         let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
+        let mut bad_copies: BTreeMap<u64, usize> = BTreeMap::new();
+        bad.iter().flatten().for_each(|(block, ..)| *bad_copies.entry(*block).or_default() += 1);
+        let copies_of =
+            |block: u64| chunk.slot(block as usize).map_or(0, |(slot, _)| slot.starts().count());
         for (block, copy, why) in bad.into_iter().flatten() {
+            let has_good_copy = bad_copies[&block] < copies_of(block);
+            let disk = below.map().place(below.geometry().block(copy).0).disk;
+            let disk_node = has_good_copy.then_some(disk.disk_node);
             let offset = index.saturating_mul(blocks.into()).saturating_add(block);
             let offset = offset.saturating_mul(BLOCK_SIZE as u64);
             let what = format!("{bytes} bytes at offset {offset}: {why}");
             let is_mended = is_mended.contains(&copy);
-            part.flaws.push(ScrubFlaw { is_mended, ..flaw(offset, what) });
+            part.flaws.push(ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
         }
         Ok(None)
     }

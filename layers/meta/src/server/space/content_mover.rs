@@ -29,6 +29,10 @@ use crate::store::{Batch, StoreError};
 
 /// Files of which chunks move at a time.
 const FILES_MAX: usize = 8;
+/// Bytes of a file that move before others get to it, unless they are few chunks.
+const PIECE_BYTES: u32 = 4 << 20;
+/// Bytes of it that are read and written at a time, unless a chunk has more.
+const READ_BYTES: u32 = 512 << 10;
 /// Keys that are looked at before others get their turn.
 const SCANNED_MAX: usize = 256;
 
@@ -44,6 +48,19 @@ struct MovedChunk {
     chunk: Chunk,
     taken: Vec<Run>,
     freed: Vec<Run>,
+}
+
+/// What became of a chunk that was to move.
+#[derive(Default)]
+struct ChunkMove {
+    /// If some of it moves.
+    moved: Option<MovedChunk>,
+    /// What has to be synced first.
+    written: Vec<Unsynced>,
+    /// Why some of it cannot be read, and stays.
+    unread: Option<Error>,
+    /// Why none of it moves.
+    failure: Option<Error>,
 }
 
 /// How content moves for one reason.
@@ -124,7 +141,7 @@ impl ContentMover {
                 }
             }
             let pieces = files.iter().flat_map(|(&ino, chunks)| {
-                chunks.chunks(RESERVE_CHUNKS_MAX).map(move |part| (ino, part))
+                chunks.chunks(self.piece_chunks()).map(move |part| (ino, part))
             });
             let moves = pieces.map(|(ino, part)| async move {
                 let blocks: u64 = part.iter().map(|(_, blocks)| blocks).sum();
@@ -166,20 +183,29 @@ impl ContentMover {
         }
         let mut moved = Vec::with_capacity(indices.len());
         let mut unread = None;
-        let outcome = self.write_all(plan, (ino, &indices), &mut moved, &mut unread).await;
-        let outcome = match outcome {
-            Ok(()) => self.record(ino, &moved).await,
-            failed => failed,
-        };
-        if outcome.is_ok() {
-            for moved in &moved {
-                plan.moved(&moved.freed);
+        let mut outcome = self.write_all(plan, (ino, &indices), &mut moved, &mut unread).await;
+        let mut recorded = 0;
+        while outcome.is_ok() && recorded < moved.len() {
+            let part = &moved[recorded..moved.len().min(recorded + RESERVE_CHUNKS_MAX)];
+            outcome = self.record(ino, part).await;
+            if outcome.is_ok() {
+                for chunk in part {
+                    plan.moved(&chunk.freed);
+                }
+                recorded += part.len();
             }
-        } else {
-            let taken = moved.into_iter().flat_map(|moved| moved.taken).collect();
+        }
+        let taken: Vec<Run> = moved.drain(recorded..).flat_map(|moved| moved.taken).collect();
+        if !taken.is_empty() {
             self.reclaim.discard_and_release(taken).await?;
         }
         outcome.and(unread.map_or(Ok(()), Err))
+    }
+
+    /// Chunks of a file that move before others get to it.
+    fn piece_chunks(&self) -> usize {
+        let stripe = self.base.stripes.geometry().stripe_size;
+        RESERVE_CHUNKS_MAX.max((PIECE_BYTES / stripe) as usize)
     }
 
     /// Writes the blocks that move to new places, durably.
@@ -190,54 +216,77 @@ impl ContentMover {
         moved: &mut Vec<MovedChunk>,
         unread: &mut Option<Error>,
     ) -> Result<(), Error> {
-        let mut written = Vec::new();
-        for &index in indices {
-            if self.reclaim.is_cut_off(ino, index) {
-                continue;
-            }
-            let value = self.base.store.get(&keys::chunk(ino, index)).await?;
-            let Some(value) = value else { continue };
-            let old: Chunk = decode(&value)?;
-            let blocks = self.base.stripes.geometry().blocks_per_stripe();
-            if !old.is_valid(blocks) {
-                return Err(Error::Damaged {});
-            }
-            let freed = moving(plan, &old);
-            if freed.is_empty() {
-                continue;
-            }
-            if old.runs.iter().any(BlockRun::is_mirrored) {
-                let change = MovedChunk { index, chunk: old, taken: Vec::new(), freed };
-                moved.push(change);
-                let Some(change) = moved.last_mut() else { continue };
-                if let Some(error) = self.move_copies(plan, change, &mut written).await? {
-                    self.unreadable.set(Some(ino));
-                    unread.get_or_insert(error);
-                }
-                moved.pop_if(|change| change.taken.is_empty());
-                continue;
-            }
-            // What finds no place is not read.
-            let count = freed.iter().map(|run| run.count).sum();
-            let unit = old.unit_or(1);
-            let Some(taken) = plan.allocate(count, unit).await? else { continue };
-            let content = match self.read(&old, &freed).await {
-                Ok(content) => content,
-                Err(error) => {
-                    self.base.store.space().release(&taken)?;
-                    self.unreadable.set(Some(ino));
-                    unread.get_or_insert(error);
-                    continue;
-                }
-            };
-            let chunk = self.replaced(&old, &freed, &taken);
-            moved.push(MovedChunk { index, chunk, taken: taken.clone(), freed });
-            written.extend(self.write(&taken, &content).await?);
+        let at_a_time = (READ_BYTES / self.base.stripes.geometry().stripe_size).max(1) as usize;
+        let work = indices.iter().map(|&index| self.move_chunk(plan, (ino, index)));
+        // All of them end before the blocks of one that failed are given back.
+        let done: Vec<ChunkMove> = stream::iter(work).buffered(at_a_time).collect().await;
+        let (mut written, mut failure) = (Vec::new(), None);
+        for chunk in done {
+            moved.extend(chunk.moved);
+            written.extend(chunk.written);
+            *unread = unread.or(chunk.unread);
+            failure = failure.or(chunk.failure);
+        }
+        if unread.is_some() {
+            self.unreadable.set(Some(ino));
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
         }
         if written.is_empty() {
             return Ok(());
         }
         self.base.stripes.sync(written).await.map_err(StoreError::from)?;
+        Ok(())
+    }
+
+    async fn move_chunk(&self, plan: &dyn MovePlan, chunk: (u64, u64)) -> ChunkMove {
+        let mut outcome = ChunkMove::default();
+        outcome.failure = self.write_chunk(plan, chunk, &mut outcome).await.err();
+        outcome
+    }
+
+    /// Writes the blocks of a chunk that move to new places.
+    async fn write_chunk(
+        &self,
+        plan: &dyn MovePlan,
+        (ino, index): (u64, u64),
+        outcome: &mut ChunkMove,
+    ) -> Result<(), Error> {
+        if self.reclaim.is_cut_off(ino, index) {
+            return Ok(());
+        }
+        let value = self.base.store.get(&keys::chunk(ino, index)).await?;
+        let Some(value) = value else { return Ok(()) };
+        let old: Chunk = decode(&value)?;
+        if !old.is_valid(self.base.stripes.geometry().blocks_per_stripe()) {
+            return Err(Error::Damaged {});
+        }
+        let freed = moving(plan, &old);
+        if freed.is_empty() {
+            return Ok(());
+        }
+        if old.runs.iter().any(BlockRun::is_mirrored) {
+            let change = MovedChunk { index, chunk: old, taken: Vec::new(), freed };
+            let change = outcome.moved.insert(change);
+            outcome.unread = self.move_copies(plan, change, &mut outcome.written).await?;
+            outcome.moved.take_if(|change| change.taken.is_empty());
+            return Ok(());
+        }
+        // What finds no place is not read.
+        let count = freed.iter().map(|run| run.count).sum();
+        let Some(taken) = plan.allocate(count, old.unit_or(1)).await? else { return Ok(()) };
+        let content = match self.read(&old, &freed).await {
+            Ok(content) => content,
+            Err(error) => {
+                self.base.store.space().release(&taken)?;
+                outcome.unread = Some(error);
+                return Ok(());
+            }
+        };
+        let chunk = self.replaced(&old, &freed, &taken);
+        outcome.moved = Some(MovedChunk { index, chunk, taken: taken.clone(), freed });
+        outcome.written = self.write(&taken, &content).await?;
         Ok(())
     }
 
