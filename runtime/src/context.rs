@@ -247,6 +247,11 @@ impl Context {
         self.machine.process_of(node)
     }
 
+    /// Which life of that process it is: a process that comes back is another.
+    pub fn incarnation_of(&self, node: NodeId) -> Option<u64> {
+        self.machine.incarnation_of(node)
+    }
+
     /// Opens a disk of this node by its path, exclusively.
     pub fn open_disk(&self, path: &str) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
         self.machine.open_disk(self.node, path)

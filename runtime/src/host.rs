@@ -17,7 +17,7 @@ use crate::deadline::{Deadline, ValidityToken};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::protocol::{CLASSES, Caller, Class, PROTOCOLS, Protocol, RequestInfo as _, Undelivered};
 use crate::sync::Limit;
-use crate::wire::{Decoder, Encoder, Wire as _};
+use crate::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 /// Requests of one layer and class that run at once on one node, at most.
 pub const RUNNING_MAX: usize = 256;
@@ -311,6 +311,12 @@ pub fn undelivered_bytes(why: Undelivered) -> Encoder {
     out.bytes(&[0]);
     why.put(&mut out);
     out
+}
+
+/// Why a call was not delivered, if that is what the head of its reply says.
+pub fn undelivered(head: &[u8]) -> Option<Undelivered> {
+    let (&0, rest) = head.split_first()? else { return None };
+    from_bytes(rest).ok()
 }
 
 /// Is a life over, and who waits within it?

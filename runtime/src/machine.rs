@@ -57,6 +57,10 @@ pub trait Machine: 'static {
     fn process_of(&self, _node: NodeId) -> Option<u32> {
         None
     }
+    /// Which life of that process it is: a process that comes back is another.
+    fn incarnation_of(&self, _node: NodeId) -> Option<u64> {
+        None
+    }
     /// Do these two nodes end together, whatever ends them? Machines that do not know say no.
     fn shares_failure_domain(&self, _node: NodeId, _other: NodeId) -> bool {
         false

@@ -203,8 +203,9 @@ pub enum Undelivered {
     #[error("no server has answered in time: it may or may not have been done")]
     TimedOut,
     /// The server that had the request is gone: it was done before, or never will be. Clients make
-    /// this of calls whose server has restarted, and processes that have lost their nodes answer
-    /// clients so; then also a request that must not be late may be sent again.
+    /// this of calls whose server has restarted, and processes that have lost their nodes, or have
+    /// sent a call on to one that died, answer clients so; then also a request that must not be
+    /// late may be sent again.
     #[error("the server that had the request is gone: it may or may not have been done")]
     Gone,
 }

@@ -12,6 +12,8 @@ use crate::mail::Envelope;
 pub trait RemoteNodes: Debug + Send + Sync {
     /// The number of the process that hosts `node`, be it this one or another.
     fn process_of(&self, node: NodeId) -> Option<u32>;
+    /// Which life of that process it is: a process that comes back is another.
+    fn incarnation_of(&self, node: NodeId) -> Option<u64>;
     /// Does another process host `node`?
     fn reaches(&self, node: NodeId) -> bool;
     /// Links for the calling thread. The machine calls this once per thread.

@@ -73,6 +73,11 @@ impl Encoder {
         }
     }
 
+    /// The head so far.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
     /// Bytes of the head.
     pub fn head_length(&self) -> usize {
         self.head.len()

@@ -288,6 +288,10 @@ impl Machine for MachineThread {
         self.shared.remote.as_ref()?.process_of(node)
     }
 
+    fn incarnation_of(&self, node: NodeId) -> Option<u64> {
+        self.shared.remote.as_ref()?.incarnation_of(node)
+    }
+
     /// The nodes of one process end together.
     fn shares_failure_domain(&self, _: NodeId, other: NodeId) -> bool {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)

@@ -67,6 +67,10 @@ impl RemoteNodes for Router {
         self.routes().number_of(node)
     }
 
+    fn incarnation_of(&self, node: NodeId) -> Option<u64> {
+        self.routes().incarnation_of(node)
+    }
+
     fn reaches(&self, node: NodeId) -> bool {
         self.routes().host(node).is_some()
     }

@@ -76,6 +76,11 @@ impl Routes {
         self.hosts.get(&node).map(|host| host.number)
     }
 
+    /// Which life of that process it is.
+    pub(crate) fn incarnation_of(&self, node: NodeId) -> Option<u64> {
+        self.hosts.get(&node).map(|host| host.incarnation)
+    }
+
     /// The same, for clients.
     pub(crate) fn client_map(&self, fs_nodes: u32, disk_nodes: u32) -> ClientMap {
         let processes = self.processes.iter().map(|process| ClientProcess {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client::Cause;
 use client::blocking::Volume;
 use runtime::seed::with_seed;
 use tests::Content;
@@ -30,21 +29,14 @@ fn with_copies() -> Shape {
 /// Writes files and syncs them, from number `from` on, until told to end. Returns the longest time
 /// that one took.
 fn write(volume: &Volume, from: u64, (synced, is_over): (&Mutex<u64>, &AtomicBool)) -> Duration {
-    let (mut longest, mut lost) = (Duration::ZERO, 0);
+    let mut longest = Duration::ZERO;
     for number in from.. {
         if is_over.load(Relaxed) {
             break;
         }
         let start = Instant::now();
         let file = volume.create(format!("/{number}")).unwrap();
-        if let Err(error) = file.write_at(0, content(number).bytes()) {
-            // One that a server had sent on to the host that died fails: the server does not know
-            // whether it was done.
-            assert!(matches!(error.cause, Cause::FileIo(why) if why.is_lost()), "{error:?}");
-            lost += 1;
-            assert_eq!(lost, 1, "one was on its way");
-            file.write_at(0, content(number).bytes()).unwrap();
-        }
+        file.write_at(0, content(number).bytes()).unwrap();
         file.sync().unwrap();
         *synced.lock().unwrap() = number + 1;
         longest = longest.max(start.elapsed());

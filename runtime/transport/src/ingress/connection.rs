@@ -20,6 +20,7 @@ use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 use super::authentication::Admission;
 use super::budget::{Account, BudgetShare, ClientBudget};
+use super::forwarded::ForwardedCall;
 use super::session::{Arrival, LinkEnd, SessionState};
 use super::{Admitted, ClientIngress, Subtree};
 use crate::fast_path::FrameOrigin;
@@ -316,14 +317,19 @@ impl<P: Protocol> LinkRequests<'_, P> {
         self.outstanding.add(bytes);
         let keep = request.retry() != Retry::Idempotent;
         let seal = self.subtree.as_ref().map(|subtree| subtree.seal().clone());
+        let forwarded = ForwardedCall::new(context, to, request.retry());
         let running = match &self.subtree {
             None => Either::Left(context.request::<P>(to, request)),
             Some(subtree) => Either::Right(subtree.clone().answer(context, handles, to, request)),
         };
         let (session, outstanding) = (session.clone(), self.outstanding.clone());
+        let own = context.clone();
         context.task(async move {
             let mut out = Encoder::to_client(seal);
             running.await.put(&mut out);
+            if let Some(forwarded) = forwarded {
+                forwarded.explain(&own, &mut out).await;
+            }
             session.answer(number, (header, out), keep, share);
             outstanding.end(bytes);
         });

@@ -13,6 +13,7 @@
 //! | `subtree.rs` | clients that are limited to a subtree |
 //! | `session.rs` | the open calls of a client, and the outcomes that it may not have received |
 //! | `connection.rs` | the requests of one link |
+//! | `forwarded.rs` | requests that this process sends on to another one |
 //! | `deliveries.rs` | bytes that other processes have this one send to its clients |
 //! | `deposit_table.rs` | what one client has left here |
 //! | `deposits.rs` | bytes that clients leave here for other processes to have them stored |
@@ -24,6 +25,7 @@ mod count;
 mod deliveries;
 mod deposit_table;
 mod deposits;
+mod forwarded;
 mod session;
 mod subtree;
 

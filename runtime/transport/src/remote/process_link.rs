@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::select;
+use runtime::host::undelivered;
 use runtime::ids::NodeId;
 use runtime::mail::Envelope;
 use runtime::net::{Address, StreamWriter};
@@ -627,10 +628,4 @@ impl ProcessLink {
 /// Ends a session.
 pub(super) fn goodbye() -> Vec<Bytes> {
     frame_of(kind::GOODBYE, &())
-}
-
-/// Why a call was not delivered, if that is its reply.
-fn undelivered(head: &[u8]) -> Option<Undelivered> {
-    let (&0, rest) = head.split_first()? else { return None };
-    from_bytes(rest).ok()
 }
