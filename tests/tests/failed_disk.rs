@@ -24,6 +24,9 @@ const FILE_BYTES: u64 = 256 << 10;
 /// Disks of the volume; the last one fails.
 const DISKS: usize = 3;
 const FAILING: &str = "n2d0";
+/// A disk fails when files have been written for this long, and when many are in wide stripes.
+const WRITTEN_BEFORE: Duration = Duration::from_secs(1);
+const ENCODED_BEFORE: Duration = Duration::from_secs(4);
 /// A program waits no longer for a disk that has failed.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// All that was on it is on others by then.
@@ -35,7 +38,7 @@ fn content(number: u64) -> Content {
     Content { seed: number, length: FILE_BYTES }
 }
 
-/// A volume with two copies of its data, on disks of which one is in a mount.
+/// A volume on disks of which one is in a mount.
 struct FailingDisk {
     site: Site,
     host: Site,
@@ -43,7 +46,7 @@ struct FailingDisk {
 }
 
 impl FailingDisk {
-    fn new() -> Self {
+    fn new(redundancy: &str) -> Self {
         let (site, host) = (Site::new(), Site::formatted(700, 4));
         let mount = Mounted::start(&host, &[]);
         let disk = mount.path("disk");
@@ -52,7 +55,7 @@ impl FailingDisk {
             let file = fs::File::create(disk).unwrap();
             file.set_len(300 << 20).unwrap();
         }
-        let mut format = vec!["format", VOLUME, "--redundancy", "2x", "--nodes", "4"];
+        let mut format = vec!["format", VOLUME, "--redundancy", redundancy, "--nodes", "4"];
         format.extend(["--disk-nodes", "3"]);
         for disk in &disks {
             format.extend(["--disk", disk.to_str().unwrap()]);
@@ -134,16 +137,25 @@ fn write(volume: &Volume, synced: &Mutex<Vec<u64>>, is_over: &AtomicBool) -> Dur
 
 #[test]
 fn a_served_volume_goes_on_without_a_disk_that_fails() {
+    goes_on_without_a_disk("2x", WRITTEN_BEFORE);
+}
+
+#[test]
+fn a_volume_with_parity_goes_on_without_a_disk_that_fails() {
+    goes_on_without_a_disk("2+1", ENCODED_BEFORE);
+}
+
+fn goes_on_without_a_disk(redundancy: &str, before: Duration) {
     if !may_mount() {
         return;
     }
-    let mut volume = FailingDisk::new();
+    let mut volume = FailingDisk::new(redundancy);
     let served = volume.site.serve();
     let (synced, is_over) = (Mutex::default(), AtomicBool::new(false));
     let client = volume.site.open();
     let (longest, rebuilt) = scope(|threads| {
         let writer = threads.spawn(|| write(&client, &synced, &is_over));
-        sleep(Duration::from_secs(1));
+        sleep(before);
         volume.fail();
         let rebuilt = volume.wait_until_rebuilt();
         sleep(Duration::from_secs(1));
@@ -170,7 +182,7 @@ fn nothing_is_lost_if_the_server_is_killed_after_the_disk() {
     let seed = fresh_seed();
     println!("seed {seed}");
     let pause = Duration::from_millis(Rng::new(seed).below(KILL_AFTER_MS));
-    let mut volume = FailingDisk::new();
+    let mut volume = FailingDisk::new("2x");
     let served = volume.site.serve();
     let (synced, is_over) = (Mutex::default(), AtomicBool::new(false));
     let client = volume.site.open_impatiently();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "it measures how long readers wait")]
 
+mod data_files;
 mod disk_files;
 mod running;
 
@@ -9,108 +10,23 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::seed::Rng;
-use runtime::{ClientHandle, NodeId};
 use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
 
+use self::data_files::*;
 use self::disk_files::{make_disk, make_disks};
 use self::running::{check, run, wait_until};
 
 const TWICE: RedundancyClass = RedundancyClass::Copies { count: 2 };
-const PART: usize = 1 << 20;
-const NODES: u32 = 6;
-const STRIPE: usize = 64 << 10;
-const BLOCK: usize = blockio::BLOCK_SIZE;
-/// Small files, files of some blocks, and files of many chunks.
-const LENGTHS: [usize; 5] = [0, 7, 5000, 200_000, 3 * PART + 11];
-/// What is in a file, over and over. Its blocks differ.
-const PATTERN: usize = 4099;
-const FILES: u64 = 40;
 /// A full volume is read in less than this without its largest disk.
 const READ_MAX: Duration = Duration::from_secs(20);
 /// More files than any of these volumes holds.
 const FILES_MAX: u64 = 10_000;
 /// Names that a full volume is asked for, at most.
 const NAMES_MAX: u64 = 5000;
-
-fn shape(disk_nodes: u32, disks_per_node: u32, redundancy: RedundancyClass) -> FormatOptions {
-    FormatOptions {
-        disk_nodes,
-        disks_per_node,
-        disk_bytes: 96 << 20,
-        fs_nodes: NODES,
-        redundancy,
-        ..FormatOptions::default()
-    }
-}
-
-fn name(number: u64) -> Name {
-    Name::new(format!("file {number}").into_bytes()).unwrap()
-}
-
-fn content(number: u64) -> Vec<u8> {
-    let length = LENGTHS[number as usize % LENGTHS.len()];
-    let mut pattern = vec![0; PATTERN];
-    Rng::new(number).fill(&mut pattern);
-    let mut bytes = pattern.repeat(length.div_ceil(PATTERN));
-    bytes.truncate(length);
-    bytes
-}
-
-fn create(client: &ClientHandle, number: u64) -> Handle {
-    try_create(client, number).unwrap()
-}
-
-fn try_create(client: &ClientHandle, number: u64) -> Result<Handle, Error> {
-    let call = Create {
-        who: Credentials::root(),
-        call: CallId { client: 1, number },
-        directory: ROOT,
-        name: name(number),
-        existing: Existing::Refuse {},
-        change: Change::default(),
-        durable: false,
-    };
-    Ok(handle_of(&block_on(ask(client, call))?.attributes))
-}
-
-fn write(client: &ClientHandle, file: Handle, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-    let data = vec![Bytes::copy_from_slice(bytes)];
-    let call = Write { who: Credentials::root(), file, offset, data, durable: false };
-    block_on(ask(client, call)).map(drop)
-}
-
-fn read(client: &ClientHandle, number: u64) -> Result<Vec<u8>, Error> {
-    let who = Credentials::root();
-    let call = Lookup { who: who.clone(), directory: ROOT, name: name(number) };
-    let file = handle_of(&block_on(ask(client, call))?);
-    let mut bytes = Vec::new();
-    loop {
-        let (offset, length) = (bytes.len() as u64, PART as u32);
-        let call = Read { who: who.clone(), file, offset, length };
-        let part = block_on(ask(client, call))?.data.concat();
-        if part.is_empty() {
-            return Ok(bytes);
-        }
-        bytes.extend(part);
-    }
-}
-
-/// A volume with files, stopped.
-fn fill(directory: &Path, options: &FormatOptions) {
-    volume::format(directory, options).unwrap();
-    let running = run(directory);
-    let client = running.client_handle();
-    for number in 0..FILES {
-        put(&client, number).unwrap();
-    }
-    running.flush().unwrap();
-    running.stop().unwrap();
-}
 
 /// Takes each disk away in turn, and counts the files that cannot be read without it.
 fn lost_without_a_disk(options: &FormatOptions) -> u64 {
@@ -187,44 +103,6 @@ fn copies_take_twice_the_space_and_what_is_called_available_can_be_written() {
     running.stop().unwrap();
 }
 
-/// Changes a byte of each block of a disk that is neither a root, nor of the log, nor of a page.
-fn damage_data(disk: &Path) {
-    let mut bytes = fs::read(disk).unwrap();
-    let first = (BLOCK * (1 + 8 * NODES as usize)).next_multiple_of(STRIPE);
-    for stripe in bytes[first..].chunks_exact_mut(STRIPE) {
-        if stripe.starts_with(b"mdLS") {
-            continue;
-        }
-        let mut at = 0;
-        while at < STRIPE {
-            if stripe[at..].starts_with(b"mdPG") {
-                let body: [u8; 4] = stripe[at + 48..at + 52].try_into().unwrap();
-                at += (56 + u32::from_le_bytes(body) as usize).next_multiple_of(BLOCK);
-            } else {
-                stripe[at + 100] ^= 1;
-                at += BLOCK;
-            }
-        }
-    }
-    fs::write(disk, bytes).unwrap();
-}
-
-/// Scrubs all nodes; what is wrong, and whether it has been mended.
-fn scrub(client: &ClientHandle, repair: bool) -> Vec<ScrubFlaw> {
-    let mut flaws = Vec::new();
-    for node in (0..NODES).map(NodeId::fs) {
-        let mut after = Some(Vec::new());
-        while let Some(from) = after {
-            let who = Credentials::root();
-            let call = Scrub { who, root: ROOT, after: from, data: true, repair };
-            let part = block_on(client.spawn(node, call)).unwrap();
-            flaws.extend(part.flaws);
-            after = part.next;
-        }
-    }
-    flaws
-}
-
 #[test]
 fn a_scrub_makes_bad_copies_anew() {
     let directory = tempfile::tempdir().unwrap();
@@ -266,32 +144,6 @@ fn too_few_disks_are_refused() {
     let why = DiskRefusal::TooFewDisks { needed: 2 };
     assert_eq!(block_on(ask(&client, call)), Err(Error::DisksUnchanged { why }));
     running.stop().unwrap();
-}
-
-fn read_all(client: &ClientHandle, until: u64) {
-    for number in 0..until {
-        assert!(read(client, number).unwrap() == content(number), "file {number}");
-    }
-}
-
-fn put(client: &ClientHandle, number: u64) -> Result<(), Error> {
-    let file = try_create(client, number)?;
-    let content = content(number);
-    let mut parts = content.chunks(PART).enumerate();
-    parts.try_for_each(|(part, bytes)| write(client, file, (part * PART) as u64, bytes))
-}
-
-fn condition(client: &ClientHandle, disk: DiskName) -> DiskCondition {
-    let list = block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap();
-    let is_it =
-        |report: &&DiskReport| (report.disk_node, report.disk) == (disk.disk_node, disk.disk);
-    list.disks.iter().find(is_it).unwrap().condition
-}
-
-fn wait_until_retired(client: &ClientHandle, disk: DiskName) {
-    wait_until("what was on the lost disk is on others", || {
-        condition(client, disk) == DiskCondition::Retired {}
-    });
 }
 
 /// Loses `disk`, serves the volume without it until all that was on it is on others, and shows that

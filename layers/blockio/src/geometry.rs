@@ -110,6 +110,27 @@ pub enum GeometryError {
         /// Disks that there are.
         found: u32,
     },
+    /// There are several disk nodes, and not enough for the shards of a wide stripe.
+    #[error(
+        "redundancy {class} needs at least {needed} disk nodes, or all disks at one; there \
+             are {found}"
+    )]
+    TooFewDiskNodes {
+        /// What was asked for.
+        class: RedundancyClass,
+        /// Disk nodes that it needs.
+        needed: u32,
+        /// Disk nodes that there are.
+        found: u32,
+    },
+    /// The description of a wide stripe would be too long.
+    #[error("redundancy {class} needs stripes of at most {largest_bytes} bytes")]
+    WideStripe {
+        /// What was asked for.
+        class: RedundancyClass,
+        /// The longest stripes with it.
+        largest_bytes: u32,
+    },
     /// A newer program made it.
     #[error("redundancy {class} is not known to this program: use a newer one")]
     Redundancy {

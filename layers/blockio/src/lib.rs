@@ -86,7 +86,7 @@ pub mod superblock;
 pub mod volume_map;
 
 pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
-pub use redundancy::RedundancyClass;
+pub use redundancy::{RedundancyClass, WideStripeShape};
 #[cfg(feature = "server")]
 pub use {
     client::BlockClient,

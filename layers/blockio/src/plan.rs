@@ -1,7 +1,7 @@
 //! The disk sets that new disks make: how disks of any sizes are cut, and how stripes go round them
 //! (ADR 90).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use runtime::ids::DISK_NODES_MAX;
 
@@ -70,9 +70,21 @@ pub fn plan_redundancy(
     map: &VolumeMap,
     class: RedundancyClass,
 ) -> Result<VolumeMap, GeometryError> {
-    let (found, needed) = (map.disks().len() as u32, class.copies());
+    let (found, needed) = (map.disks().len() as u32, class.disks_needed());
     if found < needed {
         return Err(GeometryError::TooFewDisks { class, needed, found });
+    }
+    if let Some(shape) = class.wide_stripes() {
+        let disks = map.disks();
+        let nodes: BTreeSet<u32> = disks.iter().map(|disk| disk.disk_node).collect();
+        let found = nodes.len() as u32;
+        if found > 1 && found < needed {
+            return Err(GeometryError::TooFewDiskNodes { class, needed, found });
+        }
+        let largest_bytes = shape.stripe_size_max();
+        if map.geometry().stripe_size > largest_bytes {
+            return Err(GeometryError::WideStripe { class, largest_bytes });
+        }
     }
     VolumeMap::of_record(&VolumeRecord { redundancy: class, ..VolumeRecord::of(map) })
 }

@@ -4,8 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::geometry::BLOCK_SIZE;
+
 /// Copies of the data of a volume, at most. New volumes have two, as their metadata have.
 pub const COPIES_MAX: u32 = 3;
+/// Data shards of a wide stripe, at most and at least.
+pub const DATA_SHARDS_MAX: u32 = 16;
+const DATA_SHARDS_MIN: u32 = 2;
+/// Bytes of the description of a wide stripe, at most, and in it of a shard, besides a checksum of
+/// each block.
+const DESCRIPTION_BYTES: u32 = 8000;
+const SHARD_BYTES: u32 = 16;
 
 runtime::choice! {
     /// How the data of a volume survives the loss of disks, as `mdfs format` was told.
@@ -18,6 +27,36 @@ runtime::choice! {
             /// How many disks.
             count: u8,
         },
+        /// Whole stripes of a file, as many as `data`, are a wide stripe together with `parity`
+        /// stripes of parity: each is on another disk. The rest has copies (ADR 97).
+        2 Parity {
+            /// Stripes of data.
+            data: u8,
+            /// Stripes of parity: as many disks may be lost.
+            parity: u8,
+        },
+    }
+}
+
+/// How many stripes a wide stripe has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WideStripeShape {
+    /// Of data.
+    pub data: u32,
+    /// Of parity.
+    pub parity: u32,
+}
+
+impl WideStripeShape {
+    /// In all.
+    pub fn shards(self) -> u32 {
+        self.data + self.parity
+    }
+
+    /// The longest stripes with which the description of a wide stripe is not too long, in bytes.
+    pub fn stripe_size_max(self) -> u32 {
+        let checksums = (DESCRIPTION_BYTES / self.shards() - SHARD_BYTES) / 4;
+        (checksums * BLOCK_SIZE as u32 + 1).next_power_of_two() / 2
     }
 }
 
@@ -28,12 +67,28 @@ impl Default for RedundancyClass {
 }
 
 impl RedundancyClass {
-    /// On how many disks each block is.
+    /// On how many disks each block is that is in no wide stripe.
     pub fn copies(self) -> u32 {
         match self {
             Self::None {} => 1,
             Self::Copies { count } => u32::from(count).max(1),
+            Self::Parity { parity, .. } => 1 + u32::from(parity),
         }
+    }
+
+    /// The wide stripes of the volume, if it has any.
+    pub fn wide_stripes(self) -> Option<WideStripeShape> {
+        match self {
+            Self::None {} | Self::Copies { .. } => None,
+            Self::Parity { data, parity } => {
+                Some(WideStripeShape { data: data.into(), parity: parity.into() })
+            }
+        }
+    }
+
+    /// On how many disks, of different disk nodes if there are several, data is put.
+    pub fn disks_needed(self) -> u32 {
+        self.wide_stripes().map_or(self.copies(), WideStripeShape::shards)
     }
 
     /// Can this program store it?
@@ -41,6 +96,9 @@ impl RedundancyClass {
         match self {
             Self::None {} => true,
             Self::Copies { count } => (2..=COPIES_MAX).contains(&count.into()),
+            Self::Parity { data, parity } => {
+                (DATA_SHARDS_MIN..=DATA_SHARDS_MAX).contains(&data.into()) && parity == 1
+            }
         }
     }
 }
@@ -50,24 +108,31 @@ impl fmt::Display for RedundancyClass {
         match self {
             Self::None {} => f.write_str("none"),
             Self::Copies { count } => write!(f, "{count}x"),
+            Self::Parity { data, parity } => write!(f, "{data}+{parity}"),
         }
     }
 }
 
 /// A class that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no redundancy is called `{0}`: choose none or 2x")]
+#[error(
+    "no redundancy is called `{0}`: choose none, 2x, or K+1 with K from {DATA_SHARDS_MIN} to \
+     {DATA_SHARDS_MAX}, as in 4+1"
+)]
 pub struct UnknownClass(String);
 
 impl FromStr for RedundancyClass {
     type Err = UnknownClass;
 
     fn from_str(text: &str) -> Result<Self, UnknownClass> {
-        match text {
-            "none" => Ok(Self::None {}),
-            "2x" => Ok(Self::Copies { count: 2 }),
-            _ => Err(UnknownClass(text.to_owned())),
-        }
+        let class = match text {
+            "none" => Some(Self::None {}),
+            "2x" => Some(Self::Copies { count: 2 }),
+            _ => text.split_once('+').and_then(|(data, parity)| {
+                Some(Self::Parity { data: data.parse().ok()?, parity: parity.parse().ok()? })
+            }),
+        };
+        class.filter(|class| class.is_known()).ok_or_else(|| UnknownClass(text.to_owned()))
     }
 }
 
@@ -112,12 +177,30 @@ mod tests {
     }
 
     #[test]
+    fn descriptions_of_wide_stripes_are_not_too_long() {
+        for (data, kib) in [(2, 2048), (4, 1024), (7, 512), (8, 512), (14, 512), (16, 256)] {
+            let shape = WideStripeShape { data, parity: 1 };
+            assert!(shape.stripe_size_max() <= kib << 10, "{data}");
+            let blocks = shape.stripe_size_max() / BLOCK_SIZE as u32;
+            assert!(shape.shards() * (SHARD_BYTES + 4 * blocks) <= DESCRIPTION_BYTES);
+            assert!(shape.shards() * (SHARD_BYTES + 8 * blocks) > DESCRIPTION_BYTES);
+        }
+    }
+
+    #[test]
     fn a_class_is_read_as_it_is_shown() {
-        for class in [RedundancyClass::None {}, RedundancyClass::Copies { count: 2 }] {
+        for class in [
+            RedundancyClass::None {},
+            RedundancyClass::Copies { count: 2 },
+            RedundancyClass::Parity { data: 2, parity: 1 },
+            RedundancyClass::Parity { data: 16, parity: 1 },
+        ] {
             assert_eq!(class.to_string().parse(), Ok(class));
             assert!(class.is_known());
         }
-        assert!("9x".parse::<RedundancyClass>().is_err());
+        for unknown in ["9x", "1+1", "17+1", "2+2", "2+", "300+1"] {
+            assert!(unknown.parse::<RedundancyClass>().is_err());
+        }
         assert!(!RedundancyClass::Copies { count: 0 }.is_known());
         assert!(!RedundancyClass::Copies { count: 9 }.is_known());
     }

@@ -21,10 +21,12 @@ pub const VERSION: u32 = 2;
 pub const VERSION_ONE_SET: u32 = 1;
 
 /// Feature bits that this program understands. A disk with any other is refused.
-pub const FEATURES: u32 = FEATURE_COPIES;
+pub const FEATURES: u32 = FEATURE_COPIES | FEATURE_PARITY;
 
 /// Runs of chunks may name further copies.
 pub const FEATURE_COPIES: u32 = 1;
+/// Some stripes of data are covered by parity ([`RedundancyClass::Parity`]).
+pub const FEATURE_PARITY: u32 = 2;
 
 /// Magic, checksum and their places are the same in every version.
 const VERSION_AT: usize = 8;
@@ -225,7 +227,10 @@ impl VolumeMap {
 
 /// What a program has to understand for the disks of `map`.
 pub(crate) fn features_of(map: &VolumeMap) -> u32 {
-    if map.redundancy().copies() > 1 { FEATURE_COPIES } else { 0 }
+    let class = map.redundancy();
+    let copies = if class.copies() > 1 { FEATURE_COPIES } else { 0 };
+    let parity = if class.wide_stripes().is_some() { FEATURE_PARITY } else { 0 };
+    copies | parity
 }
 
 /// The disks of the set in row `index`, of which one superblock has `row`.

@@ -77,11 +77,17 @@ impl Wire for Mirrors {
     }
 }
 
+/// In the place of the number of mirrors: the run is a part of a wide stripe.
+const COVERED: u8 = 7;
+
 /// What all blocks of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunForm {
     /// Named by a record that is or will be durable: the blocks may not be rewritten.
     pub sealed: bool,
+    /// In a data shard of the wide stripe of the chunk, to which the blocks belong: they stay in
+    /// use when the run is replaced.
+    pub covered: bool,
     unit_log2: u8,
 }
 
@@ -89,7 +95,12 @@ impl RunForm {
     /// Logical blocks of `unit` blocks each, a power of two.
     pub fn new(unit: u32, sealed: bool) -> Self {
         debug_assert!(unit.is_power_of_two(), "logical blocks of {unit} blocks");
-        Self { sealed, unit_log2: unit.trailing_zeros() as u8 }
+        Self { sealed, covered: false, unit_log2: unit.trailing_zeros() as u8 }
+    }
+
+    /// The same of a run in a wide stripe.
+    pub fn covered(unit: u32) -> Self {
+        Self { covered: true, ..Self::new(unit, true) }
     }
 
     /// Blocks of a logical block.
@@ -114,22 +125,28 @@ pub struct BlockRun {
 }
 
 /// The fields in order, and in one byte the form: bit 0 is set if the run is sealed, bits 1 to 4
-/// are the logarithm of the unit, the others the number of mirrors. Their starts come last.
+/// are the logarithm of the unit, the others the number of mirrors, or 7 if the run is covered. The
+/// starts of the mirrors come last.
 impl Wire for BlockRun {
     fn put(&self, out: &mut Encoder) {
         self.at.put(out);
         self.start.put(out);
         self.checksums.put(out);
-        let RunForm { sealed, unit_log2 } = self.form;
-        out.bytes(&[u8::from(sealed) | unit_log2 << 1 | self.mirrors.count << 5]);
+        let RunForm { sealed, covered, unit_log2 } = self.form;
+        let mirrors = if covered { COVERED } else { self.mirrors.count };
+        out.bytes(&[u8::from(sealed) | unit_log2 << 1 | mirrors << 5]);
         self.mirrors.starts().iter().for_each(|start| start.put(out));
     }
 
     fn take(input: &mut Decoder) -> Result<Self, Malformed> {
         let (at, start) = (u16::take(input)?, u64::take(input)?);
         let (checksums, form) = (Vec::take(input)?, u8::take(input)?);
-        let mirrors = Mirrors::take_starts(form >> 5, input)?;
-        let form = RunForm { sealed: form & 1 == 1, unit_log2: form >> 1 & 15 };
+        let covered = form >> 5 == COVERED;
+        let mirrors = Mirrors::take_starts(if covered { 0 } else { form >> 5 }, input)?;
+        let form = RunForm { sealed: form & 1 == 1, covered, unit_log2: form >> 1 & 15 };
+        if covered && !form.sealed {
+            return Err(Malformed("what is in a wide stripe is not rewritten"));
+        }
         if form.unit_log2 > UNIT_LOG2_MAX {
             return Err(Malformed("a logical block is no larger than a stripe"));
         }
@@ -138,12 +155,13 @@ impl Wire for BlockRun {
 
     fn sample(rng: &mut Rng) -> Self {
         let unit_log2 = rng.below(u64::from(UNIT_LOG2_MAX) + 1) as u8;
+        let covered = rng.chance(1, 4);
         Self {
             at: u16::sample(rng),
             start: u64::sample(rng),
             checksums: Vec::sample(rng),
-            form: RunForm { sealed: bool::sample(rng), unit_log2 },
-            mirrors: Mirrors::sample(rng),
+            form: RunForm { sealed: covered || bool::sample(rng), covered, unit_log2 },
+            mirrors: if covered { Mirrors::default() } else { Mirrors::sample(rng) },
         }
     }
 }
@@ -157,6 +175,11 @@ impl BlockRun {
     /// Blocks of the run.
     pub fn count(&self) -> u32 {
         (self.checksums.len() as u32).saturating_mul(self.unit())
+    }
+
+    /// Where its blocks are, without its mirrors.
+    pub fn first_place(&self) -> Run {
+        Run { start: self.start, count: self.count() }
     }
 
     /// Where its blocks are: the run itself, and its mirrors.
@@ -215,5 +238,35 @@ runtime::record! {
         chunks: Vec<IndexedChunk>,
         /// The index from which on others may follow; `None` if there are no more.
         next: Option<u64>,
+    }
+}
+
+runtime::record! {
+    /// A stripe of a wide stripe.
+    pub struct StripeShard {
+        /// Its first block on the logical disk.
+        start: u64,
+        /// The CRC-32C of each logical block, of dead ones, too.
+        checksums: Vec<u32>,
+    }
+}
+
+runtime::record! {
+    /// Chunks in a row, and their parity.
+    pub struct WideStripe {
+        /// Of each chunk.
+        data: Vec<StripeShard>,
+        /// Each byte of it is the exclusive or of the same byte of all chunks.
+        parity: StripeShard,
+    }
+}
+
+runtime::record! {
+    /// A wide stripe of a file.
+    pub struct PlacedWideStripe {
+        /// Its first chunk.
+        first: u64,
+        /// What it is.
+        wide: WideStripe,
     }
 }

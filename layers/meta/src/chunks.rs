@@ -16,6 +16,8 @@ pub struct BlockSlot {
     pub checksum: u32,
     /// It may not be rewritten.
     pub sealed: bool,
+    /// It is in a wide stripe.
+    pub covered: bool,
     /// Its further copies.
     pub mirrors: Mirrors,
 }
@@ -39,7 +41,8 @@ impl BlockRun {
     fn slot_at(&self, place: usize, checksum: u32) -> BlockSlot {
         let blocks = place as u64 * u64::from(self.unit());
         let mirrors = self.mirrors.after(blocks);
-        BlockSlot { block: self.start + blocks, checksum, sealed: self.form.sealed, mirrors }
+        let RunForm { sealed, covered, .. } = self.form;
+        BlockSlot { block: self.start + blocks, checksum, sealed, covered, mirrors }
     }
 }
 
@@ -89,6 +92,7 @@ impl Chunk {
             let starts_stripe = |start: u64| start.is_multiple_of(u64::from(blocks_per_stripe));
             before.block + length == next.block
                 && before.sealed == next.sealed
+                && before.covered == next.covered
                 && before.mirrors.after(length) == next.mirrors
                 && !next.starts().any(starts_stripe)
         };
@@ -98,10 +102,11 @@ impl Chunk {
         let mut runs = Vec::with_capacity(1);
         let mut at = 0;
         for row in slots.chunk_by(are_joined) {
-            if let Some(BlockSlot { block: start, sealed, mirrors, .. }) = row[0] {
+            if let Some(BlockSlot { block: start, sealed, covered, mirrors, .. }) = row[0] {
                 // Of a known length: one allocation.
                 let checksums = row.iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
-                let (checksums, form) = (checksums.collect(), RunForm::new(unit, sealed));
+                let (checksums, mut form) = (checksums.collect(), RunForm::new(unit, sealed));
+                form.covered = covered;
                 runs.push(BlockRun { at: at as u16, start, checksums, form, mirrors });
             }
             at += row.len() * unit as usize;
@@ -114,14 +119,15 @@ impl Chunk {
         self.runs.iter().map(|run| u64::from(run.count())).sum()
     }
 
-    /// Blocks in use, each as often as it has copies.
+    /// Blocks in use that are in no wide stripe, each as often as it has copies.
     pub fn count_of_copies(&self) -> u64 {
         self.disk_runs().iter().map(|run| u64::from(run.count)).sum()
     }
 
-    /// Where the blocks and their further copies are.
+    /// Where the blocks and their further copies are, without those in a wide stripe, to which they
+    /// belong.
     pub fn disk_runs(&self) -> Vec<Run> {
-        self.runs.iter().flat_map(BlockRun::places).collect()
+        self.runs.iter().filter(|run| !run.form.covered).flat_map(BlockRun::places).collect()
     }
 
     /// Marks all runs as sealed.
@@ -132,7 +138,7 @@ impl Chunk {
     }
 
     /// Cuts off every logical block that begins at block `blocks` or behind it, and returns what is
-    /// gone.
+    /// gone, except for what belongs to a wide stripe.
     pub fn cut(&mut self, blocks: u32) -> Vec<Run> {
         let mut rest = Vec::new();
         for run in &mut self.runs {
@@ -143,7 +149,9 @@ impl Chunk {
                     start: place.start + u64::from(kept_blocks),
                     count: place.count - kept_blocks,
                 };
-                rest.extend(run.places().map(cut));
+                if !run.form.covered {
+                    rest.extend(run.places().map(cut));
+                }
                 run.checksums.truncate(kept as usize);
             }
         }
@@ -166,10 +174,11 @@ impl Chunk {
     }
 
     /// Where each part of `unit` blocks of a chunk of `blocks` blocks is, and its copies are, and
-    /// whether it is sealed. A logical block has one part or several.
+    /// whether it is sealed; not those of a wide stripe, which no change takes or frees. A logical
+    /// block has one part or several.
     fn parts(&self, blocks: usize, unit: u32) -> Vec<Option<BlockPart>> {
         let mut parts = vec![None; blocks / unit as usize];
-        for run in &self.runs {
+        for run in self.runs.iter().filter(|run| !run.form.covered) {
             let (first, sealed) = (u32::from(run.at), run.form.sealed);
             for at in (first..run.end()).step_by(unit as usize) {
                 if let Some(part) = parts.get_mut((at / unit) as usize) {
@@ -216,8 +225,8 @@ pub(crate) struct Difference {
 pub(crate) fn difference(old: &Chunk, new: &Chunk, blocks: usize) -> Difference {
     let mut difference = Difference::default();
     let is_same = |(old, new): (&BlockRun, &BlockRun)| {
-        (old.at, old.start, old.count(), old.mirrors)
-            == (new.at, new.start, new.count(), new.mirrors)
+        (old.at, old.start, old.count(), old.mirrors, old.form.covered)
+            == (new.at, new.start, new.count(), new.mirrors, new.form.covered)
     };
     if old.runs.len() == new.runs.len() && old.runs.iter().zip(&new.runs).all(is_same) {
         return difference; // rewritten in place
@@ -333,7 +342,7 @@ mod tests {
     #[allow(clippy::unnecessary_wraps, reason = "as it stands in a list of slots")]
     fn slot(block: u64, sealed: bool) -> Option<BlockSlot> {
         let mirrors = Mirrors::default();
-        Some(BlockSlot { block, checksum: block as u32, sealed, mirrors })
+        Some(BlockSlot { block, checksum: block as u32, sealed, covered: false, mirrors })
     }
 
     #[test]
@@ -364,8 +373,9 @@ mod tests {
         assert!(from_bytes::<BlockRun>(&bytes).is_ok());
         let last = bytes.len() - 1;
         for form in 18..=255 {
-            let bad = [&bytes[..last], &[form]].concat();
-            assert!(from_bytes::<BlockRun>(&bad).is_err(), "{form}");
+            let is_covered = form >> 5 == 7 && form & 1 == 1 && form >> 1 & 15 <= 8;
+            let other = [&bytes[..last], &[form]].concat();
+            assert_eq!(from_bytes::<BlockRun>(&other).is_ok(), is_covered, "{form}");
         }
     }
 

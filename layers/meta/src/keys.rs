@@ -23,6 +23,7 @@ pub(crate) enum KeyTable {
     Xattr = 8,
     Unlinked = 9,
     OpenFiles = 10,
+    WideStripe = 11,
     Adopted = 15,
 }
 
@@ -32,10 +33,13 @@ const PARTITION_USES: u64 = 2;
 
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
     use KeyTable::{
-        Adopted, Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked, Xattr,
+        Adopted, Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked,
+        WideStripe, Xattr,
     };
-    let tables =
-        [Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles, Adopted];
+    let tables = [
+        Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles, WideStripe,
+        Adopted,
+    ];
     tables.into_iter().find(|&table| key.first() == Some(&(table as u8)))
 }
 
@@ -89,6 +93,17 @@ pub(crate) fn chunk_index(key: &[u8]) -> Option<u64> {
 /// Past the last chunk of the file `ino`.
 pub(crate) fn chunks_end(ino: u64) -> Vec<u8> {
     after(KeyTable::Chunk, ino)
+}
+
+/// The wide stripe of the file `ino` whose first chunk is `first`. The numbers in it are those of
+/// the key of that chunk.
+pub(crate) fn wide_stripe(ino: u64, first: u64) -> Vec<u8> {
+    key(KeyTable::WideStripe, &[ino, first])
+}
+
+/// Past the last wide stripe of the file `ino`.
+pub(crate) fn wide_stripes_end(ino: u64) -> Vec<u8> {
+    after(KeyTable::WideStripe, ino)
 }
 
 /// Position and bytes of the name in a name's key.
@@ -278,6 +293,7 @@ mod tests {
             (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), KeyTable::Xattr),
             (unlinked(1), KeyTable::Unlinked),
             (open_files(), KeyTable::OpenFiles),
+            (wide_stripe(1, 2), KeyTable::WideStripe),
             (adopted(), KeyTable::Adopted),
         ];
         for (key, table) in keys {

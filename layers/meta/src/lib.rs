@@ -40,6 +40,7 @@
 //! | `shared_attrs.rs` | what all threads of the process may look at without a message |
 //! | `memory.rs` | the memory that the nodes of a process share |
 //! | `chunks.rs` | arithmetic on the blocks of a chunk |
+//! | `wide_stripe.rs` | chunks that are covered by parity, and how one is made of the others |
 //! | `keys.rs` | keys of the store |
 //! | `store/` | one node's store: redo log, copy-on-write tree, space, roots |
 
@@ -74,6 +75,8 @@ mod server;
 mod shared_attrs;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+mod wide_stripe;
 
 pub use operations::{REPLIES_MAX, REPLY_AGE_MAX};
 pub use shared_attrs::SharedAttrCache;

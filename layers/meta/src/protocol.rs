@@ -17,7 +17,8 @@ pub use crate::attributes::{
     Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
 pub use crate::chunk_types::{
-    BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, MIRRORS_MAX, Mirrors, RunForm,
+    BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, MIRRORS_MAX, Mirrors, PlacedWideStripe,
+    RunForm, StripeShard, WideStripe,
 };
 pub use crate::disk_types::{DiskShare, NodeMoves};
 pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
@@ -592,6 +593,10 @@ runtime::protocol! {
         /// How many chunks, at most [`FOUND_MAX`].
         count_max: u32,
     } -> ChunkPage, by inode(ino), retry idempotent, from servers, after recovery;
+
+    /// The wide stripe that a chunk is in, if it is in one, and the first chunk of that.
+    61 Bulk FindWideStripe { ino: u64, index: u64 } -> Option<PlacedWideStripe>,
+        by inode(ino), retry idempotent, from servers, after recovery;
 
     /// The value of an extended attribute.
     41 Bulk GetXattr { ino: u64, generation: u64, name: XattrName } -> Vec<u8>,

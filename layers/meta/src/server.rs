@@ -61,6 +61,7 @@ use self::names::NameRequests;
 use self::open_files::OpenFileRequests;
 use self::scrub::Scrubber;
 use self::space::SpaceManager;
+use self::space::encode_queue::EncodeQueue;
 use self::space::reclaim::Reclaim;
 use self::verifiers::WriteVerifiers;
 use self::xattrs::Xattrs;
@@ -70,9 +71,9 @@ use crate::move_pace::MovePace;
 use crate::protocol::{
     AckGroups, AddFile, AdoptRecord, Allocate, AllocateMirrors, ApplyIntent, ChangeInode,
     ChangeXattr, CheckLoss, CloseHandle, Commit, ConfirmGroups, EndGrace, EndRecovery, Execute,
-    FinalCheckpoint, FindChunks, FindName, FindReply, FinishIntents, Flush, FlushApplied,
-    FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace, GetVerifier,
-    GetXattr, GraceBelow, GroupUrgency, HasNames, Install, ListUntrimmed, ListXattrs,
+    FinalCheckpoint, FindChunks, FindName, FindReply, FindWideStripe, FinishIntents, Flush,
+    FlushApplied, FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace,
+    GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, Install, ListUntrimmed, ListXattrs,
     LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted, OpenHandle,
     Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack, ScanNames,
     Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
@@ -172,7 +173,11 @@ runtime::handlers! { MetaServer;
     ApplyIntent => |server, _, request| server.intents.applier.apply_intent(request).await;
     FlushApplied => |server, _, request| server.intents.applier.flush_applied(request).await;
     FinishIntents => |server, _, _request| server.intents.recovery.finish_intents().await;
-    EndRecovery => |server, _, _request| server.intents.recovery.end_recovery().await;
+    EndRecovery => |server, _, _request| {
+        server.intents.recovery.end_recovery().await?;
+        server.space.encoder.look_at_all();
+        Ok(())
+    };
     ListUntrimmed => |server, _, _request| Ok(server.space.reclaim.list_untrimmed().await);
     LockName => |server, caller, request| {
         server.locks.name_requests.lock_name(caller.node, request).await
@@ -194,6 +199,9 @@ runtime::handlers! { MetaServer;
     SetOccupancy => |server, _, request| server.locks.directories.set_occupancy(request).await;
     Map => |server, _, request| server.content.chunks.map(request).await;
     FindChunks => |server, _, request| server.content.chunks.find_chunks(request).await;
+    FindWideStripe => |server, _, request| {
+        server.space.wide_stripes.find(request.ino, request.index).await
+    };
     Allocate => |server, _, request| server.space.allocator.allocate(&request).await;
     AllocateMirrors => |server, _, request| {
         server.space.allocator.allocate_mirrors(&request).await
@@ -208,7 +216,11 @@ runtime::handlers! { MetaServer;
     AckGroups => |server, _, request| server.space.groups.ack_groups(request).await;
     ConfirmGroups => |server, _, request| server.space.groups.confirm_groups(request.donor).await;
     GetSpace => |server, _, request| server.space.allocator.get_space(request.unit);
-    AdoptRecord => |server, _, request| server.space.disks.adopt_record(&request.record).await;
+    AdoptRecord => |server, _, request| {
+        server.space.disks.adopt_record(&request.record).await?;
+        server.space.encoder.look_at_all();
+        Ok(())
+    };
     GetMoves => |server, _, _request| Ok(server.space.disks.get_moves());
     CheckLoss => |server, _, request| server.space.disks.check_loss(&request).await;
     LockRename => |server, caller, request| {
@@ -230,7 +242,11 @@ runtime::handlers! { MetaServer;
     CloseHandle => |server, _, request| server.open_files.close_handle(request.ino).await;
     GraceBelow => |server, _, _request| Ok(server.open_files.grace_below());
     EndGrace => |server, _, _request| server.open_files.end_grace().await;
-    Rejoin => |server, _, _request| server.intents.recovery.rejoin().await;
+    Rejoin => |server, _, _request| {
+        server.intents.recovery.rejoin().await?;
+        server.space.encoder.look_at_all();
+        Ok(())
+    };
     NodeRestarted => |server, _, request| server.intents.recovery.node_restarted(request).await;
     FinalCheckpoint => |server, _, _request| server.flusher.final_checkpoint().await;
     FlushTo => |server, _, request| server.flusher.flush_to(request.position).await;
@@ -345,6 +361,11 @@ impl MetaServer {
         self.intents.recovery.recovered();
     }
 
+    /// Chunks become wide stripes as soon as they can, also of files that are in use.
+    pub fn encode_at_once(&self) {
+        self.space.encoder.encode_at_once();
+    }
+
     /// What the file layer of this node may read without a message.
     pub fn information(&self) -> FileInformation {
         let inodes = self.base.inodes.table();
@@ -359,11 +380,13 @@ impl MetaServer {
         let verifiers = Rc::new(WriteVerifiers::new(base.context.clone()));
         let boot_id = base.context.random();
         let xattrs = Rc::new(Xattrs::new(&base));
-        let reclaim = &Rc::new(Reclaim::new(&base, xattrs.clone()));
+        let queue = Rc::<EncodeQueue>::default();
+        let reclaim = &Rc::new(Reclaim::new(&base, xattrs.clone(), queue.clone()));
         let locks = LockManager::new(&base);
-        let content = Rc::new(FileContent::new(&base, reclaim, &verifiers));
+        let content = Rc::new(FileContent::new(&base, reclaim, &verifiers, &queue));
         let file_locks = FileLocks::default();
-        let space = SpaceManager::new(&base, reclaim.clone(), &content, file_locks.clone(), pace);
+        let space =
+            SpaceManager::new(&base, reclaim.clone(), &content, file_locks.clone(), (pace, queue));
         let effects = Rc::new(Effects::new(
             &base,
             locks.names.clone(),

@@ -6,7 +6,7 @@
 use meta::attributes::{Attributes, Kind, Name, Time};
 use meta::protocol::{
     BlockRun, CallId, CallOutcome, Chunk, CommitMark, Dentry, Effect, FindName, Inode, InodeChange,
-    Mirrors, Request, RunForm, SequenceGap, StoredReply,
+    Mirrors, Request, RunForm, SequenceGap, StoredReply, StripeShard, WideStripe,
 };
 use runtime::wire::{Wire, from_bytes, to_bytes};
 
@@ -112,6 +112,14 @@ fn a_chunk_and_a_name_have_the_agreed_bytes() {
     both_ways(copied, &format!("{head}{starts}"));
     let longest = concat!("01000000", "0000", "0003000000000000", "01000000", "ddccbbaa", "10");
     both_ways(chunk(0, 0x0300, RunForm::new(256, false)), longest);
+    // In a wide stripe.
+    let expected = concat!("01000000", "0000", "0003000000000000", "01000000", "ddccbbaa", "e9");
+    both_ways(chunk(0, 0x0300, RunForm::covered(16)), expected);
+    let shard = |start| StripeShard { start, checksums: vec![0xAABB_CCDD] };
+    let wide = WideStripe { data: vec![shard(0x0300), shard(0x0500)], parity: shard(0x0700) };
+    let shards =
+        ["0003", "0005", "0007"].map(|start| format!("{start}00000000000001000000ddccbbaa"));
+    assert_eq!(hex(&wide), format!("02000000{}", shards.concat()));
     let dentry = Dentry { ino: 1, generation: 2, kind: Kind::Directory {} };
     assert_eq!(hex(&dentry), "0100000000000000020000000000000002");
 }

@@ -94,7 +94,7 @@ impl ClusterLayout {
         });
         let disks: Vec<_> = names.map(|name| (name, length)).collect();
         let map = plan_volume(geometry, &disks, self.spread).expect("a small volume");
-        plan_redundancy(&map, self.content.redundancy()).expect("enough disks")
+        plan_redundancy(&map, self.content.redundancy).expect("enough disks")
     }
 }
 
@@ -215,7 +215,7 @@ impl SimulatedCluster {
 
     /// Copies of the data of a file.
     pub(super) fn data_copies(&self) -> u32 {
-        self.content.copies
+        self.content.copies()
     }
 
     /// What is fixed of the volume.
@@ -394,7 +394,7 @@ impl SimulatedCluster {
                 context.sleep(REJOIN_PAUSE).await;
             }
             let files = node::serve_files(&context, &map, &meta, memory);
-            content.set(&files);
+            content.set(&files, &meta);
             let engine = open_engine(records, slow_engine.then(|| context.clone()));
             node::administrate_disks(&context, &map, &files, engine);
             handed.resume_files(&files);
@@ -517,7 +517,7 @@ impl SimulatedCluster {
         move |context| {
             let meta = servers.borrow()[&node].meta.clone().expect("its metadata is served");
             let files = node::serve_files(&context, &map, &meta, memory);
-            content.set(&files);
+            content.set(&files, &meta);
             let engine = open_engine(records, slow_engine.then(|| context.clone()));
             node::administrate_disks(&context, &map, &files, engine);
             servers.borrow_mut().entry(node).or_default().files = Some(files);

@@ -83,6 +83,7 @@ mod versions;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use blockio::RedundancyClass;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use machine_emu::DiskFaults;
@@ -122,6 +123,12 @@ const ENGINE_SALT: u64 = 0xE6_6106;
 
 /// Draws the number of copies of data.
 const COPIES_SALT: u64 = 0xC0_91E5;
+
+/// Draws whether data is in wide stripes, apart from what else a seed draws.
+const PARITY_SALT: u64 = 0x9A_2147;
+
+/// Draws whether chunks become wide stripes at once.
+const IDLE_SALT: u64 = 0x1D_7E00;
 
 /// What clients do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -331,12 +338,15 @@ impl Case {
             // A file without room would be told as damage.
             layout.stripes_per_node *= 2;
         }
-        layout.content = ContentForm { unit: self.unit(&layout), copies: self.copies(&layout) };
-        if self.workload == Workload::Elastic && layout.content.copies > 1 {
+        let (unit, copies) = (self.unit(&layout), self.copies(&layout));
+        if self.workload == Workload::Elastic && copies > 1 {
             // It goes on without one of them.
             layout.disk_nodes = layout.disk_nodes.max(3);
         }
-        layout.stripes_per_node *= u64::from(layout.content.copies);
+        let redundancy = self.redundancy(&mut layout, copies);
+        let encodes_at_once = Rng::new(self.seed ^ IDLE_SALT).chance(3, 4);
+        layout.content = ContentForm { unit, redundancy, encodes_at_once };
+        layout.stripes_per_node *= u64::from(redundancy.copies());
         // Between the steps of a change of disks the power may go.
         layout.slow_engine =
             self.workload == Workload::Elastic && Rng::new(self.seed ^ ENGINE_SALT).chance(1, 2);
@@ -378,6 +388,24 @@ impl Case {
         // The operator leaves room for two.
         let most = if self.workload == Workload::Elastic { most.min(2) } else { most };
         if draws && rng.chance(1, 3) { 1 + rng.below(most.into()) as u32 } else { 1 }
+    }
+
+    /// Whole chunks are in wide stripes in some runs in which disks come and go, or data has two
+    /// copies.
+    fn redundancy(&self, layout: &mut ClusterLayout, copies: u32) -> RedundancyClass {
+        let mut rng = Rng::new(self.seed ^ PARITY_SALT);
+        let draws = self.workload == Workload::Elastic || copies == 2;
+        if draws && rng.chance(1, 2) {
+            let data = 2 + rng.below(2) as u8;
+            // In some runs there is one disk node more, for what is lost with another.
+            let shards = u32::from(data) + 1;
+            layout.disk_nodes = layout.disk_nodes.max(shards + rng.below(2) as u32);
+            return RedundancyClass::Parity { data, parity: 1 };
+        }
+        match copies {
+            1 => RedundancyClass::None {},
+            count => RedundancyClass::Copies { count: count as u8 },
+        }
     }
 
     /// Runs it.
@@ -509,7 +537,10 @@ fn drive<'a>(
         }
         Workload::Files => files::run(harness, habits).boxed_local(),
         Workload::Elastic => {
-            let habits = Habits { blocks: 512, operates: true, ..habits };
+            // Files of which soon no block is missing are in wide stripes.
+            let wide = harness.cluster.map().redundancy().wide_stripes();
+            let blocks = if wide.is_some() { 96 } else { 512 };
+            let habits = Habits { blocks, operates: true, ..habits };
             files::run(harness, habits).boxed_local()
         }
         Workload::Partitions => {

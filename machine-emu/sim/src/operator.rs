@@ -77,7 +77,10 @@ impl Operator {
                 .filter(|_| bytes_online(&list) >= BYTES_MIN)
                 .filter(|chosen| {
                     let copies = harness.cluster.data_copies() as usize;
-                    copies == 1 || room_without(&list, *chosen, copies) >= 2 * BYTES_MIN
+                    let has_room =
+                        copies == 1 || room_without(&list, *chosen, copies) >= 2 * BYTES_MIN;
+                    // What is on a disk that has failed must find a place, too.
+                    has_room && !self.is_broken(harness)
                 })
                 .map(|(disk_node, disk)| DiskChange::Drain { disk_node, disk }),
             4 => any(DiskCondition::Draining {}, rng).map(|(disk_node, disk)| {

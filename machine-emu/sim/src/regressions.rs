@@ -155,7 +155,7 @@ mod tests {
         for regression in &REGRESSIONS[..OLDER_THAN_COPIES] {
             let case = regression.case().expect("a schedule");
             let layout = case.layout(&mut Rng::new(case.seed));
-            assert_eq!(layout.content.copies, 1, "{}", regression.what);
+            assert_eq!(layout.content.copies(), 1, "{}", regression.what);
         }
     }
 
@@ -163,11 +163,22 @@ mod tests {
     fn data_has_copies_in_some_runs() {
         let copies = |seed| {
             let layout = Case::new(Workload::Damage, seed).layout(&mut Rng::new(seed));
-            assert!(layout.content.copies <= layout.disk_nodes * layout.disks_per_node);
-            layout.content.copies
+            assert!(layout.content.copies() <= layout.disk_nodes * layout.disks_per_node);
+            layout.content.copies()
         };
         let found: std::collections::BTreeSet<u32> = (0..200).map(copies).collect();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn data_is_in_wide_stripes_in_some_runs() {
+        let shape = |seed| {
+            let layout = Case::new(Workload::Elastic, seed).layout(&mut Rng::new(seed));
+            layout.map();
+            layout.content.redundancy.wide_stripes().map(|shape| shape.data)
+        };
+        let found: std::collections::BTreeSet<_> = (0..300).map(shape).collect();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [None, Some(2), Some(3)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Makes files of these sizes in MiB in `directory`.
+#[allow(dead_code, reason = "not every test has disks of several sizes")]
 pub(crate) fn make_disks(directory: &Path, sizes: &[u64]) -> Vec<PathBuf> {
     fs::create_dir_all(directory).unwrap();
     let make = |(number, mib): (usize, &u64)| {

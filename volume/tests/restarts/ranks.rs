@@ -1,6 +1,6 @@
 //! What a program could tell of its ranks when it opens a file (which one this is, and of how
 //! many), and what that would be worth: the file as it is written and read without, beside the best
-//! that any hint could bring, in virtual time (ADR 39).
+//! that any hint could bring, in virtual time.
 
 use std::time::Duration;
 

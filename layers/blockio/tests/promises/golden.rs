@@ -91,6 +91,10 @@ fn a_superblock_has_the_agreed_bytes() {
         "03 00 00 00 00 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 02 00 00 00 02 01 01 02"
     );
     assert!(block[216..4092].iter().all(|&byte| byte == 0));
+    assert_eq!(Superblock::decode(&block), Ok(superblock.clone()));
+    superblock.decided.redundancy = RedundancyClass::Parity { data: 4, parity: 1 };
+    let block = superblock.encode();
+    assert_eq!(hex(&block[212..217]), "02 01 02 04 01");
     assert_eq!(Superblock::decode(&block), Ok(superblock));
 }
 

@@ -3,7 +3,8 @@
 //! A disk node that restarts may have lost bytes that it received and did not flush. The cache
 //! writes back again what it still has. If it has dropped any of those bytes they are lost, and the
 //! cache takes a new boot ID for this disk node: the next sync of a writer with the old ID fails.
-//! Not so where the volume goes on without the host of the disk: further copies have those bytes.
+//! Not so where the volume goes on without the host of the disk, or without its disks: further
+//! copies have those bytes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +123,7 @@ impl BootIds {
             let before = ids.below.replace(boot_id);
             let has_changed = before.is_some_and(|before| before != boot_id);
             let was_away = absent.is_some_and(|absent| absent >= ids.version);
-            let has_copies = was_away || before == Some(DROPPED);
+            let has_copies = was_away || before == Some(DROPPED) || boot_id == DROPPED;
             ids.version = version;
             if has_changed && std::mem::take(&mut ids.dropped) && !has_copies {
                 ids.own = own;

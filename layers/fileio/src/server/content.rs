@@ -8,7 +8,7 @@ use blockio::protocol::Error as BlockError;
 use blockio::{DiskName, Geometry, Stripes};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use meta::protocol::{BlockRun, Chunk, Map, Release, Run};
+use meta::protocol::{BlockRun, Chunk, FindWideStripe, Map, PlacedWideStripe, Release, Run};
 use runtime::Context;
 use runtime::delivery::DeliveredRange;
 use runtime::sync::{KeyGuard, KeyedLock};
@@ -18,6 +18,9 @@ use super::direct::ReadDelivery;
 use crate::protocol::{Error, Handle};
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
+
+/// A chunk: the inode number of its file, and its index in it.
+pub(super) type ChunkId = (u64, u64);
 
 /// A stripe of zeros, in memory that is never touched: a constant would be part of every program.
 static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 1 << 20]);
@@ -75,7 +78,7 @@ impl ContentAccess {
         let parts = indices.zip(&chunks).flat_map(|(index, chunk)| {
             let start = index * chunk_size;
             let (from, to) = (from.max(start), to.min(start + chunk_size));
-            block_sources(chunk, from - start, to - start)
+            block_sources(((file.ino, index), chunk), from - start, to - start)
         });
         match delivery {
             None => Ok(RangeData { data: self.take_all(parts).await?, delivered: Vec::new() }),
@@ -124,7 +127,7 @@ impl ContentAccess {
     /// Bytes of one logical block of a chunk, which the caller has locked; holes are zeros.
     pub(super) async fn read_in_block(
         &self,
-        chunk: &Chunk,
+        chunk: (ChunkId, &Chunk),
         range: Range<usize>,
     ) -> Result<Bytes, Error> {
         let mut block_sources = block_sources(chunk, range.start as u64, range.end as u64);
@@ -147,7 +150,7 @@ impl ContentAccess {
     pub(super) fn try_take_now(&self, place: &BlockSource<'_>) -> Option<Bytes> {
         match *place {
             BlockSource::Hole { length } => Some(zeros(length)),
-            BlockSource::Stored { run, ref blocks, skip, keep } => {
+            BlockSource::Stored { run, ref blocks, skip, keep, .. } => {
                 let (stripe, offset, length) = self.bytes_of(run, blocks);
                 let expect = &run.checksums[blocks.clone()];
                 let read = self.stripes.try_read_now(stripe, offset, length, expect)?;
@@ -163,12 +166,12 @@ impl ContentAccess {
     ) -> impl Future<Output = Result<Bytes, Error>> + use<> {
         let part = match *place {
             BlockSource::Hole { length } => ReadPart::Hole(length),
-            BlockSource::Stored { run, ref blocks, skip, keep } => {
+            BlockSource::Stored { chunk, run, ref blocks, skip, keep } => {
                 let (stripe, offset, length) = self.bytes_of(run, blocks);
                 let expect = run.checksums[blocks.clone()].to_vec();
                 let reading = self.stripes.read(stripe, offset, length, expect);
                 let disk = self.base.is_read_only.then(|| self.stripes.map().place(stripe).disk);
-                let others = self.other_copies(run, blocks);
+                let others = self.other_source(chunk, run, blocks);
                 ReadPart::Stored { reading, skip, keep, disk, others }
             }
         };
@@ -182,8 +185,21 @@ impl ContentAccess {
         (stripe, offset, (blocks.len() * unit) as u32 * BLOCK as u32)
     }
 
-    /// The further copies of these logical blocks of a run, if there are any.
-    fn other_copies(&self, run: &BlockRun, blocks: &Range<usize>) -> Option<Box<OtherCopies>> {
+    /// Where else the content of these logical blocks of a run is, if it is anywhere else.
+    fn other_source(
+        &self,
+        chunk: ChunkId,
+        run: &BlockRun,
+        blocks: &Range<usize>,
+    ) -> Option<Box<OtherSource>> {
+        let stripes = self.stripes.clone();
+        if run.form.covered {
+            let start = run.start + (blocks.start * run.unit() as usize) as u64;
+            let run = Run { start, count: blocks.len() as u32 * run.unit() };
+            let base = self.base.clone();
+            let covered = CoveredBlocks { base, stripes, chunk, run };
+            return Some(Box::new(OtherSource::WideStripe(covered)));
+        }
         let mirrors = run.mirrors.after((blocks.start * run.unit() as usize) as u64);
         let places: Vec<_> =
             mirrors.starts().iter().map(|&start| self.geometry.block(start)).collect();
@@ -192,7 +208,7 @@ impl ContentAccess {
         }
         let expect = run.checksums[blocks.clone()].to_vec();
         let length = self.bytes_of(run, blocks).2;
-        Some(Box::new(OtherCopies { stripes: self.stripes.clone(), places, length, expect }))
+        Some(Box::new(OtherSource::Copies(OtherCopies { stripes, places, length, expect })))
     }
 
     /// Releases reserved blocks that nothing names.
@@ -217,7 +233,7 @@ pub(super) enum BlockSource<'a> {
     Hole { length: usize },
     /// In these logical blocks of a run: whole ones, so that their checksums can be verified. The
     /// bytes are the `keep` ones after the first `skip`.
-    Stored { run: &'a BlockRun, blocks: Range<usize>, skip: usize, keep: usize },
+    Stored { chunk: ChunkId, run: &'a BlockRun, blocks: Range<usize>, skip: usize, keep: usize },
 }
 
 impl BlockSource<'_> {
@@ -232,7 +248,7 @@ impl BlockSource<'_> {
 
 /// Where bytes `from..to` of a chunk are, in order.
 pub(super) fn block_sources(
-    chunk: &Chunk,
+    (id, chunk): (ChunkId, &Chunk),
     from: u64,
     to: u64,
 ) -> impl Iterator<Item = BlockSource<'_>> {
@@ -258,7 +274,8 @@ pub(super) fn block_sources(
         let end = (hi - run_start).div_ceil(block) as usize;
         let skip = (lo - run_start) as usize - first * block as usize;
         at = hi;
-        Some(BlockSource::Stored { run, blocks: first..end, skip, keep: (hi - lo) as usize })
+        let (blocks, keep) = (first..end, (hi - lo) as usize);
+        Some(BlockSource::Stored { chunk: id, run, blocks, skip, keep })
     })
 }
 
@@ -276,8 +293,58 @@ enum ReadPart {
         keep: usize,
         /// The disk to be named if it cannot be read.
         disk: Option<DiskName>,
-        others: Option<Box<OtherCopies>>,
+        others: Option<Box<OtherSource>>,
     },
+}
+
+/// Where else is what is read.
+enum OtherSource {
+    Copies(OtherCopies),
+    WideStripe(CoveredBlocks),
+}
+
+impl OtherSource {
+    /// Reads it there, after the first place could not be read for this `reason`, which is the
+    /// answer if no other can.
+    async fn read(&self, reason: BlockError) -> Result<Bytes, BlockError> {
+        match self {
+            Self::Copies(copies) => copies.read(reason).await,
+            Self::WideStripe(covered) => covered.reconstruct(reason).await,
+        }
+    }
+}
+
+/// Logical blocks of a chunk that is in a wide stripe.
+struct CoveredBlocks {
+    base: MetadataAccess,
+    stripes: Rc<dyn Stripes>,
+    chunk: ChunkId,
+    run: Run,
+}
+
+impl CoveredBlocks {
+    /// Makes them of the other shards.
+    async fn reconstruct(&self, reason: BlockError) -> Result<Bytes, BlockError> {
+        let (ino, index) = self.chunk;
+        let found = self.base.meta_here(FindWideStripe { ino, index }).await;
+        let Ok(Some(PlacedWideStripe { first, wide })) = found else {
+            tracing::debug!(ino, index, ?found, "there is no wide stripe");
+            return Err(reason);
+        };
+        let number = (index - first) as usize;
+        let blocks = self.stripes.geometry().blocks_per_stripe();
+        let range = wide.range_of(number, self.run, blocks);
+        match wide.reconstruct(&*self.stripes, number, range).await {
+            Ok(made) => {
+                tracing::debug!(%reason, ino, index, "blocks are made of other shards");
+                Ok(made)
+            }
+            Err(error) => {
+                tracing::debug!(%error, ino, index, "blocks cannot be made of other shards");
+                Err(reason)
+            }
+        }
+    }
 }
 
 /// The further copies of what is read.
@@ -290,8 +357,7 @@ struct OtherCopies {
 }
 
 impl OtherCopies {
-    /// Reads one that is whole, after the first copy could not be read for this `reason`, which is
-    /// the answer if none is.
+    /// Reads one that is whole.
     async fn read(&self, reason: BlockError) -> Result<Bytes, BlockError> {
         for &(stripe, offset) in &self.places {
             let reading = self.stripes.read(stripe, offset, self.length, self.expect.clone());

@@ -68,7 +68,7 @@ impl ReadDelivery<'_> {
         for (index, source) in sources.iter().enumerate() {
             let place = at;
             at += source.length() as u64;
-            let BlockSource::Stored { run, blocks, skip, keep } = source else { continue };
+            let BlockSource::Stored { run, blocks, skip, keep, .. } = source else { continue };
             let (stripe, offset, length) = content.bytes_of(run, blocks);
             let Some((process, node, port)) = self.process_with(content, stripe) else { continue };
             let expect = run.checksums[blocks.clone()].to_vec();

@@ -51,7 +51,8 @@ impl FileReader {
                 if from < to && !self.content.chunks.is_open(&(file.ino, index)) {
                     return None;
                 }
-                for place in block_sources(known.chunk(index)?, from - start, to - start) {
+                let chunk = ((file.ino, index), known.chunk(index)?);
+                for place in block_sources(chunk, from - start, to - start) {
                     data.push(self.content.try_take_now(&place)?);
                 }
             }

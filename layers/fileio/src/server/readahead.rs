@@ -2,7 +2,7 @@
 //! Cached files and random reads cost nothing.
 //!
 //! Several ranks of a program may read parts of one file at the same time: a reader is known by the
-//! offset at which it goes on, not by its client (ADR 39).
+//! offset at which it goes on, not by its client.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

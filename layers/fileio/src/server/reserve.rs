@@ -19,7 +19,7 @@ impl ReservedBlocks {
     /// The next logical block, with this checksum.
     pub(super) fn take(&mut self, checksum: u32) -> Option<BlockSlot> {
         let (block, mirrors) = self.places.next()?;
-        Some(BlockSlot { block, checksum, sealed: false, mirrors })
+        Some(BlockSlot { block, checksum, sealed: false, covered: false, mirrors })
     }
 
     /// All blocks.

@@ -109,16 +109,22 @@ impl FileSpace {
 
     /// What there is for data of which each block has its copies, given what there is for blocks.
     fn in_copies(&self, raw: Space) -> Space {
-        let (map, copies) = (self.content.stripes.map(), self.content.copies());
-        let (each, stripe) = (u64::from(copies), u64::from(map.geometry().stripe_size));
-        let used_bytes = (raw.total_bytes - raw.free_bytes.min(raw.total_bytes)) / each;
+        let (map, class) = (self.content.stripes.map(), self.content.stripes.map().redundancy());
+        let (copies, stripe) = (u64::from(class.copies()), u64::from(map.geometry().stripe_size));
+        // Bytes of data, and the bytes of disks that they take.
+        let wide = class.wide_stripes().filter(|it| map.stripes_in_copies(it.shards()) > 0);
+        let (data, raw_each) =
+            wide.map_or((1, copies), |shape| (u64::from(shape.data), u64::from(shape.shards())));
+        let used_bytes = (raw.total_bytes - raw.free_bytes.min(raw.total_bytes)) / raw_each * data;
         // Where disks are uneven, copies of all do not fit on the others.
-        let total_bytes = (raw.total_bytes / each).min(map.stripes_in_copies(copies) * stripe);
+        let fitting = map.stripes_in_copies(raw_each as u32) * data * stripe;
+        let total_bytes = (raw.total_bytes / raw_each * data).min(fitting);
         let left = total_bytes.saturating_sub(used_bytes);
         Space {
             total_bytes,
-            free_bytes: (raw.free_bytes / each).min(left),
-            available_bytes: (raw.available_bytes / each).min(left),
+            free_bytes: (raw.free_bytes / raw_each * data).min(left),
+            // What is written has copies at first.
+            available_bytes: (raw.available_bytes / copies).min(left),
             inodes: raw.inodes,
             raw_total_bytes: raw.total_bytes,
             raw_free_bytes: raw.free_bytes,

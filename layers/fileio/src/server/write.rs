@@ -553,7 +553,7 @@ impl FileWriter {
         if let Some(known) = self.partial_blocks.find(chunk, old, &range) {
             return Ok(vec![known]);
         }
-        let read = self.content.read_in_block(old, range).await?;
+        let read = self.content.read_in_block((chunk, old), range).await?;
         // Copied: a reference to a part of a line would make the cache copy all of it at the next
         // write, which is this one.
         Ok(vec![Bytes::copy_from_slice(&read)])

@@ -9,6 +9,7 @@ mod node;
 mod read;
 mod space;
 mod volume;
+mod wide_stripes;
 
 pub use self::files::{UnreadableFile, UnreadableFiles};
 pub use self::flaw::{FLAWS_MAX, Flaw, Flaws};

@@ -8,11 +8,14 @@ use runtime::wire::{Wire, from_bytes};
 use super::files::{BadData, LostKeys};
 use super::flaw::{COPY_OUT, Flaw, Flaws, REPLACE};
 use super::space::{BlockOwner, UsedBlocks};
+use super::wide_stripes::{WideStripeAudit, check_places};
 use crate::attributes::{Attributes, Kind, Name, XattrName};
 use crate::hash::{ino_node, name_node};
 use crate::keys;
 use crate::partition::{PartitionNumber, partition_of};
-use crate::protocol::{Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply};
+use crate::protocol::{
+    Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply, WideStripe,
+};
 use crate::store::VALUE_BYTES_MAX;
 
 /// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
@@ -74,8 +77,17 @@ pub struct NodeAudit {
     pub(crate) lost_keys: Vec<LostKeys>,
     /// Data that could not be read, by inode.
     pub(crate) bad_data: BTreeMap<u64, BadData>,
+    /// Its wide stripes, until they were compared with its chunks.
+    pub(crate) wide_stripes: WideStripeAudit,
     /// What contradicts itself. Empty on a sound node.
     pub flaws: Flaws,
+}
+
+/// A value that names data.
+#[derive(Debug)]
+pub(crate) enum DataEntry {
+    Chunk { ino: u64, index: u64, chunk: Chunk },
+    WideStripe { ino: u64, first: u64, wide: WideStripe },
 }
 
 fn value<T: Wire>(bytes: &[u8]) -> Option<T> {
@@ -136,14 +148,14 @@ impl NodeAudit {
         self.flaws.push(Flaw::new(format!("the metadata of node {node}"), why, COPY_OUT));
     }
 
-    /// Takes one key of the store; a key that cannot be read is a flaw. Returns the chunk, if it is
-    /// one.
+    /// Takes one key of the store; a key that cannot be read is a flaw. Returns what names data, if
+    /// it is that.
     pub(crate) fn take(
         &mut self,
         key: &[u8],
         value: &[u8],
         used: &mut Vec<UsedBlocks>,
-    ) -> Option<(u64, u64, Chunk)> {
+    ) -> Option<DataEntry> {
         let taken = self.try_take(key, value, used);
         if taken.is_none() {
             let thing = format!("a key of node {}", self.node);
@@ -153,13 +165,14 @@ impl NodeAudit {
         taken.flatten()
     }
 
-    /// Each copy of a block is to be on a disk of its own.
-    pub(crate) fn check_copies(
-        &mut self,
-        map: &VolumeMap,
-        (ino, index): (u64, u64),
-        chunk: &Chunk,
-    ) {
+    /// What is stored several times is to be on as many disks.
+    pub(crate) fn check_copies(&mut self, map: &VolumeMap, entry: &DataEntry) {
+        let (ino, index, chunk) = match entry {
+            DataEntry::Chunk { ino, index, chunk } => (*ino, *index, chunk),
+            DataEntry::WideStripe { ino, first, wide } => {
+                return check_places(map, (*ino, *first), wide, &mut self.flaws);
+            }
+        };
         let disk_of = |place: Run| {
             let stripe = map.geometry().block(place.start).0;
             (stripe < map.stripes()).then(|| map.place(stripe).disk)
@@ -174,13 +187,13 @@ impl NodeAudit {
         }
     }
 
-    #[allow(clippy::option_option, reason = "unreadable, no chunk, a chunk")]
+    #[allow(clippy::option_option, reason = "unreadable, names no data, names data")]
     fn try_take(
         &mut self,
         key: &[u8],
         raw: &[u8],
         used: &mut Vec<UsedBlocks>,
-    ) -> Option<Option<(u64, u64, Chunk)>> {
+    ) -> Option<Option<DataEntry>> {
         let first = keys::number(key, 1);
         match keys::table_of(key)? {
             keys::KeyTable::Inode => self.take_inode(first?, Inode::from_stored(raw).ok()?),
@@ -194,7 +207,21 @@ impl NodeAudit {
                 *self.blocks.entry(ino).or_default() += chunk.count();
                 let owner = BlockOwner::Chunk { ino, index };
                 used.extend(chunk.disk_runs().into_iter().map(|run| UsedBlocks { run, owner }));
-                return Some(Some((ino, index, chunk)));
+                self.wide_stripes.add_chunk((ino, index), &chunk);
+                return Some(Some(DataEntry::Chunk { ino, index, chunk }));
+            }
+            keys::KeyTable::WideStripe => {
+                let (ino, first) = (first?, keys::chunk_index(key)?);
+                let wide: WideStripe = value(raw)?;
+                if !wide.is_valid(self.chunk_blocks) || !self.is_here(ino) {
+                    let what = format!("the wide stripe of chunk {first} cannot be");
+                    self.flaws.push(Flaw::of(ino, what, REPLACE));
+                }
+                let owner = BlockOwner::WideStripe { ino, first };
+                let runs = wide.runs(self.chunk_blocks).into_iter();
+                used.extend(runs.map(|run| UsedBlocks { run, owner }));
+                self.wide_stripes.add((ino, first), wide.clone());
+                return Some(Some(DataEntry::WideStripe { ino, first, wide }));
             }
             keys::KeyTable::Name => self.take_name(key, first?, value(raw)?)?,
             keys::KeyTable::Intent => self.take_intent(key, raw)?,
@@ -287,6 +314,10 @@ impl NodeAudit {
 
     /// All keys are taken: what can be said of the node alone.
     pub(crate) fn check(&mut self) {
+        let files = self.inodes.iter().map(|inode| inode.attributes.ino);
+        let files: BTreeSet<u64> = files.chain(self.trims.iter().copied()).collect();
+        let wide_stripes = std::mem::take(&mut self.wide_stripes);
+        wide_stripes.check(&files, self.chunk_blocks, &mut self.flaws);
         self.check_xattrs();
         self.check_unlinked();
         self.check_partition_uses();

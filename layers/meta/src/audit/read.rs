@@ -13,9 +13,9 @@ use futures::stream;
 use runtime::Context;
 
 use super::flaw::{COPY_BACK, Flaw, HEALS, NO_ROOM, REPLACE, WRITTEN_ANEW};
-use super::node::NodeAudit;
+use super::node::{DataEntry, NodeAudit};
 use super::space::{BlockOwner, UsedBlocks, compare};
-use crate::protocol::{Chunk, Run};
+use crate::protocol::{Chunk, Run, WideStripe};
 use crate::store::{BadCopy, GroupLayout, ImagePart, StoreError, StoreImage};
 
 /// The longest wait, in microseconds.
@@ -123,12 +123,16 @@ async fn read_keys(
         match part {
             ImagePart::Entries(entries) => {
                 for (key, value) in entries {
-                    let chunk = found.take(&key, &value, used);
-                    if let Some((ino, index, chunk)) = &chunk {
-                        found.check_copies(map, (*ino, *index), chunk);
-                    }
-                    if let (Some((ino, index, chunk)), Some(pace)) = (chunk, pace.as_mut()) {
-                        pace.read_chunk(ino, index, &chunk, found).await;
+                    let Some(entry) = found.take(&key, &value, used) else { continue };
+                    found.check_copies(map, &entry);
+                    let Some(pace) = pace.as_mut() else { continue };
+                    match entry {
+                        DataEntry::Chunk { ino, index, chunk } => {
+                            pace.read_chunk(ino, index, &chunk, found).await;
+                        }
+                        DataEntry::WideStripe { ino, first, wide } => {
+                            pace.read_wide_stripe((ino, first), &wide, found).await;
+                        }
                     }
                 }
             }
@@ -159,7 +163,9 @@ impl ReadPace<'_> {
     async fn read_chunk(&mut self, ino: u64, index: u64, chunk: &Chunk, found: &mut NodeAudit) {
         let stripes = self.stripes;
         let layout = &GroupLayout::of(&stripes.map());
-        let runs = chunk.runs.iter().map(|run| async move {
+        // Covered runs are read with their wide stripe.
+        let own = chunk.runs.iter().filter(|run| !run.form.covered);
+        let runs = own.map(|run| async move {
             let mut bad = BTreeMap::<u64, (usize, String)>::new();
             for place in run.places() {
                 let found = if layout.is_run(place) {
@@ -190,6 +196,44 @@ impl ReadPace<'_> {
             found.flaws.push(Flaw::of(ino, what, REPLACE));
         }
         self.rest(chunk.count_of_copies() * BLOCK_SIZE as u64).await;
+    }
+
+    /// Reads all shards. What is bad in one of them can be made of the others.
+    async fn read_wide_stripe(
+        &mut self,
+        (ino, first): (u64, u64),
+        wide: &WideStripe,
+        found: &mut NodeAudit,
+    ) {
+        let (stripes, blocks) = (self.stripes, found.chunk_blocks);
+        let layout = &GroupLayout::of(&stripes.map());
+        let reads = wide.shards().map(|shard| async move {
+            if layout.is_run(shard.run(blocks)) {
+                bad_blocks(stripes, shard.run(blocks), &shard.checksums).await
+            } else {
+                vec![(0, "its blocks are outside of the disk".to_owned())]
+            }
+        });
+        let bad: Vec<_> = stream::iter(reads).buffered(READS_MAX).collect().await;
+        let mut bad_shards = BTreeMap::<u64, usize>::new();
+        bad.iter().flatten().for_each(|(block, _)| *bad_shards.entry(*block).or_default() += 1);
+        let bytes = wide.unit(blocks) as usize * BLOCK_SIZE;
+        for (number, bad) in bad.iter().enumerate() {
+            for (block, why) in bad {
+                let offset = (first + number as u64) * u64::from(blocks) + block;
+                let offset = offset * BLOCK_SIZE as u64;
+                if bad_shards[block] == 1 {
+                    let what = format!("{bytes} bytes in the wide stripe of chunk {first}: {why}");
+                    found.flaws.push(Flaw::of(ino, what, WRITTEN_ANEW));
+                } else if number < wide.data.len() {
+                    let what = format!("{bytes} bytes of data at offset {offset} are lost: {why}");
+                    found.lose_data(ino, (offset, bytes), why.clone());
+                    found.flaws.push(Flaw::of(ino, what, REPLACE));
+                }
+            }
+        }
+        let shards = wide.shards().count() as u64;
+        self.rest(shards * u64::from(blocks) * BLOCK_SIZE as u64).await;
     }
 
     /// Waits until that many bytes more may have been read.

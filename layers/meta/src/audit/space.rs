@@ -10,6 +10,7 @@ pub(crate) enum BlockOwner {
     Map,
     Log,
     Chunk { ino: u64, index: u64 },
+    WideStripe { ino: u64, first: u64 },
 }
 
 impl std::fmt::Display for BlockOwner {
@@ -19,6 +20,9 @@ impl std::fmt::Display for BlockOwner {
             Self::Map => f.write_str("the space map"),
             Self::Log => f.write_str("the log"),
             Self::Chunk { ino, index } => write!(f, "inode {ino} (chunk {index})"),
+            Self::WideStripe { ino, first } => {
+                write!(f, "inode {ino} (wide stripe of chunk {first})")
+            }
         }
     }
 }

@@ -49,8 +49,8 @@ impl MetaServer {
             used.extend(runs.iter().map(|&run| UsedBlocks { run, owner }));
         }
         for (key, value) in self.base.store.scan(Bound::Unbounded, &[u8::MAX], usize::MAX).await? {
-            if let Some((ino, index, chunk)) = found.take(&key, &value, &mut used) {
-                found.check_copies(&volume_map, (ino, index), &chunk);
+            if let Some(entry) = found.take(&key, &value, &mut used) {
+                found.check_copies(&volume_map, &entry);
             }
         }
         found.inode_count = self.base.inodes.count();

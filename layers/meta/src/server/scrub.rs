@@ -19,7 +19,9 @@ use super::base::NodeBase;
 use super::space::content_repair::ContentRepairer;
 use crate::audit::bad_blocks;
 use crate::keys;
-use crate::protocol::{BlockRun, Chunk, Error, Scrub, ScrubFlaw, ScrubPart};
+use crate::protocol::{
+    BlockRun, Chunk, Error, Scrub, ScrubFlaw, ScrubPart, StripeShard, WideStripe,
+};
 use crate::store::{
     BadCopy, ScrubbedKeys, StoreError, scrub_keys, scrub_log, scrub_map, scrub_roots,
 };
@@ -86,10 +88,15 @@ impl Scrubber {
         part.next = found.next.map(|next| next.to_vec());
         for (key, value) in found.entries {
             part.keys += 1;
-            if !data || keys::table_of(&key) != Some(keys::KeyTable::Chunk) {
-                continue;
+            match keys::table_of(&key).filter(|_| data) {
+                Some(keys::KeyTable::Chunk) => {
+                    self.scrub_chunk(&below, (&key, &value), repair, &mut part).await?;
+                }
+                Some(keys::KeyTable::WideStripe) => {
+                    self.scrub_wide_stripe(&below, (&key, &value), repair, &mut part).await?;
+                }
+                _ => continue,
             }
-            self.scrub_chunk(&below, (&key, &value), repair, &mut part).await?;
             if part.read_bytes >= DATA_BYTES {
                 part.next = Some([&key, &[0][..]].concat());
                 break;
@@ -153,7 +160,9 @@ impl Scrubber {
             part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
             return Ok(None);
         };
-        let places = chunk.runs.iter().flat_map(|run| run.places().map(move |place| (run, place)));
+        // Covered runs are compared with their wide stripe.
+        let own = chunk.runs.iter().filter(|run| !run.form.covered);
+        let places = own.flat_map(|run| run.places().map(move |place| (run, place)));
         part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
         let runs = places.map(|(run, place)| async move {
             let bad = bad_blocks(&**below, place, &run.checksums).await;
@@ -166,9 +175,7 @@ impl Scrubber {
             return Ok(None);
         }
         // Given back meanwhile: others may have written there.
-        let (first, end) = keys::only(key);
-        let now = self.base.store.scan(Bound::Included(&first), &end, 1).await?;
-        let now = now.into_iter().next().map(|(_, now)| now);
+        let now = self.value(key).await?;
         if now.as_ref().is_none_or(|now| now[..] != *value) {
             return Ok(now);
         }
@@ -192,6 +199,97 @@ impl Scrubber {
             let what = format!("{bytes} bytes at offset {offset}: {why}");
             let is_mended = is_mended.contains(&copy);
             part.flaws.push(ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
+        }
+        Ok(None)
+    }
+
+    /// What a key has now.
+    async fn value(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let (first, end) = keys::only(key);
+        let now = self.base.store.scan(Bound::Included(&first), &end, 1).await?;
+        Ok(now.into_iter().next().map(|(_, now)| now))
+    }
+
+    /// Reads all shards of a wide stripe and compares them; again, if it changes meanwhile.
+    async fn scrub_wide_stripe(
+        &self,
+        below: &Rc<dyn Stripes>,
+        (key, value): (&[u8], &[u8]),
+        repair: bool,
+        part: &mut ScrubPart,
+    ) -> Result<(), Error> {
+        let mut changed = self.scrub_shards_once(below, (key, value), repair, part).await?;
+        for _ in 0..CHANGES_MAX {
+            let Some(value) = changed else { return Ok(()) };
+            changed = self.scrub_shards_once(below, (key, &value), repair, part).await?;
+        }
+        if changed.is_some() {
+            part.flaws.push(note("a wide stripe changes too fast to be compared".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The same once. Returns what the wide stripe is now, if it has changed.
+    async fn scrub_shards_once(
+        &self,
+        below: &Rc<dyn Stripes>,
+        (key, value): (&[u8], &[u8]),
+        repair: bool,
+        part: &mut ScrubPart,
+    ) -> Result<Option<Bytes>, Error> {
+        let blocks = below.geometry().blocks_per_stripe();
+        let (Some(ino), Some(first)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
+            return Ok(None);
+        };
+        let flaw = |offset, what| ScrubFlaw { inode: ino, offset, ..note(what) };
+        let wide = from_bytes::<WideStripe>(value).ok().filter(|wide| wide.is_valid(blocks));
+        let Some(wide) = wide else {
+            part.flaws.push(flaw(0, format!("the wide stripe of chunk {first} cannot be")));
+            return Ok(None);
+        };
+        let shards: Vec<&StripeShard> = wide.shards().collect();
+        part.read_bytes += shards.len() as u64 * u64::from(blocks) * BLOCK_SIZE as u64;
+        let reads = shards.iter().map(|shard| {
+            let below = below.clone();
+            async move { bad_blocks(&*below, shard.run(blocks), &shard.checksums).await }
+        });
+        let bad: Vec<_> = stream::iter(reads).buffered(READS_MAX).collect().await;
+        if bad.iter().all(Vec::is_empty) {
+            return Ok(None);
+        }
+        let now = self.value(key).await?;
+        if now.as_ref().is_none_or(|now| now[..] != *value) {
+            return Ok(now);
+        }
+        let is_bad =
+            |(shard, bad): (&&StripeShard, &Vec<_>)| (!bad.is_empty()).then_some(shard.start);
+        let bad_starts: BTreeSet<u64> = shards.iter().zip(&bad).filter_map(is_bad).collect();
+        let is_mended = if repair {
+            let repaired = self.repairer.repair_shards((ino, first), bad_starts).await;
+            repaired.unwrap_or_else(|error| {
+                tracing::warn!(ino, first, %error, "a bad shard stays as it is");
+                BTreeSet::new()
+            })
+        } else {
+            BTreeSet::new()
+        };
+        let mut bad_shards: BTreeMap<u64, usize> = BTreeMap::new();
+        bad.iter().flatten().for_each(|(block, _)| *bad_shards.entry(*block).or_default() += 1);
+        let bytes = wide.unit(blocks) as usize * BLOCK_SIZE;
+        for (number, (shard, bad)) in shards.iter().zip(bad).enumerate() {
+            let disk = below.map().place(below.geometry().block(shard.start).0).disk;
+            for (block, why) in bad {
+                let disk_node = (bad_shards[&block] == 1).then_some(disk.disk_node);
+                let chunk = first.saturating_add(number as u64).saturating_mul(blocks.into());
+                let offset = chunk.saturating_add(block).saturating_mul(BLOCK_SIZE as u64);
+                let what = if number < wide.data.len() {
+                    format!("{bytes} bytes at offset {offset}: {why}")
+                } else {
+                    format!("{bytes} bytes of the parity of chunk {first}: {why}")
+                };
+                let is_mended = is_mended.contains(&shard.start);
+                part.flaws.push(ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
+            }
         }
         Ok(None)
     }

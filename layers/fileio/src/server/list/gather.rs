@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk};
 use runtime::protocol::Undelivered;
 
-use super::super::content::{BlockSource, ContentAccess};
+use super::super::content::{BlockSource, ChunkId, ContentAccess};
 use super::{ChunkPart, ChunkParts, TOGETHER_MAX};
 use crate::protocol::{Error, Handle};
 
@@ -23,11 +23,20 @@ pub(super) enum PackedPart<'a> {
     Data { position: usize, bytes: &'a Bytes, range: Range<usize> },
 }
 
+/// A run of a chunk.
+#[derive(Clone, Copy)]
+struct PlacedRun<'a> {
+    /// Where it begins in its stripe.
+    start: u32,
+    chunk: ChunkId,
+    run: &'a BlockRun,
+}
+
 /// What is wanted of one stripe.
 struct StripeRead<'a> {
     stripe: u64,
-    /// The runs in it, with their offsets in the stripe, by offset.
-    runs: Vec<(u32, &'a BlockRun)>,
+    /// The runs in it, by their offsets in it.
+    runs: Vec<PlacedRun<'a>>,
     /// Blocks of a logical block of all of them.
     unit: u32,
     /// In order, without overlap.
@@ -57,9 +66,9 @@ enum StripeBytes {
 
 impl<'a> StripeRead<'a> {
     /// Of `raw`, all in `runs`.
-    fn new(stripe: u64, mut runs: Vec<(u32, &'a BlockRun)>, mut raw: Vec<RawRange>) -> Self {
-        runs.sort_unstable_by_key(|&(start, _)| start);
-        let unit = runs.first().map_or(1, |(_, run)| run.unit());
+    fn new(stripe: u64, mut runs: Vec<PlacedRun<'a>>, mut raw: Vec<RawRange>) -> Self {
+        runs.sort_unstable_by_key(|placed| placed.start);
+        let unit = runs.first().map_or(1, |placed| placed.run.unit());
         if !raw.is_sorted_by_key(|&(offset, ..)| offset) {
             raw.sort_by_key(|&(offset, ..)| offset);
         }
@@ -83,7 +92,7 @@ impl<'a> StripeRead<'a> {
     fn checksums(&self, blocks: &[Range<u32>]) -> Vec<u32> {
         let mut checksums = Vec::new();
         for range in blocks {
-            for &(start, run) in &self.runs {
+            for &PlacedRun { start, run, .. } in &self.runs {
                 let end = start + run.count() * BLOCK as u32;
                 let (from, to) = (range.start.max(start), range.end.min(end));
                 if from < to {
@@ -106,7 +115,7 @@ impl<'a> StripeRead<'a> {
         let hull =
             first.offset / block * block..(last.offset + last.length).next_multiple_of(block);
         let mut known = hull.start;
-        for &(start, run) in &self.runs {
+        for &PlacedRun { start, run, .. } in &self.runs {
             if start > known {
                 return None;
             }
@@ -131,11 +140,11 @@ impl ContentAccess {
         Ok(chunks)
     }
 
-    /// Reads the pieces of `groups`, whose chunks have the maps `chunks` and are locked by the
-    /// caller.
+    /// Reads the pieces of `groups`, those of a file. Their chunks have the maps `chunks`, and the
+    /// caller has locked them.
     pub(super) async fn gather(
         &self,
-        groups: &[ChunkParts],
+        (ino, groups): (u64, &[ChunkParts]),
         chunks: &[Chunk],
         mut each: impl FnMut(PackedPart<'_>),
     ) -> Result<(), Error> {
@@ -144,7 +153,7 @@ impl ContentAccess {
             let mut stripes = Vec::with_capacity(lot.len());
             for (group, chunk) in lot.iter().zip(chunks) {
                 let runs = self.wanted(&group.sorted(), chunk, &mut each);
-                sort_by_stripe(chunk, runs, &mut stripes);
+                sort_by_stripe(((ino, group.index), chunk), runs, &mut stripes);
             }
             for (stripe, runs, raw) in stripes {
                 let wanted = StripeRead::new(stripe, runs, raw);
@@ -184,14 +193,17 @@ impl ContentAccess {
         let block = wanted.unit_bytes();
         let reads = wanted.places.iter().map(async |place| {
             let offset = wanted.extents[place.extent].offset + place.skip as u32;
-            let is_in = |(start, run): &&(u32, &BlockRun)| {
-                (*start..*start + run.count() * BLOCK as u32).contains(&offset)
+            let is_in = |placed: &&PlacedRun<'_>| {
+                let length = placed.run.count() * BLOCK as u32;
+                (placed.start..placed.start + length).contains(&offset)
             };
-            let &(start, run) = wanted.runs.iter().find(is_in).ok_or(Error::Damaged {})?;
+            let found = wanted.runs.iter().find(is_in).ok_or(Error::Damaged {})?;
+            let &PlacedRun { start, chunk, run } = found;
             let from = (offset - start) as usize;
             let blocks = from / block..(from + place.length).div_ceil(block);
             let skip = from % block;
-            self.take(&BlockSource::Stored { run, blocks, skip, keep: place.length }).await
+            let keep = place.length;
+            self.take(&BlockSource::Stored { chunk, run, blocks, skip, keep }).await
         });
         try_join_all(reads).await
     }
@@ -255,26 +267,28 @@ impl ContentAccess {
     }
 }
 
-/// A stripe, runs in it, all of one unit, with where they begin there, and what is wanted of them.
-type StripeRanges<'a> = (u64, Vec<(u32, &'a BlockRun)>, Vec<RawRange>);
+/// A stripe, runs in it, all of one unit, and what is wanted of them.
+type StripeRanges<'a> = (u64, Vec<PlacedRun<'a>>, Vec<RawRange>);
 
 /// Adds what is `wanted` of the runs of `chunk` to what is wanted of each stripe.
 fn sort_by_stripe<'a>(
-    chunk: &'a Chunk,
+    (chunk, map): (ChunkId, &'a Chunk),
     wanted: Vec<(u64, u32, Vec<RawRange>)>,
     stripes: &mut Vec<StripeRanges<'a>>,
 ) {
-    for (run, (stripe, start, raw)) in chunk.runs.iter().zip(wanted) {
+    for (run, (stripe, start, raw)) in map.runs.iter().zip(wanted) {
         if raw.is_empty() {
             continue;
         }
-        let is_alike = |runs: &[(u32, &BlockRun)]| runs.iter().all(|it| it.1.unit() == run.unit());
+        let placed = PlacedRun { start, chunk, run };
+        let is_alike =
+            |runs: &[PlacedRun<'_>]| runs.iter().all(|other| other.run.unit() == run.unit());
         match stripes.iter_mut().rfind(|(known, runs, _)| *known == stripe && is_alike(runs)) {
             Some((_, runs, all)) => {
-                runs.push((start, run));
+                runs.push(placed);
                 all.extend(raw);
             }
-            None => stripes.push((stripe, vec![(start, run)], raw)),
+            None => stripes.push((stripe, vec![placed], raw)),
         }
     }
 }

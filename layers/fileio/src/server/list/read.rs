@@ -130,7 +130,7 @@ impl ListReader {
                 held.push(self.content.chunks.shared((file.ino, group.index)).await);
             }
             let chunks = self.content.maps(file, step).await?;
-            self.content.gather(step, &chunks, |part| packed.take(part)).await?;
+            self.content.gather((file.ino, step), &chunks, |part| packed.take(part)).await?;
         }
         Ok(packed.finish())
     }

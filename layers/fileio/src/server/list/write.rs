@@ -10,7 +10,7 @@ use runtime::protocol::Undelivered;
 
 use super::super::base::{MetadataAccess, or_again};
 use super::super::commit::{ContentComponents, FileCommits};
-use super::super::content::ContentAccess;
+use super::super::content::{ChunkId, ContentAccess};
 use super::super::write::{
     BlockSpan, ChangeNote, ChunkDraft, ChunkWrite, FileWriter, WritePurpose,
 };
@@ -149,7 +149,7 @@ impl ListWriter {
         data: &Bytes,
     ) -> Result<ChunkDraft, Error> {
         let unit = self.content.unit(ino, &old);
-        let spans = self.spans(group, (&old, unit), data).await?;
+        let spans = self.spans((ino, group), (&old, unit), data).await?;
         let to = group.pieces.iter().map(ChunkPart::end).max().unwrap_or(0);
         self.writer.draft((ino, group.index), old, spans, to, WritePurpose::Parts).await
     }
@@ -158,7 +158,7 @@ impl ListWriter {
     /// What lies in one piece is not copied.
     async fn spans(
         &self,
-        group: &ChunkParts,
+        (ino, group): (u64, &ChunkParts),
         (old, unit): (&Chunk, usize),
         data: &Bytes,
     ) -> Result<Vec<BlockSpan>, Error> {
@@ -169,7 +169,7 @@ impl ListWriter {
         if places > 0 {
             let pool = self.base.context.pool();
             let mut buffer = pool.take(places * block).ok_or(Undelivered::Busy)?;
-            self.fetch_old(group.index, old, (&covers, block), &mut buffer).await?;
+            self.fetch_old((ino, group.index), old, (&covers, block), &mut buffer).await?;
             let mut copied = 0;
             for piece in &group.pieces {
                 copied += overlay(piece, (&covers, block), data, &mut buffer);
@@ -183,7 +183,7 @@ impl ListWriter {
     /// Puts the old bytes of the blocks that need them into their places.
     async fn fetch_old(
         &self,
-        index: u64,
+        (ino, index): ChunkId,
         old: &Chunk,
         (covers, length): (&[BlockCoverage], usize),
         buffer: &mut [u8],
@@ -211,7 +211,8 @@ impl ListWriter {
                 buffer[position..position + range.len()].copy_from_slice(&bytes[range]);
             }
         };
-        self.content.gather(std::slice::from_ref(&wanted), std::slice::from_ref(old), take).await?;
+        let wanted = (ino, std::slice::from_ref(&wanted));
+        self.content.gather(wanted, std::slice::from_ref(old), take).await?;
         self.base.context.pool().count_copy(copied);
         Ok(())
     }

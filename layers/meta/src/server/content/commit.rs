@@ -18,6 +18,7 @@ use crate::keys;
 use crate::protocol::{CommitMark, Error};
 use crate::server::base::NodeBase;
 use crate::server::partition_use::UseChange;
+use crate::server::space::encode_queue::EncodeQueue;
 use crate::server::space::reclaim::{Reclaim, TrimCause};
 use crate::server::verifiers::WriteVerifiers;
 use crate::store::{Position, StoreError, WritePauses};
@@ -50,6 +51,8 @@ pub(crate) struct Commits {
     base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
     verifiers: Rc<WriteVerifiers>,
+    /// Hears of chunks that may become wide stripes.
+    queue: Rc<EncodeQueue>,
     one_at_a_time: CommitLocks,
 }
 
@@ -57,10 +60,10 @@ impl Commits {
     pub(crate) fn new(
         base: &Rc<NodeBase>,
         reclaim: Rc<Reclaim>,
-        verifiers: Rc<WriteVerifiers>,
+        (verifiers, queue): (Rc<WriteVerifiers>, Rc<EncodeQueue>),
         one_at_a_time: CommitLocks,
     ) -> Self {
-        Self { base: base.clone(), reclaim, verifiers, one_at_a_time }
+        Self { base: base.clone(), reclaim, verifiers, queue, one_at_a_time }
     }
 
     pub(crate) async fn commit(&self, ino: u64) -> Result<WriteResult, Error> {
@@ -255,6 +258,7 @@ impl Commits {
             self.base.replies.stored(reply, self.base.context.now(), position, None);
         }
         self.base.inodes.note_remembered(last.len());
+        self.note_recorded(ino, last);
         self.base.inodes.with(ino, |active| {
             for (index, _) in last {
                 active.committed(*index);
@@ -269,6 +273,14 @@ impl Commits {
             }
             Ok(position)
         })
+    }
+
+    /// The store has these chunks now: they may become wide stripes.
+    fn note_recorded(&self, ino: u64, chunks: &[(u64, Uncommitted)]) {
+        if let Some(shape) = self.base.stripes.map().redundancy().wide_stripes() {
+            let indices = chunks.iter().map(|(index, _)| *index);
+            self.queue.note(ino, indices, (shape.data, self.base.context.now()));
+        }
     }
 
     /// Records changed chunks before the size and times that go with them. What is past the end of
@@ -302,6 +314,7 @@ impl Commits {
         let (_, (stored, used)) = self.base.records.record(make).await?;
         self.base.inodes.uses().committed(&[used]);
         self.base.inodes.note_remembered(part.len());
+        self.note_recorded(ino, part);
         self.base.inodes.with(ino, |active| {
             for (index, _) in part {
                 active.committed(*index);

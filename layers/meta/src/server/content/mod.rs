@@ -13,6 +13,7 @@ use self::commit::{CommitLocks, Commits};
 use self::install::Installer;
 use self::truncate::Truncation;
 use super::base::NodeBase;
+use super::space::encode_queue::EncodeQueue;
 use super::space::reclaim::Reclaim;
 use super::verifiers::WriteVerifiers;
 
@@ -30,13 +31,14 @@ impl FileContent {
         base: &Rc<NodeBase>,
         reclaim: &Rc<Reclaim>,
         verifiers: &Rc<WriteVerifiers>,
+        queue: &Rc<EncodeQueue>,
     ) -> Self {
         let locks = CommitLocks::default();
         let chunks = Rc::new(ChunkMap::new(base, reclaim.clone()));
         let installer =
             Rc::new(Installer::new(base, chunks.clone(), reclaim.clone(), verifiers.clone()));
-        let commits =
-            Rc::new(Commits::new(base, reclaim.clone(), verifiers.clone(), locks.clone()));
+        let parts = (verifiers.clone(), queue.clone());
+        let commits = Rc::new(Commits::new(base, reclaim.clone(), parts, locks.clone()));
         let truncation = Truncation::new(
             base,
             chunks.clone(),

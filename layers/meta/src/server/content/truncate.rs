@@ -93,7 +93,7 @@ impl Truncation {
             let chunk = self.chunks.stored_chunk(ino, boundary.index).await?;
             let chunk = boundary.cut(chunk, self.base.stripes.geometry().blocks_per_stripe());
             left_blocks = left_blocks.map(|blocks| blocks + chunk.chunk.count());
-            cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| !chunk.freed.is_empty());
+            cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| chunk.is_changed);
         }
         let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
         let make = || {
@@ -172,12 +172,15 @@ struct CutChunk {
     chunk: Chunk,
     taken: Vec<Run>,
     freed: Vec<Run>,
+    /// It is not as it was.
+    is_changed: bool,
 }
 
 impl Boundary {
     /// Cuts the chunk, all of which is committed.
     fn cut(&self, mut chunk: Chunk, blocks_per_stripe: u32) -> CutChunk {
         chunk.seal();
+        let before = chunk.count();
         let (mut taken, mut freed) = (Vec::new(), chunk.cut(self.kept_blocks));
         let unit = chunk.unit_or(1);
         let mut slots = chunk.slots(blocks_per_stripe as usize, unit);
@@ -187,13 +190,16 @@ impl Boundary {
             && place.block != fresh.block
         {
             let NewBlock { block, checksum, mirrors, .. } = *fresh;
-            let fresh = BlockSlot { block, checksum, sealed: true, mirrors };
+            let fresh = BlockSlot { block, checksum, sealed: true, covered: false, mirrors };
             let run = |start| Run { start, count: unit };
-            freed.extend(place.starts().map(run));
+            if !place.covered {
+                freed.extend(place.starts().map(run));
+            }
             taken.extend(fresh.starts().map(run));
             *place = fresh;
             chunk = Chunk::from_slots(&slots, blocks_per_stripe, unit);
         }
-        CutChunk { chunk, taken, freed }
+        let is_changed = chunk.count() < before || !taken.is_empty();
+        CutChunk { chunk, taken, freed, is_changed }
     }
 }

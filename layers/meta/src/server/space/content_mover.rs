@@ -5,6 +5,8 @@
 //! elsewhere, synced and recorded, with the file locked. Pages of the tree, the space map and the
 //! log follow with a checkpoint.
 
+pub(super) mod wide_stripes;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -15,8 +17,10 @@ use blockio::protocol::Unsynced;
 use bytes::{Bytes, BytesMut};
 use futures::future::{LocalBoxFuture, join_all, try_join_all};
 use futures::stream::{self, Stream, StreamExt as _};
+use runtime::sync::KeyGuard;
 
 use super::reclaim::Reclaim;
+use super::wide_stripes::WideStripeTable;
 use crate::chunks::BlockSlot;
 use crate::information::FileLocks;
 use crate::keys;
@@ -24,6 +28,7 @@ use crate::protocol::{BlockRun, Chunk, Error, Run, Seal};
 use crate::server::base::NodeBase;
 use crate::server::content::FileContent;
 use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, put_chunk};
+use crate::server::inode_cache::Pinned;
 use crate::server::record_log::decode;
 use crate::store::{Batch, StoreError};
 
@@ -88,6 +93,18 @@ pub(super) trait MovePlan {
 
     /// Blocks have moved away from these runs.
     fn moved(&self, freed: &[Run]);
+
+    /// Wide stripes for whose shards there are too few disks now are dissolved: what they have gets
+    /// copies.
+    fn dissolves_wide_stripes(&self) -> bool {
+        false
+    }
+}
+
+/// Nothing of a file changes, moves or is read while this is held, and all of it is committed.
+pub(super) struct QuietFile {
+    _locks: [KeyGuard<u64>; 3],
+    _kept: Pinned,
 }
 
 /// Moves content of one node.
@@ -95,6 +112,7 @@ pub(super) struct ContentMover {
     base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
     content: Rc<FileContent>,
+    wide_stripes: Rc<WideStripeTable>,
     files: FileLocks,
     /// A file of which some data cannot be read, so that it cannot move.
     unreadable: Cell<Option<u64>>,
@@ -105,9 +123,11 @@ impl ContentMover {
         base: &Rc<NodeBase>,
         reclaim: Rc<Reclaim>,
         content: Rc<FileContent>,
+        wide_stripes: Rc<WideStripeTable>,
         files: FileLocks,
     ) -> Self {
-        Self { base: base.clone(), reclaim, content, files, unreadable: Cell::default() }
+        let (base, unreadable) = (base.clone(), Cell::default());
+        Self { base, reclaim, content, wide_stripes, files, unreadable }
     }
 
     /// A file that the last round could not move, since some of its data cannot be read.
@@ -155,10 +175,9 @@ impl ContentMover {
             // What cannot be moved does not keep the rest where it is.
             let parts = Box::pin(stream::iter(moves).buffer_unordered(FILES_MAX));
             outcome = outcome.and(finish(parts).await);
-            let Some((last, _)) = found.last() else { return outcome };
-            if found.len() < SCANNED_MAX {
-                return outcome;
-            }
+            let Some((last, _)) = found.last().filter(|_| found.len() == SCANNED_MAX) else {
+                return outcome.and(self.move_wide_stripes(plan).await);
+            };
             from = Bound::Excluded(last.to_vec());
         }
     }
@@ -170,17 +189,8 @@ impl ContentMover {
         plan: &dyn MovePlan,
         (ino, indices): FileChunks,
     ) -> Result<(), Error> {
-        let _alone = self.files.exclusive(ino).await;
-        let _kept = self.base.inodes.keep(ino);
-        self.base.inodes.load(ino, 0).await?;
-        self.content.installer.seal(&Seal { ino }).await?;
-        self.content.commits.commit(ino).await?;
-        let _uncommitted = self.content.commit_locks.exclusive(ino).await;
-        let _untrimmed = self.reclaim.lock_trims(ino).await;
         // What is cut off or was not committed is freed, or moves in the next round.
-        if !self.base.inodes.with(ino, |active| Ok(active.is_clean()))? {
-            return Ok(());
-        }
+        let Some(_quiet) = self.quiet(ino).await? else { return Ok(()) };
         let mut moved = Vec::with_capacity(indices.len());
         let mut unread = None;
         let mut outcome = self.write_all(plan, (ino, &indices), &mut moved, &mut unread).await;
@@ -200,6 +210,20 @@ impl ContentMover {
             self.reclaim.discard_and_release(taken).await?;
         }
         outcome.and(unread.map_or(Ok(()), Err))
+    }
+
+    /// Commits a file, and keeps all others from it. `None` if some of it is not committed.
+    pub(super) async fn quiet(&self, ino: u64) -> Result<Option<QuietFile>, Error> {
+        let alone = self.files.exclusive(ino).await;
+        let kept = self.base.inodes.keep(ino);
+        self.base.inodes.load(ino, 0).await?;
+        self.content.installer.seal(&Seal { ino }).await?;
+        self.content.commits.commit(ino).await?;
+        let uncommitted = self.content.commit_locks.exclusive(ino).await;
+        let untrimmed = self.reclaim.lock_trims(ino).await;
+        let is_clean = self.base.inodes.with(ino, |active| Ok(active.is_clean()))?;
+        let locks = [alone, uncommitted, untrimmed];
+        Ok(is_clean.then_some(QuietFile { _locks: locks, _kept: kept }))
     }
 
     /// Chunks of a file that move before others get to it.
@@ -336,7 +360,7 @@ impl ContentMover {
     }
 
     /// The content of a run, checked, of any of its copies.
-    async fn read_any(&self, run: &BlockRun) -> Result<Bytes, Error> {
+    pub(super) async fn read_any(&self, run: &BlockRun) -> Result<Bytes, Error> {
         let count = run.checksums.len();
         match self.read_blocks(run, 0..count).await {
             Err(_) if count > 1 => {}
@@ -381,7 +405,11 @@ impl ContentMover {
         Ok(try_join_all(reads).await.map_err(StoreError::from)?)
     }
 
-    async fn write(&self, taken: &[Run], content: &[Bytes]) -> Result<Vec<Unsynced>, Error> {
+    pub(super) async fn write(
+        &self,
+        taken: &[Run],
+        content: &[Bytes],
+    ) -> Result<Vec<Unsynced>, Error> {
         let geometry = self.base.stripes.geometry();
         let mut blocks = content.iter().flat_map(|data| {
             (0..data.len()).step_by(BLOCK_SIZE).map(|at| data.slice(at..at + BLOCK_SIZE))

@@ -29,13 +29,24 @@ impl ContentRepairer {
         (ino, index): (u64, u64),
         bad: BTreeSet<u64>,
     ) -> Result<BTreeSet<u64>, Error> {
-        let plan = RepairPlan { bad, allocator: &self.allocator, repaired: RefCell::default() };
+        let plan = self.plan(bad);
         let moved = self.mover.move_chunks(&plan, (ino, vec![index])).await;
-        let repaired = plan.repaired.take();
-        match moved {
-            Err(error) if repaired.is_empty() => Err(error),
-            _ => Ok(repaired),
-        }
+        plan.outcome(moved)
+    }
+
+    /// The same of the shards of a wide stripe, of which `first` is the first chunk.
+    pub(crate) async fn repair_shards(
+        &self,
+        (ino, first): (u64, u64),
+        bad: BTreeSet<u64>,
+    ) -> Result<BTreeSet<u64>, Error> {
+        let plan = self.plan(bad);
+        let moved = self.mover.move_shards(&plan, (ino, first)).await;
+        plan.outcome(moved)
+    }
+
+    fn plan(&self, bad: BTreeSet<u64>) -> RepairPlan<'_> {
+        RepairPlan { bad, allocator: &self.allocator, repaired: RefCell::default() }
     }
 }
 
@@ -46,6 +57,17 @@ struct RepairPlan<'a> {
     allocator: &'a Allocator,
     /// Those that were replaced.
     repaired: RefCell<BTreeSet<u64>>,
+}
+
+impl RepairPlan<'_> {
+    /// What was repaired; an error if that is nothing.
+    fn outcome(&self, moved: Result<(), Error>) -> Result<BTreeSet<u64>, Error> {
+        let repaired = self.repaired.take();
+        match moved {
+            Err(error) if repaired.is_empty() => Err(error),
+            _ => Ok(repaired),
+        }
+    }
 }
 
 impl MovePlan for RepairPlan<'_> {

@@ -369,7 +369,7 @@ impl DiskMover {
     }
 
     /// Waits until `bytes` more may move.
-    async fn wait_for_pace(&self, bytes: u64) {
+    pub(super) async fn wait_for_pace(&self, bytes: u64) {
         let context = &self.base.context;
         while let Err(left) = self.pace.take(self.map().moves().policy, bytes, context.now()) {
             context.sleep(left.min(NAP_MAX)).await;
@@ -470,6 +470,10 @@ impl MovePlan for DrainPlan<'_> {
 
     fn moved(&self, freed: &[Run]) {
         self.mover.note_moved(freed);
+    }
+
+    fn dissolves_wide_stripes(&self) -> bool {
+        true
     }
 }
 

@@ -5,8 +5,11 @@ mod content_mover;
 pub(super) mod content_repair;
 mod disk_mover;
 pub(super) mod emptying;
+pub(super) mod encode_queue;
+mod encoder;
 pub(super) mod groups;
 pub(super) mod reclaim;
+mod wide_stripes;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,8 +19,11 @@ use self::content_mover::ContentMover;
 use self::content_repair::ContentRepairer;
 use self::disk_mover::DiskMover;
 use self::emptying::GroupEmptier;
+use self::encode_queue::EncodeQueue;
+use self::encoder::WideStripeEncoder;
 use self::groups::GroupExchange;
 use self::reclaim::Reclaim;
+use self::wide_stripes::WideStripeTable;
 use super::base::NodeBase;
 use super::content::FileContent;
 use crate::information::FileLocks;
@@ -30,6 +36,8 @@ pub(super) struct SpaceManager {
     pub(super) reclaim: Rc<Reclaim>,
     pub(super) disks: Rc<DiskMover>,
     pub(super) repairer: Rc<ContentRepairer>,
+    pub(super) wide_stripes: Rc<WideStripeTable>,
+    pub(super) encoder: Rc<WideStripeEncoder>,
 }
 
 impl SpaceManager {
@@ -38,15 +46,19 @@ impl SpaceManager {
         reclaim: Rc<Reclaim>,
         content: &Rc<FileContent>,
         files: FileLocks,
-        pace: Arc<MovePace>,
+        (pace, queue): (Arc<MovePace>, Rc<EncodeQueue>),
     ) -> Self {
-        let mover = Rc::new(ContentMover::new(base, reclaim.clone(), content.clone(), files));
+        let wide_stripes = Rc::new(WideStripeTable::new(base));
+        let (kept, table) = (content.clone(), wide_stripes.clone());
+        let mover = Rc::new(ContentMover::new(base, reclaim.clone(), kept, table, files));
         let emptier = Rc::new(GroupEmptier::new(base, mover.clone()));
         let groups = Rc::new(GroupExchange::new(base, reclaim.clone(), emptier.clone()));
         let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone(), emptier));
         let sources = (allocator.clone(), groups.clone());
         let repairer = Rc::new(ContentRepairer::new(mover.clone(), allocator.clone()));
-        let disks = Rc::new(DiskMover::new(base, mover, sources, pace));
-        Self { allocator, groups, reclaim, disks, repairer }
+        let disks = Rc::new(DiskMover::new(base, mover.clone(), sources, pace));
+        let (parts, allocated) = ((mover, wide_stripes.clone()), allocator.clone());
+        let encoder = WideStripeEncoder::new(base, parts, allocated, disks.clone(), queue);
+        Self { allocator, groups, reclaim, disks, repairer, wide_stripes, encoder }
     }
 }

@@ -14,8 +14,9 @@ use std::rc::Rc;
 use futures::stream::{self, StreamExt as _};
 use runtime::sync::{KeyGuard, KeyedLock};
 
+use super::encode_queue::EncodeQueue;
 use crate::keys;
-use crate::protocol::{Chunk, Error, Run};
+use crate::protocol::{Chunk, Error, Run, WideStripe};
 use crate::server::base::NodeBase;
 use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, chunks_per_record};
 use crate::server::record_log::decode;
@@ -24,6 +25,8 @@ use crate::store::{Batch, Position, StoreError};
 
 /// Forgets that are under way at a time.
 const FORGETS_MAX: usize = 64;
+/// Wide stripes that one record deletes, at most.
+const WIDE_STRIPES_PER_RECORD: usize = 4;
 
 /// Why chunks are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +50,12 @@ pub(crate) struct Reclaim {
     trimming: KeyedLock<u64>,
     /// Blocks that were allocated and not used, and that a cache could not discard yet.
     undiscarded: RefCell<Vec<Run>>,
+    /// Hears of wide stripes that are not whole any more.
+    queue: Rc<EncodeQueue>,
 }
 
 impl Reclaim {
-    pub(crate) fn new(base: &Rc<NodeBase>, xattrs: Rc<Xattrs>) -> Self {
+    pub(crate) fn new(base: &Rc<NodeBase>, xattrs: Rc<Xattrs>, queue: Rc<EncodeQueue>) -> Self {
         Self {
             base: base.clone(),
             xattrs,
@@ -58,6 +63,7 @@ impl Reclaim {
             cuts: RefCell::default(),
             trimming: KeyedLock::default(),
             undiscarded: RefCell::default(),
+            queue,
         }
     }
 
@@ -123,6 +129,40 @@ impl Reclaim {
         Ok(position)
     }
 
+    /// Deletes the wide stripes of `ino` all of whose chunks are from `first` on, and frees their
+    /// blocks: those chunks are not the file's any more.
+    async fn trim_wide_stripes(&self, ino: u64, first: u64) -> Result<(), Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let shape = self.base.stripes.map().redundancy().wide_stripes();
+        let (from, end) = (keys::wide_stripe(ino, first), keys::wide_stripes_end(ino));
+        loop {
+            let found =
+                self.base.store.scan(Bound::Included(&from), &end, WIDE_STRIPES_PER_RECORD).await?;
+            if found.is_empty() {
+                // The one before may have lost some of its chunks.
+                if let (Some(shape), Some(last)) = (shape, first.checked_sub(1)) {
+                    let now = self.base.context.now();
+                    self.queue.note(ino, [first, last].into_iter(), (shape.data, now));
+                }
+                return Ok(());
+            }
+            let mut freed = Vec::new();
+            for (_, value) in &found {
+                freed.extend(decode::<WideStripe>(value)?.runs(blocks));
+            }
+            let deletes = || {
+                let mut batch = Batch::new();
+                batch.take_from_reserve();
+                for (key, _) in &found {
+                    batch.delete(key.clone());
+                }
+                add_runs(&mut batch, &[], &freed);
+                Ok((batch, ()))
+            };
+            self.base.records.record(deletes).await?;
+        }
+    }
+
     /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
     pub(crate) async fn trim_chunks(
         &self,
@@ -130,6 +170,7 @@ impl Reclaim {
         first: u64,
         cause: TrimCause,
     ) -> Result<Position, Error> {
+        self.trim_wide_stripes(ino, first).await?;
         let end = keys::chunks_end(ino);
         let most =
             chunks_per_record(&self.base.store, self.base.stripes.geometry().blocks_per_stripe())

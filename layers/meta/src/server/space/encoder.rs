@@ -1,0 +1,492 @@
+//! Whole chunks of files become wide stripes, in the background, some time after they were written
+//! (ADR 97). Until then, and where they are not whole, they have copies.
+//!
+//! A wide stripe with many dead blocks is made anew of what its chunks have now. One whose chunks
+//! are not whole any more is dissolved when copies of what is live take less space.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::{BLOCK_SIZE, DiskName, DiskStage, WideStripeShape};
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, ready};
+use runtime::hash::crc32c;
+
+use super::allocate::Allocator;
+use super::content_mover::wide_stripes::WideStripeChange;
+use super::content_mover::{ContentMover, MovePlan};
+use super::disk_mover::DiskMover;
+use super::encode_queue::EncodeQueue;
+use super::wide_stripes::WideStripeTable;
+use crate::keys;
+use crate::protocol::{
+    Allocate, BlockRun, Chunk, Error, Mirrors, Near, Run, RunForm, StripeShard, Unsynced,
+    WideStripe,
+};
+use crate::server::base::NodeBase;
+use crate::server::record_log::decode;
+use crate::store::StoreError;
+use crate::wide_stripe::{are_apart, exclusive_or, failure_domain_of, has_disks_for};
+
+/// The pause before a file that is written to is looked at again.
+const IN_USE_PAUSE: Duration = Duration::from_secs(2);
+/// The pause before what could not become a wide stripe is tried again, and the longest.
+const RETRY_PAUSE: Duration = Duration::from_secs(4);
+const RETRY_PAUSE_MAX: Duration = Duration::from_mins(1);
+/// Keys that are looked at at a time for chunks that no one has noted.
+const SCANNED_MAX: usize = 256;
+
+/// Makes the wide stripes of one node.
+pub(crate) struct WideStripeEncoder {
+    base: Rc<NodeBase>,
+    mover: Rc<ContentMover>,
+    table: Rc<WideStripeTable>,
+    allocator: Rc<Allocator>,
+    disks: Rc<DiskMover>,
+    queue: Rc<EncodeQueue>,
+    running: Cell<bool>,
+}
+
+/// What became of chunks that were to be a wide stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EncodeOutcome {
+    /// There is nothing to be done.
+    Done,
+    /// The file is being written to.
+    InUse,
+    /// It may be possible later.
+    Later,
+}
+
+impl WideStripeEncoder {
+    pub(super) fn new(
+        base: &Rc<NodeBase>,
+        (mover, table): (Rc<ContentMover>, Rc<WideStripeTable>),
+        allocator: Rc<Allocator>,
+        disks: Rc<DiskMover>,
+        queue: Rc<EncodeQueue>,
+    ) -> Rc<Self> {
+        let (base, running) = (base.clone(), Cell::default());
+        let encoder = Rc::new(Self { base, mover, table, allocator, disks, queue, running });
+        let weak = Rc::downgrade(&encoder);
+        encoder.queue.on_note(move || {
+            if let Some(encoder) = weak.upgrade() {
+                encoder.start();
+            }
+        });
+        encoder
+    }
+
+    fn shape(&self) -> Option<WideStripeShape> {
+        self.base.stripes.map().redundancy().wide_stripes()
+    }
+
+    /// Waits for nothing from now on.
+    pub(crate) fn encode_at_once(&self) {
+        self.queue.set_eager();
+    }
+
+    /// The node has started, or disks have changed: looks at all chunks of the node.
+    pub(crate) fn look_at_all(self: &Rc<Self>) {
+        if self.shape().is_some() {
+            self.queue.note_all();
+        }
+    }
+
+    /// Begins in the background, if it has not.
+    fn start(self: &Rc<Self>) {
+        if self.shape().is_none() || self.running.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.base.context.task(async move {
+            let _mover = me.disks.pace().begin_moves(me.base.context.now());
+            let mut pause = RETRY_PAUSE;
+            while let Some(due) = me.queue.next_due() {
+                let now = me.base.context.now();
+                if due > now {
+                    me.base.context.sleep(due.saturating_sub(now)).await;
+                    continue;
+                }
+                let is_stuck = me.run_round(pause).await;
+                pause = if is_stuck { (2 * pause).min(RETRY_PAUSE_MAX) } else { RETRY_PAUSE };
+            }
+            me.running.set(false);
+        });
+    }
+
+    /// Does what is due. True if something has to wait for `pause`.
+    async fn run_round(&self, pause: Duration) -> bool {
+        let Some(shape) = self.shape() else { return false };
+        if let Some(after) = self.queue.scan_from()
+            && let Err(error) = self.scan(after, shape).await
+        {
+            tracing::debug!(%error, "chunks cannot be looked at");
+            self.base.context.sleep(pause).await;
+            return true;
+        }
+        let mut is_stuck = false;
+        let now = self.base.context.now();
+        while let Some(what) = self.queue.take(now) {
+            match self.visit(what, shape).await {
+                Ok(EncodeOutcome::Done) | Err(Error::Stale {} | Error::LostWrites {}) => {}
+                Ok(EncodeOutcome::InUse) => self.queue.put(what, now + IN_USE_PAUSE),
+                outcome => {
+                    tracing::debug!(?outcome, ?what, "chunks do not become a wide stripe yet");
+                    is_stuck = true;
+                    self.queue.put(what, self.base.context.now() + pause);
+                }
+            }
+        }
+        is_stuck
+    }
+
+    /// Notes whole chunks among the next ones in the store that are in no wide stripe.
+    async fn scan(&self, after: Vec<u8>, shape: WideStripeShape) -> Result<(), Error> {
+        let (start, end) = keys::all(keys::KeyTable::Chunk);
+        let from = if after.is_empty() { Bound::Included(start) } else { Bound::Excluded(after) };
+        let found =
+            self.base.store.scan(from.as_ref().map(Vec::as_slice), &end, SCANNED_MAX).await?;
+        let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
+        for (key, value) in &found {
+            let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
+            let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
+            let chunk: Chunk = decode(value)?;
+            let is_covered = chunk.runs.iter().all(|run| run.form.covered);
+            if !is_covered && chunk.count() == blocks {
+                let first = index / u64::from(shape.data) * u64::from(shape.data);
+                self.queue.put((ino, first), self.base.context.now());
+            }
+        }
+        let last = found.last().filter(|_| found.len() == SCANNED_MAX);
+        self.queue.scanned(last.map(|(key, _)| key.to_vec()));
+        Ok(())
+    }
+
+    /// Looks at the chunks of one wide stripe, and does what is to be done with them.
+    async fn visit(
+        &self,
+        (ino, first): (u64, u64),
+        shape: WideStripeShape,
+    ) -> Result<EncodeOutcome, Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let known = self.table.get(ino, first).await?;
+        let count = known.as_ref().map_or(u64::from(shape.data), WideStripe::chunks);
+        let chunks = self.table.chunks(ino, first, count).await?;
+        let Some(work) = work_on(known.as_ref(), &chunks, blocks) else {
+            return Ok(EncodeOutcome::Done);
+        };
+        let is_pressing = self.queue.is_eager() || self.base.store.space().is_short();
+        let is_in_use = self.base.inodes.with(ino, |active| Ok(!active.is_clean()));
+        if is_in_use == Ok(true) && !is_pressing {
+            return Ok(EncodeOutcome::InUse);
+        }
+        if work == EncodeWork::Encode && !has_disks_for(&self.base.stripes.map(), shape.shards()) {
+            return Ok(EncodeOutcome::Later);
+        }
+        if !is_pressing {
+            self.disks.wait_for_pace(count * u64::from(blocks) * BLOCK_SIZE as u64).await;
+        }
+        let Some(_quiet) = self.mover.quiet(ino).await? else { return Ok(EncodeOutcome::InUse) };
+        // It may have changed meanwhile.
+        let known = self.table.get(ino, first).await?;
+        let chunks = self.table.chunks(ino, first, count).await?;
+        match (work_on(known.as_ref(), &chunks, blocks), &known) {
+            (Some(EncodeWork::Encode), _) => self.encode((ino, first), known, chunks).await,
+            (Some(EncodeWork::Dissolve), Some(wide)) => {
+                self.mover.dissolve(&EncodePlan(self), (ino, first), wide).await?;
+                tracing::debug!(ino, first, "a wide stripe with dead blocks is dissolved");
+                Ok(EncodeOutcome::Done)
+            }
+            _ => Ok(EncodeOutcome::Done),
+        }
+    }
+
+    /// Makes a wide stripe of whole chunks. The file is quiet.
+    async fn encode(
+        &self,
+        (ino, first): (u64, u64),
+        known: Option<WideStripe>,
+        chunks: Vec<Chunk>,
+    ) -> Result<EncodeOutcome, Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let unit = chunks.first().map_or(1, |chunk| chunk.unit_or(1));
+        let Some(placed) = self.place(&chunks, blocks).await? else {
+            return Ok(EncodeOutcome::Later);
+        };
+        let ShardPlaces { kept, starts, taken } = placed;
+        let written = self.write_shards(known.as_ref(), &chunks, (&kept, &starts)).await;
+        let (written, parity_checksums) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                self.allocator.release(taken).await?;
+                return Err(error);
+            }
+        };
+        let shard = |start: u64, checksums| StripeShard { start, checksums };
+        let (&parity, data) = starts.split_last().ok_or(Error::Damaged {})?;
+        let wide = WideStripe {
+            data: data
+                .iter()
+                .zip(&chunks)
+                .map(|(&start, chunk)| shard(start, checksums(chunk)))
+                .collect(),
+            parity: shard(parity, parity_checksums),
+        };
+        let whole = |start: u64| Run { start, count: blocks };
+        let stays = |start: u64| kept.contains(&Some(start));
+        let mut freed: Vec<Run> = chunks.iter().flat_map(Chunk::disk_runs).collect();
+        freed.extend(known.iter().flat_map(|known| known.runs(blocks)));
+        freed.retain(|run| !stays(run.start) || *run != whole(run.start));
+        let chunks = wide.data.iter().enumerate().map(|(number, shard)| {
+            let (start, checksums) = (shard.start, shard.checksums.clone());
+            let (form, mirrors) = (RunForm::covered(unit), Mirrors::default());
+            let run = BlockRun { at: 0, start, checksums, form, mirrors };
+            (first + number as u64, Chunk { runs: vec![run] })
+        });
+        let chunks = chunks.collect();
+        let change = WideStripeChange { first, wide: Some(wide), chunks, taken, freed };
+        self.mover.record_wide_stripe(&EncodePlan(self), ino, change, written).await?;
+        tracing::debug!(ino, first, "chunks are in a wide stripe now");
+        Ok(EncodeOutcome::Done)
+    }
+
+    /// Finds a place for each shard, apart from the others: where a chunk is already, if it is in
+    /// one stripe.
+    async fn place(&self, chunks: &[Chunk], blocks: u32) -> Result<Option<ShardPlaces>, Error> {
+        let map = self.base.stripes.map();
+        let is_online = |start: &u64| {
+            let disk = map.place(map.geometry().block(*start).0).disk;
+            map.state(disk) == DiskStage::Online {}
+        };
+        let candidates = |chunk: &Chunk| -> Vec<(DiskName, u64)> {
+            let [run] = &chunk.runs[..] else { return Vec::new() };
+            let places = run.places().map(|place| place.start);
+            let whole = places.filter(|start| start.is_multiple_of(blocks.into()));
+            let whole = whole.filter(is_online).filter(|_| run.count() == blocks);
+            whole.map(|start| (failure_domain_of(&map, start), start)).collect()
+        };
+        let kept = choose_apart(&chunks.iter().map(candidates).collect::<Vec<_>>());
+        let mut starts = kept.clone();
+        starts.push(None);
+        let mut taken = Vec::new();
+        for number in 0..starts.len() {
+            if starts[number].is_some() {
+                continue;
+            }
+            let others = starts.iter().flatten().map(|&start| Run { start, count: blocks });
+            let others: Vec<Run> = others.collect();
+            let found = if others.is_empty() {
+                let call =
+                    Allocate { blocks, unit: blocks, from_reserve: false, near: Near::Anywhere {} };
+                self.allocator.allocate(&call).await.map(Some)
+            } else {
+                let copies = others.iter().map(|&run| vec![run]).collect();
+                self.allocator.allocate_beside(copies, blocks).await
+            };
+            let found = match found {
+                Ok(found) => found.unwrap_or_default(),
+                Err(error) => {
+                    self.base.store.space().release(&taken)?;
+                    return if error == (Error::NoSpace {}) { Ok(None) } else { Err(error) };
+                }
+            };
+            taken.extend(&found);
+            let is_good = matches!(&found[..], [run] if run.count == blocks)
+                && are_apart(&map, others.iter().chain(&found));
+            if !is_good {
+                self.base.store.space().release(&taken)?;
+                return Ok(None);
+            }
+            starts[number] = Some(found[0].start);
+        }
+        Ok(Some(ShardPlaces { kept, starts: starts.into_iter().flatten().collect(), taken }))
+    }
+
+    /// Writes the shards that are not where they shall be. Returns what is to be synced, and the
+    /// checksums of the parity.
+    async fn write_shards(
+        &self,
+        known: Option<&WideStripe>,
+        chunks: &[Chunk],
+        (kept, starts): (&[Option<u64>], &[u64]),
+    ) -> Result<(Vec<Unsynced>, Vec<u32>), Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let mut contents = Vec::with_capacity(chunks.len());
+        for (number, chunk) in chunks.iter().enumerate() {
+            contents.push(self.read_chunk((known, number), chunk, kept[number]).await?);
+        }
+        let parity = exclusive_or(&contents);
+        let unit = chunks.first().map_or(1, |chunk| chunk.unit_or(1));
+        let parity_checksums = parity.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
+        let moved = contents.iter().zip(kept).zip(starts);
+        let moved = moved.filter(|((_, kept), _)| kept.is_none());
+        let mut places: Vec<(Bytes, u64)> =
+            moved.map(|((content, _), start)| (content.clone(), *start)).collect();
+        places.extend(starts.last().map(|start| (parity, *start)));
+        let runs: Vec<Run> =
+            places.iter().map(|(_, start)| Run { start: *start, count: blocks }).collect();
+        let contents: Vec<Bytes> = places.into_iter().map(|(content, _)| content).collect();
+        Ok((self.mover.write(&runs, &contents).await?, parity_checksums))
+    }
+
+    /// The content of a whole chunk, checked: of the place where it stays, if it does.
+    async fn read_chunk(
+        &self,
+        (known, number): (Option<&WideStripe>, usize),
+        chunk: &Chunk,
+        kept: Option<u64>,
+    ) -> Result<Bytes, Error> {
+        let geometry = self.base.stripes.geometry();
+        if let Some(start) = kept {
+            let (stripe, offset) = geometry.block(start);
+            let reading =
+                self.base.stripes.read(stripe, offset, geometry.stripe_size, checksums(chunk));
+            return Ok(reading.await.map_err(StoreError::from)?);
+        }
+        let mut content = BytesMut::with_capacity(geometry.stripe_size as usize);
+        for run in &chunk.runs {
+            let part = match known.filter(|_| run.form.covered) {
+                Some(wide) => {
+                    let blocks = geometry.blocks_per_stripe();
+                    let range = wide.range_of(number, run.first_place(), blocks);
+                    self.mover.read_shard(wide, number, range).await?
+                }
+                None => self.mover.read_any(run).await?,
+            };
+            content.extend_from_slice(&part);
+        }
+        Ok(content.freeze())
+    }
+}
+
+/// Places for the shards of a wide stripe.
+struct ShardPlaces {
+    /// For each chunk, where it is already.
+    kept: Vec<Option<u64>>,
+    /// Of each chunk, and then of the parity.
+    starts: Vec<u64>,
+    taken: Vec<Run>,
+}
+
+/// What is to be done with chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EncodeWork {
+    /// They become a wide stripe.
+    Encode,
+    /// Their wide stripe ends: what is live gets copies.
+    Dissolve,
+}
+
+fn work_on(known: Option<&WideStripe>, chunks: &[Chunk], blocks: u32) -> Option<EncodeWork> {
+    let unit = chunks.first().and_then(Chunk::unit);
+    let are_whole =
+        chunks.iter().all(|chunk| chunk.count() == u64::from(blocks) && chunk.unit() == unit);
+    let all = chunks.len() as u64 * u64::from(blocks);
+    match known.map(|known| known.dead_blocks(chunks, blocks)) {
+        None => are_whole.then_some(EncodeWork::Encode),
+        Some(dead) if are_whole && 4 * dead >= all => Some(EncodeWork::Encode),
+        // Two copies of what is live take less than all shards.
+        Some(dead) if !are_whole && 2 * (all - dead) < all + u64::from(blocks) => {
+            Some(EncodeWork::Dissolve)
+        }
+        Some(_) => None,
+    }
+}
+
+/// The checksums of all blocks of a whole chunk.
+fn checksums(chunk: &Chunk) -> Vec<u32> {
+    chunk.runs.iter().flat_map(|run| run.checksums.iter().copied()).collect()
+}
+
+/// Chooses a place for each of several, of those that it could have, so that as many as possible
+/// have one and no two are in the same failure domain.
+fn choose_apart(candidates: &[Vec<(DiskName, u64)>]) -> Vec<Option<u64>> {
+    /// Gives `who` a place, for which others may have to take another one.
+    fn settle(
+        who: usize,
+        candidates: &[Vec<(DiskName, u64)>],
+        owners: &mut BTreeMap<DiskName, (usize, u64)>,
+        tried: &mut BTreeSet<DiskName>,
+    ) -> bool {
+        for &(domain, start) in &candidates[who] {
+            if !tried.insert(domain) {
+                continue;
+            }
+            let owner = owners.get(&domain).map(|(owner, _)| *owner);
+            if owner.is_none_or(|owner| settle(owner, candidates, owners, tried)) {
+                owners.insert(domain, (who, start));
+                return true;
+            }
+        }
+        false
+    }
+    let mut owners = BTreeMap::new();
+    for who in 0..candidates.len() {
+        settle(who, candidates, &mut owners, &mut BTreeSet::new());
+    }
+    let mut chosen = vec![None; candidates.len()];
+    for (owner, start) in owners.into_values() {
+        chosen[owner] = Some(start);
+    }
+    chosen
+}
+
+/// What is live of a wide stripe that is dissolved stays where it is, unless its disk is away.
+struct EncodePlan<'a>(&'a WideStripeEncoder);
+
+impl MovePlan for EncodePlan<'_> {
+    fn is_moving(&self, block: u64) -> bool {
+        let map = self.0.base.stripes.map();
+        let disk = map.place(map.geometry().block(block).0).disk;
+        map.state(disk) != DiskStage::Online {}
+    }
+
+    fn begin(&self, _: u64) -> LocalBoxFuture<'_, bool> {
+        ready(true).boxed_local()
+    }
+
+    fn allocate(
+        &self,
+        blocks: u32,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        let call = Allocate { blocks, unit, from_reserve: false, near: Near::Anywhere {} };
+        async move { self.0.allocator.allocate(&call).await.map(Some) }.boxed_local()
+    }
+
+    fn allocate_beside(
+        &self,
+        copies: Vec<Vec<Run>>,
+        unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        self.0.allocator.allocate_beside(copies, unit).boxed_local()
+    }
+
+    fn moved(&self, _: &[Run]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_as_possible_get_a_place_apart_from_the_others() {
+        let disk = |disk_node| DiskName { disk_node, disk: 0 };
+        let candidates = vec![
+            vec![(disk(0), 10), (disk(1), 11)],
+            vec![(disk(0), 20)],
+            vec![(disk(1), 30), (disk(2), 32)],
+            vec![(disk(1), 41)],
+            vec![],
+        ];
+        let chosen = choose_apart(&candidates);
+        assert_eq!(chosen.iter().flatten().count(), 3);
+        assert_eq!(chosen[1], Some(20), "it has no other");
+        assert_eq!(chosen[4], None);
+    }
+}

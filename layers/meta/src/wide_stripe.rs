@@ -1,0 +1,185 @@
+//! Wide stripes: whole chunks of a file, in a row, with parity of them. Each of these *shards* is a
+//! stripe on another disk, so any one of them can be made of the others (ADR 97).
+//!
+//! A shard belongs to the wide stripe with all its blocks. Where a chunk has newer content, the
+//! blocks that it had before are dead, but stay as they are: the others are made of them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use blockio::checksum::first_mismatch;
+use blockio::geometry::BLOCK_SIZE;
+use blockio::protocol::Error as DiskError;
+use blockio::redundancy::DATA_SHARDS_MAX;
+use blockio::{Answer, DiskName, DiskStage, Stripes, VolumeMap};
+use bytes::Bytes;
+use futures::future::try_join_all;
+
+use crate::protocol::{Chunk, Run, StripeShard, WideStripe};
+
+impl StripeShard {
+    /// Its blocks, of which a stripe has `blocks`.
+    pub fn run(&self, blocks: u32) -> Run {
+        Run { start: self.start, count: blocks }
+    }
+}
+
+impl WideStripe {
+    /// How many chunks it has.
+    pub fn chunks(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    /// The data shards, and then the parity.
+    pub fn shards(&self) -> impl Iterator<Item = &StripeShard> {
+        self.data.iter().chain([&self.parity])
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn shard_mut(&mut self, number: usize) -> &mut StripeShard {
+        self.data.get_mut(number).unwrap_or(&mut self.parity)
+    }
+
+    /// Where all shards are, whose stripes have `blocks` blocks.
+    pub fn runs(&self, blocks: u32) -> Vec<Run> {
+        self.shards().map(|shard| shard.run(blocks)).collect()
+    }
+
+    /// Blocks of a logical block, if a stripe has `blocks` blocks.
+    pub fn unit(&self, blocks: u32) -> u32 {
+        blocks / (self.parity.checksums.len() as u32).max(1)
+    }
+
+    /// Is it well formed, where stripes have `blocks` blocks?
+    pub fn is_valid(&self, blocks: u32) -> bool {
+        let count = self.parity.checksums.len();
+        let is_whole = |shard: &StripeShard| {
+            shard.start.is_multiple_of(blocks.into()) && shard.checksums.len() == count
+        };
+        let fits = (blocks as usize).is_multiple_of(count.max(1)) && count.is_power_of_two();
+        fits && (1..=DATA_SHARDS_MAX as usize).contains(&self.data.len())
+            && self.shards().all(is_whole)
+    }
+
+    /// How many of its data blocks `chunks`, which are its own in order, do not have any more.
+    pub(crate) fn dead_blocks(&self, chunks: &[Chunk], blocks: u32) -> u64 {
+        let live = chunks.iter().flat_map(|chunk| &chunk.runs).filter(|run| run.form.covered);
+        let live: u64 = live.map(|run| u64::from(run.count())).sum();
+        (self.chunks() * u64::from(blocks)).saturating_sub(live)
+    }
+
+    /// The logical blocks of shard `number` that a run in it has, where stripes have `blocks`
+    /// blocks.
+    pub fn range_of(&self, number: usize, run: Run, blocks: u32) -> Range<usize> {
+        let start = self.shards().nth(number).map_or(0, |shard| shard.start);
+        let unit = self.unit(blocks).max(1);
+        let first = (run.start.saturating_sub(start) / u64::from(unit)) as usize;
+        first..first + (run.count / unit) as usize
+    }
+
+    /// Logical blocks of shard `number`, made of the others and compared with their checksums.
+    pub async fn reconstruct(
+        &self,
+        stripes: &dyn Stripes,
+        number: usize,
+        range: Range<usize>,
+    ) -> Result<Bytes, DiskError> {
+        let others = self.shards().enumerate().filter(|(other, _)| *other != number);
+        let reads: Vec<Answer<Bytes>> =
+            others.map(|(_, other)| self.read_of(stripes, other, range.clone())).collect();
+        let made = exclusive_or(&try_join_all(reads).await?);
+        let Some(shard) = self.shards().nth(number) else { return Ok(made) };
+        match first_mismatch(&made, &shard.checksums[range.clone()]) {
+            None => Ok(made),
+            Some(at) => {
+                let (stripe, _) = stripes.geometry().block(shard.start);
+                let unit = self.unit(stripes.geometry().blocks_per_stripe());
+                let block = range.start as u32 * unit + (at / BLOCK_SIZE) as u32;
+                Err(DiskError::Corrupt { stripe, block })
+            }
+        }
+    }
+
+    /// Reads logical blocks of a shard.
+    pub(crate) fn read_of(
+        &self,
+        stripes: &dyn Stripes,
+        shard: &StripeShard,
+        range: Range<usize>,
+    ) -> Answer<Bytes> {
+        let geometry = stripes.geometry();
+        let bytes = self.unit(geometry.blocks_per_stripe()) * BLOCK_SIZE as u32;
+        let (stripe, _) = geometry.block(shard.start);
+        let (offset, length) = (range.start as u32 * bytes, range.len() as u32 * bytes);
+        stripes.read(stripe, offset, length, shard.checksums[range].to_vec())
+    }
+}
+
+/// Who fails together with a disk: its disk node, unless there is only one.
+pub(crate) fn failure_domain(map: &VolumeMap, disk: DiskName) -> DiskName {
+    let has_nodes = map.disks().iter().any(|other| other.disk_node != disk.disk_node);
+    if has_nodes { DiskName { disk: 0, ..disk } } else { disk }
+}
+
+/// Where a run is, that does not fail together with others in another place.
+pub(crate) fn failure_domain_of(map: &VolumeMap, start: u64) -> DiskName {
+    failure_domain(map, map.place(map.geometry().block(start).0).disk)
+}
+
+/// Do no two of these runs fail together?
+pub(crate) fn are_apart<'a>(map: &VolumeMap, runs: impl Iterator<Item = &'a Run>) -> bool {
+    let mut seen = BTreeSet::new();
+    runs.into_iter().all(|run| seen.insert(failure_domain_of(map, run.start)))
+}
+
+/// Are there disks in use for `shards` shards?
+pub(crate) fn has_disks_for(map: &VolumeMap, shards: u32) -> bool {
+    let disks = map.disks().into_iter();
+    let online = disks.filter(|disk| map.state(*disk) == DiskStage::Online {});
+    let domains: BTreeSet<DiskName> = online.map(|disk| failure_domain(map, disk)).collect();
+    domains.len() >= shards as usize
+}
+
+/// The exclusive or of pieces of the same length.
+pub(crate) fn exclusive_or(pieces: &[Bytes]) -> Bytes {
+    let mut pieces = pieces.iter();
+    let mut all = pieces.next().map(|piece| piece.to_vec()).unwrap_or_default();
+    for piece in pieces {
+        all.iter_mut().zip(&piece[..]).for_each(|(byte, other)| *byte ^= other);
+    }
+    all.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::hash::crc32c;
+
+    use super::*;
+
+    fn shard(start: u64, checksums: usize) -> StripeShard {
+        StripeShard { start, checksums: vec![crc32c(b""); checksums] }
+    }
+
+    #[test]
+    fn wide_stripes_that_cannot_be_are_known() {
+        let wide = |data: &[(u64, usize)], parity| WideStripe {
+            data: data.iter().map(|&(start, count)| shard(start, count)).collect(),
+            parity,
+        };
+        let good = wide(&[(0, 16), (32, 16)], shard(64, 16));
+        assert!(good.is_valid(16) && good.unit(16) == 1 && good.chunks() == 2);
+        assert!(wide(&[(0, 4), (32, 4)], shard(64, 4)).is_valid(16));
+        assert!(!wide(&[(0, 16), (8, 16)], shard(64, 16)).is_valid(16), "not a stripe");
+        assert!(!wide(&[(0, 16), (32, 8)], shard(64, 16)).is_valid(16), "of two units");
+        assert!(!wide(&[(0, 32), (32, 32)], shard(64, 32)).is_valid(16), "too many checksums");
+        assert!(!wide(&[], shard(64, 16)).is_valid(16));
+    }
+
+    #[test]
+    fn what_is_left_of_some_pieces_is_the_missing_one() {
+        let pieces: Vec<Bytes> = (1..5_u8).map(|seed| vec![seed * 37; 100].into()).collect();
+        let parity = exclusive_or(&pieces);
+        let others = [pieces[0].clone(), pieces[2].clone(), pieces[3].clone(), parity];
+        assert_eq!(exclusive_or(&others), pieces[1]);
+    }
+}

@@ -1,0 +1,279 @@
+//! Whole chunks of files are in wide stripes: the volume outlives any one of its disks, and takes
+//! less space than with copies.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod data_files;
+mod disk_files;
+mod running;
+
+use std::fs;
+use std::path::Path;
+
+use fileio::client::ask;
+use fileio::protocol::*;
+use futures::executor::block_on;
+use runtime::ClientHandle;
+use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
+
+use self::data_files::*;
+use self::disk_files::make_disk;
+use self::running::{check, run, wait_until};
+
+const TWO_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 1 };
+const THREE_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 3, parity: 1 };
+
+/// Bytes of the disks that are in use.
+fn raw_used(client: &ClientHandle) -> u64 {
+    let space = block_on(ask(client, GetSpace { partition: 0 })).unwrap();
+    space.raw_total_bytes - space.raw_free_bytes
+}
+
+fn data_bytes(files: u64) -> u64 {
+    (0..files).map(|number| content(number).len() as u64).sum()
+}
+
+/// Waits until most of the data is in wide stripes: with copies it takes twice its bytes.
+fn wait_until_encoded(client: &ClientHandle, empty: u64, (data, shards): (u64, u64)) {
+    let most = data_bytes(FILES) * (20 * shards + 4 * data) / (20 * data);
+    wait_until("whole chunks are in wide stripes", || raw_used(client) - empty < most);
+}
+
+/// A volume with files in wide stripes, stopped.
+fn fill_encoded(directory: &Path, options: &FormatOptions) {
+    volume::format(directory, options).unwrap();
+    let shape = options.redundancy.wide_stripes().unwrap();
+    let running = run(directory);
+    let client = running.client_handle();
+    let empty = raw_used(&client);
+    for number in 0..FILES {
+        put(&client, number).unwrap();
+    }
+    running.flush().unwrap();
+    let with_copies = raw_used(&client) - empty;
+    assert!(with_copies >= 2 * data_bytes(FILES), "{with_copies}");
+    wait_until_encoded(&client, empty, (shape.data.into(), shape.shards().into()));
+    read_all(&client, FILES);
+    running.stop().unwrap();
+    check(directory);
+}
+
+/// All files are read without any one of the disks.
+fn outlives_each_disk(volume: &Path, disks: &[DiskName], files: u64) {
+    for disk in disks {
+        let path = volume.join(format!("disks/{disk}"));
+        let aside = volume.join("aside");
+        fs::rename(&path, &aside).unwrap();
+        let (running, missing) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
+        assert_eq!((missing.disks.len(), missing.nodes.len()), (1, 0));
+        read_all(&running.client_handle(), files);
+        running.stop().unwrap();
+        fs::rename(&aside, &path).unwrap();
+    }
+}
+
+fn disks_of(shape: &FormatOptions) -> Vec<DiskName> {
+    let nodes = 0..shape.disk_nodes;
+    let disks = nodes.flat_map(|disk_node| {
+        (0..shape.disks_per_node).map(move |disk| DiskName { disk_node, disk })
+    });
+    disks.collect()
+}
+
+#[test]
+fn all_files_are_read_without_any_one_disk() {
+    for (disk_nodes, disks_per_node, class) in
+        [(3, 1, TWO_AND_ONE), (1, 3, TWO_AND_ONE), (4, 1, THREE_AND_ONE), (1, 5, THREE_AND_ONE)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        let shape = shape(disk_nodes, disks_per_node, class);
+        fill_encoded(&volume, &shape);
+        outlives_each_disk(&volume, &disks_of(&shape), FILES);
+    }
+}
+
+#[test]
+fn a_scrub_makes_bad_shards_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    fill_encoded(&volume, &shape(3, 1, TWO_AND_ONE));
+    for disk_node in 0..3 {
+        damage_data(&volume.join(format!("disks/n{disk_node}d0")));
+        let running = run(&volume);
+        let client = running.client_handle();
+        read_all(&client, FILES);
+        let told = scrub(&client, false);
+        assert!(!told.is_empty());
+        assert!(told.iter().all(|flaw| flaw.disk_node == Some(disk_node)), "{told:?}");
+        let mended = scrub(&client, true);
+        assert!(mended.iter().all(|flaw| flaw.is_mended), "{mended:?}");
+        assert_eq!(scrub(&client, false), []);
+        running.stop().unwrap();
+        check(&volume);
+    }
+}
+
+#[test]
+fn what_was_on_a_lost_disk_is_made_anew_on_others() {
+    // With a disk to spare, as wide stripes; without one, as copies.
+    for (disk_nodes, disks_per_node, disk) in [(4, 1, 0), (3, 1, 0), (1, 4, 2), (3, 2, 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        let shape = shape(disk_nodes, disks_per_node, TWO_AND_ONE);
+        fill_encoded(&volume, &shape);
+        let lost = DiskName { disk_node: 0, disk };
+        fs::remove_file(volume.join(format!("disks/{lost}"))).unwrap();
+        volume::give_up_disk(&volume, lost).unwrap();
+        let running = run(&volume);
+        let client = running.client_handle();
+        read_all(&client, FILES);
+        for number in FILES..FILES + 5 {
+            put(&client, number).unwrap();
+        }
+        wait_until_retired(&client, lost);
+        read_all(&client, FILES + 5);
+        running.stop().unwrap();
+        check(&volume);
+        let mut left = disks_of(&shape);
+        left.retain(|disk| *disk != lost);
+        outlives_each_disk(&volume, &left, FILES + 5);
+    }
+}
+
+#[test]
+fn copies_become_wide_stripes_again_once_there_are_enough_disks() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    fill_encoded(&volume, &shape(1, 3, TWO_AND_ONE));
+    let lost = DiskName { disk_node: 0, disk: 1 };
+    fs::remove_file(volume.join("disks/n0d1")).unwrap();
+    volume::give_up_disk(&volume, lost).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    wait_until_retired(&client, lost);
+    let with_copies = raw_used(&client);
+    make_disk(&volume.join("disks/n0d3"), 96 << 20);
+    let disks = vec![AddedDisk { disk_node: 0, disk: 3, bytes: 96 << 20 }];
+    let change = DiskChange::Add { disks };
+    block_on(ask(&client, ChangeDisks { who: Credentials::root(), root: ROOT, change })).unwrap();
+    let saved = data_bytes(FILES) * 2 / 5;
+    wait_until("copies are wide stripes again", || raw_used(&client) + saved < with_copies);
+    read_all(&client, FILES);
+    running.stop().unwrap();
+    check(&volume);
+}
+
+#[test]
+fn what_was_not_encoded_before_a_stop_is_encoded_after_the_next_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    volume::format(&volume, &shape(3, 1, TWO_AND_ONE)).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let empty = raw_used(&client);
+    // The last ones are not left alone for long enough.
+    for number in 0..FILES {
+        put(&client, number).unwrap();
+    }
+    running.stop().unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    wait_until_encoded(&client, empty, (2, 3));
+    read_all(&client, FILES);
+    running.stop().unwrap();
+    check(&volume);
+}
+
+#[test]
+fn a_file_that_changes_keeps_its_content_and_gives_its_space_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let shape = shape(3, 1, TWO_AND_ONE);
+    volume::format(&volume, &shape).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let empty = raw_used(&client);
+    let mut expected = vec![7_u8; 24 * STRIPE];
+    for (block, bytes) in expected.chunks_mut(BLOCK).enumerate() {
+        bytes.fill(block as u8);
+    }
+    let file = create(&client, 0);
+    let write_all = |bytes: &[u8]| {
+        for (part, bytes) in bytes.chunks(PART).enumerate() {
+            write(&client, file, (part * PART) as u64, bytes).unwrap();
+        }
+        running.flush().unwrap();
+    };
+    write_all(&expected);
+    let encoded = |bytes: usize| bytes as u64 * 8 / 5;
+    wait_until("it is encoded", || raw_used(&client) - empty < encoded(expected.len()));
+    // Blocks of it are written anew: a few, and then most of them.
+    for block in (0..24 * 16).step_by(5) {
+        let at = block * BLOCK + 100;
+        expected[at..at + 300].fill(0xA5);
+        write(&client, file, at as u64, &expected[at..at + 300]).unwrap();
+    }
+    running.flush().unwrap();
+    assert!(read(&client, 0).unwrap() == expected);
+    for bytes in expected.chunks_mut(BLOCK).step_by(2) {
+        bytes.fill(0x5A);
+    }
+    for block in (0..24 * 16).step_by(2) {
+        let at = block * BLOCK;
+        write(&client, file, at as u64, &expected[at..at + BLOCK]).unwrap();
+    }
+    running.flush().unwrap();
+    wait_until("it is encoded anew", || raw_used(&client) - empty < encoded(expected.len()));
+    assert!(read(&client, 0).unwrap() == expected);
+    // It is cut within a wide stripe.
+    expected.truncate(6 * STRIPE + 3 * STRIPE / 4);
+    let change = Change { size: Some(expected.len() as u64), ..Change::default() };
+    let who = Credentials::root();
+    let call = SetAttributes { who, file, change, only_if_ctime: None, durable: true };
+    block_on(ask(&client, call)).unwrap();
+    assert!(read(&client, 0).unwrap() == expected);
+    wait_until("its end is free", || raw_used(&client) - empty < 2 * 8 * STRIPE as u64);
+    running.stop().unwrap();
+    check(&volume);
+    outlives_each_disk_with(&volume, &disks_of(&shape), &expected);
+
+    let running = run(&volume);
+    let client = running.client_handle();
+    let call = Remove {
+        who: Credentials::root(),
+        call: CallId { client: 1, number: 1 },
+        directory: ROOT,
+        name: name(0),
+        durable: false,
+    };
+    block_on(ask(&client, call)).unwrap();
+    wait_until("all of it is free", || raw_used(&client) < empty + 4 * STRIPE as u64);
+    running.stop().unwrap();
+    check(&volume);
+}
+
+/// One file is read without any one of the disks.
+fn outlives_each_disk_with(volume: &Path, disks: &[DiskName], expected: &[u8]) {
+    for disk in disks {
+        let (path, aside) = (volume.join(format!("disks/{disk}")), volume.join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        let (running, _) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
+        assert!(read(&running.client_handle(), 0).unwrap() == expected, "without {disk}");
+        running.stop().unwrap();
+        fs::rename(&aside, &path).unwrap();
+    }
+}
+
+#[test]
+fn too_few_disks_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let refusal = |nodes, disks| {
+        volume::format(&volume, &shape(nodes, disks, TWO_AND_ONE)).unwrap_err().to_string()
+    };
+    let few = refusal(1, 2);
+    assert!(few.contains("2+1 needs at least 3 disks; there are 2"), "{few}");
+    let nodes = refusal(2, 2);
+    assert!(nodes.contains("2+1 needs at least 3 disk nodes"), "{nodes}");
+    assert!(!volume.exists(), "nothing is made");
+}
