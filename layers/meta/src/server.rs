@@ -173,11 +173,7 @@ runtime::handlers! { MetaServer;
     ApplyIntent => |server, _, request| server.intents.applier.apply_intent(request).await;
     FlushApplied => |server, _, request| server.intents.applier.flush_applied(request).await;
     FinishIntents => |server, _, _request| server.intents.recovery.finish_intents().await;
-    EndRecovery => |server, _, _request| {
-        server.intents.recovery.end_recovery().await?;
-        server.space.encoder.look_at_all();
-        Ok(())
-    };
+    EndRecovery => |server, _, _request| server.intents.recovery.end_recovery().await;
     ListUntrimmed => |server, _, _request| Ok(server.space.reclaim.list_untrimmed().await);
     LockName => |server, caller, request| {
         server.locks.name_requests.lock_name(caller.node, request).await
@@ -211,7 +207,13 @@ runtime::handlers! { MetaServer;
     Seal => |server, _, request| server.content.installer.seal(&request).await;
     Commit => |server, _, request| server.content.commits.commit(request.ino).await;
     Truncate => |server, _, request| server.content.truncation.truncate(request).await;
-    GetDirty => |server, _, request| Ok(server.housekeeping.dirty(request.age_ms));
+    GetDirty => |server, _, request| {
+        if request.age_ms < u64::MAX {
+            // Files are changed, and all nodes are there.
+            server.space.encoder.look_at_all_once();
+        }
+        Ok(server.housekeeping.dirty(request.age_ms))
+    };
     RequestGroups => |server, _, request| server.space.groups.request_groups(request).await;
     AckGroups => |server, _, request| server.space.groups.ack_groups(request).await;
     ConfirmGroups => |server, _, request| server.space.groups.confirm_groups(request.donor).await;
@@ -242,11 +244,7 @@ runtime::handlers! { MetaServer;
     CloseHandle => |server, _, request| server.open_files.close_handle(request.ino).await;
     GraceBelow => |server, _, _request| Ok(server.open_files.grace_below());
     EndGrace => |server, _, _request| server.open_files.end_grace().await;
-    Rejoin => |server, _, _request| {
-        server.intents.recovery.rejoin().await?;
-        server.space.encoder.look_at_all();
-        Ok(())
-    };
+    Rejoin => |server, _, _request| server.intents.recovery.rejoin().await;
     NodeRestarted => |server, _, request| server.intents.recovery.node_restarted(request).await;
     FinalCheckpoint => |server, _, _request| server.flusher.final_checkpoint().await;
     FlushTo => |server, _, request| server.flusher.flush_to(request.position).await;

@@ -395,12 +395,9 @@ impl Case {
     fn redundancy(&self, layout: &mut ClusterLayout, copies: u32) -> RedundancyClass {
         let mut rng = Rng::new(self.seed ^ PARITY_SALT);
         let draws = self.workload == Workload::Elastic || copies == 2;
-        if draws && rng.chance(1, 2) {
-            let data = 2 + rng.below(2) as u8;
-            // In some runs there is one disk node more, for what is lost with another.
-            let shards = u32::from(data) + 1;
-            layout.disk_nodes = layout.disk_nodes.max(shards + rng.below(2) as u32);
-            return RedundancyClass::Parity { data, parity: 1 };
+        if draws && rng.chance(1, 3) {
+            layout.disk_nodes = 3;
+            return RedundancyClass::Parity { data: 2, parity: 1 };
         }
         match copies {
             1 => RedundancyClass::None {},

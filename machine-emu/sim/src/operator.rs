@@ -106,6 +106,8 @@ impl Operator {
 
     async fn ask(&self, harness: &Harness, change: DiskChange) -> WorkResult {
         let (who, root) = (Credentials::root(), ROOT);
+        // It may be a disk that has failed that is retired.
+        let was_broken = self.is_broken(harness);
         let asked = harness.ask(CLIENT, ChangeDisks { who, root, change: change.clone() }).await;
         match asked {
             Ok(()) => {
@@ -137,7 +139,7 @@ impl Operator {
                 | DiskRefusal::TooManySets { .. }
                 | DiskRefusal::TooManyStates { .. } => Ok(()),
                 // A disk has failed, until it is given up or the power goes.
-                DiskRefusal::NotReady {} if self.is_broken(harness) => Ok(()),
+                DiskRefusal::NotReady {} if was_broken || self.is_broken(harness) => Ok(()),
                 DiskRefusal::NotReady {} if has_disk_behind(&recorded(harness)) => Ok(()),
                 DiskRefusal::NotReady {} if harness.is_uncertain() => Err(PowerCut),
                 why => panic!("{change:?}: {why}"),

@@ -99,6 +99,11 @@ pub(super) trait MovePlan {
     fn dissolves_wide_stripes(&self) -> bool {
         false
     }
+
+    /// The same of those for a shard of which there is no room apart from the others.
+    fn dissolves_for_room(&self) -> bool {
+        false
+    }
 }
 
 /// Nothing of a file changes, moves or is read while this is held, and all of it is committed.

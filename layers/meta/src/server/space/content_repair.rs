@@ -92,6 +92,14 @@ impl MovePlan for RepairPlan<'_> {
         self.allocator.allocate_beside(copies, unit).boxed_local()
     }
 
+    fn dissolves_wide_stripes(&self) -> bool {
+        true
+    }
+
+    fn dissolves_for_room(&self) -> bool {
+        true
+    }
+
     fn moved(&self, freed: &[Run]) {
         self.repaired.borrow_mut().extend(freed.iter().map(|run| run.start));
     }

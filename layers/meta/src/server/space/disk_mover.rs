@@ -475,6 +475,11 @@ impl MovePlan for DrainPlan<'_> {
     fn dissolves_wide_stripes(&self) -> bool {
         true
     }
+
+    /// Not at once: room may only be late.
+    fn dissolves_for_room(&self) -> bool {
+        self.mover.trouble.get().is_some()
+    }
 }
 
 /// What is on disks that are fuller than the mean moves to those that are emptier. If what each

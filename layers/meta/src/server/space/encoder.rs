@@ -49,6 +49,7 @@ pub(crate) struct WideStripeEncoder {
     disks: Rc<DiskMover>,
     queue: Rc<EncodeQueue>,
     running: Cell<bool>,
+    has_looked: Cell<bool>,
 }
 
 /// What became of chunks that were to be a wide stripe.
@@ -70,8 +71,9 @@ impl WideStripeEncoder {
         disks: Rc<DiskMover>,
         queue: Rc<EncodeQueue>,
     ) -> Rc<Self> {
-        let (base, running) = (base.clone(), Cell::default());
-        let encoder = Rc::new(Self { base, mover, table, allocator, disks, queue, running });
+        let (base, running, has_looked) = (base.clone(), Cell::default(), Cell::default());
+        let encoder = Self { base, mover, table, allocator, disks, queue, running, has_looked };
+        let encoder = Rc::new(encoder);
         let weak = Rc::downgrade(&encoder);
         encoder.queue.on_note(move || {
             if let Some(encoder) = weak.upgrade() {
@@ -90,7 +92,14 @@ impl WideStripeEncoder {
         self.queue.set_eager();
     }
 
-    /// The node has started, or disks have changed: looks at all chunks of the node.
+    /// Looks at all chunks of the node, if it has not done so since it started.
+    pub(crate) fn look_at_all_once(self: &Rc<Self>) {
+        if !self.has_looked.replace(true) {
+            self.look_at_all();
+        }
+    }
+
+    /// Disks have changed: looks at all chunks of the node.
     pub(crate) fn look_at_all(self: &Rc<Self>) {
         if self.shape().is_some() {
             self.queue.note_all();

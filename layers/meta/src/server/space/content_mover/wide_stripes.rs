@@ -88,6 +88,10 @@ impl ContentMover {
             let whole = 0..shard.checksums.len();
             let start = match self.place_shard(plan, (&moved, number), &mut taken).await {
                 Ok(Some(start)) => start,
+                Ok(None) | Err(Error::NoSpace {}) if plan.dissolves_for_room() => {
+                    self.reclaim.discard_and_release(taken).await?;
+                    return self.dissolve(plan, (ino, first), &wide).await;
+                }
                 Ok(None) => continue,
                 Err(error) => {
                     outcome = Err(error);
@@ -193,10 +197,11 @@ impl ContentMover {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let unit = chunk.unit_or(1);
         let mut slots = chunk.slots(blocks as usize, unit);
+        let is_moving = wide.data.get(number).is_some_and(|shard| plan.is_moving(shard.start));
         for run in chunk.runs.iter().filter(|run| run.form.covered) {
             let own = run.first_place();
-            let copies = if plan.is_moving(own.start) {
-                let first = plan.allocate(own.count, unit).await?;
+            let copies = if is_moving {
+                let first = plan.allocate_beside(vec![vec![own]], unit).await?;
                 change.taken.extend(first.iter().flatten());
                 first
             } else {
