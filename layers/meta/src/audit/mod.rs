@@ -17,5 +17,5 @@ pub use self::node::NodeAudit;
 pub use self::read::{Data, read_node};
 pub use self::volume::{PendingWork, Summary};
 
-pub(crate) use self::read::bad_blocks;
+pub(crate) use self::read::{bad_blocks, count_per_block};
 pub(crate) use self::space::{BlockOwner, UsedBlocks, compare};

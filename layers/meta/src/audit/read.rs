@@ -168,12 +168,7 @@ impl ReadPace<'_> {
         let runs = own.map(|run| async move {
             let mut bad = BTreeMap::<u64, (usize, String)>::new();
             for place in run.places() {
-                let found = if layout.is_run(place) {
-                    bad_blocks(stripes, place, &run.checksums).await
-                } else {
-                    vec![(0, "its blocks are outside of the disk".to_owned())]
-                };
-                for (block, why) in found {
+                for (block, why) in bad_within(stripes, layout, place, &run.checksums).await {
                     bad.entry(u64::from(run.at) + block).or_insert((0, why)).0 += 1;
                 }
             }
@@ -207,16 +202,11 @@ impl ReadPace<'_> {
     ) {
         let (stripes, blocks) = (self.stripes, found.chunk_blocks);
         let layout = &GroupLayout::of(&stripes.map());
-        let reads = wide.shards().map(|shard| async move {
-            if layout.is_run(shard.run(blocks)) {
-                bad_blocks(stripes, shard.run(blocks), &shard.checksums).await
-            } else {
-                vec![(0, "its blocks are outside of the disk".to_owned())]
-            }
-        });
+        let reads = wide
+            .shards()
+            .map(|shard| bad_within(stripes, layout, shard.run(blocks), &shard.checksums));
         let bad: Vec<_> = stream::iter(reads).buffered(READS_MAX).collect().await;
-        let mut bad_shards = BTreeMap::<u64, usize>::new();
-        bad.iter().flatten().for_each(|(block, _)| *bad_shards.entry(*block).or_default() += 1);
+        let bad_shards = count_per_block(bad.iter().flatten().map(|(block, _)| *block));
         let bytes = wide.unit(blocks) as usize * BLOCK_SIZE;
         for (number, bad) in bad.iter().enumerate() {
             for (block, why) in bad {
@@ -250,6 +240,27 @@ impl ReadPace<'_> {
             self.context.sleep(ahead).await;
         }
     }
+}
+
+/// As [`bad_blocks`], of blocks that may be named wrongly.
+async fn bad_within(
+    stripes: &dyn Stripes,
+    layout: &GroupLayout,
+    run: Run,
+    expect: &[u32],
+) -> Vec<(u64, String)> {
+    if layout.is_run(run) {
+        bad_blocks(stripes, run, expect).await
+    } else {
+        vec![(0, "its blocks are outside of the disk".to_owned())]
+    }
+}
+
+/// How often each of these is bad: of each block, in how many places.
+pub(crate) fn count_per_block(bad: impl Iterator<Item = u64>) -> BTreeMap<u64, usize> {
+    let mut counts = BTreeMap::new();
+    bad.for_each(|block| *counts.entry(block).or_default() += 1);
+    counts
 }
 
 /// The first blocks of the logical blocks of a run that cannot be read as they were written, and

@@ -3,7 +3,7 @@
 //! Data and pages are read past all caches and compared with their checksums. What a change of the
 //! node has given back meanwhile is looked at again, so that nothing is called damaged by that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use runtime::{NodeId, NodeKind};
 
 use super::base::NodeBase;
 use super::space::content_repair::ContentRepairer;
-use crate::audit::bad_blocks;
+use crate::audit::{bad_blocks, count_per_block};
 use crate::keys;
 use crate::protocol::{
     BlockRun, Chunk, Error, Scrub, ScrubFlaw, ScrubPart, StripeShard, WideStripe,
@@ -88,14 +88,8 @@ impl Scrubber {
         part.next = found.next.map(|next| next.to_vec());
         for (key, value) in found.entries {
             part.keys += 1;
-            match keys::table_of(&key).filter(|_| data) {
-                Some(keys::KeyTable::Chunk) => {
-                    self.scrub_chunk(&below, (&key, &value), repair, &mut part).await?;
-                }
-                Some(keys::KeyTable::WideStripe) => {
-                    self.scrub_wide_stripe(&below, (&key, &value), repair, &mut part).await?;
-                }
-                _ => continue,
+            if !data || !self.scrub_data(&below, (&key, value), repair, &mut part).await? {
+                continue;
             }
             if part.read_bytes >= DATA_BYTES {
                 part.next = Some([&key, &[0][..]].concat());
@@ -122,28 +116,38 @@ impl Scrubber {
         Ok(told)
     }
 
-    /// Reads the blocks that a chunk names, all copies, and compares them; again, if it changes
-    /// meanwhile.
-    async fn scrub_chunk(
+    /// Compares the data that a chunk or a wide stripe names; again, if that changes meanwhile.
+    /// False if the key is of something else.
+    async fn scrub_data(
         &self,
         below: &Rc<dyn Stripes>,
-        (key, value): (&[u8], &[u8]),
+        (key, mut value): (&[u8], Bytes),
         repair: bool,
         part: &mut ScrubPart,
-    ) -> Result<(), Error> {
-        let mut changed = self.scrub_chunk_once(below, (key, value), repair, part).await?;
-        for _ in 0..CHANGES_MAX {
-            let Some(value) = changed else { return Ok(()) };
-            changed = self.scrub_chunk_once(below, (key, &value), repair, part).await?;
+    ) -> Result<bool, Error> {
+        let table = keys::table_of(key);
+        let is_chunk = table == Some(keys::KeyTable::Chunk);
+        if !is_chunk && table != Some(keys::KeyTable::WideStripe) {
+            return Ok(false);
         }
-        if changed.is_some() {
-            part.flaws.push(note("a chunk changes too fast to be compared".to_owned()));
+        for _ in 0..=CHANGES_MAX {
+            let entry = (key, &value[..]);
+            let changed = if is_chunk {
+                self.scrub_chunk(below, entry, repair, part).await?
+            } else {
+                self.scrub_wide_stripe(below, entry, repair, part).await?
+            };
+            let Some(now) = changed else { return Ok(true) };
+            value = now;
         }
-        Ok(())
+        let what = if is_chunk { "a chunk" } else { "a wide stripe" };
+        part.flaws.push(note(format!("{what} changes too fast to be compared")));
+        Ok(true)
     }
 
-    /// The same once. Returns what the chunk is now, if it has changed.
-    async fn scrub_chunk_once(
+    /// Reads the blocks that a chunk names, all copies, and compares them. Returns what the chunk
+    /// is now, if it has changed.
+    async fn scrub_chunk(
         &self,
         below: &Rc<dyn Stripes>,
         (key, value): (&[u8], &[u8]),
@@ -181,21 +185,19 @@ impl Scrubber {
         }
         let copies: BTreeSet<u64> = bad.iter().flatten().map(|(_, copy, _)| *copy).collect();
         let is_mended = if repair && chunk.runs.iter().any(BlockRun::is_mirrored) {
-            self.repair((ino, index), copies).await
+            mended((ino, index), self.repairer.repair((ino, index), copies).await)
         } else {
             BTreeSet::new()
         };
         let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
-        let mut bad_copies: BTreeMap<u64, usize> = BTreeMap::new();
-        bad.iter().flatten().for_each(|(block, ..)| *bad_copies.entry(*block).or_default() += 1);
+        let bad_copies = count_per_block(bad.iter().flatten().map(|(block, ..)| *block));
         let copies_of =
             |block: u64| chunk.slot(block as usize).map_or(0, |(slot, _)| slot.starts().count());
         for (block, copy, why) in bad.into_iter().flatten() {
             let has_good_copy = bad_copies[&block] < copies_of(block);
             let disk = below.map().place(below.geometry().block(copy).0).disk;
             let disk_node = has_good_copy.then_some(disk.disk_node);
-            let offset = index.saturating_mul(blocks.into()).saturating_add(block);
-            let offset = offset.saturating_mul(BLOCK_SIZE as u64);
+            let offset = offset_of(index, block, blocks);
             let what = format!("{bytes} bytes at offset {offset}: {why}");
             let is_mended = is_mended.contains(&copy);
             part.flaws.push(ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
@@ -210,27 +212,9 @@ impl Scrubber {
         Ok(now.into_iter().next().map(|(_, now)| now))
     }
 
-    /// Reads all shards of a wide stripe and compares them; again, if it changes meanwhile.
+    /// Reads all shards of a wide stripe and compares them. Returns what the wide stripe is now, if
+    /// it has changed.
     async fn scrub_wide_stripe(
-        &self,
-        below: &Rc<dyn Stripes>,
-        (key, value): (&[u8], &[u8]),
-        repair: bool,
-        part: &mut ScrubPart,
-    ) -> Result<(), Error> {
-        let mut changed = self.scrub_shards_once(below, (key, value), repair, part).await?;
-        for _ in 0..CHANGES_MAX {
-            let Some(value) = changed else { return Ok(()) };
-            changed = self.scrub_shards_once(below, (key, &value), repair, part).await?;
-        }
-        if changed.is_some() {
-            part.flaws.push(note("a wide stripe changes too fast to be compared".to_owned()));
-        }
-        Ok(())
-    }
-
-    /// The same once. Returns what the wide stripe is now, if it has changed.
-    async fn scrub_shards_once(
         &self,
         below: &Rc<dyn Stripes>,
         (key, value): (&[u8], &[u8]),
@@ -265,23 +249,17 @@ impl Scrubber {
             |(shard, bad): (&&StripeShard, &Vec<_>)| (!bad.is_empty()).then_some(shard.start);
         let bad_starts: BTreeSet<u64> = shards.iter().zip(&bad).filter_map(is_bad).collect();
         let is_mended = if repair {
-            let repaired = self.repairer.repair_shards((ino, first), bad_starts).await;
-            repaired.unwrap_or_else(|error| {
-                tracing::warn!(ino, first, %error, "a bad shard stays as it is");
-                BTreeSet::new()
-            })
+            mended((ino, first), self.repairer.repair_shards((ino, first), bad_starts).await)
         } else {
             BTreeSet::new()
         };
-        let mut bad_shards: BTreeMap<u64, usize> = BTreeMap::new();
-        bad.iter().flatten().for_each(|(block, _)| *bad_shards.entry(*block).or_default() += 1);
+        let bad_shards = count_per_block(bad.iter().flatten().map(|(block, _)| *block));
         let bytes = wide.unit(blocks) as usize * BLOCK_SIZE;
         for (number, (shard, bad)) in shards.iter().zip(bad).enumerate() {
             let disk = below.map().place(below.geometry().block(shard.start).0).disk;
             for (block, why) in bad {
                 let disk_node = (bad_shards[&block] == 1).then_some(disk.disk_node);
-                let chunk = first.saturating_add(number as u64).saturating_mul(blocks.into());
-                let offset = chunk.saturating_add(block).saturating_mul(BLOCK_SIZE as u64);
+                let offset = offset_of(first.saturating_add(number as u64), block, blocks);
                 let what = if number < wide.data.len() {
                     format!("{bytes} bytes at offset {offset}: {why}")
                 } else {
@@ -293,12 +271,18 @@ impl Scrubber {
         }
         Ok(None)
     }
+}
 
-    /// Makes bad copies of a chunk anew, and returns which of them. What cannot be mended is told.
-    async fn repair(&self, (ino, index): (u64, u64), copies: BTreeSet<u64>) -> BTreeSet<u64> {
-        self.repairer.repair((ino, index), copies).await.unwrap_or_else(|error| {
-            tracing::warn!(ino, index, %error, "a bad copy of data stays as it is");
-            BTreeSet::new()
-        })
-    }
+/// Which bad copies of data were made anew. What cannot be mended is told.
+fn mended((ino, index): (u64, u64), repaired: Result<BTreeSet<u64>, Error>) -> BTreeSet<u64> {
+    repaired.unwrap_or_else(|error| {
+        tracing::warn!(ino, index, %error, "a bad copy of data stays as it is");
+        BTreeSet::new()
+    })
+}
+
+/// Where block `block` of a chunk of `blocks` blocks begins in its file.
+fn offset_of(chunk: u64, block: u64, blocks: u32) -> u64 {
+    let block = chunk.saturating_mul(blocks.into()).saturating_add(block);
+    block.saturating_mul(BLOCK_SIZE as u64)
 }

@@ -15,7 +15,8 @@ use std::rc::Rc;
 use blockio::BLOCK_SIZE;
 use blockio::protocol::Unsynced;
 use bytes::{Bytes, BytesMut};
-use futures::future::{LocalBoxFuture, join_all, try_join_all};
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join_all, ready, try_join_all};
 use futures::stream::{self, Stream, StreamExt as _};
 use runtime::sync::KeyGuard;
 
@@ -74,15 +75,20 @@ pub(super) trait MovePlan {
     fn is_moving(&self, block: u64) -> bool;
 
     /// Waits until `bytes` of chunks may move. False if it is to stay.
-    fn begin(&self, bytes: u64) -> LocalBoxFuture<'_, bool>;
+    fn begin(&self, _bytes: u64) -> LocalBoxFuture<'_, bool> {
+        ready(true).boxed_local()
+    }
 
     /// New places for `blocks` blocks, which are logical blocks of `unit` blocks; `None` if what
-    /// was to move stays. The file is locked: to wait for space is for [`begin`](Self::begin).
+    /// was to move stays, as it does where only what is elsewhere, too, can move. The file is
+    /// locked: to wait for space is for [`begin`](Self::begin).
     fn allocate(
         &self,
-        blocks: u32,
-        unit: u32,
-    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>>;
+        _blocks: u32,
+        _unit: u32,
+    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
+        ready(Ok(None)).boxed_local()
+    }
 
     /// New places for one more copy of blocks that have `copies` on other disks.
     fn allocate_beside(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, ready};
+use futures::future::LocalBoxFuture;
 
 use super::allocate::Allocator;
 use super::content_mover::{ContentMover, MovePlan};
@@ -73,15 +73,6 @@ impl RepairPlan<'_> {
 impl MovePlan for RepairPlan<'_> {
     fn is_moving(&self, block: u64) -> bool {
         self.bad.contains(&block)
-    }
-
-    fn begin(&self, _: u64) -> LocalBoxFuture<'_, bool> {
-        ready(true).boxed_local()
-    }
-
-    /// The only copy cannot be made anew.
-    fn allocate(&self, _: u32, _: u32) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        ready(Ok(None)).boxed_local()
     }
 
     fn allocate_beside(

@@ -102,10 +102,6 @@ impl MovePlan for GroupEmptier {
         self.base.store.space().moves(block, MoveReason::Group)
     }
 
-    fn begin(&self, _: u64) -> LocalBoxFuture<'_, bool> {
-        ready(true).boxed_local()
-    }
-
     fn allocate(
         &self,
         blocks: u32,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use blockio::{BLOCK_SIZE, DiskName, DiskStage, WideStripeShape};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, ready};
+use futures::future::LocalBoxFuture;
 use runtime::hash::crc32c;
 
 use super::allocate::Allocator;
@@ -453,19 +453,6 @@ impl MovePlan for EncodePlan<'_> {
         let map = self.0.base.stripes.map();
         let disk = map.place(map.geometry().block(block).0).disk;
         map.state(disk) != DiskStage::Online {}
-    }
-
-    fn begin(&self, _: u64) -> LocalBoxFuture<'_, bool> {
-        ready(true).boxed_local()
-    }
-
-    fn allocate(
-        &self,
-        blocks: u32,
-        unit: u32,
-    ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
-        let call = Allocate { blocks, unit, from_reserve: false, near: Near::Anywhere {} };
-        async move { self.0.allocator.allocate(&call).await.map(Some) }.boxed_local()
     }
 
     fn allocate_beside(
