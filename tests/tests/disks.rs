@@ -42,9 +42,13 @@ fn write(volume: &Volume, is_over: &AtomicBool) -> u64 {
     number
 }
 
+fn disk_list(site: &Site) -> Value {
+    serde_json::from_str(&site.ok(&["disk", "list", "--json", VOLUME])).unwrap()
+}
+
 /// The disks, by their names: state and bytes in use.
 fn disks(site: &Site) -> Vec<(String, String, u64)> {
-    let told: Value = serde_json::from_str(&site.ok(&["disk", "list", "--json", VOLUME])).unwrap();
+    let told = disk_list(site);
     let text = |disk: &Value, key: &str| disk[key].as_str().unwrap().to_owned();
     let disk = |disk: &Value| {
         (text(disk, "disk"), text(disk, "state"), disk["used_bytes"].as_u64().unwrap())
@@ -55,6 +59,14 @@ fn disks(site: &Site) -> Vec<(String, String, u64)> {
 fn begin(site: &Site, arguments: &[&str]) -> Child {
     let mut command: Command = site.command(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until the server does what a command asks for, or has done it. A command that finds no
+/// server does it alone, and keeps the next server from the volume.
+fn wait_for_begin(command: &mut Child, is_begun: impl Fn() -> bool) {
+    while command.try_wait().unwrap().is_none() && !is_begun() {
+        sleep(Duration::from_millis(10));
+    }
 }
 
 fn end(command: Child) -> String {
@@ -79,6 +91,7 @@ fn disks_come_and_go_under_a_writer_and_kills() {
         site.ok(&["disk", "add", "--size", "600MiB", VOLUME]);
         let drain = ["disk", "drain", "--pace", "gentle", VOLUME, "n0d0"];
         let mut draining = begin(&site, &drain);
+        wait_for_begin(&mut draining, || disks(&site).iter().any(|(_, state, _)| state != "online"));
         for _ in 0..KILLS {
             sleep(Duration::from_millis(100 + rng.below(600)));
             served.kill();
@@ -92,7 +105,8 @@ fn disks_come_and_go_under_a_writer_and_kills() {
             assert!(again.contains("n0d0 is drained"), "{again}");
             end(draining);
         }
-        let rebalancing = begin(&site, &["rebalance", "--pace", "fast", VOLUME]);
+        let mut rebalancing = begin(&site, &["rebalance", "--pace", "fast", VOLUME]);
+        wait_for_begin(&mut rebalancing, || disk_list(&site)["balancing"] == true);
         sleep(Duration::from_millis(rng.below(400)));
         served.kill();
         served = site.serve_at(port);
