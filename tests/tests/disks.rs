@@ -91,7 +91,9 @@ fn disks_come_and_go_under_a_writer_and_kills() {
         site.ok(&["disk", "add", "--size", "600MiB", VOLUME]);
         let drain = ["disk", "drain", "--pace", "gentle", VOLUME, "n0d0"];
         let mut draining = begin(&site, &drain);
-        wait_for_begin(&mut draining, || disks(&site).iter().any(|(_, state, _)| state != "online"));
+        wait_for_begin(&mut draining, || {
+            disks(&site).iter().any(|(_, state, _)| state != "online")
+        });
         for _ in 0..KILLS {
             sleep(Duration::from_millis(100 + rng.below(600)));
             served.kill();

@@ -1,5 +1,7 @@
 //! Who a disk is: its first block, with a copy in its last whole block. Bytes: docs/format.md.
 
+use std::cmp::Reverse;
+
 use bytes::Bytes;
 use runtime::hash::crc32c;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
@@ -180,11 +182,12 @@ impl VolumeMap {
         let newest = decided.max_by_key(|disk| disk.decided.version);
         let newest = newest.ok_or(UnknownMap::NoDisks)?;
         let Decided { version, born_sets, ref states, redundancy, .. } = newest.decided;
-        // Those that were made ready for this record come after those that are known to be in use.
-        let is_ready =
-            |disk: &&Superblock| !disk.decided.is_decided && disk.decided.version == version;
-        let decided = disks.iter().filter(|disk| disk.decided.is_decided);
-        let there: Vec<&Superblock> = decided.chain(disks.iter().filter(is_ready)).collect();
+        // Those that were made ready for this record, or for one before it and have not heard since,
+        // come after those that are known to be in use; the latest first.
+        let is_there =
+            |disk: &&Superblock| disk.decided.is_decided || disk.decided.version <= version;
+        let mut there: Vec<&Superblock> = disks.iter().filter(is_there).collect();
+        there.sort_by_key(|disk| (!disk.decided.is_decided, Reverse(disk.decided.version)));
         let set = |(index, row): (usize, &SetRow)| {
             Ok::<_, UnknownMap>(DiskSet {
                 first: row.first,
