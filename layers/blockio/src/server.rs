@@ -391,9 +391,9 @@ impl Server {
             let Some(device) = self.manager.served_disk(disk) else { continue };
             match self.new_disks.update(&device, &next, name).await {
                 Ok(()) => updated += 1,
-                Err(error) if self.manager.is_healthy(disk) => return Err(error),
-                // It is given up, and closed in a moment.
+                // It is closed in a moment, and others know that nothing is read from it any more.
                 Err(_) if next.state(name).is_gone() => updated += 1,
+                Err(error) if self.manager.is_healthy(disk) => return Err(error),
                 // It learns of it when it is opened again; that it has failed must not keep others,
                 // nor what it holds, from being moved.
                 Err(error) => failure = Some(error),

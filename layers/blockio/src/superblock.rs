@@ -146,6 +146,12 @@ impl SetRow {
         self.stripes_per_disk.checked_mul(self.disks.into())?.checked_add(self.first)
     }
 
+    /// Is it a grid with this disk?
+    fn has_in_grid(&self, disk: DiskName) -> bool {
+        let rows = self.disks.checked_div(self.columns).unwrap_or(0);
+        disk.disk_node < self.columns && disk.disk < rows
+    }
+
     /// The place of this disk if the set is a grid.
     fn place_in_grid(&self) -> Option<DiskName> {
         let is_in = self.columns > 0 && self.position != NO_MEMBER;
@@ -188,6 +194,13 @@ impl VolumeMap {
             |disk: &&Superblock| disk.decided.is_decided || disk.decided.version <= version;
         let mut there: Vec<&Superblock> = disks.iter().filter(is_there).collect();
         there.sort_by_key(|disk| (!disk.decided.is_decided, Reverse(disk.decided.version)));
+        // Sets that were added are of disks that were not there before.
+        let grids: Vec<&SetRow> = newest.sets.iter().filter(|row| row.columns > 0).collect();
+        let is_born = |disk: DiskName| grids.iter().any(|row| row.has_in_grid(disk));
+        let may_be_in = |index: usize| -> Vec<DiskEntry> {
+            let is_added = index >= born_sets as usize;
+            states.iter().filter(|entry| !is_added || !is_born(entry.disk)).copied().collect()
+        };
         let set = |(index, row): (usize, &SetRow)| {
             Ok::<_, UnknownMap>(DiskSet {
                 first: row.first,
@@ -195,7 +208,7 @@ impl VolumeMap {
                 group_stripes: row.group_stripes,
                 unit_stripes: row.unit_stripes,
                 lanes: row.lanes,
-                members: members_of(&there, index, row, states)?,
+                members: members_of(&there, index, row, &may_be_in(index))?,
             })
         };
         let sets: Result<Vec<DiskSet>, UnknownMap> =

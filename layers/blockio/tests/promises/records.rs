@@ -180,6 +180,14 @@ fn superblocks_tell_the_volume_also_without_those_of_retired_disks() {
     assert_eq!(VolumeMap::from_superblocks(&superblocks(&retired)), Ok(retired));
     let lost = listed(DiskStage::Lost {});
     assert_eq!(VolumeMap::from_superblocks(&superblocks(&lost)), Ok(lost.clone()));
+    // A disk that was there from the beginning is lost, too: it is in none of the later sets.
+    let born = DiskName { disk_node: 1, disk: 1 };
+    let record = grown(DiskStage::Online {});
+    let added = DiskName { disk_node: 1, disk: 2 };
+    let record = record.with_state(added, DiskStage::Retired {});
+    let two_gone = VolumeMap::of_record(&record.with_state(born, DiskStage::Lost {}));
+    let two_gone = two_gone.expect("a volume");
+    assert_eq!(VolumeMap::from_superblocks(&superblocks(&two_gone)).as_ref(), Ok(&two_gone));
     let other = DiskName { disk_node: 0, disk: 7 };
     let record = VolumeRecord::of(&lost).with_state(other, DiskStage::Retired {});
     let ambiguous = VolumeMap::of_record(&record).expect("a volume");
