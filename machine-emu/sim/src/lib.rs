@@ -396,8 +396,10 @@ impl Case {
         let mut rng = Rng::new(self.seed ^ PARITY_SALT);
         let draws = self.workload == Workload::Elastic || copies == 2;
         if draws && rng.chance(1, 3) {
-            layout.disk_nodes = 3;
-            return RedundancyClass::Parity { data: 2, parity: 1 };
+            // With a fourth one there may be a domain to spare.
+            layout.disk_nodes = 3 + rng.below(2) as u32;
+            let data = 2 + rng.below(u64::from(layout.disk_nodes) - 2) as u8;
+            return RedundancyClass::Parity { data, parity: 1 };
         }
         match copies {
             1 => RedundancyClass::None {},

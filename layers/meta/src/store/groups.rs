@@ -4,7 +4,7 @@ use std::ops::Range;
 
 pub use blockio::geometry::Run;
 
-use blockio::VolumeMap;
+use blockio::{DiskSet, VolumeMap};
 
 /// How a volume is cut into allocation groups. Each disk set is cut by itself, from its beginning,
 /// into groups of as many stripes as it says; the last one may be shorter. Groups are numbered over
@@ -57,15 +57,20 @@ impl GroupLayout {
     /// The groups of set number `set` that `node` owns at first.
     ///
     /// In a set with lanes each row of groups is given out from one node further on, so that the
-    /// groups of a node, which may be one unit each, are not all on the same disk.
+    /// groups of a node, which may be one unit each, are not all on the same disk. Where data has
+    /// copies, they are on all disks: a node whose groups were on two disk nodes would have one to
+    /// go on with while the other is away.
     pub fn born_of_set(&self, node: u32, set: usize) -> impl Iterator<Item = u64> + use<> {
         let (node, nodes) = (u64::from(node), u64::from(self.fs_nodes));
         let placed = self.map.sets().nth(set);
-        let (first, groups, is_skewed) = placed.map_or((0, 0, false), |placed| {
+        let (first, groups, is_skewed) = placed.as_ref().map_or((0, 0, false), |placed| {
             (placed.first_group, placed.set.groups(), placed.set.lanes > 0)
         });
+        // Volumes without copies were given out without further turns.
+        let rows = placed.filter(|_| self.map.redundancy().copies() > 1);
+        let rows = rows.map_or(u64::MAX, |placed| rows_until_repeat(&placed.set, nodes));
         let in_row = move |row: u64| {
-            let turned = if is_skewed { row } else { first };
+            let turned = if is_skewed { row + row / rows } else { first };
             first + row * nodes + (node + nodes - turned % nodes) % nodes
         };
         (0..groups.div_ceil(nodes)).map(in_row).filter(move |&group| group < first + groups)
@@ -134,10 +139,24 @@ impl GroupLayout {
     }
 }
 
+/// After how many rows of groups, of which each begins one node further on, all nodes have got
+/// groups on the same disks again.
+fn rows_until_repeat(set: &DiskSet, nodes: u64) -> u64 {
+    let units = u64::from((set.group_stripes / set.unit_stripes).max(1));
+    let disks = u64::from(set.members.count().max(1));
+    let groups_until_same_disk = disks / gcd(units, disks);
+    let rows_until_same_disk = groups_until_same_disk / gcd(nodes, groups_until_same_disk);
+    rows_until_same_disk / gcd(rows_until_same_disk, nodes) * nodes
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 #[cfg(test)]
 mod tests {
-    use blockio::plan::{FreeDisk, Spread, plan_sets};
-    use blockio::{DiskName, DiskSet, Geometry, SetMember, SetMembers};
+    use blockio::plan::{FreeDisk, Spread, plan_redundancy, plan_sets};
+    use blockio::{DiskName, Geometry, RedundancyClass, SetMember, SetMembers};
     use runtime::VolumeId;
 
     use super::*;
@@ -199,10 +218,39 @@ mod tests {
         let map = VolumeMap::new(geometry, sets).expect("a volume");
         let layout = GroupLayout::of(&map);
         for node in 0..64 {
-            let stripes = layout.born(node).map(|group| layout.stripes_of(group).start);
-            let mut on = [0; 4];
-            stripes.for_each(|stripe| on[map.place(stripe).disk.disk_node as usize] += 1);
-            assert_eq!(on, [16; 4], "node {node}");
+            assert_eq!(stripes_on_disks(&layout, node), [256; 4], "node {node}");
+        }
+    }
+
+    /// How many stripes of `node` are on each of the disk nodes.
+    fn stripes_on_disks(layout: &GroupLayout, node: u32) -> Vec<u32> {
+        let mut on = vec![0; layout.map.disks().len()];
+        for stripe in layout.born(node).flat_map(|group| layout.stripes_of(group)) {
+            on[layout.map.place(stripe).disk.disk_node as usize] += 1;
+        }
+        on
+    }
+
+    #[test]
+    fn where_data_has_copies_a_node_is_on_all_disks_however_many_there_are() {
+        for (fs_nodes, disk_nodes) in
+            [(1, 2), (2, 2), (2, 3), (2, 4), (2, 8), (3, 9), (4, 4), (4, 6), (4, 16), (64, 4)]
+        {
+            let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes };
+            let disk = |disk_node| DiskName { disk_node, disk: 0 };
+            let free = |disk_node| FreeDisk { disk: disk(disk_node), base: 0, stripes: 16384 };
+            let disks: Vec<FreeDisk> = (0..disk_nodes).map(free).collect();
+            let sets = plan_sets(&geometry, 0, &disks, Spread::Units).expect("they fit");
+            let map = VolumeMap::new(geometry, sets).expect("a volume");
+            let class = RedundancyClass::Copies { count: 2 };
+            let map = plan_redundancy(&map, class).expect("there are several disks");
+            let layout = GroupLayout::of(&map);
+            for node in 0..fs_nodes {
+                let on = stripes_on_disks(&layout, node);
+                let even = on.iter().sum::<u32>() / disk_nodes;
+                let is_even = on.iter().all(|count| (even * 2 / 3..=even * 4 / 3).contains(count));
+                assert!(is_even, "node {node} of {fs_nodes}: {on:?}");
+            }
         }
     }
 
