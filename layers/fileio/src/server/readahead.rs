@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::ready;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use meta::protocol::Chunk;
+use meta::protocol::BlockRun;
 
 use super::base::MetadataAccess;
 use super::content::ContentAccess;
@@ -240,7 +240,7 @@ impl ReadAhead {
             let _reading = self.content.files.shared(file.ino).await;
             let _held = self.content.chunks.shared((file.ino, index)).await;
             let chunks = self.content.map(file, index..index + 1).await?;
-            runs.extend(chunks.iter().flat_map(Chunk::disk_runs));
+            runs.extend(chunks.iter().flat_map(|chunk| &chunk.runs).map(BlockRun::first_place));
         }
         let before = self.base.context.now();
         let stripes = runs.len() as u32;
