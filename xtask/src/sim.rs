@@ -10,12 +10,12 @@ const RELEASE: &str = "cargo run --quiet --release --locked --package mdfs-lab -
 /// As the tests have built it: another build would take minutes.
 const DEBUG: &str = "target/debug/mdfs-lab-under-test sim";
 
-/// Fresh seeds in the test command: about a minute on two quiet cores.
-const SEEDS: &str = "--seeds 1500";
+/// Fresh seeds in the test command: about two minutes on two cores.
+const SEEDS: &str = "--seeds 800";
 /// The crash enumerator: 600,000 states of all workloads of one and two operations.
 const CRASHES: &str = "cargo run --quiet --release --locked --package mdfs-lab -- crashes";
 /// Runs that are done in debug, too: their traces must be the same.
-const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
+const SAMPLE: &str = "--seeds 10 --twice-in 0 --print-hashes";
 
 /// Builds `mdfs-lab` in release and runs `mdfs-lab sim` with `arguments`. The exit code is that of
 /// the first step that fails.
