@@ -9,6 +9,7 @@ mod running;
 use std::fs;
 use std::path::Path;
 
+use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
@@ -32,16 +33,17 @@ fn data_bytes(files: u64) -> u64 {
     (0..files).map(|number| content(number).len() as u64).sum()
 }
 
-/// Waits until most of the data is in wide stripes: with copies it takes twice its bytes.
-fn wait_until_encoded(client: &ClientHandle, empty: u64, (data, shards): (u64, u64)) {
-    let most = data_bytes(FILES) * (20 * shards + 4 * data) / (20 * data);
-    wait_until("whole chunks are in wide stripes", || raw_used(client) - empty < most);
+/// Bytes that the files take, at most, if most of them are in wide stripes: with copies they take
+/// twice their bytes.
+fn encoded_bytes_max(options: &FormatOptions) -> u64 {
+    let shape = options.redundancy.wide_stripes().unwrap();
+    let (data, shards) = (u64::from(shape.data), u64::from(shape.shards()));
+    data_bytes(FILES) * (20 * shards + 4 * data) / (20 * data)
 }
 
 /// A volume with files in wide stripes, stopped.
 fn fill_encoded(directory: &Path, options: &FormatOptions) {
     volume::format(directory, options).unwrap();
-    let shape = options.redundancy.wide_stripes().unwrap();
     let running = run(directory);
     let client = running.client_handle();
     let empty = raw_used(&client);
@@ -49,9 +51,8 @@ fn fill_encoded(directory: &Path, options: &FormatOptions) {
         put(&client, number).unwrap();
     }
     running.flush().unwrap();
-    let with_copies = raw_used(&client) - empty;
-    assert!(with_copies >= 2 * data_bytes(FILES), "{with_copies}");
-    wait_until_encoded(&client, empty, (shape.data.into(), shape.shards().into()));
+    let used = raw_used(&client) - empty;
+    assert!(used < encoded_bytes_max(options), "{used} bytes are used once all is durable");
     read_all(&client, FILES);
     running.stop().unwrap();
     check(directory);
@@ -167,18 +168,26 @@ fn copies_become_wide_stripes_again_once_there_are_enough_disks() {
 fn what_was_not_encoded_before_a_stop_is_encoded_after_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");
-    volume::format(&volume, &shape(3, 1, TWO_AND_ONE)).unwrap();
+    let shape = shape(3, 1, TWO_AND_ONE);
+    volume::format(&volume, &shape).unwrap();
     let running = run(&volume);
     let client = running.client_handle();
     let empty = raw_used(&client);
-    // The last ones are not left alone for long enough.
+    // One chunk at a time is durable, with copies.
     for number in 0..FILES {
-        put(&client, number).unwrap();
+        let file = create(&client, number);
+        for (chunk, bytes) in content(number).chunks(STRIPE).enumerate() {
+            let (offset, data) = ((chunk * STRIPE) as u64, vec![Bytes::copy_from_slice(bytes)]);
+            let call = Write { who: Credentials::root(), file, offset, data, durable: true };
+            block_on(ask(&client, call)).unwrap();
+        }
     }
+    assert!(raw_used(&client) - empty > encoded_bytes_max(&shape));
     running.stop().unwrap();
     let running = run(&volume);
     let client = running.client_handle();
-    wait_until_encoded(&client, empty, (2, 3));
+    let most = encoded_bytes_max(&shape);
+    wait_until("whole chunks are in wide stripes", || raw_used(&client) - empty < most);
     read_all(&client, FILES);
     running.stop().unwrap();
     check(&volume);

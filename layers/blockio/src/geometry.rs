@@ -168,6 +168,14 @@ runtime::choice! {
             /// This many blocks of the stripe stay free before them.
             skip: u32,
         },
+        /// The same, on disks that fail together: chunks in a row that are each on others can be a
+        /// wide stripe.
+        5 InDomain {
+            /// The number of these disks, modulo the number of failure domains in use.
+            domain: u32,
+            /// This many blocks of the stripe stay free before them.
+            skip: u32,
+        },
     }
 }
 

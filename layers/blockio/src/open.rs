@@ -208,7 +208,7 @@ impl Superblock {
         if self.epoch > expected.epoch {
             return Err(DiskError::Fenced { found: self.epoch.0, ours: expected.epoch.0 });
         }
-        // A disk that was made ready for a record has never been in use, whatever was decided since.
+        // A disk that was made ready has never been in use, whatever was decided since.
         if self.epoch < expected.served && self.decided.is_decided {
             return Err(DiskError::Outdated { found: self.epoch.0, served: expected.served.0 });
         }

@@ -188,7 +188,7 @@ impl VolumeMap {
         let newest = decided.max_by_key(|disk| disk.decided.version);
         let newest = newest.ok_or(UnknownMap::NoDisks)?;
         let Decided { version, born_sets, ref states, redundancy, .. } = newest.decided;
-        // Those that were made ready for this record, or for one before it and have not heard since,
+        // Those that were made ready for this record or one before it, and have not heard of more,
         // come after those that are known to be in use; the latest first.
         let is_there =
             |disk: &&Superblock| disk.decided.is_decided || disk.decided.version <= version;

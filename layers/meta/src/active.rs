@@ -10,7 +10,7 @@ use blockio::protocol::Unsynced;
 use crate::attributes::Attributes;
 use crate::chunks::{Difference, difference, subtract};
 use crate::operations::{CallId, CallOutcome};
-use crate::protocol::{AppendRecord, Chunk, ChunkUpdate, CommitMark, Inode, Run};
+use crate::protocol::{AppendRecord, Chunk, ChunkUpdate, CommitMark, Inode, Run, WideStripe};
 use crate::shared_attrs::publisher::PublishRound;
 
 /// A change of one chunk that no record names yet.
@@ -26,6 +26,21 @@ pub(crate) struct Uncommitted {
     pub(crate) written: BTreeSet<Unsynced>,
     /// Blocks that the chunk has more than in the store, or fewer.
     pub(crate) more_blocks: i64,
+    /// See [`ChunkUpdate::wide`].
+    pub(crate) wide: Option<Box<WideStripe>>,
+    /// What the record makes of this chunk and the next ones.
+    pub(crate) encoded: Option<Box<EncodedChunks>>,
+}
+
+/// Chunks that are recorded in a wide stripe.
+#[derive(Clone, Debug)]
+pub(crate) struct EncodedChunks {
+    /// The wide stripe.
+    pub(crate) wide: WideStripe,
+    /// Places that they do not need: they are free once the record is made.
+    pub(crate) unused: Vec<Run>,
+    /// A place that was found for the parity: it is free if the record is not made.
+    pub(crate) found: Vec<Run>,
 }
 
 /// A file as it was when it was sealed: a commit says no more than this, since later writes have no
@@ -239,6 +254,9 @@ impl ActiveInode {
         pending.freed.extend(change.freed);
         pending.chunk = update.chunk;
         pending.written.extend(update.written);
+        if let Some(wide) = update.wide {
+            pending.wide = Some(Box::new(wide));
+        }
         change.released
     }
 
@@ -289,11 +307,21 @@ impl ActiveInode {
         self.committing.iter().map(|(&index, change)| (index, change.clone())).collect()
     }
 
-    /// A record names this chunk now.
-    pub(crate) fn committed(&mut self, index: u64) {
-        if let Some(change) = self.committing.remove(&index) {
-            self.remember(index, change.chunk);
+    /// A record has this chunk of `blocks` blocks now: what was being committed, or the same after
+    /// it was protected. Later changes follow it.
+    pub(crate) fn committed(&mut self, index: u64, chunk: &Chunk, blocks: usize) {
+        let Some(change) = self.committing.remove(&index) else { return };
+        if change.chunk != *chunk {
+            let mut before = chunk.clone();
+            for changes in [&mut self.sealed, &mut self.pending] {
+                let Some(later) = changes.get_mut(&index) else { continue };
+                later.chunk = later.chunk.following(&before, blocks);
+                let Difference { taken, freed, .. } = difference(&before, &later.chunk, blocks);
+                (later.taken, later.freed) = (taken, freed);
+                before = later.chunk.clone();
+            }
         }
+        self.remember(index, chunk.clone());
     }
 
     /// After a loss: the inode and its chunks are as the store has them. Returns blocks that no
@@ -313,6 +341,15 @@ impl ActiveInode {
         // The next commit records it.
         self.sealed_state = SealedState::of(self.installed.clone(), &self.stored);
         Some(unnamed)
+    }
+
+    /// The parity that was written for this chunk and the next ones may be overwritten.
+    pub(crate) fn forget_parity(&mut self, index: u64) {
+        for changes in [&mut self.pending, &mut self.sealed, &mut self.committing] {
+            if let Some(change) = changes.get_mut(&index) {
+                change.wide = None;
+            }
+        }
     }
 
     /// Forgets all that is known of chunks from `first` on: they are as the store has them. Returns
@@ -351,6 +388,7 @@ fn merge_into(
         let still_freed = subtract(&change.freed, &before.taken, blocks);
         dropped.extend(subtract(&before.taken, &still_taken, blocks));
         change.written.extend(before.written);
+        change.wide = change.wide.or(before.wide);
         change.more_blocks += before.more_blocks;
         change.taken.splice(0..0, still_taken);
         change.freed = before.freed.into_iter().chain(still_freed).collect();
@@ -361,7 +399,12 @@ fn merge_into(
 
 #[cfg(test)]
 mod tests {
+    use runtime::seed::Rng;
+    use runtime::wire::Wire as _;
+
     use super::*;
+    use crate::chunks::BlockSlot;
+    use crate::protocol::{Mirrors, RunForm};
 
     #[test]
     fn a_block_that_two_unfinished_commits_take_and_free_is_named_by_no_record() {
@@ -371,6 +414,8 @@ mod tests {
             freed: vec![Run { start: freed, count: 1 }],
             written: BTreeSet::from([Unsynced { stripe: 0, boot_id: taken }]),
             more_blocks: 2,
+            wide: None,
+            encoded: None,
         };
         let mut older = BTreeMap::from([(0, change(7, 3))]);
         let dropped = merge_into(&mut older, BTreeMap::from([(0, change(9, 7))]), 16);
@@ -379,5 +424,42 @@ mod tests {
         assert_eq!(older[&0].freed, [Run { start: 3, count: 1 }]);
         assert_eq!(older[&0].written.len(), 2, "both have to be synced");
         assert_eq!(older[&0].more_blocks, 4);
+    }
+
+    #[test]
+    fn a_change_that_follows_a_commit_frees_what_its_record_has_and_nothing_else() {
+        let slot = |block, mirror, deferred| {
+            let mut mirrors = Mirrors::default();
+            mirrors.push(mirror);
+            let (sealed, covered) = (true, false);
+            Some(BlockSlot { block, checksum: block as u32, sealed, covered, deferred, mirrors })
+        };
+        let slots: Vec<_> = (0..16).map(|at| slot(160 + at, 320 + at, true)).collect();
+        let committing = Chunk::from_slots(&slots, 16, 1);
+        let mut later = slots.clone();
+        later[3] = slot(500, 600, false);
+        let later = Chunk::from_slots(&later, 16, 1);
+        let mut mirrored = committing.clone();
+        mirrored.runs[0].form.deferred = false;
+        let mut covered = committing.clone();
+        covered.runs[0].form = RunForm::covered(1);
+        covered.runs[0].mirrors = Mirrors::default();
+        let one = |start| Run { start, count: 1 };
+        for (recorded, freed) in [(&mirrored, vec![one(163), one(323)]), (&covered, vec![])] {
+            let mut active = ActiveInode::new(Inode::sample(&mut Rng::new(1)));
+            let change =
+                |chunk: &Chunk| Uncommitted { chunk: chunk.clone(), ..Uncommitted::default() };
+            active.committing.insert(7, change(&committing));
+            let (taken, before) = (vec![one(500), one(600)], vec![one(163), one(323)]);
+            active.pending.insert(7, Uncommitted { taken, freed: before, ..change(&later) });
+            active.committed(7, recorded, 16);
+            let pending = &active.pending[&7];
+            assert_eq!((&pending.taken, &pending.freed), (&vec![one(500), one(600)], &freed));
+            let runs = &pending.chunk.runs;
+            assert_eq!((runs.len(), runs[1].start, runs[1].is_mirrored()), (3, 500, true));
+            for (run, start) in [(&runs[0], 160), (&runs[2], 164)] {
+                assert_eq!((run.start, run.form), (start, recorded.runs[0].form));
+            }
+        }
     }
 }

@@ -79,6 +79,8 @@ impl Wire for Mirrors {
 
 /// In the place of the number of mirrors: the run is a part of a wide stripe.
 const COVERED: u8 = 7;
+/// The same: there is one, without content. Never in the store.
+const DEFERRED: u8 = 3;
 
 /// What all blocks of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,9 @@ pub struct RunForm {
     /// In a data shard of the wide stripe of the chunk, to which the blocks belong: they stay in
     /// use when the run is replaced.
     pub covered: bool,
+    /// Its mirror has a place, and no content: the next commit writes it, or makes a wide stripe of
+    /// the chunk instead.
+    pub deferred: bool,
     unit_log2: u8,
 }
 
@@ -95,7 +100,7 @@ impl RunForm {
     /// Logical blocks of `unit` blocks each, a power of two.
     pub fn new(unit: u32, sealed: bool) -> Self {
         debug_assert!(unit.is_power_of_two(), "logical blocks of {unit} blocks");
-        Self { sealed, covered: false, unit_log2: unit.trailing_zeros() as u8 }
+        Self { sealed, covered: false, deferred: false, unit_log2: unit.trailing_zeros() as u8 }
     }
 
     /// The same of a run in a wide stripe.
@@ -125,15 +130,19 @@ pub struct BlockRun {
 }
 
 /// The fields in order, and in one byte the form: bit 0 is set if the run is sealed, bits 1 to 4
-/// are the logarithm of the unit, the others the number of mirrors, or 7 if the run is covered. The
-/// starts of the mirrors come last.
+/// are the logarithm of the unit, the others the number of mirrors, or 7 if the run is covered, or
+/// 3 if it is deferred. The starts of the mirrors come last.
 impl Wire for BlockRun {
     fn put(&self, out: &mut Encoder) {
         self.at.put(out);
         self.start.put(out);
         self.checksums.put(out);
-        let RunForm { sealed, covered, unit_log2 } = self.form;
-        let mirrors = if covered { COVERED } else { self.mirrors.count };
+        let RunForm { sealed, covered, deferred, unit_log2 } = self.form;
+        let mirrors = match (covered, deferred) {
+            (true, _) => COVERED,
+            (_, true) => DEFERRED,
+            _ => self.mirrors.count,
+        };
         out.bytes(&[u8::from(sealed) | unit_log2 << 1 | mirrors << 5]);
         self.mirrors.starts().iter().for_each(|start| start.put(out));
     }
@@ -141,9 +150,14 @@ impl Wire for BlockRun {
     fn take(input: &mut Decoder) -> Result<Self, Malformed> {
         let (at, start) = (u16::take(input)?, u64::take(input)?);
         let (checksums, form) = (Vec::take(input)?, u8::take(input)?);
-        let covered = form >> 5 == COVERED;
-        let mirrors = Mirrors::take_starts(if covered { 0 } else { form >> 5 }, input)?;
-        let form = RunForm { sealed: form & 1 == 1, covered, unit_log2: form >> 1 & 15 };
+        let (covered, deferred) = (form >> 5 == COVERED, form >> 5 == DEFERRED);
+        let mirrors = match form >> 5 {
+            COVERED => 0,
+            DEFERRED => 1,
+            count => count,
+        };
+        let mirrors = Mirrors::take_starts(mirrors, input)?;
+        let form = RunForm { sealed: form & 1 == 1, covered, deferred, unit_log2: form >> 1 & 15 };
         if covered && !form.sealed {
             return Err(Malformed("what is in a wide stripe is not rewritten"));
         }
@@ -156,12 +170,14 @@ impl Wire for BlockRun {
     fn sample(rng: &mut Rng) -> Self {
         let unit_log2 = rng.below(u64::from(UNIT_LOG2_MAX) + 1) as u8;
         let covered = rng.chance(1, 4);
+        let mirrors = if covered { Mirrors::default() } else { Mirrors::sample(rng) };
+        let deferred = mirrors.count == 1 && rng.chance(1, 4);
         Self {
             at: u16::sample(rng),
             start: u64::sample(rng),
             checksums: Vec::sample(rng),
-            form: RunForm { sealed: covered || bool::sample(rng), covered, unit_log2 },
-            mirrors: if covered { Mirrors::default() } else { Mirrors::sample(rng) },
+            form: RunForm { sealed: covered || bool::sample(rng), covered, deferred, unit_log2 },
+            mirrors,
         }
     }
 }
@@ -187,6 +203,11 @@ impl BlockRun {
         let count = self.count();
         let starts = std::iter::once(self.start).chain(self.mirrors.starts().iter().copied());
         starts.map(move |start| Run { start, count })
+    }
+
+    /// Where its content is: in all of its places, unless it is deferred.
+    pub fn written_places(&self) -> impl Iterator<Item = Run> + '_ {
+        self.places().take(if self.form.deferred { 1 } else { 1 + MIRRORS_MAX })
     }
 
     /// Does it have further copies?
@@ -218,6 +239,9 @@ runtime::record! {
         chunk: Chunk,
         /// The stripes that have the new content, and the boot IDs with which they took it.
         written: Vec<Unsynced>,
+        /// What the next commit can make of this chunk and the next ones, if they are as in it
+        /// then: the parity is in the place of one of their mirrors.
+        wide: Option<WideStripe>,
     }
 }
 

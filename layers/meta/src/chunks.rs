@@ -18,6 +18,8 @@ pub struct BlockSlot {
     pub sealed: bool,
     /// It is in a wide stripe.
     pub covered: bool,
+    /// See [`RunForm::deferred`].
+    pub deferred: bool,
     /// Its further copies.
     pub mirrors: Mirrors,
 }
@@ -41,8 +43,8 @@ impl BlockRun {
     fn slot_at(&self, place: usize, checksum: u32) -> BlockSlot {
         let blocks = place as u64 * u64::from(self.unit());
         let mirrors = self.mirrors.after(blocks);
-        let RunForm { sealed, covered, .. } = self.form;
-        BlockSlot { block: self.start + blocks, checksum, sealed, covered, mirrors }
+        let RunForm { sealed, covered, deferred, .. } = self.form;
+        BlockSlot { block: self.start + blocks, checksum, sealed, covered, deferred, mirrors }
     }
 }
 
@@ -93,6 +95,7 @@ impl Chunk {
             before.block + length == next.block
                 && before.sealed == next.sealed
                 && before.covered == next.covered
+                && before.deferred == next.deferred
                 && before.mirrors.after(length) == next.mirrors
                 && !next.starts().any(starts_stripe)
         };
@@ -102,16 +105,31 @@ impl Chunk {
         let mut runs = Vec::with_capacity(1);
         let mut at = 0;
         for row in slots.chunk_by(are_joined) {
-            if let Some(BlockSlot { block: start, sealed, covered, mirrors, .. }) = row[0] {
+            if let Some(slot) = row[0] {
+                let BlockSlot { block: start, sealed, covered, deferred, mirrors, .. } = slot;
                 // Of a known length: one allocation.
                 let checksums = row.iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
                 let (checksums, mut form) = (checksums.collect(), RunForm::new(unit, sealed));
-                form.covered = covered;
+                (form.covered, form.deferred) = (covered, deferred);
                 runs.push(BlockRun { at: at as u16, start, checksums, form, mirrors });
             }
             at += row.len() * unit as usize;
         }
         Self { runs }
+    }
+
+    /// The same blocks with what is known of them in `before`, where it has them.
+    pub(crate) fn following(&self, before: &Self, blocks: usize) -> Self {
+        let unit = self.unit_or(before.unit_or(1));
+        let mut slots = self.slots(blocks, unit);
+        for (slot, before) in slots.iter_mut().zip(before.slots(blocks, unit)) {
+            if let (Some(slot), Some(before)) = (slot, before)
+                && slot.block == before.block
+            {
+                *slot = before;
+            }
+        }
+        Self::from_slots(&slots, blocks as u32, unit)
     }
 
     /// Blocks in use, each counted once, however many copies it has.
@@ -342,7 +360,14 @@ mod tests {
     #[allow(clippy::unnecessary_wraps, reason = "as it stands in a list of slots")]
     fn slot(block: u64, sealed: bool) -> Option<BlockSlot> {
         let mirrors = Mirrors::default();
-        Some(BlockSlot { block, checksum: block as u32, sealed, covered: false, mirrors })
+        Some(BlockSlot {
+            block,
+            checksum: block as u32,
+            sealed,
+            covered: false,
+            deferred: false,
+            mirrors,
+        })
     }
 
     #[test]

@@ -145,6 +145,11 @@ impl InodeView<'_> {
         self.0.durable_sequence
     }
 
+    /// Chunks with changes that no record names yet.
+    pub fn uncommitted(&self) -> usize {
+        self.0.uncommitted()
+    }
+
     /// Appends that no record names yet.
     pub fn appends(&self) -> usize {
         self.0.appends.len()

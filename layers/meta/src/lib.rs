@@ -76,7 +76,7 @@ mod shared_attrs;
 #[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]
-mod wide_stripe;
+pub mod wide_stripe;
 
 pub use operations::{REPLIES_MAX, REPLY_AGE_MAX};
 pub use shared_attrs::SharedAttrCache;

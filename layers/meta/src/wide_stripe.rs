@@ -15,7 +15,7 @@ use blockio::{Answer, DiskName, DiskStage, Stripes, VolumeMap};
 use bytes::Bytes;
 use futures::future::try_join_all;
 
-use crate::protocol::{Chunk, Run, StripeShard, WideStripe};
+use crate::protocol::{BlockRun, Chunk, Run, StripeShard, WideStripe};
 
 impl StripeShard {
     /// Its blocks, of which a stripe has `blocks`.
@@ -115,6 +115,61 @@ impl WideStripe {
     }
 }
 
+/// A place for the parity of runs that are a stripe each, if each of them is in another failure
+/// domain: that of one of their mirrors, if it is apart from all of them.
+pub fn parity_place(map: &VolumeMap, runs: &[&BlockRun]) -> Option<Run> {
+    let blocks = map.geometry().blocks_per_stripe();
+    let whole = |start: u64| Run { start, count: blocks };
+    let shards: Vec<Run> = runs.iter().map(|run| whole(run.start)).collect();
+    let mirrors = runs.iter().flat_map(|run| run.mirrors.starts()).map(|&start| whole(start));
+    let mut places = mirrors.filter(|place| place.start.is_multiple_of(blocks.into()));
+    places.find(|place| {
+        let all = shards.iter().chain([place]);
+        are_online(map, all.clone()) && are_apart(map, all)
+    })
+}
+
+/// Is the chunk one stripe, with a place for a copy that has no content yet?
+pub fn is_deferred_stripe(chunk: &Chunk, blocks: u32) -> bool {
+    matches!(&chunk.runs[..], [run] if run.form.deferred
+        && run.count() == blocks
+        && run.start.is_multiple_of(blocks.into()))
+}
+
+/// Disks in use, as they fail together.
+pub(crate) struct FailureDomains {
+    /// In order.
+    domains: Vec<DiskName>,
+    are_nodes: bool,
+}
+
+impl FailureDomains {
+    /// Those of the disks that are in use.
+    pub(crate) fn in_use(map: &VolumeMap) -> Self {
+        let disks = map.disks();
+        let are_nodes = disks.windows(2).any(|pair| pair[0].disk_node != pair[1].disk_node);
+        let mut found = Self { domains: Vec::new(), are_nodes };
+        let online = disks.into_iter().filter(|disk| map.state(*disk) == DiskStage::Online {});
+        let domains: BTreeSet<DiskName> = online.map(|disk| found.of(disk)).collect();
+        found.domains = domains.into_iter().collect();
+        found
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.domains.len() as u32
+    }
+
+    /// The number of that of a disk.
+    pub(crate) fn number(&self, disk: DiskName) -> Option<u32> {
+        self.domains.binary_search(&self.of(disk)).ok().map(|number| number as u32)
+    }
+
+    fn of(&self, disk: DiskName) -> DiskName {
+        if self.are_nodes { DiskName { disk: 0, ..disk } } else { disk }
+    }
+}
+
 /// Who fails together with a disk: its disk node, unless there is only one.
 pub(crate) fn failure_domain(map: &VolumeMap, disk: DiskName) -> DiskName {
     let has_nodes = map.disks().iter().any(|other| other.disk_node != disk.disk_node);
@@ -132,12 +187,17 @@ pub(crate) fn are_apart<'a>(map: &VolumeMap, runs: impl Iterator<Item = &'a Run>
     runs.into_iter().all(|run| seen.insert(failure_domain_of(map, run.start)))
 }
 
+/// Are all of these runs on disks that are in use?
+pub(crate) fn are_online<'a>(map: &VolumeMap, mut runs: impl Iterator<Item = &'a Run>) -> bool {
+    runs.all(|run| {
+        let disk = map.place(map.geometry().block(run.start).0).disk;
+        map.state(disk) == DiskStage::Online {}
+    })
+}
+
 /// Are there disks in use for `shards` shards?
 pub(crate) fn has_disks_for(map: &VolumeMap, shards: u32) -> bool {
-    let disks = map.disks().into_iter();
-    let online = disks.filter(|disk| map.state(*disk) == DiskStage::Online {});
-    let domains: BTreeSet<DiskName> = online.map(|disk| failure_domain(map, disk)).collect();
-    domains.len() >= shards as usize
+    FailureDomains::in_use(map).count() >= shards
 }
 
 /// The exclusive or of pieces of the same length.

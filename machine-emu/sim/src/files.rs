@@ -141,7 +141,9 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         files.push(create(harness, home, number, habits.blocks).await);
     }
     let group = 1 + rng.below(12);
-    let restarts = harness.may_restart_nodes();
+    // What is to be in a wide stripe has one copy until its commit: a disk takes it along.
+    let is_wide = harness.cluster.map().redundancy().wide_stripes().is_some();
+    let restarts = harness.may_restart_nodes() || habits.operates && is_wide;
     // Where commits may lie, stripes belong to several clients.
     let group = if restarts { 1 + group % 3 } else { group };
     let locks = KeyedLock::default();

@@ -335,9 +335,18 @@ impl Harness {
         }
     }
 
-    /// Single nodes that have restarted so far while others lived.
+    /// Single nodes that have restarted so far while others lived, and disks that may have lost
+    /// what no commit covers.
     pub(super) fn restarts(&self) -> u64 {
         self.nemesis.restarts()
+    }
+
+    /// A disk is lost, or away for a while: what is to be in a wide stripe has one copy until its
+    /// commit.
+    pub(super) fn lose_uncommitted(&self) {
+        if self.cluster.map().redundancy().wide_stripes().is_some() {
+            self.nemesis.count_restart();
+        }
     }
 
     /// Moves by plan so far.

@@ -438,9 +438,15 @@ impl Nemesis {
         self.moves_ended.get()
     }
 
-    /// Single nodes that have restarted so far while others lived.
+    /// Single nodes that have restarted so far while others lived, and what else
+    /// [counts as one](Self::count_restart).
     pub(super) fn restarts(&self) -> u64 {
         self.restarts.get()
+    }
+
+    /// What no commit covers may be lost, as when a node restarts.
+    pub(super) fn count_restart(&self) {
+        self.restarts.set(self.restarts.get() + 1);
     }
 
     /// When the power goes again while the nodes come up, if it does.

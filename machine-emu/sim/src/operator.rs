@@ -108,6 +108,7 @@ impl Operator {
         let (who, root) = (Credentials::root(), ROOT);
         // It may be a disk that has failed that is retired.
         let was_broken = self.is_broken(harness);
+        let was_behind = has_disk_behind(&recorded(harness));
         let asked = harness.ask(CLIENT, ChangeDisks { who, root, change: change.clone() }).await;
         match asked {
             Ok(()) => {
@@ -140,7 +141,9 @@ impl Operator {
                 | DiskRefusal::TooManyStates { .. } => Ok(()),
                 // A disk has failed, until it is given up or the power goes.
                 DiskRefusal::NotReady {} if was_broken || self.is_broken(harness) => Ok(()),
-                DiskRefusal::NotReady {} if has_disk_behind(&recorded(harness)) => Ok(()),
+                DiskRefusal::NotReady {} if was_behind || has_disk_behind(&recorded(harness)) => {
+                    Ok(())
+                }
                 DiskRefusal::NotReady {} if harness.is_uncertain() => Err(PowerCut),
                 why => panic!("{change:?}: {why}"),
             },
@@ -229,6 +232,7 @@ impl Operator {
         }
         if let Some(disk) = Self::choose_lost(&map, (1, 8), rng) {
             self.lost.set(Some(disk));
+            harness.lose_uncommitted();
             let (operation, kind) = (DiskOperation::Write, std::io::ErrorKind::Other);
             harness.cluster.world().disk(&path_of(disk)).fail(operation, 0, true, kind);
         }
@@ -252,6 +256,7 @@ impl Operator {
             record = record.with_state(*disk, DiskStage::Offline {});
         }
         let node = NodeId::disk(disk_node);
+        harness.lose_uncommitted();
         cluster.world().crash(node);
         decide(harness, &record);
         map.advance(&record).expect("it is the record of this volume");

@@ -178,7 +178,7 @@ mod tests {
             layout.content.redundancy.wide_stripes().map(|shape| shape.data)
         };
         let found: std::collections::BTreeSet<_> = (0..300).map(shape).collect();
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), [None, Some(2)]);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [None, Some(2), Some(3)]);
     }
 
     #[test]

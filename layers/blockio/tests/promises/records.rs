@@ -86,7 +86,7 @@ fn a_disk_that_was_made_ready_and_never_used_is_no_old_image() {
     for offset in [0, COPY] {
         disk.poke(offset, &ready.encode());
     }
-    // It is decided upon, and so is something else before the disk is told of either.
+    // It is decided upon, and so is something else before the disk hears of either.
     let later = VolumeMap::of_record(&VolumeRecord { version: 7, ..VolumeRecord::of(&map()) });
     let expected = ExpectedDisk { map: later.expect("a volume"), ..expected() };
     let opened = now(open_disk(&disk, &expected)).expect("never in use");

@@ -1,5 +1,7 @@
 //! Making changes durable, and freeing the blocks of removed files.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use futures::StreamExt as _;
@@ -16,10 +18,16 @@ const COMMITS_MAX: usize = 16;
 /// Rollbacks after lost writes that one request retries, at most.
 const LOSSES_MAX: u32 = 8;
 
+/// Bytes of a file that wait for a commit where whole chunks become wide stripes with it, before
+/// one begins by itself: the caches have them still.
+const AHEAD_BYTES: u64 = 32 << 20;
+
 /// Makes the files of one node durable.
 pub(super) struct FileCommits {
     pub(super) base: MetadataAccess,
     content: Rc<ContentAccess>,
+    /// Files that are committed for that reason.
+    ahead: RefCell<BTreeSet<u64>>,
 }
 
 /// The components that all readers and writers of content need.
@@ -27,7 +35,29 @@ pub(super) type ContentComponents = (MetadataAccess, Rc<ContentAccess>, Rc<FileC
 
 impl FileCommits {
     pub(super) fn new(base: MetadataAccess, content: Rc<ContentAccess>) -> Self {
-        Self { base, content }
+        Self { base, content, ahead: RefCell::default() }
+    }
+
+    /// Commits a file in the background, if much of it is to become wide stripes.
+    pub(super) fn commit_ahead(self: &Rc<Self>, file: Handle) {
+        let Handle { ino, generation } = file;
+        if self.content.stripes.map().redundancy().wide_stripes().is_none() {
+            return;
+        }
+        let waiting =
+            self.base.information.look(ino, generation, |known| Some(known.uncommitted()));
+        let chunk_size = u64::from(self.content.geometry.stripe_size);
+        let is_much = waiting.is_some_and(|chunks| chunks as u64 * chunk_size >= AHEAD_BYTES);
+        if is_much && self.ahead.borrow_mut().insert(ino) {
+            let me = self.clone();
+            self.base.context.task(async move {
+                // A commit that is asked for tells what goes wrong.
+                if let Err(error) = me.commit_ino(ino).await {
+                    tracing::debug!(%error, ino, "a file is not committed ahead of time");
+                }
+                me.ahead.borrow_mut().remove(&ino);
+            });
+        }
     }
 
     /// Makes all that was written to a file durable.

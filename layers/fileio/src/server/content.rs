@@ -203,6 +203,10 @@ impl ContentAccess {
         let mirrors = run.mirrors.after((blocks.start * run.unit() as usize) as u64);
         let places: Vec<_> =
             mirrors.starts().iter().map(|&start| self.geometry.block(start)).collect();
+        if run.form.deferred {
+            let (stripe, offset) = self.geometry.block(run.start);
+            return Some(Box::new(OtherSource::NotYet { stripe, block: offset / BLOCK as u32 }));
+        }
         if places.is_empty() {
             return None;
         }
@@ -301,6 +305,11 @@ enum ReadPart {
 enum OtherSource {
     Copies(OtherCopies),
     WideStripe(CoveredBlocks),
+    /// Nowhere before the next commit, of blocks that begin there.
+    NotYet {
+        stripe: u64,
+        block: u32,
+    },
 }
 
 impl OtherSource {
@@ -310,6 +319,11 @@ impl OtherSource {
         match self {
             Self::Copies(copies) => copies.read(reason).await,
             Self::WideStripe(covered) => covered.reconstruct(reason).await,
+            // Lost with its disk, which that commit finds out.
+            &Self::NotYet { stripe, block } => match reason {
+                BlockError::Missing { .. } => Err(BlockError::Corrupt { stripe, block }),
+                reason => Err(reason),
+            },
         }
     }
 }

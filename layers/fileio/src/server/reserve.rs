@@ -1,7 +1,8 @@
 //! Blocks for new content, with all its copies.
 
+use blockio::{has_disk_behind, lost_disk};
 use meta::chunks::BlockSlot;
-use meta::protocol::{Allocate, AllocateMirrors, Mirrors, Run};
+use meta::protocol::{Allocate, AllocateMirrors, Chunk, Mirrors, Near, Run};
 
 use super::content::ContentAccess;
 use crate::protocol::Error;
@@ -13,13 +14,16 @@ pub(super) struct ReservedBlocks {
     runs: Vec<Run>,
     /// Where each logical block, and its further copies, begin.
     places: std::vec::IntoIter<(u64, Mirrors)>,
+    /// The further copies wait for the commit.
+    deferred: bool,
 }
 
 impl ReservedBlocks {
     /// The next logical block, with this checksum.
     pub(super) fn take(&mut self, checksum: u32) -> Option<BlockSlot> {
         let (block, mirrors) = self.places.next()?;
-        Some(BlockSlot { block, checksum, sealed: false, covered: false, mirrors })
+        let (sealed, covered, deferred) = (false, false, self.deferred);
+        Some(BlockSlot { block, checksum, sealed, covered, deferred, mirrors })
     }
 
     /// All blocks.
@@ -29,8 +33,40 @@ impl ReservedBlocks {
 }
 
 impl ContentAccess {
-    /// Reserves blocks of a file, each with as many copies as its data shall have.
-    pub(super) async fn reserve(&self, call: Allocate) -> Result<ReservedBlocks, Error> {
+    /// Are the further copies of `blocks` new blocks of a chunk, from block `first` on, left to the
+    /// commit, which may make a wide stripe instead? If the chunk may become whole until then.
+    pub(super) fn defers_copies(
+        &self,
+        (index, old): (u64, &Chunk),
+        (first, blocks): (u32, u32),
+    ) -> bool {
+        let map = self.stripes.map();
+        let are_there = lost_disk(&map).is_none() && !has_disk_behind(&map);
+        if map.redundancy().wide_stripes().is_none() || !are_there {
+            return false;
+        }
+        let is_begun = !old.runs.is_empty() && old.runs.iter().all(|run| run.form.deferred);
+        let begins = old.runs.is_empty() && first == 0;
+        // Most files of one chunk never have a whole one.
+        blocks == self.geometry.blocks_per_stripe() || index > 0 && (begins || is_begun)
+    }
+
+    /// Where a chunk that defers its copies is to be: apart from its neighbours.
+    pub(super) fn in_domain(&self, ino: u64, index: u64, skip: u32) -> Near {
+        let shape = self.stripes.map().redundancy().wide_stripes();
+        let data = shape.map_or(1, |shape| u64::from(shape.data));
+        // The chunks of one wide stripe after the other, and then a place for its parity.
+        let domain = ino.wrapping_add(index + index / data);
+        Near::InDomain { domain: domain as u32, skip }
+    }
+
+    /// Reserves blocks of a file, each with as many copies as its data shall have; if told so,
+    /// without content in the further ones until the commit.
+    pub(super) async fn reserve(
+        &self,
+        call: Allocate,
+        deferred: bool,
+    ) -> Result<ReservedBlocks, Error> {
         let Allocate { unit, from_reserve, .. } = call;
         let first = self.base.meta_here(call).await?;
         let mirrors = self.copies() - 1;
@@ -39,7 +75,7 @@ impl ContentAccess {
         }
         let call = AllocateMirrors { copies: vec![first.clone()], unit, mirrors, from_reserve };
         match self.base.meta_here(call).await {
-            Ok(further) => Ok(reserved(first, &further, unit)),
+            Ok(further) => Ok(ReservedBlocks { deferred, ..reserved(first, &further, unit) }),
             Err(error) => {
                 self.give_back(first).await;
                 Err(error)
@@ -60,5 +96,5 @@ fn reserved(first: Vec<Run>, further: &[Vec<Run>], unit: u32) -> ReservedBlocks 
         }
     }
     let runs = first.into_iter().chain(further.iter().flatten().copied());
-    ReservedBlocks { runs: runs.collect(), places: places.into_iter() }
+    ReservedBlocks { runs: runs.collect(), places: places.into_iter(), deferred: false }
 }

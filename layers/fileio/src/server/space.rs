@@ -224,7 +224,7 @@ impl FileSpace {
         let checksum = content.checksum(0, content.length());
         let near = Near::Anywhere {};
         let call = Reserve { blocks: unit, unit, from_reserve: true, near };
-        let mut reserved = self.content.reserve(call).await?;
+        let mut reserved = self.content.reserve(call, false).await?;
         let slot = reserved.take(checksum).ok_or(Error::Damaged {})?;
         let reserved = reserved.into_runs();
         let content = content.into_vec();
@@ -329,7 +329,8 @@ impl FileSpace {
                     let chunk = self.without(found.index, &found.chunk, &blocks);
                     if chunk != found.chunk {
                         let written = Vec::new();
-                        updates.push(ChunkUpdate { index: found.index, chunk, written });
+                        let (index, wide) = (found.index, None);
+                        updates.push(ChunkUpdate { index, chunk, written, wide });
                     }
                 }
             } else {

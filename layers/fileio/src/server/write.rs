@@ -13,10 +13,11 @@ use meta::InodeView;
 use meta::attributes::access;
 use meta::chunks::BlockSlot;
 use meta::protocol::{
-    Allocate, AppendRecord, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced,
+    Allocate, AppendRecord, BlockRun, Chunk, ChunkUpdate, GetVerifier, Install, Near, Run, Unsynced,
 };
 
 mod direct;
+mod wide;
 
 use super::base::{MetadataAccess, or_again};
 use super::changed_ranges::RangeChange;
@@ -81,6 +82,14 @@ pub(super) struct ChunkDraft {
     end: u64,
     /// The space that the file gets with it.
     held: Option<SpaceHold>,
+}
+
+/// A part of a write: bytes of one chunk, from byte `from` of it on.
+struct WritePart {
+    index: u64,
+    old: Chunk,
+    from: usize,
+    data: ByteRope,
 }
 
 /// For each stripe the parts to write, with their offsets.
@@ -195,11 +204,21 @@ impl FileWriter {
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
         let held = self.content.lock_chunks(file.ino, chunks.clone()).await;
         let before = self.content.map(handle, chunks.clone()).await?;
-        let mut parts = chunks.zip(before).map(|(index, old)| {
+        let parts = chunks.zip(before).map(|(index, old)| {
             let start = index * chunk_size;
             let (from, to) = (offset.max(start), end.min(start + chunk_size));
-            let part = data.slice((from - offset) as usize, (to - offset) as usize);
-            self.write_chunk((handle, index), old, (from - start) as usize, part, purpose)
+            let data = data.slice((from - offset) as usize, (to - offset) as usize);
+            WritePart { index, old, from: (from - start) as usize, data }
+        });
+        if purpose == WritePurpose::Data
+            && let Some(count) = self.content.wide_stripe_within(offset..end)
+        {
+            let parts = self.write_wide_stripes(handle, parts.collect(), count).await;
+            return self.install(who, file, parts, note).await;
+        }
+        let mut parts = parts.map(|part| {
+            let WritePart { index, old, from, data } = part;
+            self.write_chunk((handle, index), old, from, data, purpose)
         });
         let parts = match (parts.next(), held.len()) {
             (Some(only), 1) => vec![only.await],
@@ -244,6 +263,7 @@ impl FileWriter {
         }
         let change = RangeChange::new(mark.sequence, order).append(is_append);
         let size_min = written.iter().map(|written| written.end).max().unwrap_or(0);
+        let are_deferred = wide::are_deferred(written.iter().map(|written| &written.update));
         // Held until the file has it.
         let (updates, _held): (Vec<_>, Vec<_>) =
             written.into_iter().map(|written| (written.update, written.held)).unzip();
@@ -260,6 +280,9 @@ impl FileWriter {
             Ok(written) => {
                 for range in ranges {
                     self.base.note_change(handle_of(file), range, change);
+                }
+                if are_deferred {
+                    self.commits.commit_ahead(handle_of(file));
                 }
                 failure.map_or(Ok(written), Err)
             }
@@ -362,8 +385,17 @@ impl FileWriter {
                 let blocks = (1 + places.count() as u32) * unit;
                 let from_reserve = purpose.is_from_reserve();
                 let apart = purpose == WritePurpose::Data && index > 0;
-                let near = self.near(&old, first * unit as usize, blocks, apart);
-                self.content.reserve(Allocate { blocks, unit, from_reserve, near }).await?
+                let skip = first as u32 * unit;
+                let defers = purpose == WritePurpose::Data
+                    && self.content.defers_copies((index, &old), (skip, blocks));
+                let near = match self.near(&old, skip as usize, blocks, apart) {
+                    Near::Anywhere {} | Near::Apart { .. } if defers => {
+                        self.content.in_domain(ino, index, skip)
+                    }
+                    near => near,
+                };
+                let call = Allocate { blocks, unit, from_reserve, near };
+                self.content.reserve(call, defers).await?
             }
         };
         let mut in_place = false;
@@ -424,7 +456,7 @@ impl FileWriter {
             draft;
         match filled {
             Ok(written) => {
-                let update = ChunkUpdate { index, chunk, written };
+                let update = ChunkUpdate { index, chunk, written, wide: None };
                 Ok(ChunkWrite { update, reserved, end, in_place, held })
             }
             Err(error) => {
@@ -510,7 +542,7 @@ impl FileWriter {
         let call = Install {
             ino: file.ino,
             // The boot ids under which its blocks were written are known already.
-            updates: vec![ChunkUpdate { index, chunk, written: Vec::new() }],
+            updates: vec![ChunkUpdate { index, chunk, written: Vec::new(), wide: None }],
             size_min: 0,
             time: self.base.now(),
             drop_setid: false,
@@ -573,14 +605,15 @@ impl FileWriter {
         by_stripe
     }
 
-    /// Where these blocks of a chunk are, and their further copies: stripe, offset there, and which
-    /// of them, in a row.
+    /// Where these blocks of a chunk are, and those further copies that are written with them:
+    /// stripe, offset there, and which of them, in a row.
     fn placed(
         &self,
         chunk: &Chunk,
         blocks: Range<usize>,
     ) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
-        let places = chunk.runs.iter().flat_map(|run| run.places().map(move |place| (run, place)));
+        let places = |run| BlockRun::written_places(run).map(move |place| (run, place));
+        let places = chunk.runs.iter().flat_map(places);
         places.filter_map(move |(run, place)| {
             let start = usize::from(run.at);
             let part = blocks.start.max(start)..blocks.end.min(run.end() as usize);

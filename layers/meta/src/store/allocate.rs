@@ -137,19 +137,19 @@ impl StoreSpace<'_> {
         self.allocate_for(blocks, unit, near, &|_| false)
     }
 
-    /// The same, where the process of [`Near::On`] caches those stripes for which `caches` is true.
+    /// The same, where `is_wanted` tells which stripes [`Near::On`] and [`Near::InDomain`] are.
     pub fn allocate_for(
         &self,
         blocks: u32,
         unit: u32,
         near: Near,
-        caches: &dyn Fn(u64) -> bool,
+        is_wanted: &dyn Fn(u64) -> bool,
     ) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             (state.data_floor(), state.data_reserve_blocks())
         };
-        self.allocate_above((blocks, unit), (near, caches), floor, kept_back)
+        self.allocate_above((blocks, unit), (near, is_wanted), floor, kept_back)
     }
 
     /// As [`allocate_near`](Self::allocate_near), for a few blocks of a change that frees space (a

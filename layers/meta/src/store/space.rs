@@ -398,7 +398,7 @@ impl BlockAllocator {
     /// Hands out `blocks` blocks, all or none, and leaves at least `floor` whole stripes: whole
     /// stripes one after the other (they go round the disks), the rest as `near` says or else from
     /// a stripe that is partly used already, pieces if there is nothing better.
-    /// The process of [`Near::On`] caches those stripes for which `caches` is true.
+    /// For [`Near::On`] and [`Near::InDomain`], `is_wanted` tells which stripes that are.
     ///
     /// Each run has whole logical blocks of `unit` blocks, at multiples of their size; `blocks` is
     /// a multiple of that.
@@ -407,7 +407,7 @@ impl BlockAllocator {
         (blocks, unit): (u32, u32),
         floor: u64,
         near: Near,
-        caches: &dyn Fn(u64) -> bool,
+        is_wanted: &dyn Fn(u64) -> bool,
     ) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
         if self.whole.total() < floor || left > self.available(floor, 1) {
@@ -415,8 +415,11 @@ impl BlockAllocator {
         }
         let mut runs = Vec::with_capacity(1);
         while left > 0 {
-            let near =
-                if runs.is_empty() { self.near(near, (left, unit), floor, caches) } else { None };
+            let near = if runs.is_empty() {
+                self.near(near, (left, unit), floor, is_wanted)
+            } else {
+                None
+            };
             let Some(run) = near.or_else(|| self.piece(left, unit, floor)) else {
                 // What is free is in smaller pieces.
                 for run in runs {

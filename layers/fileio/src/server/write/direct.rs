@@ -285,7 +285,8 @@ impl FileWriter {
         let new = slots[places.clone()].iter().filter(|slot| slot.is_none());
         let held = self.hold(ino, new.count() * unit).await?;
         let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
-        let mut reserved = self.content.reserve(call).await?;
+        let defers = self.content.defers_copies((index, old), (first as u32, blocks));
+        let mut reserved = self.content.reserve(call, defers).await?;
         let sums = pieces.iter().flat_map(|piece| piece.checksums(unit));
         for (slot, checksum) in slots[places].iter_mut().zip(sums) {
             *slot = reserved.take(checksum);
@@ -379,7 +380,8 @@ impl FileWriter {
                 reserved.iter().map(|run| self.content.geometry.block(run.start).0).collect();
             stripes.dedup();
             let written = stripes.iter().filter_map(|stripe| by_stripe.get(stripe)).flatten();
-            let update = ChunkUpdate { index, chunk, written: written.copied().collect() };
+            let written = written.copied().collect();
+            let update = ChunkUpdate { index, chunk, written, wide: None };
             ChunkWrite { update, reserved, end, in_place: false, held }
         };
         fresh.into_iter().map(write).collect()

@@ -42,6 +42,9 @@ pub(crate) fn batch_of(ino: u64, changes: &[(u64, Uncommitted)], from_reserve: b
     }
     for (index, change) in changes {
         put_chunk(&mut batch, ino, *index, &change.chunk);
+        if let Some(encoded) = &change.encoded {
+            batch.put(keys::wide_stripe(ino, *index), to_bytes(&encoded.wide));
+        }
         add_runs(&mut batch, &change.taken, &change.freed);
     }
     batch

@@ -12,6 +12,7 @@ use runtime::wire::to_bytes;
 use super::chunk_records::{
     RESERVE_CHUNKS_MAX, TIGHT_CHUNKS_MAX, batch_of, chunks_per_record, first_gone,
 };
+use super::protect::ContentProtection;
 use crate::active::{SealedState, Uncommitted, add_blocks};
 use crate::attributes::WriteResult;
 use crate::keys;
@@ -53,6 +54,7 @@ pub(crate) struct Commits {
     verifiers: Rc<WriteVerifiers>,
     /// Hears of chunks that may become wide stripes.
     queue: Rc<EncodeQueue>,
+    protection: ContentProtection,
     one_at_a_time: CommitLocks,
 }
 
@@ -63,7 +65,8 @@ impl Commits {
         (verifiers, queue): (Rc<WriteVerifiers>, Rc<EncodeQueue>),
         one_at_a_time: CommitLocks,
     ) -> Self {
-        Self { base: base.clone(), reclaim, verifiers, queue, one_at_a_time }
+        let (base, protection) = (base.clone(), ContentProtection::new(base, reclaim.clone()));
+        Self { base, reclaim, verifiers, queue, protection, one_at_a_time }
     }
 
     pub(crate) async fn commit(&self, ino: u64) -> Result<WriteResult, Error> {
@@ -195,8 +198,24 @@ impl Commits {
     async fn record_changes(
         &self,
         ino: u64,
-        (sealed, committed): (SealedState, CommitMark),
+        what: (SealedState, CommitMark),
         changes: Vec<(u64, Uncommitted)>,
+        room: RecordRoom,
+    ) -> Result<Position, Error> {
+        let mut changes = self.protection.protect(ino, changes).await?;
+        let outcome = self.record_protected(ino, what, &mut changes, room).await;
+        if outcome.is_err() {
+            self.protection.abandon(&changes).await?;
+        }
+        outcome
+    }
+
+    /// Records changes, and takes those away that are recorded.
+    async fn record_protected(
+        &self,
+        ino: u64,
+        (sealed, committed): (SealedState, CommitMark),
+        changes: &mut Vec<(u64, Uncommitted)>,
         room: RecordRoom,
     ) -> Result<Position, Error> {
         let written = changes.iter().flat_map(|(_, change)| &change.written);
@@ -207,7 +226,7 @@ impl Commits {
         }
         // Holes too must find their way into the log of a full volume.
         let from_reserve =
-            room == RecordRoom::Reserve || count_freed(&changes) > count_taken(&changes);
+            room == RecordRoom::Reserve || count_freed(changes) > count_taken(changes);
         let most = match room {
             RecordRoom::Usual if from_reserve => RESERVE_CHUNKS_MAX,
             RecordRoom::Usual => usize::MAX,
@@ -218,20 +237,21 @@ impl Commits {
             chunks_per_record(&self.base.store, self.base.stripes.geometry().blocks_per_stripe())
                 .min(most);
         let end = self.base.inodes.with(ino, |active| Ok(active.stored.attributes.size))?;
-        let changes = end_last(changes, end / u64::from(self.base.stripes.geometry().stripe_size));
+        let stripe_size = self.base.stripes.geometry().stripe_size;
+        put_last(changes, end / u64::from(stripe_size));
         // The inode goes with the last part: its size must not promise content that no record
         // names.
-        let early = changes.len().saturating_sub(1) / most * most;
-        let (early, last) = changes.split_at(early);
-        for part in early.chunks(most) {
-            self.record_early(
-                ino,
-                part,
-                first_gone(end, self.base.stripes.geometry().stripe_size),
-                from_reserve,
-            )
-            .await?;
+        loop {
+            let part = part_length(changes, most);
+            if part == changes.len() {
+                break;
+            }
+            let early = &changes[..part];
+            self.record_early(ino, early, first_gone(end, stripe_size), from_reserve).await?;
+            let early: Vec<_> = changes.drain(..part).collect();
+            self.protection.conclude(&early).await?;
         }
+        let last = &changes[..];
         let make = || {
             self.base.inodes.with(ino, |active| {
                 // Links, owner and the like may have changed, in records of their own, while
@@ -259,9 +279,10 @@ impl Commits {
         }
         self.base.inodes.note_remembered(last.len());
         self.note_recorded(ino, last);
+        let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
         self.base.inodes.with(ino, |active| {
-            for (index, _) in last {
-                active.committed(*index);
+            for (index, change) in last {
+                active.committed(*index, &change.chunk, blocks);
             }
             active.is_past_end = false;
             active.appends.retain(|(number, _)| *number > sealed.mark.sequence);
@@ -271,14 +292,19 @@ impl Commits {
             if active.dirty_since.is_none() {
                 self.base.inodes.clear_dirty(ino);
             }
-            Ok(position)
-        })
+            Ok(())
+        })?;
+        self.protection.conclude(&std::mem::take(changes)).await?;
+        Ok(position)
     }
 
     /// The store has these chunks now: they may become wide stripes.
     fn note_recorded(&self, ino: u64, chunks: &[(u64, Uncommitted)]) {
         if let Some(shape) = self.base.stripes.map().redundancy().wide_stripes() {
-            let indices = chunks.iter().map(|(index, _)| *index);
+            let is_left =
+                |change: &Uncommitted| !change.chunk.runs.iter().all(|run| run.form.covered);
+            let left = chunks.iter().filter(|(_, change)| is_left(change));
+            let indices = left.map(|(index, _)| *index);
             self.queue.note(ino, indices, (shape.data, self.base.context.now()));
         }
     }
@@ -315,9 +341,10 @@ impl Commits {
         self.base.inodes.uses().committed(&[used]);
         self.base.inodes.note_remembered(part.len());
         self.note_recorded(ino, part);
+        let blocks = self.base.stripes.geometry().blocks_per_stripe() as usize;
         self.base.inodes.with(ino, |active| {
-            for (index, _) in part {
-                active.committed(*index);
+            for (index, change) in part {
+                active.committed(*index, &change.chunk, blocks);
             }
             active.stored = stored;
             active.is_past_end |= is_past_end;
@@ -326,10 +353,36 @@ impl Commits {
     }
 }
 
-/// The changes in another order: that of chunk `end`, in which the file ends, last.
-fn end_last(mut changes: Vec<(u64, Uncommitted)>, end: u64) -> Vec<(u64, Uncommitted)> {
-    changes.sort_by_key(|(index, _)| *index == end);
-    changes
+/// How many changes, from the first one on, are recorded together in any case.
+fn together(changes: &[(u64, Uncommitted)]) -> usize {
+    let first = changes.first().and_then(|(_, change)| change.encoded.as_ref());
+    first.map_or(1, |encoded| encoded.wide.data.len()).min(changes.len())
+}
+
+/// Puts the change of chunk `end`, in which the file ends, last, with those of its wide stripe.
+fn put_last(changes: &mut [(u64, Uncommitted)], end: u64) {
+    let mut at = 0;
+    while at < changes.len() {
+        let count = together(&changes[at..]);
+        if changes[at..at + count].iter().any(|(index, _)| *index == end) {
+            changes[at..].rotate_left(count);
+            return;
+        }
+        at += count;
+    }
+}
+
+/// How many changes go into the next record, `most` if they may be apart.
+fn part_length(changes: &[(u64, Uncommitted)], most: usize) -> usize {
+    let mut length = together(changes);
+    while length < changes.len() {
+        let next = together(&changes[length..]);
+        if length + next > most {
+            break;
+        }
+        length += next;
+    }
+    length
 }
 
 fn count_taken(changes: &[(u64, Uncommitted)]) -> u64 {

@@ -4,6 +4,7 @@ pub(super) mod chunk_map;
 pub(super) mod chunk_records;
 pub(super) mod commit;
 pub(super) mod install;
+mod protect;
 pub(super) mod truncate;
 
 use std::rc::Rc;

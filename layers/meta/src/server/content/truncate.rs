@@ -190,7 +190,8 @@ impl Boundary {
             && place.block != fresh.block
         {
             let NewBlock { block, checksum, mirrors, .. } = *fresh;
-            let fresh = BlockSlot { block, checksum, sealed: true, covered: false, mirrors };
+            let (sealed, covered, deferred) = (true, false, false);
+            let fresh = BlockSlot { block, checksum, sealed, covered, deferred, mirrors };
             let run = |start| Run { start, count: unit };
             if !place.covered {
                 freed.extend(place.starts().map(run));

@@ -17,6 +17,7 @@ use crate::protocol::{
 };
 use crate::server::base::NodeBase;
 use crate::store::StoreError;
+use crate::wide_stripe::FailureDomains;
 
 /// The pause after a search ahead of time has found no space.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);
@@ -49,7 +50,7 @@ impl Allocator {
             return None;
         }
         // Once for each chunk that is begun.
-        let begins = matches!(near, Near::Apart { .. } | Near::On { .. });
+        let begins = matches!(near, Near::Apart { .. } | Near::On { .. } | Near::InDomain { .. });
         if begins && self.base.store.space().is_short() {
             self.look_ahead();
         }
@@ -62,15 +63,24 @@ impl Allocator {
     }
 
     fn allocate_near(&self, blocks: u32, unit: u32, near: Near) -> Result<Vec<Run>, StoreError> {
-        let Near::On { process, .. } = near else {
-            return self.base.store.space().allocate_near(blocks, unit, near);
-        };
-        let (context, stripes) = (&self.base.context, &self.base.stripes);
-        let caches = |stripe| {
-            let node = stripes.node_of(stripe);
-            node.and_then(|node| context.process_of(node)) == Some(process)
-        };
-        self.base.store.space().allocate_for(blocks, unit, near, &caches)
+        let (space, stripes) = (self.base.store.space(), &self.base.stripes);
+        match near {
+            Near::On { process, .. } => {
+                let caches = |stripe| {
+                    let node = stripes.node_of(stripe);
+                    node.and_then(|node| self.base.context.process_of(node)) == Some(process)
+                };
+                space.allocate_for(blocks, unit, near, &caches)
+            }
+            Near::InDomain { domain, skip } => {
+                let (map, domains) = (stripes.map(), FailureDomains::in_use(&stripes.map()));
+                let domain = domain % domains.count().max(1);
+                let is_there = |stripe| domains.number(map.place(stripe).disk) == Some(domain);
+                let near = Near::InDomain { domain, skip };
+                space.allocate_for(blocks, unit, near, &is_there)
+            }
+            _ => space.allocate_near(blocks, unit, near),
+        }
     }
 
     /// Looks for space in the background. An allocation that finds none waits for a checkpoint or

@@ -1,5 +1,5 @@
-//! Whole chunks of files become wide stripes, in the background, some time after they were written
-//! (ADR 97). Until then, and where they are not whole, they have copies.
+//! Whole chunks of files that did not become wide stripes with their commit do so in the
+//! background, some time after they were written (ADR 97). Until then they have copies.
 //!
 //! A wide stripe with many dead blocks is made anew of what its chunks have now. One whose chunks
 //! are not whole any more is dissolved when copies of what is live take less space.

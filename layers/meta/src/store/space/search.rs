@@ -2,6 +2,7 @@
 
 use blockio::geometry::Near;
 
+use super::set_search::StripeKind;
 use super::{BlockAllocator, EmptyingGroups, GroupBlocks};
 use crate::store::groups::Run;
 
@@ -18,7 +19,7 @@ impl BlockAllocator {
         near: Near,
         (left, unit): (u64, u32),
         floor: u64,
-        caches: &dyn Fn(u64) -> bool,
+        is_wanted: &dyn Fn(u64) -> bool,
     ) -> Option<Run> {
         let wanted = u32::try_from(left).ok()?;
         let fits = |skip: u32| {
@@ -36,7 +37,7 @@ impl BlockAllocator {
                 if !or_apart {
                     return None;
                 }
-                self.near(Near::Apart { skip }, (left, unit), floor, caches)
+                self.near(Near::Apart { skip }, (left, unit), floor, is_wanted)
             }
             Near::Apart { skip } => {
                 if fits(skip) {
@@ -45,30 +46,40 @@ impl BlockAllocator {
                     None
                 }
             }
-            Near::On { process, skip } => {
+            Near::On { skip, .. } | Near::InDomain { skip, .. } => {
+                let kind = match near {
+                    Near::InDomain { domain, .. } => StripeKind::InDomain(domain),
+                    Near::On { process, .. } => StripeKind::OfProcess(process),
+                    _ => return None,
+                };
                 if !fits(skip) || self.whole.total() <= floor {
                     return None;
                 }
-                let stripe = self.next_whole_on(process, caches)?;
+                let stripe = self.next_whole_of(kind, is_wanted)?;
                 let start = self.layout.stripe_run(stripe).start + u64::from(skip);
                 Some(Run { start, count: wanted })
             }
         }
     }
 
-    /// The next wholly free stripe that the process `caches`. What is between it and the last one
-    /// is for other processes, so each has a cursor of its own.
-    fn next_whole_on(&mut self, process: u32, caches: &dyn Fn(u64) -> bool) -> Option<u64> {
+    /// The next wholly free stripe of a kind. What is between it and the last one is of other
+    /// kinds, so each has a cursor of its own.
+    fn next_whole_of(&mut self, kind: StripeKind, is_it: &dyn Fn(u64) -> bool) -> Option<u64> {
+        let groups_max = match kind {
+            StripeKind::OfProcess(_) => GROUPS_SEARCHED_MAX,
+            // Each group may be on one disk, of many.
+            StripeKind::InDomain(_) => 8 * GROUPS_SEARCHED_MAX,
+        };
         let map = self.layout.map().clone();
         self.searches.order().into_iter().find_map(|set| {
             let search = self.searches.in_set(&map, set);
             search.begin_anew_if_much_is_free();
-            let cursor = search.process_cursor(process);
-            // A process may have used all that it caches, of many that are free.
-            let found = self.whole_from(set, cursor, GROUPS_SEARCHED_MAX, caches);
+            let cursor = search.cursor_of(kind);
+            // All of the kind may be used, of many that are free.
+            let found = self.whole_from(set, cursor, groups_max, is_it);
             let next = found.map_or_else(|end| end, |found| found + 1);
             let search = self.searches.in_set(&map, set);
-            search.set_process_cursor(process, next);
+            search.set_cursor_of(kind, next);
             if let Ok(found) = found {
                 search.note_taken(found, cursor);
                 self.searches.note_taken_from(set);

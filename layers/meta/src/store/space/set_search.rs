@@ -16,8 +16,8 @@ pub(super) const FREED_MIN: u64 = 16;
 pub(super) struct SetSearch {
     /// Where it goes on.
     pub(super) cursor: u64,
-    /// The same for whole stripes that the nodes of one process cache, by its number.
-    process_cursors: BTreeMap<u32, u64>,
+    /// The same for whole stripes of some kinds.
+    cursors: BTreeMap<StripeKind, u64>,
     /// Where it begins.
     begin: u64,
     /// Whole stripes handed out since it began, and those behind it that are free again.
@@ -29,6 +29,15 @@ pub(super) struct SetSearch {
     credit: i128,
 }
 
+/// Stripes that are looked for apart from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum StripeKind {
+    /// The nodes of this process cache them.
+    OfProcess(u32),
+    /// On disks of this failure domain.
+    InDomain(u32),
+}
+
 impl SetSearch {
     /// It begins there from now on.
     pub(super) fn begin_at(&mut self, begin: u64) {
@@ -38,7 +47,7 @@ impl SetSearch {
 
     fn begin_anew(&mut self) {
         self.cursor = self.begin;
-        self.process_cursors.clear();
+        self.cursors.clear();
         (self.taken, self.freed) = (0, 0);
     }
 
@@ -48,13 +57,13 @@ impl SetSearch {
         }
     }
 
-    /// Where the search for stripes of a process goes on.
-    pub(super) fn process_cursor(&self, process: u32) -> u64 {
-        self.process_cursors.get(&process).copied().unwrap_or(self.begin)
+    /// Where the search for stripes of a kind goes on.
+    pub(super) fn cursor_of(&self, kind: StripeKind) -> u64 {
+        self.cursors.get(&kind).copied().unwrap_or(self.begin)
     }
 
-    pub(super) fn set_process_cursor(&mut self, process: u32, cursor: u64) {
-        self.process_cursors.insert(process, cursor);
+    pub(super) fn set_cursor_of(&mut self, kind: StripeKind, cursor: u64) {
+        self.cursors.insert(kind, cursor);
     }
 
     /// A stripe was found from `cursor` on.
@@ -67,7 +76,7 @@ impl SetSearch {
 
     /// A stripe is whole again.
     pub(super) fn note_freed(&mut self, stripe: u64) {
-        let cursors = self.process_cursors.values().copied();
+        let cursors = self.cursors.values().copied();
         let behind = self.begin..cursors.fold(self.cursor, u64::max);
         self.freed += u64::from(behind.contains(&stripe));
     }

@@ -91,8 +91,9 @@ fn size(rng: &mut Rng) -> u32 {
 }
 
 fn near(rng: &mut Rng) -> Near {
-    match rng.below(4) {
+    match rng.below(5) {
         0 => Near::Anywhere {},
+        4 => Near::InDomain { domain: rng.below(3) as u32, skip: rng.below(PER_STRIPE + 4) as u32 },
         1 => Near::On { process: rng.below(3) as u32, skip: rng.below(PER_STRIPE + 4) as u32 },
         // Perhaps of another node, or of none.
         2 => Near::At { block: rng.below((STRIPES + 4) * PER_STRIPE), or_apart: rng.chance(1, 2) },

@@ -1,0 +1,137 @@
+//! Writes of whole chunks in a row: their parity is written with them, and the commit makes a wide
+//! stripe of that (ADR 97).
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{join, join_all};
+use meta::protocol::{BlockRun, ChunkUpdate, StripeShard, Unsynced, WideStripe};
+use meta::wide_stripe::{is_deferred_stripe, parity_place};
+use runtime::hash::crc32c;
+
+use super::{BLOCK, BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePart, WritePurpose};
+use crate::protocol::{Error, Handle};
+use crate::server::content::ContentAccess;
+
+impl ContentAccess {
+    /// How many chunks make a wide stripe, if these bytes have all of one.
+    pub(super) fn wide_stripe_within(&self, bytes: Range<u64>) -> Option<u64> {
+        let shape = self.stripes.map().redundancy().wide_stripes()?;
+        let length = u64::from(shape.data) * u64::from(self.geometry.stripe_size);
+        let first = bytes.start.next_multiple_of(length);
+        (first + length <= bytes.end).then_some(shape.data.into())
+    }
+}
+
+impl FileWriter {
+    /// Writes parts of chunks, with parity for each `count` of them that can be a wide stripe. The
+    /// caller has locked the chunks.
+    pub(super) async fn write_wide_stripes(
+        &self,
+        file: Handle,
+        parts: Vec<WritePart>,
+        count: u64,
+    ) -> Vec<Result<ChunkWrite, Error>> {
+        let chunk_size = self.content.geometry.stripe_size as usize;
+        let mut groups: Vec<Vec<WritePart>> = Vec::new();
+        for part in parts {
+            let group = part.index / count;
+            match groups.last_mut().filter(|last| last[0].index / count == group) {
+                Some(last) => last.push(part),
+                None => groups.push(vec![part]),
+            }
+        }
+        let writes = groups.into_iter().map(|group| {
+            let is_whole = group.len() as u64 == count
+                && group.iter().all(|part| part.data.length() == chunk_size);
+            if is_whole {
+                return self.write_wide_stripe(file, group).boxed_local();
+            }
+            let singles = group.into_iter().map(move |part| {
+                let WritePart { index, old, from, data } = part;
+                self.write_chunk((file, index), old, from, data, WritePurpose::Data)
+            });
+            join_all(singles).boxed_local()
+        });
+        join_all(writes).await.into_iter().flatten().collect()
+    }
+
+    /// Writes the chunks of one wide stripe.
+    async fn write_wide_stripe(
+        &self,
+        file: Handle,
+        group: Vec<WritePart>,
+    ) -> Vec<Result<ChunkWrite, Error>> {
+        let drafts = group.into_iter().map(|part| {
+            let (chunk, to) = ((file.ino, part.index), part.data.length());
+            let spans = vec![BlockSpan { first: 0, whole: part.data }];
+            self.draft(chunk, part.old, spans, to, WritePurpose::Data)
+        });
+        let drafts = join_all(drafts).await;
+        let made = self.parity_of(&drafts);
+        let filling = drafts.iter().map(|draft| async move {
+            match draft {
+                Ok(draft) => self.fill(self.parts(draft)).await,
+                Err(error) => Err(*error),
+            }
+        });
+        let writing = async {
+            let (wide, parity) = made?;
+            let (stripe, offset) = self.content.geometry.block(wide.parity.start);
+            let boot_id = self.content.stripes.write(stripe, offset, vec![parity]).await.ok()?;
+            Some((wide, Unsynced { stripe, boot_id }))
+        };
+        let (filled, parity) = join(join_all(filling), writing).await;
+        let mut written = Vec::with_capacity(drafts.len());
+        for (draft, filled) in drafts.into_iter().zip(filled) {
+            written.push(match draft {
+                Ok(draft) => self.conclude(file, draft, filled).await,
+                Err(error) => Err(error),
+            });
+        }
+        if let (Some((wide, unsynced)), Some(Ok(first))) = (parity, written.first_mut()) {
+            first.update.wide = Some(wide);
+            first.update.written.push(unsynced);
+        }
+        written
+    }
+
+    /// The wide stripe that whole chunks can be, and the bytes of its parity.
+    fn parity_of(&self, drafts: &[Result<ChunkDraft, Error>]) -> Option<(WideStripe, Bytes)> {
+        let geometry = self.content.geometry;
+        let mut parity = vec![0; geometry.stripe_size as usize];
+        let mut runs: Vec<&BlockRun> = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let draft = draft.as_ref().ok()?;
+            if !is_deferred_stripe(&draft.chunk, geometry.blocks_per_stripe()) {
+                return None;
+            }
+            runs.extend(&draft.chunk.runs);
+        }
+        let unit = runs.first()?.unit();
+        let place = parity_place(&self.content.stripes.map(), &runs)?;
+        if runs.iter().any(|run| run.unit() != unit) {
+            return None;
+        }
+        for span in drafts.iter().flatten().flat_map(|draft| &draft.spans) {
+            span.whole.exclusive_or_into(&mut parity);
+        }
+        let shard =
+            |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
+        let data = runs.iter().map(shard).collect();
+        let checksums = parity.chunks(unit as usize * BLOCK).map(crc32c).collect();
+        let parity_shard = StripeShard { start: place.start, checksums };
+        Some((WideStripe { data, parity: parity_shard }, parity.into()))
+    }
+}
+
+/// Are there chunks whose copies are left to the commit, and no parity for them?
+pub(super) fn are_deferred<'a>(updates: impl Iterator<Item = &'a ChunkUpdate>) -> bool {
+    let (mut deferred, mut covered) = (0, 0);
+    for ChunkUpdate { chunk, wide, .. } in updates {
+        deferred += usize::from(chunk.runs.iter().any(|run| run.form.deferred));
+        covered += wide.as_ref().map_or(0, |wide| wide.data.len());
+    }
+    deferred > covered
+}

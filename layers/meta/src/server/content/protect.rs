@@ -1,0 +1,256 @@
+//! What is between new content and its record where data is in wide stripes (ADR 97): chunks in a
+//! row that are whole get parity, and the others the further copies for which they have places.
+
+use std::rc::Rc;
+
+use blockio::protocol::Error as DiskError;
+use blockio::{BLOCK_SIZE, VolumeMap};
+use bytes::Bytes;
+use futures::future::try_join_all;
+use futures::{StreamExt as _, stream};
+use runtime::hash::crc32c;
+
+use crate::active::{ActiveInode, EncodedChunks, Uncommitted};
+use crate::chunks::subtract;
+use crate::keys;
+use crate::protocol::{BlockRun, Error, Mirrors, Run, RunForm, StripeShard, Unsynced, WideStripe};
+use crate::server::base::NodeBase;
+use crate::server::record_log::decode;
+use crate::server::space::reclaim::Reclaim;
+use crate::store::StoreError;
+use crate::wide_stripe::{are_apart, are_online, exclusive_or, is_deferred_stripe, parity_place};
+
+/// Groups of chunks of one commit that are read at a time.
+const GROUPS_MAX: usize = 4;
+
+/// A change of a chunk.
+type ChunkChange = (u64, Uncommitted);
+
+/// Protects the content of the files of one node.
+pub(super) struct ContentProtection {
+    base: Rc<NodeBase>,
+    reclaim: Rc<Reclaim>,
+}
+
+impl ContentProtection {
+    pub(super) fn new(base: &Rc<NodeBase>, reclaim: Rc<Reclaim>) -> Self {
+        Self { base: base.clone(), reclaim }
+    }
+
+    /// Makes these changes of a file, in the order of their chunks, fit to be recorded: those of
+    /// the chunks of a wide stripe together.
+    pub(super) async fn protect(
+        &self,
+        ino: u64,
+        changes: Vec<ChunkChange>,
+    ) -> Result<Vec<ChunkChange>, Error> {
+        let is_deferred = |run: &BlockRun| run.form.deferred;
+        let shape = self.base.stripes.map().redundancy().wide_stripes();
+        if !changes.iter().any(|(_, change)| change.chunk.runs.iter().any(is_deferred)) {
+            return Ok(changes);
+        }
+        let data = shape.map_or(1, |shape| u64::from(shape.data));
+        let mut groups: Vec<Vec<ChunkChange>> = Vec::new();
+        for change in changes {
+            let group = change.0 / data;
+            match groups.last_mut().filter(|last| last[0].0 / data == group) {
+                Some(last) => last.push(change),
+                None => groups.push(vec![change]),
+            }
+        }
+        let protected = groups.into_iter().map(|group| self.protect_group(ino, group, data));
+        let mut protected = stream::iter(protected).buffered(GROUPS_MAX);
+        let (mut all, mut outcome) = (Vec::new(), Ok(()));
+        while let Some(group) = protected.next().await {
+            match group {
+                Ok(group) => all.extend(group),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        if let Err(error) = outcome {
+            self.abandon(&all).await?;
+            return Err(error);
+        }
+        Ok(all)
+    }
+
+    /// These changes are not recorded.
+    pub(super) async fn abandon(&self, changes: &[ChunkChange]) -> Result<(), Error> {
+        let encoded = changes.iter().filter_map(|(_, change)| change.encoded.as_ref());
+        let found: Vec<Run> = encoded.flat_map(|encoded| &encoded.found).copied().collect();
+        self.reclaim.discard_and_release(found).await
+    }
+
+    /// These changes are recorded.
+    pub(super) async fn conclude(&self, changes: &[ChunkChange]) -> Result<(), Error> {
+        let encoded = changes.iter().filter_map(|(_, change)| change.encoded.as_ref());
+        let unused: Vec<Run> = encoded.flat_map(|encoded| &encoded.unused).copied().collect();
+        self.reclaim.discard_and_release(unused).await
+    }
+
+    async fn protect_group(
+        &self,
+        ino: u64,
+        mut group: Vec<ChunkChange>,
+        data: u64,
+    ) -> Result<Vec<ChunkChange>, Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let is_whole = |(_, change): &ChunkChange| is_deferred_stripe(&change.chunk, blocks);
+        let unit = group[0].1.chunk.unit();
+        let is_complete = group.len() as u64 == data && group.iter().all(is_whole);
+        if is_complete
+            && group.iter().all(|(_, change)| change.chunk.unit() == unit)
+            && let Some(encoded) = self.encode(ino, &group).await?
+        {
+            return Ok(encoded);
+        }
+        // A copy may take the place of parity that was written.
+        let first = group[0].0;
+        let forget = |active: &mut ActiveInode| {
+            active.forget_parity(first);
+            Ok(())
+        };
+        self.base.inodes.with(ino, forget)?;
+        try_join_all(group.iter_mut().map(|(_, change)| self.write_copies(change))).await?;
+        Ok(group)
+    }
+
+    /// Makes a wide stripe of whole chunks, if each of them and the parity can be in another
+    /// failure domain.
+    async fn encode(
+        &self,
+        ino: u64,
+        group: &[ChunkChange],
+    ) -> Result<Option<Vec<ChunkChange>>, Error> {
+        let (map, first) = (self.base.stripes.map(), group[0].0);
+        let blocks = map.geometry().blocks_per_stripe();
+        let whole = |start: u64| Run { start, count: blocks };
+        let runs: Vec<&BlockRun> =
+            group.iter().flat_map(|(_, change)| &change.chunk.runs).collect();
+        let known = self.base.store.get(&keys::wide_stripe(ino, first)).await?;
+        let known: Option<WideStripe> = known.map(|value| decode(&value)).transpose()?;
+        if known.as_ref().is_some_and(|known| known.chunks() != group.len() as u64) {
+            return Ok(None);
+        }
+        let Some((parity, found)) = self.place_parity(&map, &runs)? else { return Ok(None) };
+        let is_same = |wide: &&WideStripe| {
+            let data = wide.data.iter().map(|shard| (shard.start, &shard.checksums));
+            wide.parity.start == parity.start
+                && data.eq(runs.iter().map(|run| (run.start, &run.checksums)))
+        };
+        let (written, checksums) = match group[0].1.wide.as_deref().filter(is_same) {
+            Some(wide) => (None, wide.parity.checksums.clone()),
+            None => match self.write_parity(&runs, parity).await {
+                Ok((written, checksums)) => (Some(written), checksums),
+                Err(error) => {
+                    self.reclaim.discard_and_release(found).await?;
+                    return Err(error);
+                }
+            },
+        };
+        let shard =
+            |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
+        let wide = WideStripe {
+            data: runs.iter().map(shard).collect(),
+            parity: StripeShard { start: parity.start, checksums },
+        };
+        let mirrors = runs.iter().flat_map(|run| run.mirrors.starts()).map(|&start| whole(start));
+        let unused: Vec<Run> = mirrors.filter(|place| *place != parity).collect();
+        let mut changes: Vec<ChunkChange> = group.to_vec();
+        for (_, change) in &mut changes {
+            for run in &mut change.chunk.runs {
+                (run.form, run.mirrors) = (RunForm::covered(run.unit()), Mirrors::default());
+            }
+            change.taken = subtract(&change.taken, &unused, blocks as usize);
+        }
+        let (_, leader) = &mut changes[0];
+        leader.taken.extend(&found);
+        leader.freed.extend(known.iter().flat_map(|known| known.runs(blocks)));
+        leader.written.extend(written);
+        leader.encoded = Some(Box::new(EncodedChunks { wide, unused, found }));
+        tracing::debug!(ino, first, "chunks are recorded in a wide stripe");
+        Ok(Some(changes))
+    }
+
+    /// A place for the parity of these runs, and that place if it was taken for it; `None` if they
+    /// cannot be a wide stripe.
+    fn place_parity(
+        &self,
+        map: &VolumeMap,
+        runs: &[&BlockRun],
+    ) -> Result<Option<(Run, Vec<Run>)>, Error> {
+        if let Some(place) = parity_place(map, runs) {
+            return Ok(Some((place, Vec::new())));
+        }
+        let blocks = map.geometry().blocks_per_stripe();
+        let shards: Vec<Run> =
+            runs.iter().map(|run| Run { start: run.start, count: blocks }).collect();
+        if !are_apart(map, shards.iter()) || !are_online(map, shards.iter()) {
+            return Ok(None);
+        }
+        let copies: Vec<Vec<Run>> = shards.iter().map(|&shard| vec![shard]).collect();
+        let space = self.base.store.space();
+        let beside = space.allocate_mirrors(&copies, (blocks, 1), false);
+        let found = beside.ok().and_then(|mut places| places.pop()).unwrap_or_default();
+        match found[..] {
+            [place] if place.count == blocks && are_apart(map, shards.iter().chain([&place])) => {
+                Ok(Some((place, found)))
+            }
+            _ => {
+                space.release(&found)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes the parity of these runs. What is to be synced, and the checksums of the parity.
+    async fn write_parity(
+        &self,
+        runs: &[&BlockRun],
+        parity: Run,
+    ) -> Result<(Unsynced, Vec<u32>), Error> {
+        let contents = try_join_all(runs.iter().map(|run| self.read(run))).await?;
+        let content = exclusive_or(&contents);
+        let unit = runs.first().map_or(1, |run| run.unit());
+        let checksums = content.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
+        Ok((self.write(parity.start, content).await?, checksums))
+    }
+
+    /// Writes the further copies of what is deferred.
+    async fn write_copies(&self, change: &mut Uncommitted) -> Result<(), Error> {
+        for run in &mut change.chunk.runs {
+            if !std::mem::take(&mut run.form.deferred) {
+                continue;
+            }
+            let content = self.read(run).await?;
+            for &start in run.mirrors.starts() {
+                change.written.insert(self.write(start, content.clone()).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The content of a run, from the cache if that still has it. What is nowhere was lost.
+    async fn read(&self, run: &BlockRun) -> Result<Bytes, Error> {
+        let (stripe, offset) = self.base.stripes.geometry().block(run.start);
+        let length = run.count() * BLOCK_SIZE as u32;
+        match self.base.stripes.read(stripe, offset, length, run.checksums.clone()).await {
+            Ok(content) => Ok(content),
+            Err(
+                error @ (DiskError::Corrupt { .. }
+                | DiskError::Missing { .. }
+                | DiskError::Unreadable { .. }),
+            ) => {
+                tracing::warn!(%error, "content is lost before it was recorded");
+                Err(Error::LostWrites {})
+            }
+            Err(error) => Err(StoreError::from(error).into()),
+        }
+    }
+
+    async fn write(&self, start: u64, content: Bytes) -> Result<Unsynced, Error> {
+        let (stripe, offset) = self.base.stripes.geometry().block(start);
+        let writing = self.base.stripes.write(stripe, offset, vec![content]);
+        Ok(Unsynced { stripe, boot_id: writing.await.map_err(StoreError::from)? })
+    }
+}
