@@ -538,8 +538,12 @@ fn drive<'a>(
         Workload::Elastic => {
             // Files of which soon no block is missing are in wide stripes.
             let wide = harness.cluster.map().redundancy().wide_stripes();
-            let blocks = if wide.is_some() { 96 } else { 512 };
-            let habits = Habits { blocks, operates: true, ..habits };
+            let (blocks, write_blocks) = match wide {
+                // Several whole chunks are written at once.
+                Some(_) => (96, 4 * habits.write_blocks.max(8)),
+                None => (512, habits.write_blocks),
+            };
+            let habits = Habits { blocks, write_blocks, operates: true, ..habits };
             files::run(harness, habits).boxed_local()
         }
         Workload::Partitions => {
