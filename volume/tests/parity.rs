@@ -261,6 +261,33 @@ fn a_file_that_changes_keeps_its_content_and_gives_its_space_back() {
     check(&volume);
 }
 
+#[test]
+fn what_changes_before_the_commit_is_in_the_parity_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let shape = shape(3, 1, TWO_AND_ONE);
+    volume::format(&volume, &shape).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let empty = raw_used(&client);
+    let mut expected: Vec<u8> = (0..24 * STRIPE).map(|at| (at / 1000) as u8).collect();
+    let file = create(&client, 0);
+    for (part, bytes) in expected.chunks(PART).enumerate() {
+        write(&client, file, (part * PART) as u64, bytes).unwrap();
+    }
+    // In every other wide stripe.
+    for at in (100..expected.len()).step_by(4 * STRIPE) {
+        expected[at..at + 9000].fill(0xA5);
+        write(&client, file, at as u64, &expected[at..at + 9000]).unwrap();
+    }
+    running.flush().unwrap();
+    let used = raw_used(&client) - empty;
+    assert!(used < expected.len() as u64 * 8 / 5, "{used}");
+    running.stop().unwrap();
+    check(&volume);
+    outlives_each_disk_with(&volume, &disks_of(&shape), &expected);
+}
+
 /// One file is read without any one of the disks.
 fn outlives_each_disk_with(volume: &Path, disks: &[DiskName], expected: &[u8]) {
     for disk in disks {
