@@ -146,10 +146,10 @@ impl SetRow {
         self.stripes_per_disk.checked_mul(self.disks.into())?.checked_add(self.first)
     }
 
-    /// Is it a grid with this disk?
-    fn has_in_grid(&self, disk: DiskName) -> bool {
-        let rows = self.disks.checked_div(self.columns).unwrap_or(0);
-        disk.disk_node < self.columns && disk.disk < rows
+    /// The disks of the set if it is a grid.
+    fn grid(&self) -> Option<SetMembers> {
+        let disks_per_node = self.disks.checked_div(self.columns)?;
+        Some(SetMembers::Grid { disk_nodes: self.columns, disks_per_node })
     }
 
     /// The place of this disk if the set is a grid.
@@ -195,8 +195,8 @@ impl VolumeMap {
         let mut there: Vec<&Superblock> = disks.iter().filter(is_there).collect();
         there.sort_by_key(|disk| (!disk.decided.is_decided, Reverse(disk.decided.version)));
         // Sets that were added are of disks that were not there before.
-        let grids: Vec<&SetRow> = newest.sets.iter().filter(|row| row.columns > 0).collect();
-        let is_born = |disk: DiskName| grids.iter().any(|row| row.has_in_grid(disk));
+        let grids: Vec<SetMembers> = newest.sets.iter().filter_map(SetRow::grid).collect();
+        let is_born = |disk: DiskName| grids.iter().any(|grid| grid.position(disk).is_some());
         let may_be_in = |index: usize| -> Vec<DiskEntry> {
             let is_added = index >= born_sets as usize;
             states.iter().filter(|entry| !is_added || !is_born(entry.disk)).copied().collect()
@@ -259,8 +259,8 @@ fn members_of(
     row: &SetRow,
     states: &[DiskEntry],
 ) -> Result<SetMembers, UnknownMap> {
-    if let Some(disks_per_node) = row.disks.checked_div(row.columns) {
-        return Ok(SetMembers::Grid { disk_nodes: row.columns, disks_per_node });
+    if let Some(grid) = row.grid() {
+        return Ok(grid);
     }
     let is_there = |name: DiskName| {
         let mut with_row = disks.iter().filter(|disk| disk.disk == name);

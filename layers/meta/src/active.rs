@@ -312,13 +312,13 @@ impl ActiveInode {
     pub(crate) fn committed(&mut self, index: u64, chunk: &Chunk, blocks: usize) {
         let Some(change) = self.committing.remove(&index) else { return };
         if change.chunk != *chunk {
-            let mut before = chunk.clone();
+            let mut before = chunk;
             for changes in [&mut self.sealed, &mut self.pending] {
                 let Some(later) = changes.get_mut(&index) else { continue };
-                later.chunk = later.chunk.following(&before, blocks);
-                let Difference { taken, freed, .. } = difference(&before, &later.chunk, blocks);
+                later.chunk = later.chunk.following(before, blocks);
+                let Difference { taken, freed, .. } = difference(before, &later.chunk, blocks);
                 (later.taken, later.freed) = (taken, freed);
-                before = later.chunk.clone();
+                before = &later.chunk;
             }
         }
         self.remember(index, chunk.clone());

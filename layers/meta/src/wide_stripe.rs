@@ -14,6 +14,7 @@ use blockio::redundancy::DATA_SHARDS_MAX;
 use blockio::{Answer, DiskName, DiskStage, Stripes, VolumeMap};
 use bytes::Bytes;
 use futures::future::try_join_all;
+use runtime::hash::crc32c;
 
 use crate::protocol::{BlockRun, Chunk, Run, StripeShard, WideStripe};
 
@@ -25,6 +26,16 @@ impl StripeShard {
 }
 
 impl WideStripe {
+    /// That of runs that are a stripe each, with these bytes of parity at block `start`.
+    pub fn of_runs(runs: &[&BlockRun], (start, parity): (u64, &[u8])) -> Self {
+        let unit = runs.first().map_or(1, |run| run.unit());
+        let checksums = parity.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
+        let shard =
+            |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
+        let data = runs.iter().map(shard).collect();
+        Self { data, parity: StripeShard { start, checksums } }
+    }
+
     /// How many chunks it has.
     pub fn chunks(&self) -> u64 {
         self.data.len() as u64
@@ -165,34 +176,49 @@ impl FailureDomains {
         self.domains.binary_search(&self.of(disk)).ok().map(|number| number as u32)
     }
 
+    /// Who fails together with a disk: its disk node, unless there is only one.
     fn of(&self, disk: DiskName) -> DiskName {
         if self.are_nodes { DiskName { disk: 0, ..disk } } else { disk }
     }
 }
 
-/// Who fails together with a disk: its disk node, unless there is only one.
-pub(crate) fn failure_domain(map: &VolumeMap, disk: DiskName) -> DiskName {
-    let has_nodes = map.disks().iter().any(|other| other.disk_node != disk.disk_node);
-    if has_nodes { DiskName { disk: 0, ..disk } } else { disk }
+fn disk_of(map: &VolumeMap, start: u64) -> DiskName {
+    map.place(map.geometry().block(start).0).disk
 }
 
 /// Where a run is, that does not fail together with others in another place.
 pub(crate) fn failure_domain_of(map: &VolumeMap, start: u64) -> DiskName {
-    failure_domain(map, map.place(map.geometry().block(start).0).disk)
+    FailureDomains::in_use(map).of(disk_of(map, start))
 }
 
 /// Do no two of these runs fail together?
 pub(crate) fn are_apart<'a>(map: &VolumeMap, runs: impl Iterator<Item = &'a Run>) -> bool {
-    let mut seen = BTreeSet::new();
-    runs.into_iter().all(|run| seen.insert(failure_domain_of(map, run.start)))
+    let (domains, mut seen) = (FailureDomains::in_use(map), BTreeSet::new());
+    runs.into_iter().all(|run| seen.insert(domains.of(disk_of(map, run.start))))
 }
 
-/// Are all of these runs on disks that are in use?
+/// Is the block on a disk that is in use?
+pub(crate) fn is_online(map: &VolumeMap, start: u64) -> bool {
+    map.state(disk_of(map, start)) == DiskStage::Online {}
+}
+
+/// Are all of these runs on such disks?
 pub(crate) fn are_online<'a>(map: &VolumeMap, mut runs: impl Iterator<Item = &'a Run>) -> bool {
-    runs.all(|run| {
-        let disk = map.place(map.geometry().block(run.start).0).disk;
-        map.state(disk) == DiskStage::Online {}
-    })
+    runs.all(|run| is_online(map, run.start))
+}
+
+/// Parts of a write or a commit, in the order of their chunks, by the wide stripe of `count` chunks
+/// that each may be in.
+pub fn by_wide_stripe<T>(parts: Vec<T>, count: u64, index_of: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for part in parts {
+        let group = index_of(&part) / count;
+        match groups.last_mut().filter(|last| index_of(&last[0]) / count == group) {
+            Some(last) => last.push(part),
+            None => groups.push(vec![part]),
+        }
+    }
+    groups
 }
 
 /// Are there disks in use for `shards` shards?
@@ -212,8 +238,6 @@ pub(crate) fn exclusive_or(pieces: &[Bytes]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use runtime::hash::crc32c;
-
     use super::*;
 
     fn shard(start: u64, checksums: usize) -> StripeShard {

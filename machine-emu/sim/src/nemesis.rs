@@ -351,7 +351,7 @@ impl Nemesis {
                             world.crash(*node);
                         }
                     }
-                    self.restarts.set(self.restarts.get() + 1);
+                    self.count_restart();
                     let pause = Duration::from_micros(for_us);
                     self.restart_until_up(&nodes, pause, harness).await;
                 }
@@ -380,7 +380,7 @@ impl Nemesis {
             }
             if tries > 1 {
                 // What it was given since the last try is lost.
-                self.restarts.set(self.restarts.get() + 1);
+                self.count_restart();
             }
             match harness.cluster.restart_some(nodes, harness.phases()).await {
                 Ok(()) => return,
@@ -405,7 +405,7 @@ impl Nemesis {
                 Err(_) if harness.is_power_off() || harness.is_uncertain() => {}
                 Err(_) if self.may_restart_nodes() => {
                     // A process that cannot begin a node ends, and begins it anew.
-                    self.restarts.set(self.restarts.get() + 1);
+                    self.count_restart();
                     self.restart_until_up(&[node], pause, harness).await;
                 }
                 Err(error) => panic!("{node} cannot go on elsewhere: {error}"),

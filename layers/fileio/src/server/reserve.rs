@@ -41,8 +41,10 @@ impl ContentAccess {
         (first, blocks): (u32, u32),
     ) -> bool {
         let map = self.stripes.map();
-        let are_there = lost_disk(&map).is_none() && !has_disk_behind(&map);
-        if map.redundancy().wide_stripes().is_none() || !are_there {
+        if map.redundancy().wide_stripes().is_none()
+            || lost_disk(&map).is_some()
+            || has_disk_behind(&map)
+        {
             return false;
         }
         let is_begun = !old.runs.is_empty() && old.runs.iter().all(|run| run.form.deferred);

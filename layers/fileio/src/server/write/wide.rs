@@ -6,11 +6,10 @@ use std::ops::Range;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
-use meta::protocol::{BlockRun, ChunkUpdate, StripeShard, Unsynced, WideStripe};
-use meta::wide_stripe::{is_deferred_stripe, parity_place};
-use runtime::hash::crc32c;
+use meta::protocol::{BlockRun, ChunkUpdate, Unsynced, WideStripe};
+use meta::wide_stripe::{by_wide_stripe, is_deferred_stripe, parity_place};
 
-use super::{BLOCK, BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePart, WritePurpose};
+use super::{BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePart, WritePurpose};
 use crate::protocol::{Error, Handle};
 use crate::server::content::ContentAccess;
 
@@ -34,14 +33,7 @@ impl FileWriter {
         count: u64,
     ) -> Vec<Result<ChunkWrite, Error>> {
         let chunk_size = self.content.geometry.stripe_size as usize;
-        let mut groups: Vec<Vec<WritePart>> = Vec::new();
-        for part in parts {
-            let group = part.index / count;
-            match groups.last_mut().filter(|last| last[0].index / count == group) {
-                Some(last) => last.push(part),
-                None => groups.push(vec![part]),
-            }
-        }
+        let groups = by_wide_stripe(parts, count, |part| part.index);
         let writes = groups.into_iter().map(|group| {
             let is_whole = group.len() as u64 == count
                 && group.iter().all(|part| part.data.length() == chunk_size);
@@ -117,12 +109,7 @@ impl FileWriter {
         for span in drafts.iter().flatten().flat_map(|draft| &draft.spans) {
             span.whole.exclusive_or_into(&mut parity);
         }
-        let shard =
-            |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
-        let data = runs.iter().map(shard).collect();
-        let checksums = parity.chunks(unit as usize * BLOCK).map(crc32c).collect();
-        let parity_shard = StripeShard { start: place.start, checksums };
-        Some((WideStripe { data, parity: parity_shard }, parity.into()))
+        Some((WideStripe::of_runs(&runs, (place.start, &parity)), parity.into()))
     }
 }
 

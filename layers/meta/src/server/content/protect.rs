@@ -8,17 +8,18 @@ use blockio::{BLOCK_SIZE, VolumeMap};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
-use runtime::hash::crc32c;
 
 use crate::active::{ActiveInode, EncodedChunks, Uncommitted};
 use crate::chunks::subtract;
 use crate::keys;
-use crate::protocol::{BlockRun, Error, Mirrors, Run, RunForm, StripeShard, Unsynced, WideStripe};
+use crate::protocol::{BlockRun, Error, Mirrors, Run, RunForm, Unsynced, WideStripe};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::server::space::reclaim::Reclaim;
 use crate::store::StoreError;
-use crate::wide_stripe::{are_apart, are_online, exclusive_or, is_deferred_stripe, parity_place};
+use crate::wide_stripe::{
+    are_apart, are_online, by_wide_stripe, exclusive_or, is_deferred_stripe, parity_place,
+};
 
 /// Groups of chunks of one commit that are read at a time.
 const GROUPS_MAX: usize = 4;
@@ -50,14 +51,7 @@ impl ContentProtection {
             return Ok(changes);
         }
         let data = shape.map_or(1, |shape| u64::from(shape.data));
-        let mut groups: Vec<Vec<ChunkChange>> = Vec::new();
-        for change in changes {
-            let group = change.0 / data;
-            match groups.last_mut().filter(|last| last[0].0 / data == group) {
-                Some(last) => last.push(change),
-                None => groups.push(vec![change]),
-            }
-        }
+        let groups = by_wide_stripe(changes, data, |(index, _)| *index);
         let protected = groups.into_iter().map(|group| self.protect_group(ino, group, data));
         let mut protected = stream::iter(protected).buffered(GROUPS_MAX);
         let (mut all, mut outcome) = (Vec::new(), Ok(()));
@@ -138,21 +132,15 @@ impl ContentProtection {
             wide.parity.start == parity.start
                 && data.eq(runs.iter().map(|run| (run.start, &run.checksums)))
         };
-        let (written, checksums) = match group[0].1.wide.as_deref().filter(is_same) {
-            Some(wide) => (None, wide.parity.checksums.clone()),
+        let (wide, written) = match group[0].1.wide.as_deref().filter(is_same) {
+            Some(wide) => (wide.clone(), None),
             None => match self.write_parity(&runs, parity).await {
-                Ok((written, checksums)) => (Some(written), checksums),
+                Ok((wide, written)) => (wide, Some(written)),
                 Err(error) => {
                     self.reclaim.discard_and_release(found).await?;
                     return Err(error);
                 }
             },
-        };
-        let shard =
-            |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
-        let wide = WideStripe {
-            data: runs.iter().map(shard).collect(),
-            parity: StripeShard { start: parity.start, checksums },
         };
         let mirrors = runs.iter().flat_map(|run| run.mirrors.starts()).map(|&start| whole(start));
         let unused: Vec<Run> = mirrors.filter(|place| *place != parity).collect();
@@ -203,17 +191,16 @@ impl ContentProtection {
         }
     }
 
-    /// Writes the parity of these runs. What is to be synced, and the checksums of the parity.
+    /// Writes the parity of these runs. Their wide stripe, and what is to be synced.
     async fn write_parity(
         &self,
         runs: &[&BlockRun],
         parity: Run,
-    ) -> Result<(Unsynced, Vec<u32>), Error> {
+    ) -> Result<(WideStripe, Unsynced), Error> {
         let contents = try_join_all(runs.iter().map(|run| self.read(run))).await?;
         let content = exclusive_or(&contents);
-        let unit = runs.first().map_or(1, |run| run.unit());
-        let checksums = content.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
-        Ok((self.write(parity.start, content).await?, checksums))
+        let wide = WideStripe::of_runs(runs, (parity.start, &content));
+        Ok((wide, self.write(parity.start, content).await?))
     }
 
     /// Writes the further copies of what is deferred.

@@ -10,7 +10,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{BLOCK_SIZE, DiskName, DiskStage, WideStripeShape};
+use blockio::{BLOCK_SIZE, DiskName, WideStripeShape};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
@@ -30,7 +30,7 @@ use crate::protocol::{
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::StoreError;
-use crate::wide_stripe::{are_apart, exclusive_or, failure_domain_of, has_disks_for};
+use crate::wide_stripe::{are_apart, exclusive_or, failure_domain_of, has_disks_for, is_online};
 
 /// The pause before a file that is written to is looked at again.
 const IN_USE_PAUSE: Duration = Duration::from_secs(2);
@@ -268,15 +268,12 @@ impl WideStripeEncoder {
     /// one stripe.
     async fn place(&self, chunks: &[Chunk], blocks: u32) -> Result<Option<ShardPlaces>, Error> {
         let map = self.base.stripes.map();
-        let is_online = |start: &u64| {
-            let disk = map.place(map.geometry().block(*start).0).disk;
-            map.state(disk) == DiskStage::Online {}
-        };
         let candidates = |chunk: &Chunk| -> Vec<(DiskName, u64)> {
             let [run] = &chunk.runs[..] else { return Vec::new() };
             let places = run.places().map(|place| place.start);
             let whole = places.filter(|start| start.is_multiple_of(blocks.into()));
-            let whole = whole.filter(is_online).filter(|_| run.count() == blocks);
+            let whole = whole.filter(|start| is_online(&map, *start));
+            let whole = whole.filter(|_| run.count() == blocks);
             whole.map(|start| (failure_domain_of(&map, start), start)).collect()
         };
         let kept = choose_apart(&chunks.iter().map(candidates).collect::<Vec<_>>());
@@ -450,9 +447,7 @@ struct EncodePlan<'a>(&'a WideStripeEncoder);
 
 impl MovePlan for EncodePlan<'_> {
     fn is_moving(&self, block: u64) -> bool {
-        let map = self.0.base.stripes.map();
-        let disk = map.place(map.geometry().block(block).0).disk;
-        map.state(disk) != DiskStage::Online {}
+        !is_online(&self.0.base.stripes.map(), block)
     }
 
     fn allocate_beside(

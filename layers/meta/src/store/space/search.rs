@@ -46,18 +46,12 @@ impl BlockAllocator {
                     None
                 }
             }
-            Near::On { skip, .. } | Near::InDomain { skip, .. } => {
-                let kind = match near {
-                    Near::InDomain { domain, .. } => StripeKind::InDomain(domain),
-                    Near::On { process, .. } => StripeKind::OfProcess(process),
-                    _ => return None,
-                };
-                if !fits(skip) || self.whole.total() <= floor {
-                    return None;
-                }
-                let stripe = self.next_whole_of(kind, is_wanted)?;
-                let start = self.layout.stripe_run(stripe).start + u64::from(skip);
-                Some(Run { start, count: wanted })
+            Near::On { skip, .. } | Near::InDomain { skip, .. } if !fits(skip) => None,
+            Near::On { process, skip } => {
+                of_kind(self, StripeKind::OfProcess(process), (wanted, skip), floor, is_wanted)
+            }
+            Near::InDomain { domain, skip } => {
+                of_kind(self, StripeKind::InDomain(domain), (wanted, skip), floor, is_wanted)
             }
         }
     }
@@ -207,6 +201,22 @@ fn is_free(space: &BlockAllocator, run: Run, floor: u64) -> bool {
     let stripe = space.layout.stripe_run(space.layout.stripe_of(run.start));
     let is_taken_from = !EmptyingGroups(space).has(run.start);
     is_taken_from && is_unused(run) && !(is_unused(stripe) && space.whole.total() <= floor)
+}
+
+/// `wanted` blocks of a wholly free stripe of a kind, after the first `skip` of it.
+fn of_kind(
+    space: &mut BlockAllocator,
+    kind: StripeKind,
+    (wanted, skip): (u32, u32),
+    floor: u64,
+    is_it: &dyn Fn(u64) -> bool,
+) -> Option<Run> {
+    if space.whole.total() <= floor {
+        return None;
+    }
+    let stripe = space.next_whole_of(kind, is_it)?;
+    let start = space.layout.stripe_run(stripe).start + u64::from(skip);
+    Some(Run { start, count: wanted })
 }
 
 /// Blocks of the next whole stripe from its block `skip` on, if one may be broken.
