@@ -22,7 +22,9 @@ use blockio::plan::{FreeDisk, Spread, plan_sets};
 use blockio::protocol::{
     BlockIo, Describe, DiskStatus, Error as DiskNodeAnswer, FollowRecord, PrepareDisks,
 };
-use blockio::{DiskName, DiskStage, MovePolicy, VolumeMap, VolumeRecord, lost_disk};
+use blockio::{
+    DiskName, DiskStage, MovePolicy, VolumeMap, VolumeRecord, has_lost_disk, lost_disks,
+};
 use cluster::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
 use fileio::disk_types::DiskAdministration;
 use fileio::protocol::{
@@ -414,10 +416,10 @@ impl DiskManager {
         Ok(check_left(&moves, disk)?)
     }
 
-    /// Waits, in the background, until disks are even, and a lost one can be retired.
+    /// Waits, in the background, until disks are even, and lost ones can be retired.
     fn watch_moves(&self) {
         let Some(me) = self.me.upgrade() else { return };
-        let is_watched = |map: &VolumeMap| map.moves().balancing || lost_disk(map).is_some();
+        let is_watched = |map: &VolumeMap| map.moves().balancing || has_lost_disk(map);
         if !is_watched(&self.map) || self.watching.replace(true) {
             return;
         }
@@ -442,7 +444,8 @@ impl DiskManager {
         if self.map.moves().balancing && !moves.iter().any(|moves| moves.balancing) {
             let _ = self.change_once(DiskChange::StopBalance {}).await;
         }
-        if let Some(disk) = lost_disk(&self.map).filter(|disk| check_left(moves, *disk).is_ok()) {
+        let lost = lost_disks(&self.map).into_iter();
+        for disk in lost.filter(|disk| check_left(moves, *disk).is_ok()) {
             let DiskName { disk_node, disk } = disk;
             if self.change_once(DiskChange::Retire { disk_node, disk }).await.is_ok() {
                 tracing::info!(disk_node, disk, "all that was on a lost disk is on others");

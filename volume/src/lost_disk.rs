@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, lost_disk};
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, lost_disks};
 use cluster::coordination::Coordination as _;
 use futures::executor::block_on;
 use meta::store::Examination;
@@ -12,7 +12,7 @@ use runtime::wire::to_bytes;
 use crate::VolumeError;
 use crate::boot::examine_nodes;
 use crate::check::serve_whole_disks;
-use crate::degraded::KnownVolume;
+use crate::degraded::{KnownVolume, serve_disks};
 use crate::directory::VolumeDirectory;
 use crate::lost_disk_refusal::LostDiskRefusal;
 use crate::record::VOLUME_KEY;
@@ -22,7 +22,8 @@ use crate::volume::{current_map, served, with_path};
 /// opened without it from then on, and what was on the disk is made anew on others while it is
 /// served. The disk cannot come back after that. Returns the volume as it is then.
 ///
-/// Refused unless all other disks are there, have all metadata, and room to start.
+/// Refused unless enough other disks are there to have all data, and all metadata, and room to
+/// start.
 pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeError> {
     let mut directory = VolumeDirectory::open(path)?;
     directory.finish()?;
@@ -36,7 +37,12 @@ pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeErro
     let next = VolumeMap::of_record(&record)?;
     let known = KnownVolume { map: next.clone(), epoch, served: Epoch(served(&engine)?) };
     let machine = known.start_to_read(0, 0)?;
-    serve_whole_disks(&machine, &directory, &known)?;
+    let impaired = serve_disks(&machine, &directory, &known)?;
+    let missing = impaired.iter().filter(|disk| disk.is_left_out).count();
+    if missing > record.losses_left() as usize {
+        // It says which one is missing.
+        serve_whole_disks(&known.start_to_read(0, 0)?, &directory, &known)?;
+    }
     let examined = examine_nodes(&machine, &next, Examination::All);
     examined.map_err(|error| with_path(error, &directory, &next))?;
     block_on(engine.put(VOLUME_KEY, &to_bytes(&record)))?;
@@ -51,5 +57,9 @@ fn check(map: &VolumeMap, disk: DiskName) -> Result<(), LostDiskRefusal> {
     if map.redundancy().copies() < 2 {
         return Err(LostDiskRefusal::OneCopy(disk));
     }
-    lost_disk(map).map_or(Ok(()), |other| Err(LostDiskRefusal::OtherLost(other)))
+    if VolumeRecord::of(map).can_lose(disk) {
+        return Ok(());
+    }
+    let other = lost_disks(map).first().copied();
+    Err(other.map_or(LostDiskRefusal::HostAway(disk), LostDiskRefusal::OtherLost))
 }

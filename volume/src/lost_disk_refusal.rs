@@ -14,9 +14,15 @@ pub enum LostDiskRefusal {
          else; put the disk back, or copy out what can be read (`mdfs serve --degraded`)"
     )]
     OneCopy(DiskName),
-    /// Of some data both copies would be gone.
+    /// A host is away.
     #[error(
-        "disk {0} is lost, and some of what was on it has its only copy on other disks until \
+        "some of what is on disk {0} has its only other copies on disks of hosts that were away: \
+         serve the volume until `mdfs disk list` calls these online"
+    )]
+    HostAway(DiskName),
+    /// Of some data all copies would be gone.
+    #[error(
+        "disk {0} is lost, and some of what was on it has its last copies on other disks until \
          `mdfs disk list` calls it retired: put back the disk that is missing now, and serve the \
          volume until then"
     )]

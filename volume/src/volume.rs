@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blockio::VolumeRecord;
 use blockio::plan::{plan_redundancy, plan_volume};
-use blockio::{DiskError, DiskName, Geometry, GeometryError, Superblock, VolumeMap};
+use blockio::{
+    DiskError, DiskName, Geometry, GeometryError, RedundancyClass, Superblock, VolumeMap,
+};
 use cluster::coordination::{Coordination as _, Sled, last_epoch, next_epoch};
 use futures::executor::block_on;
 use meta::store::{Examination, StoreError};
@@ -41,7 +43,7 @@ pub fn format(directory: &Path, options: &FormatOptions) -> Result<VolumeMap, Vo
         Geometry { volume, stripe_size, fs_nodes: fs_nodes.max(1) }.check()?;
         let bytes = disks.iter().fold(0_u64, |all, (_, length)| all.saturating_add(*length));
         let fs_nodes = match fs_nodes {
-            0 => fs_nodes_for(stripe_size, bytes, disk_nodes),
+            0 => fs_nodes_for((stripe_size, options.redundancy), bytes, disk_nodes),
             given => given,
         };
         let geometry = Geometry { volume, stripe_size, fs_nodes };
@@ -114,9 +116,14 @@ fn fill(
 
 /// How many nodes suit a volume of `bytes` bytes: a multiple of the disk nodes if there are enough,
 /// so that caches can be near their disks (ADR 90).
-pub(super) fn fs_nodes_for(stripe_size: u32, bytes: u64, disk_nodes: u32) -> u32 {
+pub(super) fn fs_nodes_for(
+    (stripe_size, class): (u32, RedundancyClass),
+    bytes: u64,
+    disk_nodes: u32,
+) -> u32 {
     let stripes = bytes / u64::from(stripe_size.max(1));
-    let nodes = meta::store::suitable_nodes(stripe_size, stripes, FS_NODES);
+    let shape = (stripe_size, class.metadata_copies());
+    let nodes = meta::store::suitable_nodes(shape, stripes, FS_NODES);
     if nodes < disk_nodes { nodes } else { nodes - nodes % disk_nodes.max(1) }
 }
 
@@ -133,7 +140,7 @@ fn check_disks(options: &FormatOptions) -> Result<(), VolumeError> {
 pub(super) fn check_size(map: &VolumeMap) -> Result<(), VolumeError> {
     let (stripes, fs_nodes) = (map.stripes(), map.geometry().fs_nodes);
     let share = meta::store::smallest_share(map);
-    let needed = meta::store::stripes_min(&map.geometry());
+    let needed = meta::store::stripes_min(&map.geometry(), map.redundancy().metadata_copies());
     if share >= needed {
         return Ok(());
     }

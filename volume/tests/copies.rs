@@ -21,6 +21,7 @@ use self::disk_files::{make_disk, make_disks};
 use self::running::{check, run, wait_until};
 
 const TWICE: RedundancyClass = RedundancyClass::Copies { count: 2 };
+const THRICE: RedundancyClass = RedundancyClass::Copies { count: 3 };
 /// A full volume is read in less than this without its largest disk.
 const READ_MAX: Duration = Duration::from_secs(20);
 /// More files than any of these volumes holds.
@@ -28,31 +29,44 @@ const FILES_MAX: u64 = 10_000;
 /// Names that a full volume is asked for, at most.
 const NAMES_MAX: u64 = 5000;
 
-/// Takes each disk away in turn, and counts the files that cannot be read without it.
-fn lost_without_a_disk(options: &FormatOptions) -> u64 {
+/// Takes each set of this number of disks away in turn, and counts the files that cannot be read
+/// without it.
+fn lost_without(missing: usize, options: &FormatOptions) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");
     fill(&volume, options);
+    let disks = options.disk_nodes * options.disks_per_node;
+    let sets = (0..1_u32 << disks).filter(|set| set.count_ones() as usize == missing);
+    sets.map(|set| {
+        let taken = (0..disks).filter(|disk| set >> disk & 1 == 1);
+        let taken =
+            taken.map(|disk| (disk / options.disks_per_node, disk % options.disks_per_node));
+        let taken: Vec<(u32, u32)> = taken.collect();
+        lost_without_disks(&volume, &taken)
+    })
+    .sum()
+}
+
+fn lost_without_disks(volume: &Path, taken: &[(u32, u32)]) -> u64 {
+    let path = |(disk_node, disk)| volume.join(format!("disks/n{disk_node}d{disk}"));
+    let aside = |(disk_node, disk)| volume.join(format!("aside-n{disk_node}d{disk}"));
+    for &disk in taken {
+        fs::rename(path(disk), aside(disk)).unwrap();
+    }
+    assert!(volume::open(volume, &RunOptions::default()).is_err());
+    let (running, missing) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
+    assert_eq!((missing.disks.len(), missing.nodes.len()), (taken.len(), 0));
+    let client = running.client_handle();
     let mut lost = 0;
-    for disk_node in 0..options.disk_nodes {
-        for disk in 0..options.disks_per_node {
-            let path = volume.join(format!("disks/n{disk_node}d{disk}"));
-            let aside = directory.path().join("aside");
-            fs::rename(&path, &aside).unwrap();
-            assert!(volume::open(&volume, &RunOptions::default()).is_err());
-            let (running, missing) =
-                volume::open_degraded(&volume, &RunOptions::default()).unwrap();
-            assert_eq!((missing.disks.len(), missing.nodes.len()), (1, 0));
-            let client = running.client_handle();
-            for number in 0..FILES {
-                match read(&client, number) {
-                    Ok(bytes) => assert!(bytes == content(number), "file {number} has other bytes"),
-                    Err(_) => lost += 1,
-                }
-            }
-            running.stop().unwrap();
-            fs::rename(&aside, &path).unwrap();
+    for number in 0..FILES {
+        match read(&client, number) {
+            Ok(bytes) => assert!(bytes == content(number), "file {number} has other bytes"),
+            Err(_) => lost += 1,
         }
+    }
+    running.stop().unwrap();
+    for &disk in taken {
+        fs::rename(aside(disk), path(disk)).unwrap();
     }
     lost
 }
@@ -61,9 +75,52 @@ fn lost_without_a_disk(options: &FormatOptions) -> u64 {
 fn all_files_are_read_without_any_one_disk() {
     for (disk_nodes, disks_per_node) in [(2, 1), (3, 1), (1, 3), (2, 2)] {
         let shape = shape(disk_nodes, disks_per_node, TWICE);
-        assert_eq!(lost_without_a_disk(&shape), 0, "{disk_nodes} times {disks_per_node}");
+        assert_eq!(lost_without(1, &shape), 0, "{disk_nodes} times {disks_per_node}");
     }
-    assert!(lost_without_a_disk(&shape(3, 1, RedundancyClass::None {})) > 0);
+    assert!(lost_without(1, &shape(3, 1, RedundancyClass::None {})) > 0);
+}
+
+#[test]
+fn with_three_copies_all_files_are_read_without_any_two_disks() {
+    for (disk_nodes, disks_per_node) in [(3, 1), (5, 1), (1, 4), (2, 2)] {
+        let shape = shape(disk_nodes, disks_per_node, THRICE);
+        assert_eq!(lost_without(2, &shape), 0, "{disk_nodes} times {disks_per_node}");
+    }
+}
+
+#[test]
+fn what_was_on_two_lost_disks_is_made_anew_where_data_has_three_copies() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    fill(&volume, &shape(5, 1, THRICE));
+    let disk = |disk_node| DiskName { disk_node, disk: 0 };
+    let path = |disk_node| volume.join(format!("disks/n{disk_node}d0"));
+    for lost in [1, 3] {
+        fs::remove_file(path(lost)).unwrap();
+    }
+    fs::rename(path(0), directory.path().join("aside")).unwrap();
+    let refused = volume::give_up_disk(&volume, disk(1)).unwrap_err().to_string();
+    assert!(refused.contains("disks/n"), "three are missing: {refused}");
+    fs::rename(directory.path().join("aside"), path(0)).unwrap();
+    volume::give_up_disk(&volume, disk(1)).unwrap();
+    let missing = volume::open(&volume, &RunOptions::default()).unwrap_err().to_string();
+    assert!(missing.contains("n3d0"), "{missing}");
+    volume::give_up_disk(&volume, disk(3)).unwrap();
+    let refused = volume::give_up_disk(&volume, disk(0)).unwrap_err().to_string();
+    assert!(refused.contains("disk n1d0 is lost"), "{refused}");
+
+    let running = run(&volume);
+    let client = running.client_handle();
+    put(&client, FILES).unwrap();
+    read_all(&client, FILES + 1);
+    for lost in [1, 3] {
+        wait_until_retired(&client, disk(lost));
+    }
+    running.stop().unwrap();
+    check(&volume);
+    for taken in [[0, 2], [0, 4], [2, 4]] {
+        assert_eq!(lost_without_disks(&volume, &taken.map(|node| (node, 0))), 0, "{taken:?}");
+    }
 }
 
 #[test]

@@ -60,8 +60,9 @@ pub(crate) struct FormatCommand {
     /// How stripes go over disks and caches: in units of 1 MiB, or one by one as in the thesis.
     #[arg(long, value_name = "WAY", default_value = "units")]
     spread: SpreadChoice,
-    /// `2x`: all data is on two disks, of different disk nodes if there are several. `K+1`, as in
-    /// 4+1: large files have a stripe of parity for K stripes of data, the rest has two copies.
+    /// `2x` or `3x`: all data is on two or three disks, of different disk nodes if there are
+    /// enough. `K+1`, as in 4+1: large files have a stripe of parity for K stripes of data, the
+    /// rest has two copies.
     #[arg(long, value_name = "CLASS", default_value = "none")]
     redundancy: RedundancyClass,
     /// Print the result as JSON.

@@ -1,5 +1,7 @@
 //! What becomes of the disks of a volume, and the record of all that.
 
+use std::collections::BTreeSet;
+
 use runtime::wire::{from_bytes, to_bytes};
 
 use crate::disk_set::{DiskName, DiskSet};
@@ -66,10 +68,22 @@ impl DiskStage {
     }
 }
 
-/// The disk that is lost, of which not all is on others yet: one at a time.
-pub fn lost_disk(map: &VolumeMap) -> Option<DiskName> {
-    let lost = map.states().into_iter().find(|entry| entry.state == DiskStage::Lost {});
-    lost.map(|entry| entry.disk)
+/// The disks that are lost, of which not all is on others yet.
+pub fn lost_disks(map: &VolumeMap) -> Vec<DiskName> {
+    let states = map.states().into_iter();
+    states.filter(|entry| entry.state == DiskStage::Lost {}).map(|entry| entry.disk).collect()
+}
+
+/// Is one lost?
+pub fn has_lost_disk(map: &VolumeMap) -> bool {
+    map.version() > 0 && !lost_disks(map).is_empty()
+}
+
+/// The disks that the volume does without, or that lack something.
+pub fn incomplete_disks(map: &VolumeMap) -> BTreeSet<DiskName> {
+    let is_incomplete = |state: DiskStage| state.is_behind() || state == DiskStage::Lost {};
+    let states = map.states().into_iter();
+    states.filter(|entry| is_incomplete(entry.state)).map(|entry| entry.disk).collect()
 }
 
 /// May a disk lack what it should have, since its host is away, or is just back?
@@ -241,6 +255,31 @@ impl VolumeRecord {
     pub fn state(&self, disk: DiskName) -> DiskStage {
         let entry = self.states.iter().find(|entry| entry.disk == disk);
         entry.map_or(DiskStage::Online {}, |entry| entry.state)
+    }
+
+    /// Of how many disks or hosts that are away the volume does without what is on them, besides
+    /// the disks of `disk_node`: each has at most one copy of anything.
+    fn losses_besides(&self, disk_node: u32) -> u32 {
+        let lost = |entry: &&DiskEntry| entry.state == DiskStage::Lost {};
+        let lost = self.states.iter().filter(lost).count();
+        let behind = self.states.iter().filter(|entry| entry.state.is_behind());
+        let behind = behind.map(|entry| entry.disk.disk_node).filter(|node| *node != disk_node);
+        (lost + behind.collect::<BTreeSet<u32>>().len()) as u32
+    }
+
+    /// How many disks more may be lost, each with a copy of the same.
+    pub fn losses_left(&self) -> u32 {
+        self.redundancy.copies().saturating_sub(1 + self.losses_besides(u32::MAX))
+    }
+
+    /// Has what is on `disk` copies elsewhere, whatever is lost already?
+    pub fn can_lose(&self, disk: DiskName) -> bool {
+        !self.state(disk).is_gone() && self.can_lose_node(disk.disk_node)
+    }
+
+    /// The same for a disk of `disk_node`, or for all of it as long as its host is away.
+    pub fn can_lose_node(&self, disk_node: u32) -> bool {
+        self.losses_besides(disk_node) + 1 < self.redundancy.copies()
     }
 
     /// The same with another state of `disk`, as the next version.

@@ -91,7 +91,10 @@ pub use redundancy::{RedundancyClass, WideStripeShape};
 pub use {
     client::BlockClient,
     disk_set::{DiskName, DiskSet, DiskStripe, SetMember, SetMembers},
-    disk_state::{DiskStage, MovePolicy, VolumeRecord, has_disk_behind, is_behind, lost_disk},
+    disk_state::{
+        DiskStage, MovePolicy, VolumeRecord, has_disk_behind, has_lost_disk, incomplete_disks,
+        is_behind, lost_disks,
+    },
     format::format_disk,
     open::{DiskError, ExpectedDisk, identify, open_disk, upgrade_disk},
     probe::{DiskContent, probe},

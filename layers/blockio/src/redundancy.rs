@@ -6,8 +6,14 @@ use std::str::FromStr;
 
 use crate::geometry::BLOCK_SIZE;
 
-/// Copies of the data of a volume, at most. New volumes have two, as their metadata have.
+/// Copies of data, at most.
 pub const COPIES_MAX: u32 = 3;
+/// Stripes of parity of a wide stripe, at most.
+pub const PARITY_SHARDS_MAX: u32 = 4;
+/// Copies of metadata, and of data that is in no wide stripe, at most.
+pub const METADATA_COPIES_MAX: u32 = 1 + PARITY_SHARDS_MAX;
+/// Copies of metadata, at least, where there are several disks.
+const METADATA_COPIES_MIN: u32 = 2;
 /// Data shards of a wide stripe, at most and at least.
 pub const DATA_SHARDS_MAX: u32 = 16;
 const DATA_SHARDS_MIN: u32 = 2;
@@ -76,6 +82,11 @@ impl RedundancyClass {
         }
     }
 
+    /// On how many disks metadata is.
+    pub fn metadata_copies(self) -> u32 {
+        self.copies().max(METADATA_COPIES_MIN)
+    }
+
     /// The wide stripes of the volume, if it has any.
     pub fn wide_stripes(self) -> Option<WideStripeShape> {
         match self {
@@ -116,7 +127,7 @@ impl fmt::Display for RedundancyClass {
 /// A class that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no redundancy is called `{0}`: choose none, 2x, or K+1 with K from {DATA_SHARDS_MIN} to \
+    "no redundancy is called `{0}`: choose none, 2x, 3x, or K+1 with K from {DATA_SHARDS_MIN} to \
      {DATA_SHARDS_MAX}, as in 4+1"
 )]
 pub struct UnknownClass(String);
@@ -128,6 +139,7 @@ impl FromStr for RedundancyClass {
         let class = match text {
             "none" => Some(Self::None {}),
             "2x" => Some(Self::Copies { count: 2 }),
+            "3x" => Some(Self::Copies { count: 3 }),
             _ => text.split_once('+').and_then(|(data, parity)| {
                 Some(Self::Parity { data: data.parse().ok()?, parity: parity.parse().ok()? })
             }),
@@ -192,6 +204,7 @@ mod tests {
         for class in [
             RedundancyClass::None {},
             RedundancyClass::Copies { count: 2 },
+            RedundancyClass::Copies { count: 3 },
             RedundancyClass::Parity { data: 2, parity: 1 },
             RedundancyClass::Parity { data: 16, parity: 1 },
         ] {

@@ -391,7 +391,7 @@ impl Case {
     }
 
     /// Whole chunks are in wide stripes in some runs in which disks come and go, or data has two
-    /// copies.
+    /// copies. In some of the latter data has three.
     fn redundancy(&self, layout: &mut ClusterLayout, copies: u32) -> RedundancyClass {
         let mut rng = Rng::new(self.seed ^ PARITY_SALT);
         let draws = self.workload == Workload::Elastic || copies == 2;
@@ -400,6 +400,11 @@ impl Case {
             layout.disk_nodes = 3 + rng.below(2) as u32;
             let data = 2 + rng.below(u64::from(layout.disk_nodes) - 2) as u8;
             return RedundancyClass::Parity { data, parity: 1 };
+        }
+        if self.workload == Workload::Elastic && copies == 2 && rng.chance(1, 2) {
+            // Two may be away, and three are left for what is written.
+            layout.disk_nodes = 5;
+            return RedundancyClass::Copies { count: 3 };
         }
         match copies {
             1 => RedundancyClass::None {},
@@ -492,7 +497,8 @@ pub fn run(workload: Workload, seed: u64) -> RunReport {
 
 /// Just enough stripes per node, and a few more.
 fn stripes_of_small_volume(layout: &ClusterLayout, rng: &mut Rng) -> u64 {
-    let needed = meta::store::stripes_min(&layout.geometry());
+    let copies = layout.map().redundancy().metadata_copies();
+    let needed = meta::store::stripes_min(&layout.geometry(), copies);
     let more = rng.below(64);
     let suffices = |&stripes_per_node: &u64| {
         let layout = ClusterLayout { stripes_per_node, ..*layout };

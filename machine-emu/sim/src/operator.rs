@@ -1,14 +1,15 @@
 //! The operator of a volume: adds disks, drains and retires them, while clients work and the power
-//! goes. What was retired is wiped at once: nothing may be there. Where data have two copies, disks
+//! goes. What was retired is wiped at once: nothing may be there. Where data have copies, disks
 //! fail in use, or are lost with all that is on them, and are given up; disk nodes are away now and
-//! then.
+//! then; and with three copies two of all that at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use blockio::{
-    DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, has_disk_behind, identify, lost_disk,
+    DiskName, DiskStage, Superblock, VolumeMap, VolumeRecord, has_disk_behind, identify,
+    incomplete_disks,
 };
 use fileio::protocol::{
     AddedDisk, ChangeDisks, Credentials, DiskChange, DiskCondition, DiskList, DiskRefusal, Error,
@@ -35,8 +36,8 @@ const BYTES_MIN: u64 = 48 << 20;
 pub(super) struct Operator {
     /// Disks that were retired.
     retired: RefCell<Vec<DiskName>>,
-    /// The last disk that was lost, or has failed in use.
-    lost: Cell<Option<DiskName>>,
+    /// Disks that were lost, or have failed in use.
+    lost: RefCell<Vec<DiskName>>,
     changes: Cell<u64>,
 }
 
@@ -45,10 +46,9 @@ impl Operator {
     pub(super) async fn work(&self, harness: &Harness, mut rng: Rng) {
         while !harness.is_over() {
             harness.pass(Duration::from_millis(rng.below(400))).await;
-            let is_whole = harness.cluster.data_copies() > 1 && !self.is_broken(harness);
-            if is_whole
+            if harness.cluster.data_copies() > 1
                 && rng.chance(1, 3)
-                && self.take_a_disk_node_away(harness, &mut rng).await.is_err()
+                && self.take_disk_nodes_away(harness, &mut rng).await.is_err()
             {
                 return;
             }
@@ -122,7 +122,7 @@ impl Operator {
                     }
                     DiskChange::DeclareLost { disk_node, disk } => {
                         let disk = DiskName { disk_node, disk };
-                        self.lost.set(Some(disk));
+                        self.lost.borrow_mut().push(disk);
                         wipe(disk);
                     }
                     _ => {}
@@ -188,7 +188,7 @@ impl Operator {
         let told = match VolumeMap::from_superblocks(&superblocks) {
             Ok(told) => told,
             // None has heard of that.
-            Err(_) if self.lost.get().is_some() => recorded.clone(),
+            Err(_) if !self.lost.borrow().is_empty() => recorded.clone(),
             Err(error) => panic!("the disks are there: {error}"),
         };
         assert!(told.version() <= recorded.version(), "something is known that was never decided");
@@ -197,59 +197,97 @@ impl Operator {
         self.lose_a_disk(harness, told, rng);
     }
 
-    /// Now and then a disk is lost while no node lives. Who starts knows of it.
+    /// Now and then a disk is lost while no node lives, and what has failed is, too. Who starts
+    /// knows of it.
     fn lose_a_disk(&self, harness: &Harness, map: VolumeMap, rng: &mut Rng) {
-        let lost = self.lost.get().filter(|disk| !map.state(*disk).is_gone());
-        let Some(disk) = lost.or_else(|| Self::choose_lost(&map, (1, 3), rng)) else {
+        let mut lost = self.broken(&map);
+        lost.extend(self.choose_lost(&map, (1, 3), rng));
+        if lost.is_empty() {
             harness.cluster.know(map);
             return;
-        };
-        self.lost.set(Some(disk));
-        harness.cluster.world().disk(&path_of(disk)).wipe();
-        let record = VolumeRecord::of(&map).with_state(disk, DiskStage::Lost {});
+        }
+        let mut record = VolumeRecord::of(&map);
+        for disk in lost {
+            self.lost.borrow_mut().push(disk);
+            harness.cluster.world().disk(&path_of(disk)).wipe();
+            record = record.with_state(disk, DiskStage::Lost {});
+        }
         decide(harness, &record);
-        harness.cluster.know(VolumeMap::of_record(&record).expect("one disk less"));
+        harness.cluster.know(VolumeMap::of_record(&record).expect("fewer disks"));
+    }
+
+    /// What is decided, and for what has failed will be.
+    fn with_broken(&self, map: &VolumeMap) -> VolumeRecord {
+        let broken = self.broken(map).into_iter();
+        broken
+            .fold(VolumeRecord::of(map), |record, disk| record.with_state(disk, DiskStage::Lost {}))
     }
 
     /// One of which all that is on it has other copies, and room elsewhere.
-    fn choose_lost(map: &VolumeMap, (one, in_all): (u64, u64), rng: &mut Rng) -> Option<DiskName> {
-        let copies = map.redundancy().copies();
-        let is_whole = lost_disk(map).is_none() && !has_disk_behind(map);
-        if copies < 2 || !is_whole || !rng.chance(one, in_all) {
+    fn choose_lost(
+        &self,
+        map: &VolumeMap,
+        (one, in_all): (u64, u64),
+        rng: &mut Rng,
+    ) -> Option<DiskName> {
+        if map.redundancy().copies() < 2 || !rng.chance(one, in_all) {
             return None;
         }
+        let record = self.with_broken(map);
         let disks = map.disks();
         let disk = disks[rng.index(disks.len())];
-        (room_of(map, &[disk]) >= 2 * BYTES_MIN).then_some(disk)
+        let gone: Vec<DiskName> = incomplete_disks(map).into_iter().chain([disk]).collect();
+        (record.can_lose(disk) && room_of(map, &gone) >= 2 * BYTES_MIN).then_some(disk)
     }
 
     /// Now and then a disk fails while it is in use. The volume gives it up by itself, or does not
     /// get to it before the power goes.
     fn break_a_disk(&self, harness: &Harness, rng: &mut Rng) {
-        let map = recorded(harness);
-        if self.is_broken(harness) {
-            return;
-        }
-        if let Some(disk) = Self::choose_lost(&map, (1, 8), rng) {
-            self.lost.set(Some(disk));
+        if let Some(disk) = self.choose_lost(&recorded(harness), (1, 8), rng) {
+            self.lost.borrow_mut().push(disk);
             harness.lose_uncommitted();
             let (operation, kind) = (DiskOperation::Write, std::io::ErrorKind::Other);
             harness.cluster.world().disk(&path_of(disk)).fail(operation, 0, true, kind);
         }
     }
 
-    /// The host of a disk node dies, is away for a while, and starts again. Its disks are given up
-    /// meanwhile, or one of them, or none.
-    async fn take_a_disk_node_away(&self, harness: &Harness, rng: &mut Rng) -> WorkResult {
+    /// The host of a disk node dies, is away for a while, and starts again; two of them at the same
+    /// time where there are enough copies.
+    async fn take_disk_nodes_away(&self, harness: &Harness, rng: &mut Rng) -> WorkResult {
+        let mut away = Vec::new();
+        while (away.is_empty() || rng.chance(1, 2))
+            && let Some(node) = self.take_a_disk_node_away(harness, rng).await?
+        {
+            away.push(node);
+        }
+        while !away.is_empty() && !harness.is_power_off() {
+            match harness.cluster.restart_some(&away, harness.phases()).await {
+                Ok(()) => break,
+                // An injected error: once more.
+                Err(_) => harness.pass(Duration::from_millis(100)).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one away that the volume can do without. Its disks are given up, or one of them, or
+    /// none.
+    async fn take_a_disk_node_away(
+        &self,
+        harness: &Harness,
+        rng: &mut Rng,
+    ) -> WorkResult<Option<NodeId>> {
         let (map, cluster) = (harness.cluster.map(), &harness.cluster);
-        let mut record = VolumeRecord::of(&recorded(harness));
+        let recorded = recorded(harness);
+        let mut record = VolumeRecord::of(&recorded);
         let disk_node = rng.index(map.disk_nodes() as usize) as u32;
-        if record.version != map.version() || !can_do_without(&map, disk_node) {
-            return Ok(());
+        let is_spare = self.with_broken(&recorded).can_lose_node(disk_node);
+        if record.version != map.version() || !is_spare || !can_do_without(&map, disk_node) {
+            return Ok(None);
         }
         let disks = map.disks_of(disk_node);
-        let is_enough = room_of(&map, &disks) >= BYTES_MIN;
-        let gives_up = is_enough && rng.chance(2, 3);
+        let gone: Vec<DiskName> = incomplete_disks(&map).into_iter().chain(disks.clone()).collect();
+        let gives_up = room_of(&map, &gone) >= BYTES_MIN && rng.chance(2, 3);
         let delay = if gives_up { rng.below(3) as u32 } else { NEVER_LOST };
         record.loss_delay_seconds = if rng.chance(1, 2) { delay } else { NEVER_LOST };
         for disk in &disks {
@@ -266,19 +304,17 @@ impl Operator {
             self.ask(harness, DiskChange::DeclareLost { disk_node, disk }).await?;
             harness.pass(Duration::from_millis(rng.below(3000))).await;
         }
-        while !harness.is_power_off() {
-            match cluster.restart_some(&[node], harness.phases()).await {
-                Ok(()) => break,
-                // An injected error: once more.
-                Err(_) => harness.pass(Duration::from_millis(100)).await,
-            }
-        }
-        Ok(())
+        Ok(Some(node))
     }
 
-    /// Is a disk lost, or has it failed, that is not given up yet?
+    /// Disks that have failed, or are lost, and are not given up yet.
+    fn broken(&self, map: &VolumeMap) -> Vec<DiskName> {
+        let lost = self.lost.borrow();
+        lost.iter().copied().filter(|disk| !map.state(*disk).is_gone()).collect()
+    }
+
     fn is_broken(&self, harness: &Harness) -> bool {
-        self.lost.get().is_some_and(|disk| !recorded(harness).state(disk).is_gone())
+        !self.broken(&recorded(harness)).is_empty()
     }
 
     /// Once nothing goes wrong any more: what is being drained is drained in bounded time.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use blockio::geometry::STATES_MAX;
 use blockio::protocol::{Describe, Error as DiskNodeAnswer, Sync};
-use blockio::{DiskName, DiskStage, VolumeMap};
+use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord};
 use fileio::protocol::{Error, Flush};
 use futures::future::join_all;
 use meta::protocol::{Scrub, ScrubFlaw};
@@ -133,9 +133,10 @@ impl DiskManager {
 }
 
 /// Has all that is on the disks of `disk_node` a copy elsewhere, and can more be written with as
-/// many copies? One host is away at a time, and nothing is known to be elsewhere only in part.
+/// many copies? Nothing is being drained, which may be elsewhere only in part.
 pub fn can_do_without(map: &VolumeMap, disk_node: u32) -> bool {
-    let copies = map.redundancy().copies() as usize;
+    let record = VolumeRecord::of(map);
+    let copies = record.redundancy.copies() as usize;
     let (mut online, mut here) = (BTreeSet::new(), 0);
     for disk in map.disks() {
         let stage = map.state(disk);
@@ -143,19 +144,16 @@ pub fn can_do_without(map: &VolumeMap, disk_node: u32) -> bool {
             here += usize::from(!stage.is_absent());
         } else if stage == (DiskStage::Online {}) {
             online.insert(disk.disk_node);
-        } else {
+        } else if !stage.is_behind() {
             return false;
         }
     }
     // Volumes that were born on fewer hosts may have both copies of metadata on one of them.
     let born = map.sets().take(map.born_sets()).flat_map(|placed| placed.set.members.iter());
     let born: BTreeSet<u32> = born.map(|member| member.disk.disk_node).collect();
-    let is_lost = |disk| map.state(disk) == (DiskStage::Lost {});
-    let has_lost = map.states().into_iter().any(|entry| is_lost(entry.disk));
-    copies > 1
-        && here > 0
+    here > 0
+        && record.can_lose_node(disk_node)
         && map.states().len() + here <= STATES_MAX
-        && !has_lost
         && online.len() >= copies
         && born.len() > copies
         && roots_survive(map, disk_node)
@@ -163,22 +161,42 @@ pub fn can_do_without(map: &VolumeMap, disk_node: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use blockio::{Geometry, RedundancyClass, VolumeRecord};
+    use blockio::{Geometry, RedundancyClass};
     use runtime::VolumeId;
 
     use super::*;
 
-    /// A volume with two copies, on disks of these disk nodes, one of which is in this stage.
+    /// A volume with two copies, on disks of these disk nodes, some of which are in these stages.
     fn map(disk_nodes: u32, states: &[(u32, DiskStage)]) -> VolumeMap {
+        map_with(2, disk_nodes, states)
+    }
+
+    /// The same with this number of copies.
+    fn map_with(count: u8, disk_nodes: u32, states: &[(u32, DiskStage)]) -> VolumeMap {
         let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 4 };
         let map = VolumeMap::grid(geometry, disk_nodes, 1, 1000).expect("a small volume");
         let record = VolumeRecord::of(&map);
-        let record = VolumeRecord { redundancy: RedundancyClass::Copies { count: 2 }, ..record };
+        let record = VolumeRecord { redundancy: RedundancyClass::Copies { count }, ..record };
         let disk = |disk_node| DiskName { disk_node, disk: 0 };
         let record = states
             .iter()
             .fold(record, |record, &(node, state)| record.with_state(disk(node), state));
         VolumeMap::of_record(&record).expect("a volume")
+    }
+
+    #[test]
+    fn with_three_copies_a_volume_does_without_two_of_five_hosts() {
+        let (offline, lost) = (DiskStage::Offline {}, DiskStage::Lost {});
+        assert!(can_do_without(&map_with(3, 5, &[]), 2));
+        for stage in [offline, DiskStage::Returning {}, lost] {
+            assert!(can_do_without(&map_with(3, 5, &[(0, stage)]), 2), "{stage:?}");
+            assert!(!can_do_without(&map_with(3, 5, &[(0, stage), (1, offline)]), 2));
+            assert!(!can_do_without(&map_with(3, 5, &[(0, stage), (1, lost)]), 2));
+        }
+        assert!(!can_do_without(&map_with(3, 5, &[(0, DiskStage::Draining {})]), 2));
+        assert!(!can_do_without(&map_with(3, 4, &[(0, offline)]), 2), "two are left for copies");
+        let states = [(0, offline), (2, DiskStage::Returning {})];
+        assert!(can_do_without(&map_with(3, 5, &states), 2), "it is away again");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use blockio::protocol::DiskStatus;
-use blockio::{DiskName, DiskStage, VolumeRecord, has_disk_behind};
+use blockio::{DiskName, VolumeRecord, has_disk_behind};
 use fileio::protocol::{DiskChange, DiskRefusal, Error, NEVER_LOST};
 use futures::future::{Either, join_all, select};
 use meta::protocol::CheckLoss;
@@ -73,7 +73,7 @@ impl DiskManager {
             let begun = *since.entry(disk.disk_node).or_insert(now);
             now >= begun + delay && record.loss_delay_seconds != NEVER_LOST
         };
-        away.into_iter().filter(is_missed).find(|disk| can_be_lost(&record, *disk))
+        away.into_iter().filter(is_missed).find(|disk| record.can_lose(*disk))
     }
 
     /// Brings about what processes of a cluster have decided, and looks for hosts that are back.
@@ -135,7 +135,7 @@ impl DiskManager {
         record: &VolumeRecord,
         disk: DiskName,
     ) -> Result<(), Error> {
-        if record.redundancy.copies() < 2 || !can_be_lost(record, disk) {
+        if !record.can_lose(disk) {
             return Err(DiskRefusal::OnlyCopy {}.into());
         }
         let has_failed = |status: &DiskStatus| !status.healthy;
@@ -156,18 +156,7 @@ impl DiskManager {
     }
 }
 
-/// May `disk` be given up? One is lost at a time, and the disks of other disk nodes have all that
-/// they should.
-fn can_be_lost(record: &VolumeRecord, disk: DiskName) -> bool {
-    let is_whole = |state: DiskStage, other: DiskName| match state {
-        DiskStage::Lost {} => false,
-        state => !state.is_behind() || other.disk_node == disk.disk_node,
-    };
-    !record.state(disk).is_gone()
-        && record.states.iter().all(|entry| is_whole(entry.state, entry.disk))
-}
-
 /// May `disk` be given up, and is its host there?
 fn is_in_use(record: &VolumeRecord, disk: DiskName) -> bool {
-    can_be_lost(record, disk) && !record.state(disk).is_absent()
+    record.can_lose(disk) && !record.state(disk).is_absent()
 }

@@ -1,6 +1,6 @@
 //! Blocks for new content, with all its copies.
 
-use blockio::{has_disk_behind, lost_disk};
+use blockio::{has_disk_behind, has_lost_disk};
 use meta::chunks::BlockSlot;
 use meta::protocol::{Allocate, AllocateMirrors, Chunk, Mirrors, Near, Run};
 
@@ -41,9 +41,7 @@ impl ContentAccess {
         (first, blocks): (u32, u32),
     ) -> bool {
         let map = self.stripes.map();
-        if map.redundancy().wide_stripes().is_none()
-            || lost_disk(&map).is_some()
-            || has_disk_behind(&map)
+        if map.redundancy().wide_stripes().is_none() || has_lost_disk(&map) || has_disk_behind(&map)
         {
             return false;
         }

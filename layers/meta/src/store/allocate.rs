@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use blockio::geometry::Near;
-use blockio::{DiskName, DiskStage, VolumeMap, lost_disk};
+use blockio::{DiskName, DiskStage, VolumeMap, has_lost_disk};
 
 use super::Store;
 use super::error::{StoreError, StoreResult};
@@ -11,7 +11,8 @@ use super::groups::Run;
 use super::root::holders;
 use super::space::{
     BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
-    WholeStripes, count_free_group, floor_in_pairs, is_in_pairs, set_emptying, usable_stripes,
+    WholeStripes, count_free_group, floor_with_partners, needs_partners, set_emptying,
+    usable_stripes,
 };
 use super::state::usable_floor;
 
@@ -159,7 +160,7 @@ impl StoreSpace<'_> {
     pub fn allocate_from_reserve(&self, blocks: u32, unit: u32) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
-            let floor = floor_in_pairs(&state.space, state.deletion_floor());
+            let floor = floor_with_partners(&state.space, state.deletion_floor());
             (floor, state.deletion_reserve_blocks())
         };
         self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_| false), floor, kept_back)
@@ -179,7 +180,7 @@ impl StoreSpace<'_> {
             return Err(stopped);
         }
         let floor = if from_reserve {
-            floor_in_pairs(&state.space, state.deletion_floor())
+            floor_with_partners(&state.space, state.deletion_floor())
         } else {
             state.data_floor()
         };
@@ -265,7 +266,7 @@ impl StoreSpace<'_> {
         let emptied = emptied.filter(|group| wanted.contains(group));
         let mut chosen: Vec<u64> = emptied.take(count).collect();
         let mut rest = SpareGroups { space, left: space.whole.clone(), floor };
-        if is_in_pairs(space) {
+        if needs_partners(space) {
             let free: Vec<u64> = free.collect();
             let all = |only_paired| free.iter().copied().map(move |group| (group, only_paired));
             // What has no partner here seldom has one at others: they get it if there is no more.
@@ -291,8 +292,9 @@ impl StoreSpace<'_> {
         let space = &state.space;
         let floor = usable_floor(&state);
         let mut left = usable_stripes(space, &space.whole);
-        // A group on one disk takes as much from what has a partner once more.
-        let share = if is_in_pairs(space) { 2 } else { 1 };
+        // A group on one disk takes as much from what has a partner once more, for each partner.
+        let copies = space.layout.map().redundancy().copies() as usize;
+        let share = if needs_partners(space) { copies } else { 1 };
         let free = space.free_groups().map(|group| space.whole_stripes_in(group));
         let given = free.step_by(share).map(|stripes| stripes * share as u64);
         let given = given.take_while(|stripes| {
@@ -392,16 +394,18 @@ impl StoreSpace<'_> {
         SpaceOnDisks(&self.0.state.borrow().space).blocks()
     }
 
-    /// While a disk is lost: pages that have one copy, and segments of the log on one disk.
+    /// While a disk is lost: pages with too few copies, and segments of the log with two copies on
+    /// one disk.
     pub fn copies_to_make(&self) -> u64 {
         let state = self.0.state.borrow();
-        if lost_disk(state.space.layout.map()).is_none() {
+        if !has_lost_disk(state.space.layout.map()) {
             return 0;
         }
-        let single_map_pages = state.map_pages.iter().filter(|page| page.second().is_none());
-        state.root.tree.single
-            + single_map_pages.count() as u64
-            + state.log.pairs_on_one_disk(state.space.layout.map())
+        let copies = self.0.pages.device.copies;
+        let map_pages = state.map_pages.iter().filter(|page| page.has_fewer_than(copies));
+        state.root.tree.incomplete
+            + map_pages.count() as u64
+            + state.log.segments_to_spread(state.space.layout.map())
     }
 
     /// The disks with the newest root.

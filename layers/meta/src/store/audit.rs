@@ -11,7 +11,7 @@ use super::page::PageRef;
 /// wait until what freed them is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// Pages of the tree, both copies of each.
+    /// Pages of the tree, all copies of each.
     pub tree: Vec<Run>,
     /// Pages of the space map, likewise.
     pub map: Vec<Run>,
@@ -31,7 +31,7 @@ impl Store {
     pub async fn audit(&self) -> StoreResult<Audit> {
         let root = self.state.borrow().root;
         let mut audit = Audit::default();
-        let (mut last_key, mut pages) = (None, 0);
+        let (mut last_key, mut pages, mut incomplete) = (None, 0, 0);
         let mut todo: Vec<(PageRef, u8)> =
             root.tree.top.map(|top| (top, root.tree.height - 1)).into_iter().collect();
         while let Some((place, level)) = todo.pop() {
@@ -40,6 +40,7 @@ impl Store {
             })?;
             audit.tree.extend(place.runs());
             pages += 1;
+            incomplete += u64::from(place.has_fewer_than(self.pages.device.copies));
             if level > 0 {
                 for index in (0..page.len()).rev() {
                     let child = page.child(index).map_err(|_| place.damaged("a tree page"))?;
@@ -54,17 +55,21 @@ impl Store {
             last_key = Some(page.entry(page.len() - 1).0) as Option<Bytes>;
             audit.keys += page.len() as u64;
         }
-        self.finish_audit(audit, pages, root.generation)
+        self.finish_audit(audit, (pages, incomplete), root.generation)
     }
 
-    fn finish_audit(&self, mut audit: Audit, pages: u64, generation: u64) -> StoreResult<Audit> {
+    fn finish_audit(
+        &self,
+        mut audit: Audit,
+        (pages, incomplete): (u64, u64),
+        generation: u64,
+    ) -> StoreResult<Audit> {
         let state = self.state.borrow();
         if state.root.generation != generation || state.checkpointing {
             return Err(StoreError::Busy);
         }
         let tree = &state.root.tree;
-        let single = 2 * pages - audit.tree.len() as u64;
-        if (audit.keys, pages, single) != (tree.keys, tree.pages, tree.single) {
+        if (audit.keys, pages, incomplete) != (tree.keys, tree.pages, tree.incomplete) {
             let top = tree.top.unwrap_or_default();
             return Err(top.damaged("the count of keys or pages of the tree"));
         }

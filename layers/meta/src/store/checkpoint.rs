@@ -16,7 +16,7 @@ use super::limits;
 use super::log::Segment;
 use super::map;
 use super::overlay::Overlay;
-use super::page::{PagePlaces, PageRef};
+use super::page::{PagePlaces, PageRef, version_of};
 use super::page_copies::touch_bad_pages;
 use super::rewrite::{PageAllocator, Rewrite};
 use super::root::{Root, RootHolders};
@@ -53,7 +53,7 @@ struct PageSpace<'a> {
 }
 
 impl PageAllocator for PageSpace<'_> {
-    /// A second copy never takes space that the first copies of later pages need: a store without
+    /// A further copy never takes space that the first copies of later pages need: a store without
     /// second copies, as of an old version, may be too full for them.
     fn page(&self, blocks: u32) -> Option<PagePlaces> {
         let mut state = self.state.borrow_mut();
@@ -62,8 +62,8 @@ impl PageAllocator for PageSpace<'_> {
         let left = self.first_blocks.get().saturating_sub(blocks.into());
         self.first_blocks.set(left);
         let kept = left.div_ceil(u64::from(state.geometry.blocks_per_stripe()));
-        let second = CopyPlaces(&mut state.space).allocate(first, floor + kept);
-        Some(PagePlaces::new(first, second))
+        let further = CopyPlaces(&mut state.space).allocate(first, floor + kept);
+        Some(PagePlaces::new(first, &further))
     }
 }
 
@@ -143,7 +143,7 @@ impl Store {
         }
         match outcome {
             Ok((root, written)) => {
-                self.state.borrow_mut().finish(root, &written);
+                self.state.borrow_mut().finish(&root, &written);
                 written.dropped.iter().for_each(|page| self.pages.drop_page(page));
                 Ok(())
             }
@@ -210,11 +210,11 @@ impl Store {
         generation: u64,
     ) -> StoreResult<()> {
         let map = map::encode(&frozen.kept_after(written, &self.state.borrow()));
-        let mut places = Vec::new();
-        for count in map::page_blocks(map.len()) {
+        let (mut places, version) = (Vec::new(), version_of(self.pages.device.copies));
+        for count in map::page_blocks(map.len(), version) {
             places.push(space.page(count).ok_or(StoreError::NoSpace)?);
         }
-        let pages = map::pages(&map, &places, self.pages.owner, generation);
+        let pages = map::pages(&map, &places, (self.pages.owner, version), generation);
         let device = &self.pages.device;
         let writes = pages
             .iter()
@@ -250,7 +250,7 @@ impl CheckpointInput {
 impl StoreState {
     /// From now on changes go to a fresh overlay.
     fn freeze(&mut self) -> CheckpointInput {
-        let first_blocks = self.checkpoint_blocks(0, 0) / limits::PAGE_COPIES;
+        let first_blocks = self.checkpoint_blocks(0, 0) / limits::copies(self.space.layout.map());
         let overlay = Rc::new(std::mem::take(&mut self.active));
         self.frozen = Some(overlay.clone());
         self.frozen_position = Some(self.log.last);
@@ -266,18 +266,18 @@ impl StoreState {
     }
 
     /// The root is durable: what only the old one needed is free.
-    fn finish(&mut self, root: Root, written: &CheckpointOutput) {
+    fn finish(&mut self, root: &Root, written: &CheckpointOutput) {
         self.frozen = None;
         self.frozen_position = None;
         self.note_changes();
-        self.root = root;
+        self.root = *root;
         self.root_holders.clone_from(&written.root_holders);
         let runs = written.tree_pages.iter().flat_map(PageRef::runs);
         runs.for_each(|run| self.space.set_kept(run, true));
         let old_map = std::mem::replace(&mut self.map_pages, written.map_pages.clone());
         written.dropped.iter().chain(&old_map).for_each(|page| self.free_page(page));
-        for pair in self.log.trim(root.start.sequence) {
-            pair.stripes().into_iter().for_each(|stripe| self.free_stripe(stripe));
+        for copies in self.log.trim(root.start.sequence) {
+            copies.stripes().iter().for_each(|stripe| self.free_stripe(*stripe));
         }
         self.flush();
     }

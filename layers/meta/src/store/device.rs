@@ -40,6 +40,8 @@ pub(crate) struct Device {
     ctx: Context,
     stripes: Rc<dyn Stripes>,
     pub(crate) geometry: Geometry,
+    /// Copies of metadata.
+    pub(crate) copies: u32,
     pub(crate) pauses: Rc<WritePauses>,
     /// Stripes are read from disks, too, that may lack what was written to them.
     reads_behind: bool,
@@ -127,8 +129,8 @@ impl std::fmt::Debug for Device {
 
 impl Device {
     pub(crate) fn new(ctx: Context, stripes: Rc<dyn Stripes>) -> Self {
-        let geometry = stripes.geometry();
-        Self { ctx, stripes, geometry, pauses: Rc::default(), reads_behind: false }
+        let (geometry, copies) = (stripes.geometry(), stripes.map().redundancy().metadata_copies());
+        Self { ctx, stripes, geometry, copies, pauses: Rc::default(), reads_behind: false }
     }
 
     /// The same, which reads stripes from disks, too, that may lack what was written to them.

@@ -1,7 +1,7 @@
 //! Moving pages of the tree out of groups that are being emptied, or off a disk: what a checkpoint
 //! changes goes to a fresh place, so it is enough to let it write them.
 
-use blockio::lost_disk;
+use blockio::has_lost_disk;
 
 use super::StoreSpace;
 use super::batch::Batch;
@@ -26,7 +26,7 @@ impl StoreSpace<'_> {
         if self.0.generation() == generation {
             touched?;
         }
-        if lost_disk(&self.0.pages.device.map()).is_some()
+        if has_lost_disk(&self.0.pages.device.map())
             && let Some(store) = self.0.me.upgrade()
         {
             PageCopies::of(&store).make_missing().await?;

@@ -66,7 +66,7 @@ impl StoreImage {
     pub async fn read(context: &Context, stripes: Rc<dyn Stripes>, node: u32) -> StoreResult<Self> {
         let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(&pages.device, pages.owner).await?;
-        let (past, damage) = recover_to_read(&pages, root).await;
+        let (past, damage) = recover_to_read(&pages, &root).await;
         Ok(Self { pages, past, root_copies, damage })
     }
 
@@ -88,7 +88,7 @@ impl StoreImage {
         if let Some(disk) = root_copies.outdated {
             return Err(StoreError::Outdated { disk, what: "root records" });
         }
-        let past = recover(&pages, root).await?;
+        let past = recover(&pages, &root).await?;
         let image = Self { pages, past, root_copies, damage: Vec::new() };
         if let Some(error) = image.outdated() {
             return Err(error);
@@ -132,7 +132,7 @@ impl StoreImage {
         let RecoveredState { space, root, map_pages, .. } = &self.past;
         let (map, tree) = (space.layout.map(), &root.tree);
         let map_blocks = map_pages.iter().map(|page| u64::from(page.blocks)).sum();
-        let checkpoint = limits::checkpoint_blocks(tree, 0, 0, map_blocks);
+        let checkpoint = limits::copies(map) * limits::checkpoint_blocks(tree, 0, 0, map_blocks);
         let reserve = limits::reserve_blocks(map);
         let data = limits::data_reserve_blocks(map, tree).max(checkpoint + reserve / 2);
         limits::kept_blocks(map) - reserve + data
@@ -144,7 +144,8 @@ impl StoreImage {
         let (needed, space) = (self.past.stripes_to_begin(), &self.past.space);
         // Pages of the checkpoint go into stripes that are partly used, too.
         let has = space.available(0, PAGE_BLOCKS_MAX) / space.layout.blocks_per_stripe();
-        let begins = space.whole.total() >= 2 * limits::MOUNT_PAIRS && has >= needed;
+        let copies = limits::copies(space.layout.map());
+        let begins = space.whole.total() >= copies * limits::MOUNT_SEGMENTS && has >= needed;
         (!begins).then_some((needed, has))
     }
 
@@ -163,9 +164,9 @@ impl StoreImage {
     /// How its space is used.
     pub fn space(&self) -> ImageSpace {
         let RecoveredState { space, map_pages, segments, .. } = &self.past;
-        let stripes = segments.iter().flat_map(|segment| segment.pair.stripes());
-        // Both copies on one stripe are one use of it.
-        let stripes: BTreeSet<u64> = stripes.collect();
+        let stripes = segments.iter().flat_map(|segment| segment.copies.stripes());
+        // Several copies on one stripe are one use of it.
+        let stripes: BTreeSet<u64> = stripes.copied().collect();
         let geometry = &self.pages.device.geometry;
         // A mount gives the log back, and begins another one.
         let per_stripe = u64::from(geometry.blocks_per_stripe());
@@ -214,7 +215,7 @@ impl StoreImage {
             bad_copies: Vec::new(),
             keys: 0,
             pages: 0,
-            single: 0,
+            incomplete: 0,
         }
     }
 }
@@ -259,13 +260,13 @@ pub struct ImageWalk<'a> {
     is_over: bool,
     /// Damage that is told next.
     damaged: Option<ImagePart>,
-    /// Pages that were read, both copies of each.
+    /// Pages that were read, all copies of each.
     pub tree_runs: Vec<Run>,
     /// Copies of them that are bad, while the other one is good.
     pub bad_copies: Vec<BadCopy>,
     keys: u64,
     pages: u64,
-    single: u64,
+    incomplete: u64,
 }
 
 impl ImageWalk<'_> {
@@ -312,7 +313,7 @@ impl ImageWalk<'_> {
         self.bad_copies.extend(bad);
         self.tree_runs.extend(place.runs());
         self.pages += 1;
-        self.single += u64::from(place.second().is_none());
+        self.incomplete += u64::from(place.has_fewer_than(self.image.pages.device.copies));
         let (first, last) = (page.key(0), page.key(page.len() - 1));
         // What is below the first key of a page belongs to its first child.
         if (*level == 0 && first < &from[..]) || last >= &to[..] {
@@ -351,9 +352,9 @@ impl ImageWalk<'_> {
 
     fn miscounted(&self) -> Option<StoreError> {
         let tree = &self.image.past.root.tree;
-        let found = (self.keys, self.pages, self.single);
+        let found = (self.keys, self.pages, self.incomplete);
         let is_whole = self.seen.len() as u64 == self.pages;
-        (is_whole && found != (tree.keys, tree.pages, tree.single))
+        (is_whole && found != (tree.keys, tree.pages, tree.incomplete))
             .then(|| tree.top.unwrap_or_default().damaged("the count of keys or pages of the tree"))
     }
 }

@@ -17,13 +17,12 @@ pub const LOG_BYTES_MAX: u64 = 8 << 20;
 const LOG_BYTES_MIN: u64 = 512 << 10;
 /// Spreads neighbouring node numbers over all numbers: 2^32 divided by the golden ratio.
 const SPREAD: u32 = 0x9E37_79B9;
-/// Segment pairs of a log, at least: one is written, one waits, one may be replaced, one to spare.
-const LOG_PAIRS_MIN: u64 = 4;
-/// Segment pairs with which a mount starts its log, while the log before is still needed.
-pub(crate) const MOUNT_PAIRS: u64 = 2;
-/// The part of a node's [share](share_stripes) that the log may take, both copies together: one in
-/// this many.
-const LOG_SHARE: u64 = 16;
+/// Segments of a log, at least: one is written, one waits, one may be replaced, one to spare.
+const LOG_SEGMENTS_MIN: u64 = 4;
+/// Segments with which a mount starts its log, while the log before is still needed.
+pub(crate) const MOUNT_SEGMENTS: u64 = 2;
+/// The part of a node's [share](share_stripes) that a copy of the log may take: one in this many.
+const LOG_SHARE: u64 = 32;
 
 /// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume:
 /// one block in this many, between the two limits.
@@ -31,11 +30,9 @@ const RESERVE_SHARE: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 384;
 const RESERVE_BLOCKS_MAX: u64 = 4096;
 
-/// Copies of each page.
-pub(crate) const PAGE_COPIES: u64 = 2;
-
-/// Bytes that the tree grows by for a byte of a record, at most: pages are half full at least.
-const GROWTH: u64 = 2 * PAGE_COPIES;
+/// Bytes that a copy of the tree grows by for a byte of a record, at most: pages are half full at
+/// least.
+const GROWTH: u64 = 2;
 
 /// Bytes of a chunk's record besides its runs and blocks.
 const RECORD_BYTES_PER_CHUNK: u64 = 36;
@@ -58,25 +55,30 @@ fn share_stripes(map: &VolumeMap) -> u64 {
     map.online_stripes() / u64::from(map.geometry().fs_nodes.max(1))
 }
 
-/// Segment pairs of the log, at most.
-pub(crate) fn log_pairs_max(map: &VolumeMap) -> u64 {
+/// Copies of metadata.
+pub(crate) fn copies(map: &VolumeMap) -> u64 {
+    map.redundancy().metadata_copies().into()
+}
+
+/// Segments of the log, at most.
+pub(crate) fn log_segments_max(map: &VolumeMap) -> u64 {
     let geometry = map.geometry();
-    let least = log_pairs_least(&geometry);
+    let least = log_segments_least(&geometry);
     let most = (LOG_BYTES_MAX / u64::from(geometry.stripe_size)).max(least);
-    (share_stripes(map) / LOG_SHARE / 2).clamp(least, most)
+    (share_stripes(map) / LOG_SHARE).clamp(least, most)
 }
 
-fn log_pairs_least(geometry: &Geometry) -> u64 {
-    (LOG_BYTES_MIN / u64::from(geometry.stripe_size)).max(LOG_PAIRS_MIN)
+fn log_segments_least(geometry: &Geometry) -> u64 {
+    (LOG_BYTES_MIN / u64::from(geometry.stripe_size)).max(LOG_SEGMENTS_MIN)
 }
 
-/// Segment pairs from which on a checkpoint of `node` is due. The nodes of a volume fill alike:
+/// Segments from which on a checkpoint of `node` is due. The nodes of a volume fill alike:
 /// each has another threshold, between half of [`LOG_BYTES_CHECKPOINT`] and all of it, so that they
 /// do not write, and do not keep in memory what is to be written, all at the same time.
-pub(crate) fn log_pairs_checkpoint(map: &VolumeMap, node: u32) -> u64 {
+pub(crate) fn log_segments_checkpoint(map: &VolumeMap, node: u32) -> u64 {
     let most = LOG_BYTES_CHECKPOINT / u64::from(map.geometry().stripe_size);
     let wanted = most - most * spread(node) / 512;
-    wanted.min(log_pairs_max(map) / 2).max(3)
+    wanted.min(log_segments_max(map) / 2).max(3)
 }
 
 /// A number below 256 that differs between neighbouring nodes.
@@ -92,22 +94,23 @@ pub(crate) fn reserve_blocks(map: &VolumeMap) -> u64 {
 
 /// Blocks that a node keeps back from data: for its log, and for deletions and checkpoints.
 pub fn kept_blocks(map: &VolumeMap) -> u64 {
-    let log = 2 * (log_pairs_max(map) + MOUNT_PAIRS);
+    let log = copies(map) * (log_segments_max(map) + MOUNT_SEGMENTS);
     log * u64::from(map.geometry().blocks_per_stripe()) + reserve_blocks(map)
 }
 
-/// Stripes that a node's share of a volume of this shape must have, at least.
-pub fn stripes_min(geometry: &Geometry) -> u64 {
-    let log = 2 * (log_pairs_least(geometry) + MOUNT_PAIRS);
+/// Stripes that a node's share of a volume of this shape must have, at least, with this number of
+/// copies of metadata.
+pub fn stripes_min(geometry: &Geometry, metadata_copies: u32) -> u64 {
+    let log = u64::from(metadata_copies) * (log_segments_least(geometry) + MOUNT_SEGMENTS);
     let reserve = RESERVE_BLOCKS_MIN.div_ceil(u64::from(geometry.blocks_per_stripe()));
     log + reserve + USEFUL_STRIPES_MIN
 }
 
 /// How many nodes a volume of `stripes` stripes of this size gets if nothing else is wished, at
 /// most `most`: what each keeps back ([`stripes_min`]) is a small part of its share then.
-pub fn suitable_nodes(stripe_size: u32, stripes: u64, most: u32) -> u32 {
+pub fn suitable_nodes((stripe_size, metadata_copies): (u32, u32), stripes: u64, most: u32) -> u32 {
     let geometry = Geometry { volume: VolumeId(0), stripe_size, fs_nodes: 1 };
-    let nodes = stripes / (SHARE_PER_KEPT_MIN * stripes_min(&geometry)).max(1);
+    let nodes = stripes / (SHARE_PER_KEPT_MIN * stripes_min(&geometry, metadata_copies)).max(1);
     let nodes = nodes.clamp(1, u64::from(most.max(1))) as u32;
     1 << nodes.ilog2()
 }
@@ -138,15 +141,15 @@ pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
 /// What is left of them beside `tree`.
 pub(crate) fn data_reserve_blocks(map: &VolumeMap, tree: &TreeRoot) -> u64 {
     let reserve = reserve_blocks(map);
-    let tree_blocks = PAGE_COPIES * tree.pages * u64::from(PAGE_BLOCKS_MAX);
+    let tree_blocks = copies(map) * tree.pages * u64::from(PAGE_BLOCKS_MAX);
     reserve - tree_blocks.min(reserve / 3)
 }
 
-/// Bytes that the tree grows by, at most, once records name what is handed out: `blocks` blocks in
-/// `runs` runs, of `chunks` chunks that had none.
-pub(crate) fn record_bytes(chunks: u64, runs: u64, blocks: u64) -> u64 {
+/// Bytes that all copies of the tree grow by, at most, once records name what is handed out:
+/// `blocks` blocks in `runs` runs, of `chunks` chunks that had none.
+pub(crate) fn record_bytes(map: &VolumeMap, chunks: u64, runs: u64, blocks: u64) -> u64 {
     let bytes = chunks * RECORD_BYTES_PER_CHUNK + runs * RECORD_BYTES_PER_RUN;
-    GROWTH * (bytes + blocks * RECORD_BYTES_PER_BLOCK)
+    copies(map) * GROWTH * (bytes + blocks * RECORD_BYTES_PER_BLOCK)
 }
 
 /// The same in blocks.
@@ -154,8 +157,9 @@ pub(crate) fn record_blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_SIZE as u64)
 }
 
-/// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes`
-/// bytes have changed in `tree` and one copy of the space map has as many as the last one had.
+/// Blocks that a checkpoint allocates for one copy of each page before it frees any, at most, if
+/// `keys` keys with `bytes` bytes have changed in `tree` and a copy of the space map has as many as
+/// the last one had.
 pub(crate) fn checkpoint_blocks(tree: &TreeRoot, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
     let (page, height) = (u64::from(PAGE_BLOCKS_MAX), u64::from(tree.height));
     // Each key may be in a leaf of its own and lets all pages above it be written, of which all
@@ -163,5 +167,5 @@ pub(crate) fn checkpoint_blocks(tree: &TreeRoot, keys: u64, bytes: u64, map_bloc
     let own = keys * height.saturating_sub(1);
     let rewritten = (page + 1) * (own + 1).min(tree.pages) * u64::from(keys > 0);
     let added = 2 * (bytes / BLOCK_SIZE as u64 + keys / 64) + page * (height + 1);
-    PAGE_COPIES * (rewritten + added + 2 * map_blocks)
+    rewritten + added + 2 * map_blocks
 }

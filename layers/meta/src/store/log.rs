@@ -1,4 +1,4 @@
-//! The redo log of one node: buffered records, the chain of mirrored segments, the plan of each
+//! The redo log of one node: buffered records, the chain of segments, the plan of each
 //! group commit. What is written when is decided here; the writing itself is in `writer.rs`.
 //!
 //! An entry is written only when everything before it is durable, and a committed block is never
@@ -9,25 +9,25 @@ pub(crate) mod copies;
 pub(crate) mod format;
 pub(crate) mod replay;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use blockio::{BLOCK_SIZE, DiskName, Geometry, VolumeMap};
 use bytes::{Bytes, BytesMut};
 
-use self::format::{EntryPlace, LogId, SegmentHeader, SegmentPair};
+use self::format::{EntryPlace, LogId, SegmentCopies, SegmentHeader};
 use super::batch::{self, Batch, RecordHead};
 
 /// A segment that may still be needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) sequence: u64,
-    pub(crate) pair: SegmentPair,
+    pub(crate) copies: SegmentCopies,
 }
 
-/// One group commit: bytes for the same place in both copies of a segment.
+/// One group commit: bytes for the same place in all copies of a segment.
 #[derive(Debug)]
 pub(crate) struct LogWrite {
-    pub(crate) pair: SegmentPair,
+    pub(crate) copies: SegmentCopies,
     /// The first block within the stripe.
     pub(crate) block: u64,
     pub(crate) data: Bytes,
@@ -67,10 +67,10 @@ impl Log {
         geometry: &Geometry,
         position: u64,
         old: Vec<Segment>,
-        (sequence, here, next): (u64, SegmentPair, SegmentPair),
+        (sequence, here, next): (u64, SegmentCopies, SegmentCopies),
     ) -> Self {
         let mut live = VecDeque::from(old);
-        live.push_back(Segment { sequence, pair: here });
+        live.push_back(Segment { sequence, copies: here });
         Self {
             id,
             blocks_per_segment: u64::from(geometry.blocks_per_stripe()),
@@ -89,20 +89,20 @@ impl Log {
 
     /// The segment from which a replay has to start to find all records that come from now on.
     pub(crate) fn start(&self) -> Segment {
-        Segment { sequence: self.current.sequence, pair: self.current.here }
+        Segment { sequence: self.current.sequence, copies: self.current.here }
     }
 
-    /// Segment pairs in use, with the one that waits to be the next.
-    pub(crate) fn pairs(&self) -> u64 {
+    /// Segments in use, with the one that waits to be the next.
+    pub(crate) fn segments(&self) -> u64 {
         self.live.len() as u64 + 1
     }
 
-    /// Segment pairs in use once the pending records and one more of `length` bytes are written.
-    pub(crate) fn pairs_after(&self, length: usize) -> u64 {
+    /// Segments in use once the pending records and one more of `length` bytes are written.
+    pub(crate) fn segments_after(&self, length: usize) -> u64 {
         // Two neighbouring segments are together more than half full: a record that did not fit
         // into the first is in the second.
         let capacity = (self.blocks_per_segment as usize - 1) * BLOCK_SIZE - format::ENTRY_HEAD;
-        self.pairs() + (2 * (self.pending.len() + length) / capacity) as u64 + 1
+        self.segments() + (2 * (self.pending.len() + length) / capacity) as u64 + 1
     }
 
     /// Bytes that wait to be written.
@@ -112,34 +112,36 @@ impl Log {
 
     /// All stripes that the log holds.
     pub(crate) fn stripes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.all_pairs().flat_map(SegmentPair::stripes)
+        self.all_copies().flat_map(|copies| copies.stripes().iter().copied())
     }
 
     /// The current segment, which a checkpoint does not give back.
-    pub(crate) fn current_pair(&self) -> SegmentPair {
+    pub(crate) fn current_copies(&self) -> SegmentCopies {
         self.current.here
     }
 
-    /// Segments in use, with the one that waits to be the next, of which both copies are on one
-    /// disk.
-    pub(crate) fn pairs_on_one_disk(&self, map: &VolumeMap) -> u64 {
-        let is_on_one = |pair: &SegmentPair| map.place(pair.a).disk == map.place(pair.b).disk;
-        self.all_pairs().filter(is_on_one).count() as u64
+    /// Segments in use, with the one that waits to be the next, of which a disk has two copies.
+    pub(crate) fn segments_to_spread(&self, map: &VolumeMap) -> u64 {
+        let is_on_few = |copies: &&SegmentCopies| {
+            let disks = copies.stripes().iter().map(|stripe| map.place(*stripe).disk);
+            disks.collect::<BTreeSet<DiskName>>().len() < copies.stripes().len()
+        };
+        self.all_copies().filter(is_on_few).count() as u64
     }
 
-    /// Has one of them both copies on `disk`?
-    pub(crate) fn has_pair_on(&self, map: &VolumeMap, disk: DiskName) -> bool {
-        let is_there = |stripe| map.place(stripe).disk == disk;
-        self.all_pairs().any(|pair| pair.stripes().into_iter().all(is_there))
+    /// Has one of them all copies on these disks?
+    pub(crate) fn is_only_on(&self, map: &VolumeMap, disks: &BTreeSet<DiskName>) -> bool {
+        let is_there = |stripe: &u64| disks.contains(&map.place(*stripe).disk);
+        self.all_copies().any(|copies| copies.stripes().iter().all(is_there))
     }
 
     /// Segments in use, with the one that waits to be the next.
-    fn all_pairs(&self) -> impl Iterator<Item = SegmentPair> + '_ {
-        self.live.iter().map(|segment| segment.pair).chain([self.current.next])
+    fn all_copies(&self) -> impl Iterator<Item = &SegmentCopies> + '_ {
+        self.live.iter().map(|segment| &segment.copies).chain([&self.current.next])
     }
 
     /// The segment that comes next.
-    pub(crate) fn next_pair(&self) -> SegmentPair {
+    pub(crate) fn next_copies(&self) -> SegmentCopies {
         self.current.next
     }
 
@@ -160,7 +162,7 @@ impl Log {
     pub(crate) fn first_round(&mut self) -> LogWrite {
         self.used_blocks = 1;
         LogWrite {
-            pair: self.current.here,
+            copies: self.current.here,
             block: 0,
             data: self.current.encode(self.id).into(),
             last: self.planned,
@@ -176,11 +178,11 @@ impl Log {
     }
 
     /// Goes on to the next segment, behind which `next` will come.
-    pub(crate) fn next_segment(&mut self, next: SegmentPair) {
+    pub(crate) fn next_segment(&mut self, next: SegmentCopies) {
         let here = self.current.next;
         let sequence = self.current.sequence + 1;
         self.current = SegmentHeader { sequence, first_entry: self.next_entry, here, next };
-        self.live.push_back(Segment { sequence, pair: here });
+        self.live.push_back(Segment { sequence, copies: here });
         self.used_blocks = 0;
         self.leaving = false;
     }
@@ -216,19 +218,19 @@ impl Log {
         format::encode_entry(self.id, place, &body, &mut data);
         self.used_blocks += (data.len() / BLOCK_SIZE) as u64;
         self.next_entry += 1;
-        Some(LogWrite { pair: self.current.here, block, data: data.into(), last: self.planned })
+        Some(LogWrite { copies: self.current.here, block, data: data.into(), last: self.planned })
     }
 
-    /// A round is on both copies.
+    /// A round is on all copies.
     pub(crate) fn finished(&mut self, round: &LogWrite) {
         self.durable = round.last;
     }
 
     /// The root that starts at segment `sequence` is durable: earlier segments are not needed.
-    pub(crate) fn trim(&mut self, sequence: u64) -> Vec<SegmentPair> {
+    pub(crate) fn trim(&mut self, sequence: u64) -> Vec<SegmentCopies> {
         let mut freed = Vec::new();
         while let Some(segment) = self.live.pop_front_if(|segment| segment.sequence < sequence) {
-            freed.push(segment.pair);
+            freed.push(segment.copies);
         }
         freed
     }

@@ -1,8 +1,8 @@
-//! Could a node do without a disk that has failed?
+//! Could a node do without disks that have failed?
 
 use std::collections::BTreeSet;
 
-use blockio::{DiskName, VolumeMap};
+use blockio::{DiskName, VolumeMap, incomplete_disks};
 
 use super::StoreSpace;
 use super::allocate::has_room_without;
@@ -12,7 +12,7 @@ use super::page::PageRef;
 /// Times that a checkpoint may come between.
 const TRIES_MAX: u32 = 64;
 
-/// Why a node needs a disk.
+/// Why a node needs disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LossObstacle {
     /// A page of metadata is nowhere else.
@@ -30,27 +30,30 @@ pub enum LossObstacle {
 }
 
 impl StoreSpace<'_> {
-    /// Why the store could not go on without `disk`, if that has failed; `None` if it could.
+    /// Why the store could not go on without `disk`, if that has failed, and without those that it
+    /// does without already; `None` if it could.
     pub async fn check_loss(&self, disk: DiskName) -> StoreResult<Option<LossObstacle>> {
+        let mut disks = incomplete_disks(&self.0.pages.device.map());
+        disks.insert(disk);
         for _ in 0..TRIES_MAX {
             let generation = self.0.generation();
-            let needs_page = self.needs_page_on(disk).await;
+            let needs_page = self.needs_page_on(&disks).await;
             // The pages of that tree were given back meanwhile.
             if self.0.generation() == generation {
-                return Ok(if needs_page? { Some(LossObstacle::Page) } else { self.needs(disk) });
+                return Ok(if needs_page? { Some(LossObstacle::Page) } else { self.needs(&disks) });
             }
         }
         Err(StoreError::Busy)
     }
 
-    /// Are all copies of a page of the tree on `disk`? Leaves are not read.
-    async fn needs_page_on(&self, disk: DiskName) -> StoreResult<bool> {
+    /// Are all copies of a page of the tree on these disks? Leaves are not read.
+    async fn needs_page_on(&self, disks: &BTreeSet<DiskName>) -> StoreResult<bool> {
         let tree = self.0.state.borrow().root.tree;
         let map = self.0.pages.device.map();
         let top = tree.top.map(|top| (top, tree.height.saturating_sub(1)));
         let mut todo: Vec<(PageRef, u8)> = top.into_iter().collect();
         while let Some((place, level)) = todo.pop() {
-            if is_only_on(&map, place, disk) {
+            if is_only_on(&map, place, disks) {
                 return Ok(true);
             }
             if level == 0 {
@@ -65,26 +68,25 @@ impl StoreSpace<'_> {
         Ok(false)
     }
 
-    /// What else of this moment needs `disk`.
-    fn needs(&self, disk: DiskName) -> Option<LossObstacle> {
+    /// What else of this moment needs these disks.
+    fn needs(&self, disks: &BTreeSet<DiskName>) -> Option<LossObstacle> {
         let state = self.0.state.borrow();
         let map = state.space.layout.map();
-        if state.map_pages.iter().any(|page| is_only_on(map, *page, disk)) {
+        if state.map_pages.iter().any(|page| is_only_on(map, *page, disks)) {
             return Some(LossObstacle::Page);
         }
-        if state.log.has_pair_on(map, disk) {
+        if state.log.is_only_on(map, disks) {
             return Some(LossObstacle::Log);
         }
-        if state.root_holders.iter().all(|holder| *holder == disk) {
+        if state.root_holders.iter().all(|holder| disks.contains(holder)) {
             return Some(LossObstacle::Root);
         }
-        let has_room =
-            has_room_without(&state.space, &BTreeSet::from([disk]), state.deletion_floor());
+        let has_room = has_room_without(&state.space, disks, state.deletion_floor());
         (!has_room).then_some(LossObstacle::Room)
     }
 }
 
-/// Are all copies of a page on `disk`?
-fn is_only_on(map: &VolumeMap, page: PageRef, disk: DiskName) -> bool {
-    page.runs().all(|run| map.place(map.geometry().block(run.start).0).disk == disk)
+/// Are all copies of a page on these disks?
+fn is_only_on(map: &VolumeMap, page: PageRef, disks: &BTreeSet<DiskName>) -> bool {
+    page.runs().all(|run| disks.contains(&map.place(map.geometry().block(run.start).0).disk))
 }

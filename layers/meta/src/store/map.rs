@@ -16,8 +16,11 @@ mod tag {
     pub(super) const BITMAP: u8 = 3;
 }
 
-/// Bytes of the map in one page, at most: the reference to the next page comes first.
-const PIECE_MAX: usize = BODY_MAX - PageRef::LENGTH;
+/// Bytes of the map in one page of this version, at most: the reference to the next page comes
+/// first.
+fn piece_max(version: u16) -> usize {
+    BODY_MAX - PageRef::length(version)
+}
 
 /// The map as one string of bytes.
 pub(crate) fn encode(kept: &KeptBlocks) -> Vec<u8> {
@@ -103,22 +106,25 @@ fn decode_group(input: &mut Decoder, length: u32) -> Result<Bits, Malformed> {
     Ok(bits)
 }
 
-/// Blocks of the pages that a map of `length` bytes takes, for each page.
-pub(crate) fn page_blocks(length: usize) -> Vec<u32> {
-    let pieces = 0..length.div_ceil(PIECE_MAX);
+/// Blocks of the pages of this version that a map of `length` bytes takes, for each page.
+pub(crate) fn page_blocks(length: usize, version: u16) -> Vec<u32> {
+    let most = piece_max(version);
+    let pieces = 0..length.div_ceil(most);
     pieces
-        .map(|index| (length - index * PIECE_MAX).min(PIECE_MAX))
-        .map(|piece| page::blocks_for(PageRef::LENGTH + piece))
+        .map(|index| (length - index * most).min(most))
+        .map(|piece| page::blocks_for(PageRef::length(version) + piece))
         .collect()
 }
 
-fn draft(next: Option<PageRef>, piece: &[u8]) -> PageDraft {
-    let next = match next {
-        Some(next) => runtime::wire::to_bytes(&next),
-        None => vec![0; PageRef::LENGTH],
-    };
-    let mut draft = PageDraft::new(PageKind::SpaceMap, 0, next.len() + piece.len());
-    draft.extend(&next);
+fn draft(next: Option<PageRef>, piece: &[u8], version: u16) -> PageDraft {
+    let mut reference = Encoder::new();
+    if let Some(next) = next {
+        next.put(version, &mut reference);
+    }
+    let mut reference = reference.finish_joined();
+    reference.resize(PageRef::length(version), 0);
+    let mut draft = PageDraft::new(PageKind::SpaceMap, 0, reference.len() + piece.len());
+    draft.extend(&reference);
     draft.extend(piece);
     draft
 }
@@ -127,15 +133,16 @@ fn draft(next: Option<PageRef>, piece: &[u8]) -> PageDraft {
 pub(crate) fn pages(
     map: &[u8],
     places: &[PagePlaces],
-    owner: StoreOwner,
+    (owner, version): (StoreOwner, u16),
     generation: u64,
 ) -> Vec<(bytes::Bytes, PageRef)> {
     let mut pages = Vec::with_capacity(places.len());
     let mut next = None;
     // Each page holds the reference to the next one, so the last is made first.
-    let pieces: Vec<_> = map.chunks(PIECE_MAX).zip(places).collect();
+    let pieces: Vec<_> = map.chunks(piece_max(version)).zip(places).collect();
     for (piece, &places) in pieces.into_iter().rev() {
-        let (raw, place) = draft(next, piece).finish(owner, generation, places);
+        let draft = draft(next, piece, version);
+        let (raw, place) = draft.finish((owner, version), generation, places);
         next = Some(place);
         pages.push((raw, place));
     }
@@ -151,7 +158,7 @@ pub(crate) fn open(version: u16, body: &[u8]) -> Result<(Option<PageRef>, &[u8])
         return Ok((None, piece));
     }
     let mut next = Decoder::new(next, bytes::Bytes::new());
-    Ok((Some(PageRef::take_of(version, &mut next)?), piece))
+    Ok((Some(PageRef::take(version, &mut next)?), piece))
 }
 
 #[cfg(test)]
@@ -161,6 +168,7 @@ mod tests {
     use runtime::seed::with_seed;
 
     use super::*;
+    use crate::store::groups::Run;
 
     fn layout() -> GroupLayout {
         let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 1 };
@@ -207,10 +215,12 @@ mod tests {
             let mut map = vec![0; 40_000];
             rng.fill(&mut map);
             let owner = StoreOwner { volume: VolumeId(1), node: 0 };
-            let blocks = page_blocks(map.len());
+            let version = if rng.chance(1, 2) { 3 } else { 4 };
+            let blocks = page_blocks(map.len(), version);
             assert_eq!(blocks, [4, 4, 2]);
-            let places = [10, 20, 30].map(|first| PagePlaces { first, second: Some(first + 100) });
-            let pages = pages(&map, &places, owner, 1);
+            let run = |start| Run { start, count: 1 };
+            let places = [10, 20, 30].map(|first| PagePlaces::new(run(first), &[run(first + 100)]));
+            let pages = pages(&map, &places, (owner, version), 1);
             let (mut read, mut next) = (Vec::new(), Some(pages[0].1));
             for (raw, place) in &pages {
                 assert_eq!(next, Some(*place));

@@ -18,7 +18,7 @@ use super::error::{StoreError, StoreResult};
 use super::groups::GroupLayout;
 use super::limits;
 use super::log::copies::LogCopies;
-use super::log::format::{LogId, SegmentPair};
+use super::log::format::{LogId, SegmentCopies};
 use super::log::replay::replay;
 use super::log::{Log, Segment};
 use super::map;
@@ -60,7 +60,7 @@ pub(crate) async fn has_at_rest(
 ) -> StoreResult<bool> {
     let pages = pages(ctx, stripes.clone(), node, alone());
     let (root, _) = root::newest(&pages.device, pages.owner).await?;
-    let past = recover(&pages, root).await?;
+    let past = recover(&pages, &root).await?;
     match past.overlay.get(key) {
         Some(changed) => Ok(changed.is_some()),
         None => Ok(pages.find(root.tree, key).await?.is_some()),
@@ -85,11 +85,11 @@ impl Store {
             let bits = Bits::new((blocks.end - blocks.start) as u32, false);
             space.add_group(group, &Rc::new(bits));
         }
-        let needed = limits::stripes_min(&pages.device.geometry);
+        let needed = limits::stripes_min(&pages.device.geometry, pages.device.copies);
         if space.owned_stripes() < needed {
             return Err(StoreError::TooSmall { stripes: space.owned_stripes(), needed });
         }
-        let nothing = Segment { sequence: 0, pair: SegmentPair { a: 0, b: 0 } };
+        let nothing = Segment { sequence: 0, copies: SegmentCopies::nowhere() };
         let root = Root {
             generation: 0,
             log: LogId { owner: pages.owner, id: 0, epoch: 0 },
@@ -103,7 +103,7 @@ impl Store {
             map: PageRef::default(),
         };
         let holders = root::holders(&pages.device.map(), node);
-        Self::start(ctx, pages, RecoveredState::before_log(space, root), holders).await?;
+        Self::start(ctx, pages, RecoveredState::before_log(space, &root), holders).await?;
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Store {
         if let Some(disk) = copies.outdated {
             return Err(StoreError::Outdated { disk, what: "root records" });
         }
-        let past = recover(&pages, root).await?;
+        let past = recover(&pages, &root).await?;
         if let Some(disk) = past.log_copies.outdated() {
             return Err(StoreError::Outdated { disk, what: "entries of a log" });
         }
@@ -152,9 +152,9 @@ impl Store {
         let geometry = pages.device.geometry;
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
         let mut space = past.space;
-        let mut pair = |after| space.allocate_pair(after).ok_or(StoreError::NoSpace);
-        let here = pair(None)?;
-        let next = pair(Some(here))?;
+        let mut segment = |after| space.allocate_segment(after).ok_or(StoreError::NoSpace);
+        let here = segment(None)?;
+        let next = segment(Some(here))?;
         let position = past.root.position;
         let mut log = Log::new(id, &geometry, position, past.segments, (last + 1, here, next));
         let header = log.first_round();
@@ -186,7 +186,7 @@ pub(super) fn pages(
 }
 
 /// The state of the node at the end of its log.
-pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<RecoveredState> {
+pub(super) async fn recover(pages: &TreeReader, root: &Root) -> StoreResult<RecoveredState> {
     let SpaceMap { pages: map_pages, bad_copies, kept } = read_map(pages, root.map).await?;
     let map = pages.device.map();
     let mut space = BlockAllocator::new(GroupLayout::of(&map));
@@ -206,8 +206,8 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
     let apply = |head, ops| past.replay_record(&mut last, head, ops, RecoveredState::replay_op);
     let (segments, log_copies) = replay(&pages.device, root.log, root.start, apply).await?;
     // Only now: a block that a record freed may have become a part of the log later.
-    for stripe in segments.iter().flat_map(|segment| segment.pair.stripes()) {
-        let run = past.space.layout.stripe_run(stripe);
+    for stripe in segments.iter().flat_map(|segment| segment.copies.stripes()) {
+        let run = past.space.layout.stripe_run(*stripe);
         if !past.space.owns(run) {
             return Err(StoreError::Damaged { what: "the chain of the log", block: run.start });
         }
@@ -226,7 +226,8 @@ pub(super) async fn recover(pages: &TreeReader, root: Root) -> StoreResult<Recov
 
 impl RecoveredState {
     /// What the newest root says, before the log is replayed.
-    pub(super) fn before_log(space: BlockAllocator, root: Root) -> Self {
+    pub(super) fn before_log(space: BlockAllocator, root: &Root) -> Self {
+        let root = *root;
         let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
         let (map_pages, bad_map_copies, segments) = (vec![], vec![], vec![]);
         Self { space, overlay, root, map_pages, bad_map_copies, segments, log_copies }
@@ -238,9 +239,11 @@ impl RecoveredState {
         let layout = &self.space.layout;
         let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
         let (keys, bytes) = (self.overlay.keys(), self.overlay.bytes);
-        let blocks = limits::checkpoint_blocks(&self.root.tree, keys, bytes, map_blocks);
-        let pairs = limits::log_pairs_max(layout.map()) + limits::MOUNT_PAIRS;
-        let log = 2 * pairs.saturating_sub(self.segments.len() as u64).max(limits::MOUNT_PAIRS);
+        let copies = limits::copies(layout.map());
+        let blocks = copies * limits::checkpoint_blocks(&self.root.tree, keys, bytes, map_blocks);
+        let segments = limits::log_segments_max(layout.map()) + limits::MOUNT_SEGMENTS;
+        let left = segments.saturating_sub(self.segments.len() as u64);
+        let log = copies * left.max(limits::MOUNT_SEGMENTS);
         log + blocks.div_ceil(layout.blocks_per_stripe())
     }
 
@@ -259,7 +262,7 @@ impl RecoveredState {
             None => (1..=self.root.position + 1).contains(&head.position),
         };
         if !in_order {
-            let block = self.space.layout.stripe_run(self.root.start.pair.a).start;
+            let block = self.space.layout.stripe_run(self.root.start.copies.first()).start;
             return Err(StoreError::Damaged { what: "the order of the log's records", block });
         }
         if head.counter >= COUNTER_END {

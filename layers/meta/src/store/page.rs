@@ -3,20 +3,29 @@
 use std::ops::Bound;
 
 use blockio::BLOCK_SIZE;
+use blockio::redundancy::METADATA_COPIES_MAX;
 use bytes::Bytes;
 use runtime::VolumeId;
 use runtime::hash::crc32c;
-use runtime::seed::Rng;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
 use super::error::StoreError;
 use super::groups::Run;
 
-/// Version of all structures that the store writes.
-pub const FORMAT_VERSION: u16 = 3;
+/// The newest version of the structures of a store.
+pub const FORMAT_VERSION: u16 = 4;
 
 /// From this version on references to pages have a second place.
 pub(crate) const VERSION_TWO_PLACES: u16 = 3;
+
+/// From this version on there may be more than two copies of pages and of the log.
+pub(crate) const VERSION_MORE_PLACES: u16 = 4;
+
+/// The version of what a store with this many copies of its metadata writes: the oldest one that
+/// can say it, so that older programs can read it.
+pub(crate) fn version_of(copies: u32) -> u16 {
+    if copies > 2 { VERSION_MORE_PLACES } else { VERSION_TWO_PLACES }
+}
 
 /// Pages and segments of these versions are read.
 pub(crate) const FORMAT_VERSIONS: std::ops::RangeInclusive<u16> = 1..=FORMAT_VERSION;
@@ -61,21 +70,28 @@ pub(crate) enum PageKind {
     SpaceMap = 2,
 }
 
-/// The first blocks of the two copies of a page.
+/// Copies of a page besides the first one, at most.
+pub(crate) const FURTHER_MAX: usize = METADATA_COPIES_MAX as usize - 1;
+
+/// The first blocks of the copies of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PagePlaces {
-    pub(crate) first: u64,
-    /// None if there was no space for it.
-    pub(crate) second: Option<u64>,
+    first: u64,
+    /// Those of the copies for which there was space, then 0.
+    further: [u64; FURTHER_MAX],
 }
 
 impl PagePlaces {
-    /// In this order, unless the second begins with block 0, which stands for no second place.
-    pub(crate) fn new(first: Run, second: Option<Run>) -> Self {
-        match second.map(|run| run.start) {
-            Some(0) => Self { first: 0, second: Some(first.start) },
-            second => Self { first: first.start, second },
+    /// In this order, unless a further copy begins with block 0, which stands for no copy.
+    pub(crate) fn new(first: Run, further: &[Run]) -> Self {
+        let mut places = Self { first: first.start, further: [0; FURTHER_MAX] };
+        for (place, run) in places.further.iter_mut().zip(further) {
+            *place = run.start;
+            if run.start == 0 {
+                std::mem::swap(place, &mut places.first);
+            }
         }
+        places
     }
 }
 
@@ -85,15 +101,15 @@ pub(crate) struct PageRef {
     pub(crate) block: u64,
     pub(crate) blocks: u8,
     checksums: [u32; PAGE_BLOCKS_MAX as usize],
-    /// The first block of the second copy, which has the same bytes; 0 if there is none.
-    second: u64,
+    /// The first blocks of further copies, which have the same bytes, then 0.
+    further: [u64; FURTHER_MAX],
 }
 
 impl PageRef {
-    /// Bytes of a reference.
-    pub(crate) const LENGTH: usize = Self::LENGTH_ONE_PLACE + 8;
+    /// Bytes of a reference with two places.
+    const LENGTH_TWO_PLACES: usize = Self::LENGTH_ONE_PLACE + 8;
     /// The same before there were second places.
-    pub(crate) const LENGTH_ONE_PLACE: usize = 8 + 1 + 4 * PAGE_BLOCKS_MAX as usize;
+    const LENGTH_ONE_PLACE: usize = 8 + 1 + 4 * PAGE_BLOCKS_MAX as usize;
 
     /// The reference to a page with this content, at `places`.
     fn new(places: PagePlaces, raw: &[u8]) -> Self {
@@ -101,21 +117,78 @@ impl PageRef {
         for (checksum, content) in checksums.iter_mut().zip(raw.chunks(BLOCK_SIZE)) {
             *checksum = crc32c(content);
         }
-        let PagePlaces { first, second } = places;
+        let PagePlaces { first, further } = places;
         let blocks = (raw.len() / BLOCK_SIZE) as u8;
-        Self { block: first, blocks, checksums, second: second.unwrap_or(0) }
+        Self { block: first, blocks, checksums, further }
     }
 
-    /// Bytes of a reference in a page or root of this version.
+    /// Bytes of a reference in a space map or root of this version.
     pub(crate) fn length(version: u16) -> usize {
-        if version < VERSION_TWO_PLACES { Self::LENGTH_ONE_PLACE } else { Self::LENGTH }
+        Self::LENGTH_ONE_PLACE + 8 * Self::further_places(version)
     }
 
-    /// Reads a reference in a page or root of this version.
-    pub(crate) fn take_of(version: u16, input: &mut Decoder) -> Result<Self, Malformed> {
-        let one_place = Self::take_one_place(input)?;
-        let second = if version < VERSION_TWO_PLACES { 0 } else { u64::take(input)? };
-        Ok(Self { second, ..one_place })
+    fn further_places(version: u16) -> usize {
+        match version {
+            VERSION_MORE_PLACES.. => FURTHER_MAX,
+            VERSION_TWO_PLACES => 1,
+            _ => 0,
+        }
+    }
+
+    /// Writes a reference into a space map or root of this version: with all places that it could
+    /// have.
+    pub(crate) fn put(&self, version: u16, out: &mut Encoder) {
+        self.put_places(Self::further_places(version), out);
+    }
+
+    /// Block (u64), blocks (u8, 1 to 4), one checksum for each of four blocks (u32 each, 0 past
+    /// the end), blocks of further copies (u64 each).
+    fn put_places(&self, further: usize, out: &mut Encoder) {
+        self.block.put(out);
+        self.blocks.put(out);
+        self.checksums.iter().for_each(|checksum| checksum.put(out));
+        self.further[..further].iter().for_each(|place| place.put(out));
+    }
+
+    /// Reads a reference in a space map or root of this version.
+    pub(crate) fn take(version: u16, input: &mut Decoder) -> Result<Self, Malformed> {
+        Self::take_places(Self::further_places(version), input)
+    }
+
+    fn take_places(further: usize, input: &mut Decoder) -> Result<Self, Malformed> {
+        let mut reference = Self::take_one_place(input)?;
+        for place in &mut reference.further[..further] {
+            *place = u64::take(input)?;
+        }
+        Ok(reference)
+    }
+
+    /// The value of an entry of a tree page: with two places, or as many as there are.
+    pub(crate) fn to_value(self) -> Bytes {
+        let mut out = Encoder::new();
+        self.put_places(self.further_runs().count().max(1), &mut out);
+        out.finish_joined().into()
+    }
+
+    /// Reads the value of an entry of a tree page of this version.
+    fn from_value(version: u16, value: &[u8]) -> Result<Self, Malformed> {
+        let further = value.len().saturating_sub(Self::LENGTH_ONE_PLACE) / 8;
+        let is_known = match version {
+            VERSION_MORE_PLACES.. => (1..=FURTHER_MAX).contains(&further),
+            _ => further == Self::further_places(version),
+        };
+        if !is_known {
+            return Err(Malformed("the places of a page"));
+        }
+        let mut input = Decoder::new(value, Bytes::new());
+        let reference = Self::take_places(further, &mut input)?;
+        input.finish()?;
+        Ok(reference)
+    }
+
+    /// The same of a page in memory.
+    pub(crate) fn of_value(value: &[u8]) -> Result<Self, Malformed> {
+        Self::from_value(VERSION_MORE_PLACES, value)
     }
 
     fn take_one_place(input: &mut Decoder) -> Result<Self, Malformed> {
@@ -127,7 +200,7 @@ impl PageRef {
         for checksum in &mut checksums {
             *checksum = u32::take(input)?;
         }
-        Ok(Self { block, blocks, checksums, second: 0 })
+        Ok(Self { block, blocks, checksums, further: [0; FURTHER_MAX] })
     }
 
     /// The first copy.
@@ -135,14 +208,21 @@ impl PageRef {
         Run { start: self.block, count: u32::from(self.blocks) }
     }
 
-    /// The second copy, if there is one.
-    pub(crate) fn second(&self) -> Option<Run> {
-        (self.second != 0).then(|| Run { start: self.second, count: u32::from(self.blocks) })
+    /// The copies besides the first one.
+    pub(crate) fn further_runs(&self) -> impl Iterator<Item = Run> + use<> {
+        let count = u32::from(self.blocks);
+        let places = self.further.into_iter().filter(|place| *place != 0);
+        places.map(move |start| Run { start, count })
     }
 
     /// All copies.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + use<> {
-        std::iter::once(self.run()).chain(self.second())
+        std::iter::once(self.run()).chain(self.further_runs())
+    }
+
+    /// Are there fewer copies than this?
+    pub(crate) fn has_fewer_than(&self, copies: u32) -> bool {
+        self.runs().count() < copies as usize
     }
 
     /// The checksum of each block.
@@ -152,25 +232,6 @@ impl PageRef {
 
     pub(crate) fn damaged(&self, what: &'static str) -> StoreError {
         StoreError::Damaged { what, block: self.block }
-    }
-}
-
-/// Block (u64), blocks (u8, 1 to 4), one checksum for each of four blocks (u32 each, 0 past the
-/// end), block of the second copy (u64).
-impl Wire for PageRef {
-    fn put(&self, out: &mut Encoder) {
-        self.block.put(out);
-        self.blocks.put(out);
-        self.checksums.iter().for_each(|checksum| checksum.put(out));
-        self.second.put(out);
-    }
-    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        Self::take_of(FORMAT_VERSION, input)
-    }
-    fn sample(rng: &mut Rng) -> Self {
-        let raw = vec![rng.bits() as u8; BLOCK_SIZE * (1 + rng.index(PAGE_BLOCKS_MAX as usize))];
-        let second = rng.chance(1, 2).then(|| rng.bits() | 1);
-        Self::new(PagePlaces { first: rng.bits(), second }, &raw)
     }
 }
 
@@ -220,17 +281,17 @@ impl PageDraft {
         blocks_for(self.body_bytes())
     }
 
-    /// The page's bytes at `places`, the same at both, and the reference to them.
+    /// The page's bytes at `places`, the same at all, and the reference to them.
     pub(crate) fn finish(
         mut self,
-        owner: StoreOwner,
+        (owner, version): (StoreOwner, u16),
         generation: u64,
         places: PagePlaces,
     ) -> (Bytes, PageRef) {
         let (blocks, body_bytes) = (self.blocks(), self.body_bytes());
         let mut head = Encoder::new();
         MAGIC.put(&mut head);
-        FORMAT_VERSION.put(&mut head);
+        version.put(&mut head);
         head.bytes(&[self.kind as u8, self.level]);
         owner.volume.put(&mut head);
         owner.node.put(&mut head);
@@ -283,7 +344,8 @@ pub(crate) fn open(
 }
 
 /// A page of the tree, ready to be searched: sorted keys with their values. The values of a page
-/// above the leaves are the references to its children, with two places whatever its version.
+/// above the leaves are the references to its children, with two places or more whatever its
+/// version.
 #[derive(Debug)]
 pub(crate) struct TreePage {
     level: u8,
@@ -336,13 +398,13 @@ impl TreePage {
 
     /// Gives the references of a page of an old version their second places, which are none.
     fn add_second_places(&mut self) {
-        let longer = PageRef::LENGTH - PageRef::LENGTH_ONE_PLACE;
+        let longer = PageRef::LENGTH_TWO_PLACES - PageRef::LENGTH_ONE_PLACE;
         let mut body = Vec::with_capacity(self.body.len() + longer * self.offsets.len());
         let mut offsets = Vec::with_capacity(self.offsets.len());
         for (key, value) in self.entries() {
             offsets.push(body.len() as u16);
             body.extend_from_slice(&(key.len() as u16).to_le_bytes());
-            body.extend_from_slice(&(PageRef::LENGTH as u16).to_le_bytes());
+            body.extend_from_slice(&(PageRef::LENGTH_TWO_PLACES as u16).to_le_bytes());
             body.extend_from_slice(&key);
             body.extend_from_slice(&value);
             body.resize(body.len() + longer, 0);
@@ -361,9 +423,7 @@ impl TreePage {
         input.bytes(key)?;
         let content = input.bytes(value)?;
         if self.level > 0 {
-            let mut content = Decoder::new(content, Bytes::new());
-            PageRef::take_of(version, &mut content)?;
-            content.finish()?;
+            PageRef::from_value(version, content)?;
         }
         Ok(offset + ENTRY_HEAD + key + value)
     }
@@ -456,7 +516,7 @@ impl TreePage {
     /// The reference in entry `index` of a page above the leaves.
     pub(crate) fn child(&self, index: usize) -> Result<PageRef, Malformed> {
         let (_, value, end) = self.bounds(index);
-        runtime::wire::from_bytes(&self.body[value..end])
+        PageRef::of_value(&self.body[value..end])
     }
 }
 
@@ -480,14 +540,14 @@ mod tests {
     use super::*;
 
     const OWNER: StoreOwner = StoreOwner { volume: VolumeId(7), node: 3 };
-    const PLACES: PagePlaces = PagePlaces { first: 100, second: Some(200) };
+    const PLACES: PagePlaces = PagePlaces { first: 100, further: [200, 0, 0, 0] };
 
     fn leaf() -> (Bytes, PageRef) {
         let entries = [
             (b"ab".as_slice().into(), b"value".as_slice().into()),
             (b"abc".as_slice().into(), Bytes::new()),
         ];
-        draft(0, &entries).0.finish(OWNER, 9, PLACES)
+        draft(0, &entries).0.finish((OWNER, 3), 9, PLACES)
     }
 
     fn read(
@@ -515,8 +575,8 @@ mod tests {
         reference.extend_from_slice(&crc32c(&raw).to_le_bytes());
         reference.extend_from_slice(&[0; 12]);
         reference.extend_from_slice(&[200, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(runtime::wire::to_bytes(&place), reference);
-        for (version, is_read) in [(0, false), (1, true), (2, true), (4, false)] {
+        assert_eq!(place.to_value(), reference);
+        for (version, is_read) in [(0, false), (1, true), (2, true), (4, true), (5, false)] {
             let mut other = raw.to_vec();
             other[4] = version;
             assert_eq!(read(&other.into(), OWNER, &place, 0).is_ok(), is_read, "{version}");
@@ -525,7 +585,7 @@ mod tests {
 
     #[test]
     fn a_page_above_the_leaves_of_an_old_version_has_references_with_one_place() {
-        let places = |first| PagePlaces { first, second: None };
+        let places = |first| PagePlaces { first, further: [0; FURTHER_MAX] };
         let children: Vec<PageRef> = (0..BODY_MAX / 31)
             .map(|number| PageRef::new(places(number as u64), &[number as u8; 2 * BLOCK_SIZE]))
             .collect();
@@ -533,10 +593,10 @@ mod tests {
             .zip(&children)
             .map(|(number, child)| {
                 let key = number.to_be_bytes().to_vec().into();
-                (key, runtime::wire::to_bytes(child)[..PageRef::LENGTH_ONE_PLACE].to_vec().into())
+                (key, child.to_value().slice(..PageRef::LENGTH_ONE_PLACE))
             })
             .collect();
-        let (raw, place) = draft(1, &old).0.finish(OWNER, 9, PLACES);
+        let (raw, place) = draft(1, &old).0.finish((OWNER, 3), 9, PLACES);
         assert!(read(&raw, OWNER, &place, 1).is_err(), "as a page of today");
         for version in 1..VERSION_TWO_PLACES {
             let mut raw = raw.to_vec();
@@ -546,18 +606,39 @@ mod tests {
             assert_eq!(found, children);
             assert!(page.keys().eq(old.iter().map(|(key, _)| key)));
             let new: Vec<(Bytes, Bytes)> = page.entries().take(300).collect();
-            let (raw, place) = draft(1, &new).0.finish(OWNER, 10, PLACES);
+            let (raw, place) = draft(1, &new).0.finish((OWNER, 3), 10, PLACES);
             assert_eq!(read(&raw, OWNER, &place, 1).unwrap().child(299), Ok(children[299]));
         }
     }
 
     #[test]
-    fn block_0_is_never_a_second_place() {
+    fn block_0_is_never_a_further_place() {
         let run = |start| Run { start, count: 1 };
-        let both = |first, second| PagePlaces::new(run(first), Some(run(second)));
-        assert_eq!(both(0, 7), both(7, 0));
-        assert_eq!(both(7, 0), PagePlaces { first: 0, second: Some(7) });
-        assert_eq!(PagePlaces::new(run(0), None), PagePlaces { first: 0, second: None });
+        let places = |first, further: [u64; 2]| PagePlaces::new(run(first), &further.map(run));
+        assert_eq!(places(7, [0, 9]), PagePlaces { first: 0, further: [7, 9, 0, 0] });
+        assert_eq!(places(7, [9, 0]), PagePlaces { first: 0, further: [9, 7, 0, 0] });
+        assert_eq!(places(0, [7, 9]), PagePlaces { first: 0, further: [7, 9, 0, 0] });
+        let alone = PagePlaces { first: 0, further: [0; FURTHER_MAX] };
+        assert_eq!(PagePlaces::new(run(0), &[]), alone);
+    }
+
+    #[test]
+    fn references_have_as_many_places_as_there_are() {
+        for further in 0..=FURTHER_MAX {
+            let runs: Vec<Run> =
+                (1..=further as u64).map(|start| Run { start, count: 1 }).collect();
+            let places = PagePlaces::new(Run { start: 90, count: 1 }, &runs);
+            let child = PageRef::new(places, &[7; BLOCK_SIZE]);
+            assert_eq!(child.runs().count(), 1 + further);
+            let value = child.to_value();
+            assert_eq!(value.len(), PageRef::LENGTH_ONE_PLACE + 8 * further.max(1));
+            let entries = [(Bytes::from_static(b"key"), value)];
+            let (raw, place) = draft(1, &entries).0.finish((OWNER, 4), 9, PLACES);
+            assert_eq!(read(&raw, OWNER, &place, 1).unwrap().child(0), Ok(child));
+            let mut of_version_3 = raw.to_vec();
+            of_version_3[4] = 3;
+            assert_eq!(read(&of_version_3.into(), OWNER, &place, 1).is_ok(), further < 2);
+        }
     }
 
     #[test]

@@ -160,13 +160,14 @@ mod tests {
 
     use super::*;
     use crate::memory::MemoryBudget;
+    use crate::store::groups::Run;
     use crate::store::page::{self, PageKind, PagePlaces, StoreOwner};
 
     fn page(block: u64) -> (PageRef, Rc<TreePage>) {
         let owner = StoreOwner { volume: VolumeId(1), node: 0 };
         let entries = [(Bytes::from_static(b"key"), Bytes::from(vec![0; 1000]))];
-        let places = PagePlaces { first: block, second: None };
-        let (raw, place) = page::draft(0, &entries).0.finish(owner, 1, places);
+        let places = PagePlaces::new(Run { start: block, count: 1 }, &[]);
+        let (raw, place) = page::draft(0, &entries).0.finish((owner, 3), 1, places);
         let opened = page::open(&raw, owner, PageKind::TreeRoot, &place).unwrap();
         (place, Rc::new(TreePage::new(opened, 0).unwrap()))
     }

@@ -1,12 +1,11 @@
-//! Looking at both copies of pages, and letting checkpoints write anew those that have not two good
-//! ones.
+//! Looking at all copies of pages, and letting checkpoints write anew those that lack a good one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::lost_disk;
+use blockio::{DiskName, has_lost_disk};
 use bytes::Bytes;
 
 use super::Store;
@@ -22,14 +21,14 @@ const LEAVES_COPIED_MAX: u64 = 8;
 /// Leaves that are looked at for that, at most. Only the pages above them are read.
 const LEAVES_SEEN_MAX: u64 = 1024;
 
-/// The time between two looks at some leaves in both copies: of a second copy that is bad nothing
+/// The time between two looks at some leaves in all copies: of a further copy that is bad nothing
 /// else learns. A node with a hundred leaves, which is some 30,000 files, looks at all of them in
 /// five minutes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Leaves of one such look.
 const LEAVES_CHECKED: u64 = 4;
 
-/// The searches for pages with one copy only, and for bad copies.
+/// The searches for pages with too few copies, and for bad copies.
 #[derive(Debug, Default)]
 pub(super) struct CopySearch {
     is_running: Cell<bool>,
@@ -46,9 +45,9 @@ pub(super) struct CopySearch {
 pub struct CopiesReport {
     /// Leaves that were looked at, with all pages above them.
     pub leaves: u64,
-    /// Bad copies of pages whose other copy is good.
+    /// Bad copies of pages of which another copy is good.
     pub bad: Vec<BadCopy>,
-    /// Leaves whose pages, some of which had one copy only or a bad one, are written anew.
+    /// Leaves whose pages, some of which had too few copies or a bad one, are written anew.
     pub written_anew: u64,
     /// The key to go on with; `None` at the end.
     pub next: Option<Bytes>,
@@ -57,8 +56,8 @@ pub struct CopiesReport {
 /// The pages from the top of a tree to a leaf.
 #[derive(Debug, Default)]
 struct CheckedPath {
-    /// One of them has one copy only.
-    has_single: bool,
+    /// One of them has too few copies.
+    is_incomplete: bool,
     /// Bad copies of them.
     bad: Vec<(PageRef, BadCopy)>,
     /// The first key of a later leaf.
@@ -75,14 +74,14 @@ impl<'a> PageCopies<'a> {
         Self(store)
     }
 
-    /// Reads both copies of the pages that `from` and the keys behind it lead to, up to `leaves`
-    /// leaves. Pages with a bad copy, or with one copy only, are written by the next checkpoint, if
-    /// there is space.
+    /// Reads all copies of the pages that `from` and the keys behind it lead to, up to `leaves`
+    /// leaves. Pages with a bad copy, or too few, are written by the next checkpoint, if there is
+    /// space.
     pub async fn check(&self, from: &[u8], leaves: u64) -> StoreResult<CopiesReport> {
         self.look(from, true, (leaves, leaves)).await
     }
 
-    /// Lets the next checkpoint write all pages that are on one disk only, if there is space.
+    /// Lets the next checkpoint write all pages that are on too few disks, if there is space.
     pub(super) async fn make_missing(&self) -> StoreResult<()> {
         let mut from = Some(Bytes::new());
         while let Some(begin) = from {
@@ -116,7 +115,7 @@ impl<'a> PageCopies<'a> {
                 self.0.pages.note_bad(*place, from.clone(), bad);
                 report.bad.push(*bad);
             }
-            let is_whole = path.bad.is_empty() && !path.has_single;
+            let is_whole = path.bad.is_empty() && !path.is_incomplete;
             if !is_whole && touch_leaf(self.0, &from).await {
                 report.written_anew += 1;
             }
@@ -139,7 +138,7 @@ impl<'a> PageCopies<'a> {
         let mut path = CheckedPath::default();
         for level in (0..tree.height).rev() {
             if seen.insert(place) {
-                path.has_single |= self.is_single(place);
+                path.is_incomplete |= self.is_incomplete(place);
                 if read {
                     let (_, bad) = self.0.pages.read_copies(place, "a tree page").await?;
                     path.bad.extend(bad.map(|bad| (place, bad)));
@@ -153,44 +152,44 @@ impl<'a> PageCopies<'a> {
         Ok(Some(path))
     }
 
-    /// Has it one copy, or, while a disk is lost, both on one disk?
-    fn is_single(&self, place: PageRef) -> bool {
-        let map = self.0.pages.device.map();
+    /// Has it too few copies, or, while a disk is lost, two on one disk?
+    fn is_incomplete(&self, place: PageRef) -> bool {
+        let device = &self.0.pages.device;
+        let map = device.map();
         let disk_of = |run: Run| map.place(map.geometry().block(run.start).0).disk;
-        let Some(second) = place.second() else { return true };
-        lost_disk(&map).is_some()
-            && place.runs().next().is_some_and(|first| disk_of(first) == disk_of(second))
+        let disks = || place.runs().map(disk_of).collect::<BTreeSet<DiskName>>().len();
+        place.has_fewer_than(device.copies) || has_lost_disk(&map) && disks() < place.runs().count()
     }
 
-    /// Now and then looks at a few leaves. Those with one copy only, which there are in a store of
-    /// an old version and where there was no space, get a second one; if there are none, both
-    /// copies of some are read. Called regularly.
+    /// Now and then looks at a few leaves. Those with too few copies, which there are in a store of
+    /// an old version and where there was no space, get more; if there are none, all copies of some
+    /// are read. Called regularly.
     pub(super) fn keep_whole(&self) {
         let search = &self.0.copying;
-        let has_single = {
+        let is_incomplete = {
             let state = self.0.state.borrow();
             let is_written = state.changes == ChangeMode::Logged && state.stopped.is_none();
             if !is_written || state.checkpointing || search.is_running.get() {
                 return;
             }
-            state.root.tree.single > 0
+            state.root.tree.incomplete > 0
         };
         let now = self.0.ctx.now();
-        if !has_single && now < search.checked.get() + CHECK_INTERVAL {
+        if !is_incomplete && now < search.checked.get() + CHECK_INTERVAL {
             return;
         }
         search.is_running.set(true);
         let store = self.0.clone();
         self.0.ctx.task(async move {
             let search = &store.copying;
-            let (from, most) = if has_single {
+            let (from, most) = if is_incomplete {
                 (&search.missing_from, (LEAVES_SEEN_MAX, LEAVES_COPIED_MAX))
             } else {
                 search.checked.set(now);
                 (&search.bad_from, (LEAVES_CHECKED, LEAVES_CHECKED))
             };
             let begin = from.borrow().clone();
-            let looked = PageCopies(&store).look(&begin, !has_single, most).await;
+            let looked = PageCopies(&store).look(&begin, !is_incomplete, most).await;
             search.is_running.set(false);
             let written_anew = looked.as_ref().map_or(0, |report| report.written_anew);
             from.replace(looked.ok().and_then(|report| report.next).unwrap_or_default());

@@ -10,7 +10,7 @@ use futures::future::{Either, FutureExt as _, LocalBoxFuture, select};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
 use super::error::{StoreError, StoreResult};
-use super::page::{self, BODY_MAX, ENTRY_HEAD, PagePlaces, PageRef, TreePage};
+use super::page::{self, BODY_MAX, ENTRY_HEAD, PagePlaces, PageRef, TreePage, version_of};
 use super::tree::{TreeReader, TreeRoot};
 
 /// A page with fewer bytes is merged with a neighbour when it is rewritten.
@@ -78,8 +78,9 @@ impl<'a> Rewrite<'a> {
         }
         let (top, height) = self.merge_top(old, changes).await?;
         self.all_writes().await?;
-        let singles =
-            |pages: &[PageRef]| pages.iter().filter(|page| page.second().is_none()).count() as u64;
+        let copies = self.pages.device.copies;
+        let is_incomplete = |page: &&PageRef| page.has_fewer_than(copies);
+        let incomplete = |pages: &[PageRef]| pages.iter().filter(is_incomplete).count() as u64;
         let (written, dropped) = (&self.written, &self.dropped);
         // A root that tells wrong counts is found by an audit; it must not stop anything here.
         Ok(TreeRoot {
@@ -87,7 +88,7 @@ impl<'a> Rewrite<'a> {
             height,
             keys: (old.keys + self.keys_added).saturating_sub(self.keys_removed),
             pages: (old.pages + written.len() as u64).saturating_sub(dropped.len() as u64),
-            single: (old.single + singles(written)).saturating_sub(singles(dropped)),
+            incomplete: (old.incomplete + incomplete(written)).saturating_sub(incomplete(dropped)),
         })
     }
 
@@ -280,7 +281,8 @@ impl<'a> Rewrite<'a> {
     async fn write(&mut self, level: u8, entries: &[TreeEntry]) -> StoreResult<TreeEntry> {
         let (draft, layout) = page::draft(level, entries);
         let places = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
-        let (raw, place) = draft.finish(self.pages.owner, self.generation, places);
+        let identity = (self.pages.owner, version_of(self.pages.device.copies));
+        let (raw, place) = draft.finish(identity, self.generation, places);
         self.written.push(place);
         self.pages.remember(place, TreePage::written(level, &raw, layout));
         let device = &self.pages.device;
@@ -293,7 +295,7 @@ impl<'a> Rewrite<'a> {
         while self.writes.len() >= WRITES_MAX {
             self.one_write().await?;
         }
-        Ok((entries[0].0.clone(), runtime::wire::to_bytes(&place).into()))
+        Ok((entries[0].0.clone(), place.to_value()))
     }
 
     async fn all_writes(&mut self) -> StoreResult<()> {
@@ -313,7 +315,7 @@ impl<'a> Rewrite<'a> {
 
 fn reference(entry: &TreeEntry) -> StoreResult<PageRef> {
     // The entries of pages are checked when they are read.
-    runtime::wire::from_bytes(&entry.1)
+    PageRef::of_value(&entry.1)
         .map_err(|_| StoreError::Damaged { what: "a reference in the tree", block: 0 })
 }
 

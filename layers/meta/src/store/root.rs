@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use blockio::disk_state::DRAINING_MAX;
 use blockio::geometry::SLOTS_PER_NODE;
 use blockio::protocol::{Error as DiskError, SLOT_SIZE};
+use blockio::redundancy::METADATA_COPIES_MAX;
 use blockio::{DiskName, DiskStage, VolumeMap};
 use bytes::Bytes;
 use futures::future::join_all;
@@ -15,16 +16,25 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 use super::device::Device;
 use super::error::{StoreError, StoreResult};
 use super::log::Segment;
-use super::log::format::{LogId, SegmentPair};
+use super::log::format::{LogId, SegmentCopies};
 use super::page::{
-    COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, PageRef, StoreOwner, VERSION_TWO_PLACES,
+    COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, PageRef, StoreOwner, VERSION_MORE_PLACES,
+    VERSION_TWO_PLACES, version_of,
 };
 use super::tree::TreeRoot;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"mdRT");
 
 /// Disks that hold copies of a node's roots, at most.
-const COPIES_MAX: u32 = 3;
+const COPIES_MAX: usize = copies_for(METADATA_COPIES_MAX);
+/// The same with two copies of other metadata.
+const COPIES_OF_TWO: usize = copies_for(2);
+
+/// Disks that hold a node's roots, where other metadata has this number of copies. If disks with
+/// all but one of these are lost, as many copies of the root remain, and one of them is the newest.
+const fn copies_for(metadata_copies: u32) -> usize {
+    2 * metadata_copies as usize - 1
+}
 
 /// The state of a node at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,18 +64,29 @@ pub(crate) struct Root {
 /// Disks that hold a root; none if that is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RootHolders {
-    disks: [DiskName; COPIES_MAX as usize],
+    disks: [DiskName; COPIES_MAX],
     count: u8,
 }
 
 impl RootHolders {
-    fn take(input: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    /// Places for them in a root of this version.
+    fn places(version: u16) -> usize {
+        if version < VERSION_MORE_PLACES { COPIES_OF_TWO } else { COPIES_MAX }
+    }
+
+    fn put(&self, version: u16, out: &mut Encoder) {
+        self.count.put(out);
+        self.disks[..Self::places(version)].iter().for_each(|disk| disk.put(out));
+    }
+
+    fn take(version: u16, input: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let count = u8::take(input)?;
-        let mut disks = [DiskName::default(); COPIES_MAX as usize];
-        for disk in &mut disks {
+        let mut disks = [DiskName::default(); COPIES_MAX];
+        let places = Self::places(version);
+        for disk in &mut disks[..places] {
             *disk = DiskName::take(input)?;
         }
-        if usize::from(count) > disks.len() {
+        if usize::from(count) > places {
             return Err(Malformed("the holders of a root"));
         }
         Ok(Self { disks, count })
@@ -114,34 +135,26 @@ enum RootSlot {
 }
 
 impl Root {
-    fn encode(&self) -> Bytes {
+    fn encode(&self, version: u16) -> Bytes {
         let mut out = Encoder::new();
         MAGIC.put(&mut out);
-        FORMAT_VERSION.put(&mut out);
-        0u16.put(&mut out);
+        version.put(&mut out);
+        self.start.copies.put_count::<u16>(&mut out);
         self.log.owner.volume.put(&mut out);
         self.log.owner.node.put(&mut out);
         self.lacking.put(&mut out);
-        for field in [
-            self.generation,
-            self.log.epoch,
-            self.log.id,
-            self.start.sequence,
-            self.start.pair.a,
-            self.start.pair.b,
-            self.position,
-            self.counter,
-            self.tree.keys,
-            self.tree.pages,
-        ] {
+        for field in [self.generation, self.log.epoch, self.log.id, self.start.sequence] {
+            field.put(&mut out);
+        }
+        self.start.copies.put(&mut out);
+        for field in [self.position, self.counter, self.tree.keys, self.tree.pages] {
             field.put(&mut out);
         }
         self.tree.height.put(&mut out);
-        self.tree.top.unwrap_or_default().put(&mut out);
-        self.map.put(&mut out);
-        self.tree.single.put(&mut out);
-        self.before.count.put(&mut out);
-        self.before.disks.iter().for_each(|disk| disk.put(&mut out));
+        self.tree.top.unwrap_or_default().put(version, &mut out);
+        self.map.put(version, &mut out);
+        self.tree.incomplete.put(&mut out);
+        self.before.put(version, &mut out);
         self.record_version.put(&mut out);
         let mut slot = out.finish_joined();
         slot.resize(SLOT_SIZE - 4, 0);
@@ -172,7 +185,7 @@ impl Root {
         if version > FORMAT_VERSION {
             return Ok(RootSlot::Future(version));
         }
-        u16::take(input)?;
+        let segment_copies = u16::take(input)?;
         let found = StoreOwner { volume: VolumeId::take(input)?, node: u32::take(input)? };
         let lacking = u32::take(input)?;
         if found.volume != owner.volume {
@@ -184,8 +197,8 @@ impl Root {
         let generation = u64::take(input)?;
         let (epoch, id) = (u64::take(input)?, u64::take(input)?);
         let sequence = u64::take(input)?;
-        let pair = SegmentPair { a: u64::take(input)?, b: u64::take(input)? };
-        let start = Segment { sequence, pair };
+        let copies = SegmentCopies::take(segment_copies.into(), input)?;
+        let start = Segment { sequence, copies };
         let (position, counter) = (u64::take(input)?, u64::take(input)?);
         let (keys, pages) = (u64::take(input)?, u64::take(input)?);
         let growing = [generation, sequence, position, counter, keys, pages];
@@ -198,12 +211,12 @@ impl Root {
             input.bytes(PageRef::length(version))?;
             None
         } else {
-            Some(PageRef::take_of(version, input)?)
+            Some(PageRef::take(version, input)?)
         };
-        let map = PageRef::take_of(version, input)?;
-        let single = if version < VERSION_TWO_PLACES { pages } else { u64::take(input)? };
+        let map = PageRef::take(version, input)?;
+        let incomplete = if version < VERSION_TWO_PLACES { pages } else { u64::take(input)? };
         // Zeros in older ones.
-        let before = RootHolders::take(input)?;
+        let before = RootHolders::take(version, input)?;
         let record_version = u64::take(input)?;
         Ok(RootSlot::Root(Box::new(Self {
             generation,
@@ -212,7 +225,7 @@ impl Root {
             position,
             counter,
             lacking,
-            tree: TreeRoot { top, height, keys, pages, single: single.min(pages) },
+            tree: TreeRoot { top, height, keys, pages, incomplete: incomplete.min(pages) },
             map,
             before,
             record_version,
@@ -224,8 +237,9 @@ impl Root {
         (self.log.epoch, self.generation)
     }
 
-    /// Writes the root to its slot on all its holders. It counts once a majority has it, so that
-    /// [`newest`], which needs the others, meets at least one copy. Returns those that have it.
+    /// Writes the root to its slot on all its holders. It counts once as many have it as there are
+    /// copies of other metadata, so that [`newest`] meets at least one of these if all but one are
+    /// lost. Returns those that have it.
     pub(crate) async fn write(&self, device: &Device) -> Result<Vec<DiskName>, DiskError> {
         loop {
             let map = device.map();
@@ -233,7 +247,7 @@ impl Root {
             let disks = holders(&map, self.log.owner.node);
             let root = Self { record_version: version, ..*self };
             let (written, error) = root.write_to(device, &disks).await;
-            match error.filter(|_| written.len() < needed(disks.len())) {
+            match error.filter(|_| written.len() < needed(&map, disks.len())) {
                 None => return Ok(written),
                 // A disk was given up: another one takes its place.
                 Some(DiskError::Missing { .. }) if device.follows(version).await => {}
@@ -259,7 +273,8 @@ impl Root {
     ) -> (Vec<DiskName>, Option<DiskError>) {
         let node = self.log.owner.node;
         let slot = slot(node, self.generation);
-        let writes = to.iter().map(|&disk| device.write_slot(disk, slot, self.encode()));
+        let content = self.encode(version_of(device.copies));
+        let writes = to.iter().map(|&disk| device.write_slot(disk, slot, content.clone()));
         let results = join_all(writes).await;
         let (mut written, mut failure) = (Vec::new(), None);
         for (&disk, result) in to.iter().zip(results) {
@@ -275,9 +290,9 @@ impl Root {
     }
 }
 
-/// How many of the copies of a root must be written.
-fn needed(copies: usize) -> usize {
-    copies / 2 + 1
+/// How many of these copies of a root must be written.
+fn needed(map: &VolumeMap, copies: usize) -> usize {
+    copies.min(map.redundancy().metadata_copies() as usize)
 }
 
 /// The slot of a root.
@@ -306,7 +321,7 @@ fn ring(map: &VolumeMap, node: u32) -> Vec<DiskName> {
 pub(crate) fn holders(map: &VolumeMap, node: u32) -> Vec<DiskName> {
     let ring = ring(map, node);
     let online = ring.iter().copied().filter(|&disk| map.state(disk) == (DiskStage::Online {}));
-    online.take(COPIES_MAX as usize).collect()
+    online.take(copies_for(map.redundancy().metadata_copies())).collect()
 }
 
 /// Has each root a copy elsewhere, if the disks of `disk_node` are away?
@@ -315,7 +330,7 @@ pub fn roots_survive(map: &VolumeMap, disk_node: u32) -> bool {
     fs_nodes.into_iter().all(|node| {
         let holders = holders(map, node);
         let away = holders.iter().filter(|disk| disk.disk_node == disk_node).count();
-        away < needed(holders.len())
+        away < needed(map, holders.len())
     })
 }
 
@@ -326,7 +341,7 @@ fn candidates(map: &VolumeMap, node: u32) -> Vec<DiskName> {
     let ring = ring(map, node).into_iter();
     // What is on a disk that is behind is older than what others have ([`roots_survive`]).
     let kept = ring.filter(|&disk| !map.state(disk).is_gone() && !map.state(disk).is_behind());
-    kept.take(COPIES_MAX as usize + changes).collect()
+    kept.take(copies_for(map.redundancy().metadata_copies()) + changes).collect()
 }
 
 /// The slots of one disk; `None` if it cannot be read.
@@ -374,11 +389,11 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
     // too, and what other disks have is older.
     let is_current =
         map.version() > 0 && root.is_ok_and(|root| root.record_version == map.version());
-    // A root is on more than half of its holders, so it is on at least one of these.
+    // A root is on as many of its holders, so it is on at least one of these.
     let counts = |copy: &&RootCopy| copy.slots.is_none() && (copy.is_holder || !is_current);
     let unreadable = copies.iter().filter(counts).count();
     if let Some(error) = failure
-        && unreadable >= needed(holders.len())
+        && unreadable >= needed(&map, holders.len())
     {
         return Err(error.into());
     }
@@ -391,7 +406,7 @@ pub(crate) async fn newest(device: &Device, owner: StoreOwner) -> StoreResult<(R
     }
     // Where holders have changed, a newer one may be on what cannot be read.
     match is_lacking {
-        Some(error) if told.holding.len() < needed(holders.len()) => Err(error.into()),
+        Some(error) if told.holding.len() < needed(&map, holders.len()) => Err(error.into()),
         _ => Ok((root, told)),
     }
 }
@@ -404,7 +419,7 @@ fn compare(copies: &[RootCopy], newest: &Root) -> RootCopies {
     let mut told = RootCopies { count: holders.count(), ..RootCopies::default() };
     for (bit, copy) in copies.iter().enumerate() {
         let is_excused = match newest.before.disks() {
-            [] => bit >= COPIES_MAX as usize || newest.lacking & (1 << bit) != 0,
+            [] => bit >= COPIES_OF_TWO || newest.lacking & (1 << bit) != 0,
             holders => !holders.contains(&copy.disk),
         };
         if copy.slots.is_none() {
@@ -458,27 +473,27 @@ mod tests {
     }
 
     fn root() -> Root {
-        let map = runtime::wire::from_bytes(&[
+        let map = PageRef::of_value(&[
             20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 21, 0, 0,
             0, 0, 0, 0, 0,
         ]);
         Root {
             generation: 11,
             log: LogId { owner: OWNER, id: 13, epoch: 12 },
-            start: Segment { sequence: 14, pair: SegmentPair { a: 15, b: 16 } },
+            start: Segment { sequence: 14, copies: SegmentCopies::new(&[15, 16]) },
             position: 17,
             counter: 18,
             lacking: 5,
             before: RootHolders::of(&[DiskName { disk_node: 21, disk: 22 }]),
             record_version: 23,
-            tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0, single: 0 },
+            tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0, incomplete: 0 },
             map: map.unwrap(),
         }
     }
 
     #[test]
     fn the_bytes_of_a_root_are_frozen() {
-        let slot = root().encode();
+        let slot = root().encode(3);
         let mut golden = b"mdRT\x03\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
@@ -499,6 +514,34 @@ mod tests {
         assert_eq!(Root::decode(&slot, OWNER), RootSlot::Root(Box::new(root())));
     }
 
+    #[test]
+    fn the_bytes_of_a_root_with_three_copies_of_metadata_are_frozen() {
+        let disks: Vec<DiskName> = (0..5).map(disk_of).collect();
+        let start = Segment { sequence: 14, copies: SegmentCopies::new(&[15, 16, 24]) };
+        let before = RootHolders::of(&disks);
+        let root = Root { start, before, ..root() };
+        let slot = root.encode(4);
+        let mut golden = b"mdRT\x04\x00\x03\x00".to_vec();
+        golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
+        for field in [11u64, 12, 13, 14, 15, 16, 24, 17, 18, 0, 0] {
+            golden.extend_from_slice(&field.to_le_bytes());
+        }
+        golden.extend_from_slice(&[0; 1 + 57]);
+        golden.extend_from_slice(&[20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9]);
+        golden.extend_from_slice(&[0; 12]);
+        golden.extend_from_slice(&[21, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[0; 24 + 8]);
+        golden.push(5);
+        for disk in 0..9u32 {
+            golden.extend_from_slice(&if disk < 5 { disk } else { 0 }.to_le_bytes());
+            golden.extend_from_slice(&[0; 4]);
+        }
+        golden.extend_from_slice(&23u64.to_le_bytes());
+        assert_eq!(slot[..golden.len()], golden);
+        assert_eq!(Root::decode(&slot, OWNER), RootSlot::Root(Box::new(root)));
+    }
+
     fn stamp(mut slot: Vec<u8>) -> Vec<u8> {
         let checksum = crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes();
         slot[SLOT_SIZE - 4..].copy_from_slice(&checksum);
@@ -507,15 +550,15 @@ mod tests {
 
     #[test]
     fn a_foreign_a_future_and_a_broken_root_are_told_apart() {
-        let slot = root().encode();
+        let slot = root().encode(3);
         let other = StoreOwner { volume: VolumeId(8), ..OWNER };
         assert_eq!(Root::decode(&slot, other), RootSlot::Foreign);
         assert_eq!(Root::decode(&slot, StoreOwner { node: 4, ..OWNER }), RootSlot::Nothing);
         assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), RootSlot::Nothing);
         let mut future = slot.to_vec();
-        future[4] = 4;
+        future[4] = 5;
         assert_eq!(Root::decode(&future, OWNER), RootSlot::Rotten, "its checksum is wrong");
-        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(4));
+        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(5));
         assert_eq!(
             choose(vec![RootSlot::Foreign, RootSlot::Nothing]),
             Err(StoreError::ForeignVolume)
@@ -526,7 +569,7 @@ mod tests {
     #[test]
     fn a_root_of_an_old_version_has_references_with_one_place() {
         for version in 1..VERSION_TWO_PLACES {
-            let (slot, mut old) = (root().encode(), root());
+            let (slot, mut old) = (root().encode(3), root());
             let mut short = slot[..113].to_vec();
             short[4] = version as u8;
             short[104] = 6;
@@ -535,8 +578,8 @@ mod tests {
             short.extend_from_slice(&slot[146..171]);
             short.resize(SLOT_SIZE, 0);
             let map = [&slot[146..171], &[0; 8]].concat();
-            old.map = runtime::wire::from_bytes(&map).unwrap();
-            (old.tree.pages, old.tree.single) = (6, 6);
+            old.map = PageRef::of_value(&map).unwrap();
+            (old.tree.pages, old.tree.incomplete) = (6, 6);
             (old.before, old.record_version) = (RootHolders::default(), 0);
             assert_eq!(Root::decode(&stamp(short), OWNER), RootSlot::Root(Box::new(old)));
         }
@@ -600,7 +643,7 @@ mod tests {
     fn any_bytes_are_read_or_refused() {
         with_seed(|rng| {
             for _ in 0..5000 {
-                let mut slot = root().encode().to_vec();
+                let mut slot = root().encode(3 + rng.below(2) as u16).to_vec();
                 for _ in 0..=rng.below(4) {
                     slot[rng.index(200)] = rng.bits() as u8;
                 }
@@ -629,7 +672,7 @@ mod tests {
             let all = map.disks();
             let mut record = VolumeRecord::of(&map);
             for node in 0..8 {
-                assert_eq!(candidates(&map, node).len(), COPIES_MAX as usize, "never changed");
+                assert_eq!(candidates(&map, node).len(), COPIES_OF_TWO, "never changed");
             }
             // Where a node has written last may be any holders since a disk was retired.
             let mut since: Vec<Vec<DiskName>> = Vec::new();
@@ -650,7 +693,7 @@ mod tests {
                 for node in 0..8 {
                     let candidates = candidates(&map, node);
                     let now = holders(&map, node);
-                    assert_eq!(now.len(), count(online).min(COPIES_MAX as usize));
+                    assert_eq!(now.len(), count(online).min(COPIES_OF_TWO));
                     assert!(now.iter().all(|disk| candidates.contains(disk)));
                     if next == (DiskStage::Retired {}) {
                         for holders in &mut since {

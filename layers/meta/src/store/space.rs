@@ -16,13 +16,13 @@ use blockio::geometry::Near;
 use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
 use super::limits;
-use super::log::format::SegmentPair;
+use super::log::format::SegmentCopies;
 
 mod closed;
 mod copies;
 mod emptying;
 mod mirrors;
-mod pairs;
+mod partners;
 mod search;
 mod set_search;
 mod whole;
@@ -32,11 +32,12 @@ pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
 pub(crate) use mirrors::MirrorPlaces;
-pub(crate) use pairs::{
-    count_free_group, floor_in_pairs, is_in_pairs, stripes_without_partner, usable_stripes,
+pub(crate) use partners::{
+    count_free_group, floor_with_partners, needs_partners, stripes_without_partner, usable_stripes,
 };
 use search::{GROUPS_SEARCHED_MAX, whole_in};
 use set_search::SetSearches;
+use whole::CopyDisks;
 pub(crate) use whole::WholeStripes;
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
@@ -434,9 +435,9 @@ impl BlockAllocator {
         self.record_bytes += match near {
             Near::At { block, .. } => {
                 let new_runs = runs.iter().filter(|run| run.start != block).count();
-                limits::record_bytes(0, new_runs as u64, blocks.into())
+                limits::record_bytes(self.layout.map(), 0, new_runs as u64, blocks.into())
             }
-            _ => limits::record_bytes(1, runs.len() as u64, blocks.into()),
+            _ => limits::record_bytes(self.layout.map(), 1, runs.len() as u64, blocks.into()),
         };
         lend(self, &runs);
         Some(runs)
@@ -452,28 +453,37 @@ impl BlockAllocator {
         Some(run)
     }
 
-    /// Takes two stripes for a segment of the log, on different disk nodes, or else on different
-    /// disks, if there are several that have some; near the segment before, `after`: a log that is
-    /// strewn over groups keeps all of them from being given away.
-    pub(crate) fn allocate_pair(&mut self, after: Option<SegmentPair>) -> Option<SegmentPair> {
-        let group = after.map(|after| self.layout.group_of_stripe(after.b));
-        let (map, largest) =
-            (self.layout.map().clone(), self.whole.largest_part(self.layout.map()));
-        let a = self
-            .find_whole(group, |stripe| largest.is_none_or(|disk| map.place(stripe).disk == disk))
-            .or_else(|| self.find_whole(group, |_| true))?;
-        self.set_busy(self.layout.stripe_run(a).blocks(), true);
-        let group = Some(self.layout.group_of_stripe(a));
-        let first = map.place(a).disk;
-        let b = self
-            .find_whole(group, |stripe| map.place(stripe).disk.disk_node != first.disk_node)
-            .or_else(|| self.find_whole(group, |stripe| map.place(stripe).disk != first))
-            .or_else(|| self.find_whole(group, |_| true));
-        match b {
-            Some(b) => self.set_busy(self.layout.stripe_run(b).blocks(), true),
-            None => self.set_busy(self.layout.stripe_run(a).blocks(), false),
+    /// Takes stripes for the copies of a segment of the log, on different disk nodes, or else on
+    /// different disks, if there are several that have some; near the segment before, `after`: a
+    /// log that is strewn over groups keeps all of them from being given away.
+    pub(crate) fn allocate_segment(
+        &mut self,
+        after: Option<SegmentCopies>,
+    ) -> Option<SegmentCopies> {
+        let last = after.and_then(|after| after.stripes().last().copied());
+        let mut group = last.map(|stripe| self.layout.group_of_stripe(stripe));
+        let map = self.layout.map().clone();
+        let (mut stripes, mut away) = (Vec::new(), CopyDisks::default());
+        while stripes.len() < map.redundancy().metadata_copies() as usize {
+            let largest = self.whole.largest_part(&map, |disk| away.is_on_other_node(disk));
+            let disk_of = |stripe: u64| map.place(stripe).disk;
+            let found = largest
+                .and_then(|disk| self.find_whole(group, |stripe| disk_of(stripe) == disk))
+                .or_else(|| self.find_whole(group, |at| away.is_on_other_node(disk_of(at))))
+                .or_else(|| self.find_whole(group, |at| away.is_on_other_disk(disk_of(at))))
+                .or_else(|| self.find_whole(group, |_| true));
+            let Some(stripe) = found else {
+                for stripe in stripes {
+                    self.set_busy(self.layout.stripe_run(stripe).blocks(), false);
+                }
+                return None;
+            };
+            self.set_busy(self.layout.stripe_run(stripe).blocks(), true);
+            group = Some(self.layout.group_of_stripe(stripe));
+            away.add(disk_of(stripe));
+            stripes.push(stripe);
         }
-        b.map(|b| SegmentPair { a, b })
+        Some(SegmentCopies::new(&stripes))
     }
 
     /// Lets the search for whole stripes of `node` begin elsewhere than those of other nodes; by

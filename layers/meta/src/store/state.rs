@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::{DiskName, Geometry, is_behind, lost_disk};
+use blockio::{DiskName, Geometry, has_lost_disk, is_behind};
 use bytes::Bytes;
 
 use super::batch::{Batch, BatchOp, BatchRoom};
@@ -12,14 +12,14 @@ use super::blocked_records::BlockedRecords;
 use super::error::{StoreError, StoreResult};
 use super::limits;
 use super::log::Log;
-use super::log::format::SegmentPair;
+use super::log::format::SegmentCopies;
 use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
 use super::space::{
-    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, count_free_group, floor_in_pairs,
-    open_stripes, stripes_without_partner, usable_stripes,
+    BlockAllocator, EmptyingGroups, MoveReason, SpaceOnDisks, count_free_group,
+    floor_with_partners, open_stripes, stripes_without_partner, usable_stripes,
 };
 use crate::memory::{MemoryKind, MemoryShare};
 
@@ -178,13 +178,14 @@ impl StoreState {
 
     fn log_is_long(&self) -> bool {
         let node = self.log.id.owner.node;
-        self.log.pairs() >= limits::log_pairs_checkpoint(self.space.layout.map(), node)
+        self.log.segments() >= limits::log_segments_checkpoint(self.space.layout.map(), node)
     }
 
     /// Whole stripes that the log may still take, those for the next mount included.
     fn log_stripes(&self) -> u64 {
-        let most = limits::log_pairs_max(self.space.layout.map());
-        2 * (most + limits::MOUNT_PAIRS).saturating_sub(self.log.pairs())
+        let most = limits::log_segments_max(self.space.layout.map());
+        limits::copies(self.space.layout.map())
+            * (most + limits::MOUNT_SEGMENTS).saturating_sub(self.log.segments())
     }
 
     /// The least number of whole stripes that lets the log grow and a checkpoint take `blocks`.
@@ -214,14 +215,15 @@ impl StoreState {
         let tree = &self.root.tree;
         let need = |keys, bytes| limits::checkpoint_blocks(tree, keys, bytes, map_blocks);
         let frozen = self.frozen.as_ref().map_or(0, |frozen| need(frozen.keys(), frozen.bytes));
-        frozen + need(self.active.keys() + keys, self.active.bytes + bytes)
+        let first_copies = frozen + need(self.active.keys() + keys, self.active.bytes + bytes);
+        limits::copies(self.space.layout.map()) * first_copies
     }
 
     /// Whole stripes that data must leave. What is handed out already needs records.
     pub(crate) fn data_floor(&self) -> u64 {
         let records = limits::record_blocks(self.space.record_bytes);
         let floor = self.floor(records + self.least_reserve().max(self.data_reserve_blocks()));
-        floor_in_pairs(&self.space, floor)
+        floor_with_partners(&self.space, floor)
     }
 
     /// Blocks that are kept back from data for a checkpoint and deletions after it.
@@ -264,26 +266,26 @@ impl StoreState {
     /// The groups that cannot be emptied since the log is in them: none if it can go on elsewhere,
     /// for which it leaves its current segment and the next one.
     pub(crate) fn log_groups(&self) -> BTreeSet<u64> {
-        if self.log.pairs() + 2 * LEFT_SEGMENTS_MAX
-            <= limits::log_pairs_max(self.space.layout.map())
+        if self.log.segments() + 2 * LEFT_SEGMENTS_MAX
+            <= limits::log_segments_max(self.space.layout.map())
         {
             return BTreeSet::new();
         }
-        let pairs = [self.log.current_pair(), self.log.next_pair()];
-        let stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
-        stripes.map(|stripe| self.space.layout.group_of_stripe(stripe)).collect()
+        let segments = [self.log.current_copies(), self.log.next_copies()];
+        let stripes = segments.iter().flat_map(SegmentCopies::stripes);
+        stripes.map(|stripe| self.space.layout.group_of_stripe(*stripe)).collect()
     }
 
     /// Lets the log leave its current segment if that or the next one moves for this reason, or has
-    /// a copy on a disk that is behind, or, while a disk is lost, both on one disk.
+    /// a copy on a disk that is behind, or, while a disk is lost, two on one disk.
     pub(crate) fn leave_moving_segment(&mut self, reason: MoveReason) -> bool {
         let layout = &self.space.layout;
-        let pairs = [self.log.current_pair(), self.log.next_pair()];
-        let mut stripes = pairs.into_iter().flat_map(SegmentPair::stripes);
+        let segments = [self.log.current_copies(), self.log.next_copies()];
+        let mut stripes = segments.iter().flat_map(SegmentCopies::stripes).copied();
         let on_disks = SpaceOnDisks(&self.space);
         let moves = |stripe| on_disks.moves(layout.stripe_run(stripe).start, reason);
         let leaves = stripes.any(|stripe| moves(stripe) || is_behind(layout.map(), stripe))
-            || lost_disk(layout.map()).is_some() && self.log.pairs_on_one_disk(layout.map()) > 0;
+            || has_lost_disk(layout.map()) && self.log.segments_to_spread(layout.map()) > 0;
         if leaves {
             self.log.leave_segment();
         }
@@ -304,7 +306,7 @@ impl StoreState {
     pub(crate) fn may_find(&self, (blocks, unit): (u32, u32), kept_back: u64) -> bool {
         let per_stripe = u64::from(self.geometry.blocks_per_stripe());
         let floor = self.floor(kept_back + limits::record_blocks(self.space.record_bytes));
-        let floor = floor_in_pairs(&self.space, floor);
+        let floor = floor_with_partners(&self.space, floor);
         let mut coming = self.waiting_blocks;
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);
@@ -324,8 +326,8 @@ impl StoreState {
         if self.log.pending_bytes() + length > PENDING_BYTES_MAX {
             return Err(CommitRefusal::LogBehind);
         }
-        let pairs_max = limits::log_pairs_max(self.space.layout.map());
-        if self.log.pairs_after(length) > pairs_max {
+        let segments_max = limits::log_segments_max(self.space.layout.map());
+        if self.log.segments_after(length) > segments_max {
             return Err(if self.log_is_long() {
                 CommitRefusal::TreeBehind
             } else {
@@ -378,7 +380,7 @@ impl StoreState {
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
         let stripes = self.space.whole.total() + self.taken_stripes(batch);
         let floor = match batch.room {
-            BatchRoom::Usual => floor_in_pairs(&self.space, self.floor(need)),
+            BatchRoom::Usual => floor_with_partners(&self.space, self.floor(need)),
             BatchRoom::Accepted | BatchRoom::Reserve => self.floor(need),
         };
         if keys == 0 || stripes >= floor {

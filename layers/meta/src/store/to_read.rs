@@ -11,7 +11,7 @@ use super::batch::BatchOp;
 use super::error::{StoreError, StoreResult};
 use super::groups::GroupLayout;
 use super::log::Log;
-use super::log::format::SegmentPair;
+use super::log::format::SegmentCopies;
 use super::log::replay::replay;
 use super::open::{RecoveredState, pages, recover};
 use super::root::{self, Root};
@@ -31,10 +31,10 @@ pub(crate) async fn mount_to_read(
 ) -> StoreResult<(Rc<Store>, Vec<StoreError>)> {
     let pages = pages(&ctx, stripes, node, share);
     let (root, _) = root::newest(&pages.device, pages.owner).await?;
-    let (past, damage) = recover_to_read(&pages, root).await;
+    let (past, damage) = recover_to_read(&pages, &root).await;
     let RecoveredState { space, overlay, root, map_pages, segments, .. } = past;
     let geometry = pages.device.geometry;
-    let nowhere = SegmentPair { a: 0, b: 0 };
+    let nowhere = SegmentCopies::nowhere();
     let next = (0, nowhere, nowhere);
     let log = Log::new(root.log, &geometry, root.position, segments, next);
     let share = pages.share.clone();
@@ -52,7 +52,7 @@ pub(crate) fn refuse_changes(store: &Store) {
 /// what is.
 pub(super) async fn recover_to_read(
     pages: &TreeReader,
-    root: Root,
+    root: &Root,
 ) -> (RecoveredState, Vec<StoreError>) {
     match recover(pages, root).await {
         Ok(past) => (past, Vec::new()),
@@ -63,7 +63,7 @@ pub(super) async fn recover_to_read(
 /// The keys of a node as far as its log can be read. What is used of its space stays unknown.
 async fn recover_keys(
     pages: &TreeReader,
-    root: Root,
+    root: &Root,
     error: StoreError,
 ) -> (RecoveredState, Vec<StoreError>) {
     let space = BlockAllocator::new(GroupLayout::of(&pages.device.map()));

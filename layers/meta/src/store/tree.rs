@@ -30,8 +30,8 @@ pub(crate) struct TreeRoot {
     pub(crate) height: u8,
     pub(crate) keys: u64,
     pub(crate) pages: u64,
-    /// Pages that have one copy only.
-    pub(crate) single: u64,
+    /// Pages that have fewer copies than they should.
+    pub(crate) incomplete: u64,
 }
 
 /// Where tree pages are read from.
@@ -73,7 +73,7 @@ impl TreeReader {
         Ok(page)
     }
 
-    /// The bytes of a page, checked against its reference: of its second copy if the first one
+    /// The bytes of a page, checked against its reference: of a further copy if the first one
     /// cannot be read as it was written. That one is returned too.
     pub(crate) async fn read_page(
         &self,
@@ -84,21 +84,30 @@ impl TreeReader {
             Ok(raw) => return Ok((raw, None)),
             Err(error) => error,
         };
-        let Some(second) = place.second() else { return Err(error) };
-        let raw = self.read_copy(second, &place, what).await.map_err(|_| error)?;
-        Ok((raw, Some(self.bad_copy(place.run(), error))))
+        for run in place.further_runs() {
+            if let Ok(raw) = self.read_copy(run, &place, what).await {
+                return Ok((raw, Some(self.bad_copy(place.run(), error))));
+            }
+        }
+        Err(error)
     }
 
-    /// As [`read_page`](Self::read_page), but reads both copies.
+    /// As [`read_page`](Self::read_page), but reads all copies until one is bad.
     pub(crate) async fn read_copies(
         &self,
         place: PageRef,
         what: &'static str,
     ) -> StoreResult<(Bytes, Option<BadCopy>)> {
         let (raw, bad) = self.read_page(place, what).await?;
-        let (None, Some(second)) = (bad, place.second()) else { return Ok((raw, bad)) };
-        let error = self.read_copy(second, &place, what).await.err();
-        Ok((raw, error.map(|error| self.bad_copy(second, error))))
+        if bad.is_some() {
+            return Ok((raw, bad));
+        }
+        for run in place.further_runs() {
+            if let Err(error) = self.read_copy(run, &place, what).await {
+                return Ok((raw, Some(self.bad_copy(run, error))));
+            }
+        }
+        Ok((raw, None))
     }
 
     async fn read_copy(&self, run: Run, place: &PageRef, what: &'static str) -> StoreResult<Bytes> {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::Error as DiskError;
-use futures::future::{join, join_all};
+use futures::future::{join_all, try_join_all};
 
 use super::device::WritePauses;
 use super::error::{StoreError, StoreResult};
@@ -157,7 +157,7 @@ impl Store {
             return Some(WriterStep::Flush(state.blocked_records.dependencies_of_first()));
         }
         if state.log.needs_segment() {
-            match state.space.allocate_pair(Some(state.log.next_pair())) {
+            match state.space.allocate_segment(Some(state.log.next_copies())) {
                 Some(next) => state.log.next_segment(next),
                 // The floor under every allocation keeps space for the log, so this is a bug; what
                 // is pending cannot become durable.
@@ -172,21 +172,21 @@ impl Store {
         round.map(WriterStep::Write)
     }
 
-    /// Writes one round to both copies and makes it durable.
+    /// Writes one round to all copies and makes it durable.
     pub(super) async fn write_round(&self, round: &LogWrite) -> StoreResult<()> {
         let device = &self.pages.device;
         let blocks = u64::from(device.geometry.blocks_per_stripe());
         let write = |stripe: u64| device.write(stripe * blocks + round.block, round.data.clone());
         let mut losses = 0;
         loop {
-            let (a, b) = join(write(round.pair.a), write(round.pair.b)).await;
-            let written = [a.map_err(StoreError::Failed)?, b.map_err(StoreError::Failed)?];
+            let writes = round.copies.stripes().iter().map(|stripe| write(*stripe));
+            let written = try_join_all(writes).await.map_err(StoreError::Failed)?;
             match device.sync(&written).await {
                 // A node on the path has restarted: write the same bytes again.
                 Err(DiskError::LostWrites { .. }) if losses < LOSSES_MAX => losses += 1,
                 synced => {
                     synced.map_err(StoreError::Failed)?;
-                    if device.wait_for_host(&round.pair.stripes()).await {
+                    if device.wait_for_host(round.copies.stripes()).await {
                         continue;
                     }
                     self.state.borrow_mut().log.finished(round);

@@ -390,7 +390,7 @@ fn broken_mounts(rng: &mut Rng, bench: &mut Bench) {
 fn boots(rng: &mut Rng) {
     let stripe_size = 16384 << rng.below(4);
     let disk_nodes = 1 + rng.below(3) as u32;
-    let share = meta::store::stripes_min(&map(stripe_size, 1, 100).geometry()) + rng.below(60);
+    let share = meta::store::stripes_min(&map(stripe_size, 1, 100).geometry(), 2) + rng.below(60);
     let share = share.next_multiple_of(12);
     let mut bench = Bench::new(rng, map(stripe_size, disk_nodes, 2 * share));
     bench.disk.set_unsteady(1 + rng.below(3000));

@@ -73,7 +73,8 @@ impl VolumeShape {
             content: ContentForm::USUAL,
             slow_engine: false,
         };
-        let least = self.size_factor * stripes_min(&layout(1).geometry());
+        let least = self.size_factor
+            * stripes_min(&layout(1).geometry(), layout(1).map().redundancy().metadata_copies());
         let mut sizes = (least..2 * least).map(layout);
         sizes.find(|layout| smallest_share(&layout.map()) >= least).unwrap_or(layout(2 * least))
     }

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use blockio::geometry::Near;
 use blockio::volume_map::PlacedSet;
-use blockio::{DiskName, DiskStage, VolumeMap, VolumeRecord, has_disk_behind, lost_disk};
+use blockio::{
+    DiskName, DiskStage, VolumeMap, VolumeRecord, has_disk_behind, has_lost_disk, lost_disks,
+};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
@@ -166,8 +168,8 @@ impl DiskMover {
         for disk in &holders {
             on.entry(*disk).or_default();
         }
-        if let Some(lost) = lost_disk(&self.map()) {
-            // What is on one disk only since it was lost is left to make, too.
+        for lost in lost_disks(&self.map()) {
+            // What is on fewer disks since it was lost is left to make, too.
             on.entry(lost).or_default().0 += self.copies_to_make();
         }
         let share = |(disk, (used_blocks, blocks)): (DiskName, (u64, u64))| DiskShare {
@@ -214,11 +216,11 @@ impl DiskMover {
         }
     }
 
-    /// What of this node is on one disk only since another was lost; it may be more as long as not
-    /// all pages were looked at.
+    /// What of this node is on fewer disks since one was lost; it may be more as long as not all
+    /// pages were looked at.
     fn copies_to_make(&self) -> u64 {
         let map = self.map();
-        let unseen = lost_disk(&map).is_some() && self.spread.get() != Some(map.version());
+        let unseen = has_lost_disk(&map) && self.spread.get() != Some(map.version());
         self.base.store.space().copies_to_make() + u64::from(unseen)
     }
 

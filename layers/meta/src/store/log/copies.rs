@@ -1,11 +1,11 @@
-//! Comparing the two copies of a log while it is replayed: which disk has rotten, and which is not
+//! Comparing the copies of a log while it is replayed: which disk has rotten, and which is not
 //! of today.
 
 use std::collections::BTreeMap;
 
 use blockio::{DiskName, VolumeMap};
 
-use super::format::{ENTRY_HEAD, SegmentPair};
+use super::format::{ENTRY_HEAD, SegmentCopies};
 
 /// Entries before the last one that a disk must miss at its end to be called old. A single one may
 /// be one lost write, which the other copy makes good.
@@ -70,15 +70,15 @@ pub(crate) struct LogCopies {
 
 impl LogCopies {
     /// One more entry was read; `seen` is how each copy has it.
-    pub(crate) fn entry(&mut self, map: &VolumeMap, pair: SegmentPair, seen: [CopyState; 2]) {
+    pub(crate) fn entry(&mut self, map: &VolumeMap, copies: &SegmentCopies, seen: &[CopyState]) {
         for log in self.disks.values_mut() {
             // What is missing there came before this entry, so it was durable.
             log.missing_at_end += u64::from(std::mem::take(&mut log.last_is_missing));
             log.last_is_rotten = false;
         }
-        let disks = pair.stripes().map(|stripe| map.place(stripe).disk);
-        let is_apart = disks[0] != disks[1];
-        for (disk, seen) in disks.into_iter().zip(seen) {
+        let disks = || copies.stripes().iter().map(|stripe| map.place(*stripe).disk);
+        for (disk, seen) in disks().zip(seen) {
+            let is_apart = disks().filter(|other| *other == disk).count() == 1;
             let log = self.disks.entry(disk).or_default();
             match seen {
                 CopyState::Whole if is_apart => {
@@ -117,7 +117,7 @@ impl LogCopies {
                     rotten,
                     unreadable,
                     missing,
-                    "log entries were read from their other copy; watch that disk"
+                    "log entries were read from another copy; watch that disk"
                 );
             }
         }
@@ -133,7 +133,7 @@ impl LogCopies {
             {
                 if count > 0 {
                     told.push(format!(
-                        "{count} entries are {what} on disk {disk}, and whole in their other copy"
+                        "{count} entries are {what} on disk {disk}, and whole in another copy"
                     ));
                 }
             }
@@ -158,7 +158,7 @@ mod tests {
         let mut copies = LogCopies::default();
         for seen in seen {
             // Disk 0 of both disk nodes.
-            copies.entry(&map(), SegmentPair { a: 0, b: 1 }, *seen);
+            copies.entry(&map(), &SegmentCopies::new(&[0, 1]), seen);
         }
         copies
     }
@@ -184,14 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn both_copies_on_one_disk_say_nothing_of_its_age() {
+    fn two_copies_on_one_disk_say_nothing_of_its_age() {
         let mut copies = LogCopies::default();
         for _ in 0..5 {
-            copies.entry(
-                &map(),
-                SegmentPair { a: 0, b: 4 },
-                [CopyState::Whole, CopyState::Missing],
-            );
+            let places = SegmentCopies::new(&[0, 4]);
+            copies.entry(&map(), &places, &[CopyState::Whole, CopyState::Missing]);
         }
         assert_eq!(copies.outdated(), None);
     }

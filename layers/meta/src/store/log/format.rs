@@ -1,12 +1,13 @@
 //! Segment headers and entries in bytes. `docs/format.md`, "Log".
 
 use blockio::BLOCK_SIZE;
+use blockio::redundancy::METADATA_COPIES_MAX;
 use bytes::Bytes;
 use runtime::VolumeId;
 use runtime::hash::crc32c;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
-use crate::store::page::{FORMAT_VERSION, FORMAT_VERSIONS, NUMBER_END, StoreOwner};
+use crate::store::page::{FORMAT_VERSIONS, NUMBER_END, StoreOwner, version_of};
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"mdLS");
 const ENTRY_MAGIC: u32 = u32::from_le_bytes(*b"mdLE");
@@ -23,16 +24,61 @@ pub(crate) struct LogId {
     pub(crate) epoch: u64,
 }
 
-/// Two stripes with the same content, on different disks if there are several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SegmentPair {
-    pub(crate) a: u64,
-    pub(crate) b: u64,
+/// Stripes with the same content, on different disks if there are several: the copies of a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentCopies {
+    stripes: [u64; METADATA_COPIES_MAX as usize],
+    count: u8,
 }
 
-impl SegmentPair {
-    pub(crate) fn stripes(self) -> [u64; 2] {
-        [self.a, self.b]
+impl std::fmt::Debug for SegmentCopies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.stripes().fmt(f)
+    }
+}
+
+impl SegmentCopies {
+    /// These stripes, two or more.
+    pub(crate) fn new(copies: &[u64]) -> Self {
+        let mut stripes = [0; METADATA_COPIES_MAX as usize];
+        stripes[..copies.len()].copy_from_slice(copies);
+        Self { stripes, count: copies.len() as u8 }
+    }
+
+    /// Where there is no segment.
+    pub(crate) fn nowhere() -> Self {
+        Self::new(&[0, 0])
+    }
+
+    pub(crate) fn stripes(&self) -> &[u64] {
+        &self.stripes[..usize::from(self.count)]
+    }
+
+    /// The first of them.
+    pub(crate) fn first(&self) -> u64 {
+        self.stripes[0]
+    }
+
+    /// What a header or root says of the number of copies: nothing if there are two.
+    pub(crate) fn put_count<T: From<u8> + Wire>(&self, out: &mut Encoder) {
+        T::from(if self.count == 2 { 0 } else { self.count }).put(out);
+    }
+
+    pub(crate) fn put(&self, out: &mut Encoder) {
+        self.stripes().iter().for_each(|stripe| stripe.put(out));
+    }
+
+    /// Reads `count` stripes, where [`put_count`](Self::put_count) wrote that.
+    pub(crate) fn take(count: u32, input: &mut Decoder) -> Result<Self, Malformed> {
+        let count = if count == 0 { 2 } else { count };
+        if !(2..=METADATA_COPIES_MAX).contains(&count) {
+            return Err(Malformed("the copies of a segment"));
+        }
+        let mut copies = Self { count: count as u8, ..Self::nowhere() };
+        for stripe in &mut copies.stripes[..count as usize] {
+            *stripe = u64::take(input)?;
+        }
+        Ok(copies)
     }
 }
 
@@ -42,8 +88,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) sequence: u64,
     /// The number of its first entry: all entries before it were durable when this was written.
     pub(crate) first_entry: u64,
-    pub(crate) here: SegmentPair,
-    pub(crate) next: SegmentPair,
+    pub(crate) here: SegmentCopies,
+    /// Of as many stripes.
+    pub(crate) next: SegmentCopies,
 }
 
 impl SegmentHeader {
@@ -51,23 +98,16 @@ impl SegmentHeader {
     pub(crate) fn encode(&self, log: LogId) -> Vec<u8> {
         let mut out = Encoder::new();
         SEGMENT_MAGIC.put(&mut out);
-        FORMAT_VERSION.put(&mut out);
+        version_of(self.here.count.into()).put(&mut out);
         0u16.put(&mut out);
         log.owner.volume.put(&mut out);
         log.owner.node.put(&mut out);
-        0u32.put(&mut out);
-        for field in [
-            log.epoch,
-            log.id,
-            self.sequence,
-            self.first_entry,
-            self.here.a,
-            self.here.b,
-            self.next.a,
-            self.next.b,
-        ] {
+        self.here.put_count::<u32>(&mut out);
+        for field in [log.epoch, log.id, self.sequence, self.first_entry] {
             field.put(&mut out);
         }
+        self.here.put(&mut out);
+        self.next.put(&mut out);
         let mut block = out.finish_joined();
         block.resize(BLOCK_SIZE - 4, 0);
         block.extend_from_slice(&crc32c(&block).to_le_bytes());
@@ -79,7 +119,7 @@ impl SegmentHeader {
         block: &[u8],
         log: LogId,
         sequence: u64,
-        here: SegmentPair,
+        here: SegmentCopies,
     ) -> Result<Self, Malformed> {
         let (content, checksum) =
             block.split_at_checked(BLOCK_SIZE - 4).ok_or(Malformed("short segment"))?;
@@ -94,13 +134,13 @@ impl SegmentHeader {
         u16::take(&mut input)?;
         let owner =
             StoreOwner { volume: VolumeId::take(&mut input)?, node: u32::take(&mut input)? };
-        u32::take(&mut input)?;
+        let count = u32::take(&mut input)?;
         let (epoch, id) = (u64::take(&mut input)?, u64::take(&mut input)?);
         let header = Self {
             sequence: u64::take(&mut input)?,
             first_entry: u64::take(&mut input)?,
-            here: SegmentPair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
-            next: SegmentPair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
+            here: SegmentCopies::take(count, &mut input)?,
+            next: SegmentCopies::take(count, &mut input)?,
         };
         let same = (LogId { owner, id, epoch }) == log && header.here == here;
         if !same || header.sequence != sequence || header.first_entry >= NUMBER_END {
@@ -180,12 +220,11 @@ mod tests {
 
     const LOG: LogId =
         LogId { owner: StoreOwner { volume: VolumeId(7), node: 3 }, id: 0x0102, epoch: 5 };
-    const HEADER: SegmentHeader = SegmentHeader {
-        sequence: 8,
-        first_entry: 9,
-        here: SegmentPair { a: 10, b: 11 },
-        next: SegmentPair { a: 12, b: 13 },
-    };
+
+    fn header() -> SegmentHeader {
+        let [here, next] = [[10, 11], [12, 13]].map(|stripes| SegmentCopies::new(&stripes));
+        SegmentHeader { sequence: 8, first_entry: 9, here, next }
+    }
 
     fn numbers(bytes: &mut Vec<u8>, values: &[u64]) {
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
@@ -193,7 +232,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_segment_header_are_frozen() {
-        let block = HEADER.encode(LOG);
+        let header = header();
+        let block = header.encode(LOG);
         let mut golden = b"mdLS\x03\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         golden.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]);
@@ -201,12 +241,25 @@ mod tests {
         assert_eq!(block[..golden.len()], golden);
         assert_eq!(block.len(), BLOCK_SIZE);
         assert_eq!(block[BLOCK_SIZE - 4..], crc32c(&block[..BLOCK_SIZE - 4]).to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&block, LOG, 8, HEADER.here), Ok(HEADER));
+        assert_eq!(SegmentHeader::decode(&block, LOG, 8, header.here), Ok(header));
         let mut of_version_1 = block.clone();
         of_version_1[4] = 1;
         let checksum = crc32c(&of_version_1[..BLOCK_SIZE - 4]).to_le_bytes();
         of_version_1[BLOCK_SIZE - 4..].copy_from_slice(&checksum);
-        assert_eq!(SegmentHeader::decode(&of_version_1, LOG, 8, HEADER.here), Ok(HEADER));
+        assert_eq!(SegmentHeader::decode(&of_version_1, LOG, 8, header.here), Ok(header));
+    }
+
+    #[test]
+    fn the_bytes_of_a_segment_header_with_three_copies_are_frozen() {
+        let [here, next] = [[10, 11, 12], [13, 14, 15]].map(|stripes| SegmentCopies::new(&stripes));
+        let header = SegmentHeader { here, next, ..header() };
+        let block = header.encode(LOG);
+        let mut golden = b"mdLS\x04\x00\x00\x00".to_vec();
+        golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[3, 0, 0, 0, 3, 0, 0, 0]);
+        numbers(&mut golden, &[5, 0x0102, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(block[..golden.len()], golden);
+        assert_eq!(SegmentHeader::decode(&block, LOG, 8, here), Ok(header));
     }
 
     #[test]
@@ -250,15 +303,16 @@ mod tests {
     #[test]
     fn a_header_of_another_place_or_log_is_found_out() {
         with_seed(|rng| {
-            let block = HEADER.encode(LOG);
-            assert!(SegmentHeader::decode(&block, LOG, 7, HEADER.here).is_err());
-            assert!(SegmentHeader::decode(&block, LOG, 8, HEADER.next).is_err());
+            let header = header();
+            let block = header.encode(LOG);
+            assert!(SegmentHeader::decode(&block, LOG, 7, header.here).is_err());
+            assert!(SegmentHeader::decode(&block, LOG, 8, header.next).is_err());
             let other = LogId { owner: StoreOwner { node: 4, ..LOG.owner }, ..LOG };
-            assert!(SegmentHeader::decode(&block, other, 8, HEADER.here).is_err());
+            assert!(SegmentHeader::decode(&block, other, 8, header.here).is_err());
             for _ in 0..300 {
                 let mut rotten = block.clone();
                 rotten[rng.index(BLOCK_SIZE)] ^= 1 << rng.below(8);
-                assert!(SegmentHeader::decode(&rotten, LOG, 8, HEADER.here).is_err());
+                assert!(SegmentHeader::decode(&rotten, LOG, 8, header.here).is_err());
             }
         });
     }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use blockio::protocol::Error as DiskError;
 use blockio::{BLOCK_SIZE, is_behind};
 use bytes::Bytes;
-use futures::future::join;
+use futures::future::join_all;
 use runtime::wire::{Decoder, Malformed};
 
 use super::Segment;
 use super::copies::{CopyState, LogCopies};
-use super::format::{self, LogId, SegmentHeader, SegmentPair};
+use super::format::{self, LogId, SegmentCopies, SegmentHeader};
 use crate::store::batch::{self, BatchOp, RecordHead};
 use crate::store::device::Device;
 use crate::store::error::{StoreError, StoreResult};
@@ -19,8 +19,8 @@ use crate::store::error::{StoreError, StoreResult};
 /// segments of the chain, the one reserved behind the last included, and how the copies compare.
 ///
 /// Each entry is taken from whichever copy has it, so what is replayed is the longest chain that
-/// the two give together. The end of the log is where an entry is broken on both copies and no
-/// later one is valid: what stood there was never acknowledged. A broken entry before a valid one
+/// they give together. The end of the log is where an entry is broken on all copies and no later
+/// one is valid: what stood there was never acknowledged. A broken entry before a valid one
 /// is [`StoreError::Damaged`].
 pub(crate) async fn replay(
     device: &Device,
@@ -42,17 +42,18 @@ pub(crate) async fn replay_growing(
     let mut segments = vec![start];
     let mut here = start;
     let mut told = LogCopies::default();
-    let mut copies = Copies::read(device, here.pair).await?;
-    let decode =
-        |here: Segment| move |raw: &[u8]| SegmentHeader::decode(raw, id, here.sequence, here.pair);
+    let mut copies = StoredSegment::read(device, here.copies).await?;
+    let decode = |here: Segment| {
+        move |raw: &[u8]| SegmentHeader::decode(raw, id, here.sequence, here.copies)
+    };
     let mut header = copies.first(0, decode(here)).ok_or(copies.damaged("a log segment", 0))?.0;
     let mut entry = header.first_entry;
     loop {
         let comparison = (&mut told, durable);
         entry = replay_segment(&copies, id, here.sequence, entry, comparison, &mut apply)?;
-        here = Segment { sequence: here.sequence + 1, pair: header.next };
+        here = Segment { sequence: here.sequence + 1, copies: header.next };
         segments.push(here);
-        copies = Copies::read(device, here.pair).await?;
+        copies = StoredSegment::read(device, here.copies).await?;
         match copies.first(0, decode(here)) {
             None => return Ok((segments, told)),
             Some((next, _)) if next.first_entry == entry => header = next,
@@ -64,7 +65,7 @@ pub(crate) async fn replay_growing(
 /// Applies the entries of one segment, of which the first should be `entry`; the number of the
 /// first one that is not there.
 fn replay_segment(
-    copies: &Copies<'_>,
+    copies: &StoredSegment<'_>,
     id: LogId,
     segment: u64,
     mut entry: u64,
@@ -85,7 +86,7 @@ fn replay_segment(
         let Some(((length, records), copy)) = found else { break };
         let bytes = block * BLOCK_SIZE..block * BLOCK_SIZE + format::ENTRY_HEAD + length;
         if records.last().is_none_or(|(head, _)| head.position <= durable) {
-            told.entry(&map, copies.pair, copies.compare(copy, bytes));
+            told.entry(&map, &copies.places, &copies.compare(copy, bytes));
         }
         for (head, ops) in records {
             apply(head, ops)?;
@@ -111,39 +112,37 @@ fn decode_records(body: &[u8]) -> Result<Vec<(RecordHead, Vec<BatchOp>)>, Malfor
     Ok(records)
 }
 
-/// The two copies of a segment.
-struct Copies<'a> {
+/// A segment as its copies have it.
+struct StoredSegment<'a> {
     device: &'a Device,
-    pair: SegmentPair,
-    raw: [Result<Bytes, DiskError>; 2],
+    places: SegmentCopies,
+    raw: Vec<Result<Bytes, DiskError>>,
 }
 
-impl<'a> Copies<'a> {
-    /// Reads both at once. An error if neither could be read.
-    async fn read(device: &'a Device, pair: SegmentPair) -> StoreResult<Self> {
-        let nothing = [Ok(Bytes::new()), Ok(Bytes::new())];
-        let mut copies = Self { device, pair, raw: nothing };
-        let end = device.map().stripes();
-        if pair.stripes().into_iter().any(|stripe| stripe >= end) {
+impl<'a> StoredSegment<'a> {
+    /// Reads all copies at once. An error if none could be read.
+    async fn read(device: &'a Device, places: SegmentCopies) -> StoreResult<Self> {
+        let mut copies = Self { device, places, raw: Vec::new() };
+        let (stripes, end) = (places.stripes(), device.map().stripes());
+        if stripes.iter().any(|&stripe| stripe >= end) {
             return Err(copies.damaged("the chain of the log", 0));
         }
-        let (mut a, mut b) = join(device.read_stripe(pair.a), device.read_stripe(pair.b)).await;
+        copies.raw = join_all(stripes.iter().map(|&stripe| device.read_stripe(stripe))).await;
         let map = device.map();
-        if pair.stripes().into_iter().all(|stripe| is_behind(&map, stripe)) {
-            // There was no room elsewhere. No entry is durable that is on neither.
-            device.wait_for_host(&pair.stripes()).await;
+        if stripes.iter().all(|&stripe| is_behind(&map, stripe)) {
+            // There was no room elsewhere. No entry is durable that is on none.
+            device.wait_for_host(stripes).await;
             let device = device.reading_behind();
-            (a, b) = join(device.read_stripe(pair.a), device.read_stripe(pair.b)).await;
+            copies.raw = join_all(stripes.iter().map(|&stripe| device.read_stripe(stripe))).await;
         }
-        if let (Err(error), Err(_)) = (&a, &b) {
-            return Err((*error).into());
+        match copies.raw.iter().find_map(|raw| raw.as_ref().err()) {
+            Some(error) if copies.raw.iter().all(Result::is_err) => Err((*error).into()),
+            _ => Ok(copies),
         }
-        copies.raw = [a, b];
-        Ok(copies)
     }
 
-    /// What `decode` makes of the first copy from the byte `at` on, or else of the second, and
-    /// which of the two it was. `None` if it likes neither.
+    /// What `decode` makes of the first copy from the byte `at` on that it likes, and which one
+    /// that is. `None` if it likes none.
     fn first<T>(
         &self,
         at: usize,
@@ -154,12 +153,13 @@ impl<'a> Copies<'a> {
     }
 
     /// How the copies have `bytes`, which are whole in the copy `good`.
-    fn compare(&self, good: usize, bytes: Range<usize>) -> [CopyState; 2] {
+    fn compare(&self, good: usize, bytes: Range<usize>) -> Vec<CopyState> {
         let wanted = self.raw[good].as_ref().map(|raw| &raw[bytes.clone()]).unwrap_or_default();
-        [0, 1].map(|copy| match &self.raw[copy] {
+        let compare = |raw: &Result<Bytes, DiskError>| match raw {
             Ok(raw) => CopyState::beside(wanted, &raw[bytes.clone()]),
             Err(_) => CopyState::Unreadable,
-        })
+        };
+        self.raw.iter().map(compare).collect()
     }
 
     fn readable(&self) -> impl Iterator<Item = &Bytes> {
@@ -168,7 +168,7 @@ impl<'a> Copies<'a> {
 
     fn damaged(&self, what: &'static str, block: u64) -> StoreError {
         let per_stripe = u64::from(self.device.geometry.blocks_per_stripe());
-        let first = self.pair.a.saturating_mul(per_stripe);
+        let first = self.places.first().saturating_mul(per_stripe);
         StoreError::Damaged { what, block: first.saturating_add(block) }
     }
 }

@@ -1,42 +1,64 @@
-//! Where second copies of pages go: to another disk, into stripes that they fill one after the
+//! Where further copies of pages go: to other disks, into stripes that they fill one after the
 //! other.
 
-use super::search::{GROUPS_SEARCHED_MAX, fit_in_stripe};
-use blockio::lost_disk;
+use blockio::{DiskName, has_lost_disk};
 
 use super::BlockAllocator;
+use super::search::{GROUPS_SEARCHED_MAX, fit_in_stripe};
+use super::whole::CopyDisks;
 use crate::store::groups::Run;
 
 /// Two stripes are far from each other with this part of the volume between them.
 const FAR_PART: u64 = 8;
 
-/// Places for second copies of pages.
+/// Places for further copies of pages.
 #[derive(Debug)]
 pub(crate) struct CopyPlaces<'a>(pub(crate) &'a mut BlockAllocator);
 
 impl CopyPlaces<'_> {
-    /// Allocates the place of the second copy of a page whose first one is at `first`, and leaves
-    /// at least `floor` whole stripes. On another disk node if there are several, else on another
-    /// disk; if there is only one, or nothing is free on others, far away on it, so that one
-    /// damaged range does not have both, or at least in another stripe. While a disk is lost there
-    /// is no such place: a page with one copy gets its second one as soon as there is a disk for
-    /// it.
-    pub(crate) fn allocate(&mut self, first: Run, floor: u64) -> Option<Run> {
+    /// Allocates the places of the further copies of a page whose first one is at `first`, as far
+    /// as there are some, and leaves at least `floor` whole stripes. Each is on another disk node
+    /// if there are enough, else on another disk; if there is none, or nothing is free on others,
+    /// far away on one of them, so that one damaged range does not have both, or at least in
+    /// another stripe. While a disk is lost there is no such place: a page with too few copies gets
+    /// more as soon as there is a disk for them.
+    pub(crate) fn allocate(&mut self, first: Run, floor: u64) -> Vec<Run> {
+        let copies = self.0.layout.map().redundancy().metadata_copies() as usize;
+        let mut runs = vec![first];
+        while runs.len() < copies
+            && let Some(run) = self.next_copy(&runs, floor)
+        {
+            runs.push(run);
+        }
+        runs.split_off(1)
+    }
+
+    /// The place of one more copy beside `copies`.
+    fn next_copy(&mut self, copies: &[Run], floor: u64) -> Option<Run> {
         let map = self.0.layout.map().clone();
-        let stripe = self.0.layout.stripe_of(first.start);
-        let disk = map.place(stripe).disk;
-        let has_nodes = map.disk_nodes() > 1;
-        let key = if has_nodes { disk.disk_node } else { disk.disk };
-        let on_other_node = |other: u64| map.place(other).disk.disk_node != disk.disk_node;
-        let on_other_disk = |other: u64| map.place(other).disk != disk;
-        let has_disks = has_nodes || map.disks().len() > 1;
-        let largest = self.0.whole.largest_part(&map).filter(|other| {
-            if has_nodes { other.disk_node != disk.disk_node } else { *other != disk }
-        });
-        let is_best = |other: u64| largest == Some(map.place(other).disk);
-        let is_far = |other: u64| other.abs_diff(stripe) >= map.stripes() / FAR_PART;
-        let is_other = |other: u64| other != stripe;
-        let can_wait = lost_disk(&map).is_some();
+        let stripes: Vec<u64> =
+            copies.iter().map(|run| self.0.layout.stripe_of(run.start)).collect();
+        let mut away = CopyDisks::default();
+        for stripe in &stripes {
+            away.add(map.place(*stripe).disk);
+        }
+        let has_nodes = map.disks().iter().any(|disk| away.is_on_other_node(*disk));
+        let has_disks = map.disks().iter().any(|disk| away.is_on_other_disk(*disk));
+        let last = map.place(*stripes.last()?).disk;
+        let key = if has_nodes { last.disk_node } else { last.disk };
+        let is_apart = |disk: DiskName| {
+            if has_nodes { away.is_on_other_node(disk) } else { away.is_on_other_disk(disk) }
+        };
+        let largest = self.0.whole.largest_part(&map, is_apart);
+        let disk_of = |stripe: u64| map.place(stripe).disk;
+        let is_best = |other: u64| largest == Some(disk_of(other));
+        let on_other_node = |other: u64| away.is_on_other_node(disk_of(other));
+        let on_other_disk = |other: u64| away.is_on_other_disk(disk_of(other));
+        let is_far = |other: u64| {
+            stripes.iter().all(|stripe| other.abs_diff(*stripe) >= map.stripes() / FAR_PART)
+        };
+        let is_other = |other: u64| !stripes.contains(&other);
+        let can_wait = has_lost_disk(&map);
         let kinds: [(bool, &dyn Fn(u64) -> bool); 5] = [
             (largest.is_some(), &is_best),
             (has_nodes, &on_other_node),
@@ -44,10 +66,11 @@ impl CopyPlaces<'_> {
             (!can_wait, &is_far),
             (!can_wait, &is_other),
         ];
+        let wanted = (copies[0].count, 1);
         let copy = kinds
             .into_iter()
             .filter(|(has_some, _)| *has_some)
-            .find_map(|(_, kind)| self.place_of_copy((first.count, 1), key, floor, kind))?;
+            .find_map(|(_, kind)| self.place_of_copy(wanted, key, floor, kind))?;
         self.0.set_busy(copy.blocks(), true);
         self.0.copy_cursors.insert(key, self.0.layout.stripe_of(copy.start));
         Some(copy)
@@ -130,7 +153,8 @@ mod tests {
                 let (mut pages, mut apart, mut far, all) = (0, 0, 0, space.free_blocks);
                 while let Some(first) = space.allocate_page(1 + rng.below(4) as u32, 0) {
                     pages += 1;
-                    let Some(copy) = CopyPlaces(&mut space).allocate(first, 0) else { break };
+                    let copies = CopyPlaces(&mut space).allocate(first, 0);
+                    let [copy] = copies[..] else { break };
                     assert_eq!((copy.count, space.layout.is_run(copy)), (first.count, true));
                     let [a, b] = [first, copy].map(|run| space.layout.stripe_of(run.start));
                     assert_ne!(a, b);
@@ -156,10 +180,10 @@ mod tests {
         let mut space = space(2, 1);
         let first = space.allocate_page(4, 0).unwrap();
         let whole = space.whole.total();
-        assert_eq!(CopyPlaces(&mut space).allocate(first, whole), None);
-        let copy = CopyPlaces(&mut space).allocate(first, whole - 1).unwrap();
+        assert_eq!(CopyPlaces(&mut space).allocate(first, whole), []);
+        let copy = CopyPlaces(&mut space).allocate(first, whole - 1)[0];
         assert_eq!(space.whole.total(), whole - 1);
-        let next = CopyPlaces(&mut space).allocate(first, whole).unwrap();
+        let next = CopyPlaces(&mut space).allocate(first, whole)[0];
         assert_eq!(next.start, copy.blocks().end, "beside the copy before");
     }
 }

@@ -38,7 +38,8 @@ impl MirrorPlaces<'_> {
         }
         let found = copies.split_off(known);
         for runs in &found {
-            self.0.record_bytes += limits::record_bytes(0, runs.len() as u64, 0);
+            self.0.record_bytes +=
+                limits::record_bytes(self.0.layout.map(), 0, runs.len() as u64, 0);
             lend(self.0, runs);
         }
         Some(found)
@@ -77,7 +78,7 @@ impl MirrorPlaces<'_> {
             };
             !away.iter().any(is_same)
         };
-        let largest = self.0.whole.largest_part(&map).filter(is_apart);
+        let largest = self.0.whole.largest_part(&map, |disk| is_apart(&disk));
         let is_best = |stripe: u64| largest == Some(map.place(stripe).disk);
         let accept = |stripe: u64| is_apart(&map.place(stripe).disk);
         let mut wanted = wanted;

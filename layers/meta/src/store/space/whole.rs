@@ -34,22 +34,55 @@ impl WholeStripes {
         disks.iter().filter_map(|disk| self.on_disks.get(disk)).sum()
     }
 
-    /// Those that are left on one disk once all others have been taken two at a time, each of the
-    /// two on another disk.
-    pub(super) fn without_partner(&self) -> u64 {
-        let most = self.on_disks.values().copied().max().unwrap_or(0);
-        (2 * most).saturating_sub(self.total)
+    /// Those that are left once all others have been taken, `copies` at a time, each of them on
+    /// another disk.
+    pub(super) fn without_partner(&self, copies: u32) -> u64 {
+        let mut counts: Vec<u64> = self.on_disks.values().copied().collect();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        // With each of the largest disks in every set, the rest of a set is on the others.
+        let left = |largest: u32| {
+            let others = counts.iter().skip(largest as usize).sum::<u64>();
+            let sets = others / u64::from(copies - largest);
+            self.total.saturating_sub(u64::from(copies) * sets)
+        };
+        (1..copies).map(left).max().unwrap_or(0)
     }
 
-    /// Where data has copies, the disk with as many as all others together, or nearly: one of two
-    /// copies must be there, or others are left without a partner.
-    pub(super) fn largest_part(&self, map: &VolumeMap) -> Option<DiskName> {
-        if map.redundancy().copies() > 1 { self.fullest_half() } else { None }
+    /// Where data has copies, the largest of these disks, if others are left without a partner
+    /// unless it has a copy of everything, or nearly.
+    pub(super) fn largest_part(
+        &self,
+        map: &VolumeMap,
+        is_allowed: impl Fn(DiskName) -> bool,
+    ) -> Option<DiskName> {
+        let copies = u64::from(map.redundancy().copies());
+        if copies > 1 { self.fullest(copies, is_allowed) } else { None }
     }
 
-    fn fullest_half(&self) -> Option<DiskName> {
-        let (disk, most) = self.on_disks.iter().max_by_key(|(_, count)| **count)?;
-        (2 * most + 2 >= self.total).then_some(*disk)
+    fn fullest(&self, copies: u64, is_allowed: impl Fn(DiskName) -> bool) -> Option<DiskName> {
+        let allowed = self.on_disks.iter().filter(|(disk, _)| is_allowed(**disk));
+        let (disk, most) = allowed.max_by_key(|(_, count)| **count)?;
+        (copies * (most + 1) >= self.total).then_some(*disk)
+    }
+}
+
+/// The disks that have copies of something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CopyDisks(Vec<DiskName>);
+
+impl CopyDisks {
+    pub(super) fn add(&mut self, disk: DiskName) {
+        self.0.push(disk);
+    }
+
+    /// Has the node of `disk` none of them?
+    pub(super) fn is_on_other_node(&self, disk: DiskName) -> bool {
+        self.0.iter().all(|other| other.disk_node != disk.disk_node)
+    }
+
+    /// Has `disk` none of them?
+    pub(super) fn is_on_other_disk(&self, disk: DiskName) -> bool {
+        !self.0.contains(&disk)
     }
 }
 
@@ -60,29 +93,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_at_a_time_take_all_but_those_without_a_partner() {
+    fn sets_of_copies_take_all_but_those_without_a_partner() {
         with_seed(|rng| {
-            for _ in 0..200 {
+            for _ in 0..400 {
                 let mut whole = WholeStripes::default();
-                let disks = 2 + rng.below(3) as u32;
+                let copies = 2 + rng.below(3) as u32;
+                let disks = copies + rng.below(3) as u32;
                 let disk = |disk| DiskName { disk_node: 0, disk };
                 (0..disks).for_each(|at| whole.add(disk(at), rng.below(20).cast_signed()));
-                let left = whole.without_partner();
-                let free = |whole: &WholeStripes, away: Option<DiskName>| {
-                    let largest = whole.fullest_half().filter(|disk| Some(*disk) != away);
-                    let has = |disk: &DiskName| whole.on_disks[disk] > 0 && Some(*disk) != away;
-                    largest.filter(has).or_else(|| (0..disks).map(disk).find(has))
+                let left = whole.without_partner(copies);
+                let free = |whole: &WholeStripes, away: &CopyDisks| {
+                    let has =
+                        |disk: DiskName| whole.on_disks[&disk] > 0 && away.is_on_other_disk(disk);
+                    let must_have = whole.fullest(copies.into(), has);
+                    must_have.or_else(|| (0..disks).map(disk).find(|disk| has(*disk)))
                 };
-                while let Some(one) = free(&whole, None) {
-                    whole.add(one, -1);
-                    let Some(other) = free(&whole, Some(one)) else {
-                        whole.add(one, 1);
+                loop {
+                    let mut away = CopyDisks::default();
+                    for _ in 0..copies {
+                        let Some(disk) = free(&whole, &away) else { break };
+                        whole.add(disk, -1);
+                        away.add(disk);
+                    }
+                    if away.0.len() < copies as usize {
+                        away.0.into_iter().for_each(|disk| whole.add(disk, 1));
                         break;
-                    };
-                    whole.add(other, -1);
+                    }
                 }
                 let odd = whole.total() - left;
-                assert!(odd <= 1, "{odd} more than {left}");
+                assert!(odd < 3 * u64::from(copies), "{odd} more than {left} of {copies}");
             }
         });
     }

@@ -1,7 +1,7 @@
-//! Whole stripes that can be had in pairs, each of the two on another disk.
+//! Whole stripes with partners: as many on other disks as there are further copies.
 //!
-//! Where data has copies, data takes whole stripes in no other way: if it went on until the smaller
-//! disks are full, both copies of the log and of pages would be on the largest one.
+//! Where data has copies, data takes no other whole stripes: if it went on until the smaller disks
+//! are full, all copies of the log and of pages would be on the largest ones.
 
 use blockio::DiskName;
 
@@ -9,7 +9,7 @@ use super::BlockAllocator;
 use super::whole::WholeStripes;
 
 /// Does data have copies on several disks, and are there some?
-pub(crate) fn is_in_pairs(space: &BlockAllocator) -> bool {
+pub(crate) fn needs_partners(space: &BlockAllocator) -> bool {
     let map = space.layout.map();
     let is_open = |disk: &&DiskName| !space.closed.contains(disk);
     map.redundancy().copies() > 1
@@ -20,7 +20,8 @@ pub(crate) fn is_in_pairs(space: &BlockAllocator) -> bool {
 
 /// Of these whole stripes, those that data may take.
 pub(crate) fn usable_stripes(space: &BlockAllocator, whole: &WholeStripes) -> u64 {
-    let alone = if is_in_pairs(space) { whole.without_partner() } else { 0 };
+    let copies = space.layout.map().redundancy().copies();
+    let alone = if needs_partners(space) { whole.without_partner(copies) } else { 0 };
     whole.total() - alone
 }
 
@@ -30,10 +31,13 @@ pub(crate) fn stripes_without_partner(space: &BlockAllocator) -> u64 {
 }
 
 /// The whole stripes that are to be left in all so that `floor` are left that have a partner.
-pub(crate) fn floor_in_pairs(space: &BlockAllocator, floor: u64) -> u64 {
+pub(crate) fn floor_with_partners(space: &BlockAllocator, floor: u64) -> u64 {
     match stripes_without_partner(space) {
         0 => floor,
-        alone => floor.next_multiple_of(2) + alone,
+        alone => {
+            let copies = space.layout.map().redundancy().copies();
+            floor.next_multiple_of(copies.into()) + alone
+        }
     }
 }
 
