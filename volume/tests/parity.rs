@@ -6,6 +6,7 @@ mod data_files;
 mod disk_files;
 mod running;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use self::disk_files::make_disk;
 use self::running::{check, run, wait_until};
 
 const TWO_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 1 };
+const TWO_AND_TWO: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 2 };
 const THREE_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 3, parity: 1 };
 
 /// Bytes of the disks that are in use.
@@ -61,23 +63,8 @@ fn fill_encoded(directory: &Path, options: &FormatOptions) {
 /// All files are read without any one of the disks.
 fn outlives_each_disk(volume: &Path, disks: &[DiskName], files: u64) {
     for disk in disks {
-        let path = volume.join(format!("disks/{disk}"));
-        let aside = volume.join("aside");
-        fs::rename(&path, &aside).unwrap();
-        let (running, missing) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
-        assert_eq!((missing.disks.len(), missing.nodes.len()), (1, 0));
-        read_all(&running.client_handle(), files);
-        running.stop().unwrap();
-        fs::rename(&aside, &path).unwrap();
+        assert_eq!(lost_without_disks(volume, &[*disk], files), 0, "without {disk}");
     }
-}
-
-fn disks_of(shape: &FormatOptions) -> Vec<DiskName> {
-    let nodes = 0..shape.disk_nodes;
-    let disks = nodes.flat_map(|disk_node| {
-        (0..shape.disks_per_node).map(move |disk| DiskName { disk_node, disk })
-    });
-    disks.collect()
 }
 
 #[test]
@@ -91,6 +78,72 @@ fn all_files_are_read_without_any_one_disk() {
         fill_encoded(&volume, &shape);
         outlives_each_disk(&volume, &disks_of(&shape), FILES);
     }
+}
+
+#[test]
+fn with_two_stripes_of_parity_all_files_are_read_without_any_two_disks() {
+    for (disk_nodes, disks_per_node, data) in [(4, 1, 2), (6, 1, 4), (1, 6, 3)] {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        let class = RedundancyClass::Parity { data, parity: 2 };
+        let shape = shape(disk_nodes, disks_per_node, class);
+        fill_encoded(&volume, &shape);
+        for taken in sets_of_disks(2, &shape) {
+            assert_eq!(lost_without_disks(&volume, &taken, FILES), 0, "{class}: {taken:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_on_two_lost_disks_is_made_anew_on_others() {
+    // With two disks to spare, as wide stripes; without, as copies.
+    for disk_nodes in [6, 5] {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        let shape = shape(disk_nodes, 1, TWO_AND_TWO);
+        fill_encoded(&volume, &shape);
+        let lost = [1, 2].map(|disk_node| DiskName { disk_node, disk: 0 });
+        for disk in lost {
+            fs::remove_file(volume.join(format!("disks/{disk}"))).unwrap();
+        }
+        for disk in lost {
+            volume::give_up_disk(&volume, disk).unwrap();
+        }
+        let running = run(&volume);
+        let client = running.client_handle();
+        read_all(&client, FILES);
+        put(&client, FILES).unwrap();
+        for disk in lost {
+            wait_until_retired(&client, disk);
+        }
+        running.stop().unwrap();
+        check(&volume);
+        let mut sets = sets_of_disks(2, &shape);
+        sets.retain(|taken| !taken.iter().any(|disk| lost.contains(disk)));
+        for taken in sets {
+            assert_eq!(lost_without_disks(&volume, &taken, FILES + 1), 0, "{taken:?}");
+        }
+    }
+}
+
+#[test]
+fn a_scrub_makes_two_bad_shards_of_a_wide_stripe_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    fill_encoded(&volume, &shape(4, 1, TWO_AND_TWO));
+    for disk_node in [0, 3] {
+        damage_data(&volume.join(format!("disks/n{disk_node}d0")));
+    }
+    let running = run(&volume);
+    let client = running.client_handle();
+    read_all(&client, FILES);
+    let mended = scrub(&client, true);
+    let nodes: BTreeSet<Option<u32>> = mended.iter().map(|flaw| flaw.disk_node).collect();
+    assert_eq!(nodes, BTreeSet::from([Some(0), Some(3)]));
+    assert!(mended.iter().all(|flaw| flaw.is_mended), "{mended:?}");
+    assert_eq!(scrub(&client, false), []);
+    running.stop().unwrap();
+    check(&volume);
 }
 
 #[test]

@@ -108,7 +108,8 @@ impl RedundancyClass {
             Self::None {} => true,
             Self::Copies { count } => (2..=COPIES_MAX).contains(&count.into()),
             Self::Parity { data, parity } => {
-                (DATA_SHARDS_MIN..=DATA_SHARDS_MAX).contains(&data.into()) && parity == 1
+                (DATA_SHARDS_MIN..=DATA_SHARDS_MAX).contains(&data.into())
+                    && (1..=PARITY_SHARDS_MAX).contains(&parity.into())
             }
         }
     }
@@ -127,8 +128,8 @@ impl fmt::Display for RedundancyClass {
 /// A class that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no redundancy is called `{0}`: choose none, 2x, 3x, or K+1 with K from {DATA_SHARDS_MIN} to \
-     {DATA_SHARDS_MAX}, as in 4+1"
+    "no redundancy is called `{0}`: choose none, 2x, 3x, or K+M with K from {DATA_SHARDS_MIN} to \
+     {DATA_SHARDS_MAX} and M from 1 to {PARITY_SHARDS_MAX}, as in 4+1"
 )]
 pub struct UnknownClass(String);
 
@@ -207,11 +208,12 @@ mod tests {
             RedundancyClass::Copies { count: 3 },
             RedundancyClass::Parity { data: 2, parity: 1 },
             RedundancyClass::Parity { data: 16, parity: 1 },
+            RedundancyClass::Parity { data: 8, parity: 4 },
         ] {
             assert_eq!(class.to_string().parse(), Ok(class));
             assert!(class.is_known());
         }
-        for unknown in ["9x", "1+1", "17+1", "2+2", "2+", "300+1"] {
+        for unknown in ["9x", "1+1", "17+1", "2+5", "2+0", "2+", "300+1"] {
             assert!(unknown.parse::<RedundancyClass>().is_err());
         }
         assert!(!RedundancyClass::Copies { count: 0 }.is_known());

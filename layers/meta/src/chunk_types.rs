@@ -2,6 +2,7 @@
 
 use blockio::geometry::{BLOCK_SIZE, Run, STRIPE_SIZE_MAX};
 use blockio::protocol::Unsynced;
+use blockio::redundancy::{DATA_SHARDS_MAX, METADATA_COPIES_MAX, PARITY_SHARDS_MAX};
 use runtime::seed::Rng;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
@@ -9,7 +10,7 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 const UNIT_LOG2_MAX: u8 = (STRIPE_SIZE_MAX / BLOCK_SIZE as u32).ilog2() as u8;
 
 /// Further copies that a block may have besides its first one, at most.
-pub const MIRRORS_MAX: usize = 2;
+pub const MIRRORS_MAX: usize = METADATA_COPIES_MAX as usize - 1;
 
 /// The further copies of a logical block: where each begins on the logical disk. All have its
 /// content, and each is on another disk.
@@ -79,8 +80,8 @@ impl Wire for Mirrors {
 
 /// In the place of the number of mirrors: the run is a part of a wide stripe.
 const COVERED: u8 = 7;
-/// The same: there is one, without content. Never in the store.
-const DEFERRED: u8 = 3;
+/// The same: their number comes behind, and they have no content. Never in the store.
+const DEFERRED: u8 = 6;
 
 /// What all blocks of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +91,8 @@ pub struct RunForm {
     /// In a data shard of the wide stripe of the chunk, to which the blocks belong: they stay in
     /// use when the run is replaced.
     pub covered: bool,
-    /// Its mirror has a place, and no content: the next commit writes it, or makes a wide stripe of
-    /// the chunk instead.
+    /// Its mirrors have places, and no content: the next commit writes them, or makes a wide stripe
+    /// of the chunk instead.
     pub deferred: bool,
     unit_log2: u8,
 }
@@ -131,7 +132,7 @@ pub struct BlockRun {
 
 /// The fields in order, and in one byte the form: bit 0 is set if the run is sealed, bits 1 to 4
 /// are the logarithm of the unit, the others the number of mirrors, or 7 if the run is covered, or
-/// 3 if it is deferred. The starts of the mirrors come last.
+/// 6 if it is deferred, with their number in the next byte. The starts of the mirrors come last.
 impl Wire for BlockRun {
     fn put(&self, out: &mut Encoder) {
         self.at.put(out);
@@ -144,6 +145,9 @@ impl Wire for BlockRun {
             _ => self.mirrors.count,
         };
         out.bytes(&[u8::from(sealed) | unit_log2 << 1 | mirrors << 5]);
+        if deferred && !covered {
+            out.bytes(&[self.mirrors.count]);
+        }
         self.mirrors.starts().iter().for_each(|start| start.put(out));
     }
 
@@ -153,7 +157,7 @@ impl Wire for BlockRun {
         let (covered, deferred) = (form >> 5 == COVERED, form >> 5 == DEFERRED);
         let mirrors = match form >> 5 {
             COVERED => 0,
-            DEFERRED => 1,
+            DEFERRED => u8::take(input)?,
             count => count,
         };
         let mirrors = Mirrors::take_starts(mirrors, input)?;
@@ -171,7 +175,7 @@ impl Wire for BlockRun {
         let unit_log2 = rng.below(u64::from(UNIT_LOG2_MAX) + 1) as u8;
         let covered = rng.chance(1, 4);
         let mirrors = if covered { Mirrors::default() } else { Mirrors::sample(rng) };
-        let deferred = mirrors.count == 1 && rng.chance(1, 4);
+        let deferred = !covered && rng.chance(1, 4);
         Self {
             at: u16::sample(rng),
             start: u64::sample(rng),
@@ -275,13 +279,41 @@ runtime::record! {
     }
 }
 
-runtime::record! {
-    /// Chunks in a row, and their parity.
-    pub struct WideStripe {
-        /// Of each chunk.
-        data: Vec<StripeShard>,
-        /// Each byte of it is the exclusive or of the same byte of all chunks.
-        parity: StripeShard,
+/// Chunks in a row, and their parity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WideStripe {
+    /// Of each chunk.
+    pub data: Vec<StripeShard>,
+    /// The parity, as `ErasureCode` defines it: each byte of the first one is the exclusive or of
+    /// the same byte of all chunks.
+    pub parity: Vec<StripeShard>,
+}
+
+/// One number (u32): that of the data shards, and from bit 16 on that of the parity shards less
+/// one. Then the data shards, and the parity shards.
+impl Wire for WideStripe {
+    fn put(&self, out: &mut Encoder) {
+        let more_parity = (self.parity.len() as u32).saturating_sub(1);
+        (self.data.len() as u32 | more_parity << 16).put(out);
+        self.data.iter().chain(&self.parity).for_each(|shard| shard.put(out));
+    }
+
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let counts = u32::take(input)?;
+        let (data, parity) = (counts & 0xffff, (counts >> 16) + 1);
+        if data > DATA_SHARDS_MAX || parity > PARITY_SHARDS_MAX {
+            return Err(Malformed("the shards of a wide stripe"));
+        }
+        let mut take = |count| (0..count).map(|_| StripeShard::take(input)).collect();
+        let data: Result<_, Malformed> = take(data);
+        let parity: Result<_, Malformed> = take(parity);
+        Ok(Self { data: data?, parity: parity? })
+    }
+
+    fn sample(rng: &mut Rng) -> Self {
+        let shards = |count, rng: &mut Rng| (0..count).map(|_| StripeShard::sample(rng)).collect();
+        let (data, parity) = (rng.below(5), 1 + rng.below(PARITY_SHARDS_MAX.into()));
+        Self { data: shards(data, rng), parity: shards(parity, rng) }
     }
 }
 

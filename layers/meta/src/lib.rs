@@ -41,6 +41,7 @@
 //! | `memory.rs` | the memory that the nodes of a process share |
 //! | `chunks.rs` | arithmetic on the blocks of a chunk |
 //! | `wide_stripe.rs` | chunks that are covered by parity, and how one is made of the others |
+//! | `erasure.rs` | the code of the parity |
 //! | `keys.rs` | keys of the store |
 //! | `store/` | one node's store: redo log, copy-on-write tree, space, roots |
 
@@ -57,6 +58,8 @@ pub mod client;
 pub mod disk_types;
 #[cfg(feature = "server")]
 mod effect;
+#[cfg(feature = "server")]
+pub mod erasure;
 pub mod hash;
 #[cfg(feature = "server")]
 mod information;

@@ -1,5 +1,6 @@
 //! Wide stripes: whole chunks of a file, in a row, with parity of them. Each of these *shards* is a
-//! stripe on another disk, so any one of them can be made of the others (ADR 97).
+//! stripe on another disk, and any of them can be made of as many others as there are chunks
+//! (ADR 97).
 //!
 //! A shard belongs to the wide stripe with all its blocks. Where a chunk has newer content, the
 //! blocks that it had before are dead, but stay as they are: the others are made of them.
@@ -10,15 +11,22 @@ use std::ops::Range;
 use blockio::checksum::first_mismatch;
 use blockio::geometry::BLOCK_SIZE;
 use blockio::protocol::Error as DiskError;
-use blockio::redundancy::DATA_SHARDS_MAX;
+use blockio::redundancy::{DATA_SHARDS_MAX, PARITY_SHARDS_MAX};
 use blockio::{Answer, DiskName, DiskStage, Stripes, VolumeMap};
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use runtime::hash::crc32c;
 
+use crate::erasure::ErasureCode;
 use crate::protocol::{BlockRun, Chunk, Run, StripeShard, WideStripe};
 
 impl StripeShard {
+    /// One at this block, with this content, of logical blocks of `unit` blocks.
+    pub fn of_content(start: u64, content: &[u8], unit: u32) -> Self {
+        let checksums = content.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
+        Self { start, checksums }
+    }
+
     /// Its blocks, of which a stripe has `blocks`.
     pub fn run(&self, blocks: u32) -> Run {
         Run { start: self.start, count: blocks }
@@ -26,14 +34,16 @@ impl StripeShard {
 }
 
 impl WideStripe {
-    /// That of runs that are a stripe each, with these bytes of parity at block `start`.
-    pub fn of_runs(runs: &[&BlockRun], (start, parity): (u64, &[u8])) -> Self {
+    /// That of runs that are a stripe each, with this parity in these places.
+    pub fn of_runs(runs: &[&BlockRun], places: &[Run], parity: &[Bytes]) -> Self {
         let unit = runs.first().map_or(1, |run| run.unit());
-        let checksums = parity.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
         let shard =
             |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
         let data = runs.iter().map(shard).collect();
-        Self { data, parity: StripeShard { start, checksums } }
+        let parity = places.iter().zip(parity);
+        let parity =
+            parity.map(|(place, content)| StripeShard::of_content(place.start, content, unit));
+        Self { data, parity: parity.collect() }
     }
 
     /// How many chunks it has.
@@ -43,12 +53,12 @@ impl WideStripe {
 
     /// The data shards, and then the parity.
     pub fn shards(&self) -> impl Iterator<Item = &StripeShard> {
-        self.data.iter().chain([&self.parity])
+        self.data.iter().chain(&self.parity)
     }
 
     /// The same, to be changed.
-    pub(crate) fn shard_mut(&mut self, number: usize) -> &mut StripeShard {
-        self.data.get_mut(number).unwrap_or(&mut self.parity)
+    pub(crate) fn shards_mut(&mut self) -> impl Iterator<Item = &mut StripeShard> {
+        self.data.iter_mut().chain(&mut self.parity)
     }
 
     /// Where all shards are, whose stripes have `blocks` blocks.
@@ -58,17 +68,23 @@ impl WideStripe {
 
     /// Blocks of a logical block, if a stripe has `blocks` blocks.
     pub fn unit(&self, blocks: u32) -> u32 {
-        blocks / (self.parity.checksums.len() as u32).max(1)
+        blocks / (self.checksums() as u32).max(1)
+    }
+
+    /// Logical blocks of each shard.
+    fn checksums(&self) -> usize {
+        self.data.first().map_or(0, |shard| shard.checksums.len())
     }
 
     /// Is it well formed, where stripes have `blocks` blocks?
     pub fn is_valid(&self, blocks: u32) -> bool {
-        let count = self.parity.checksums.len();
+        let count = self.checksums();
         let is_whole = |shard: &StripeShard| {
             shard.start.is_multiple_of(blocks.into()) && shard.checksums.len() == count
         };
         let fits = (blocks as usize).is_multiple_of(count.max(1)) && count.is_power_of_two();
         fits && (1..=DATA_SHARDS_MAX as usize).contains(&self.data.len())
+            && (1..=PARITY_SHARDS_MAX as usize).contains(&self.parity.len())
             && self.shards().all(is_whole)
     }
 
@@ -88,18 +104,21 @@ impl WideStripe {
         first..first + (run.count / unit) as usize
     }
 
-    /// Logical blocks of shard `number`, made of the others and compared with their checksums.
+    /// Logical blocks of shard `number`, made of others and compared with their checksums.
     pub async fn reconstruct(
         &self,
         stripes: &dyn Stripes,
         number: usize,
         range: Range<usize>,
     ) -> Result<Bytes, DiskError> {
-        let others = self.shards().enumerate().filter(|(other, _)| *other != number);
-        let reads: Vec<Answer<Bytes>> =
-            others.map(|(_, other)| self.read_of(stripes, other, range.clone())).collect();
-        let made = exclusive_or(&try_join_all(reads).await?);
-        let Some(shard) = self.shards().nth(number) else { return Ok(made) };
+        let known = self.read_others(stripes, number, range.clone()).await?;
+        let unusable = || {
+            let (stripe, _) = stripes.geometry().block(self.data.first().map_or(0, |it| it.start));
+            DiskError::Corrupt { stripe, block: 0 }
+        };
+        let code = ErasureCode::new(self.data.len(), self.parity.len()).ok_or_else(unusable)?;
+        let made = code.reconstruct(&known, number).ok_or_else(unusable)?;
+        let shard = self.shards().nth(number).ok_or_else(unusable)?;
         match first_mismatch(&made, &shard.checksums[range.clone()]) {
             None => Ok(made),
             Some(at) => {
@@ -109,6 +128,38 @@ impl WideStripe {
                 Err(DiskError::Corrupt { stripe, block })
             }
         }
+    }
+
+    /// The same blocks of as many other shards as there are of data, of parity only if one of the
+    /// data cannot be read. The error of one of those if there are not enough.
+    async fn read_others(
+        &self,
+        stripes: &dyn Stripes,
+        number: usize,
+        range: Range<usize>,
+    ) -> Result<Vec<Option<Bytes>>, DiskError> {
+        let shards: Vec<&StripeShard> = self.shards().collect();
+        let mut known = vec![None; shards.len()];
+        let mut left = (0..shards.len()).filter(|other| *other != number);
+        let (mut missing, mut failure) = (self.data.len(), None);
+        while missing > 0 {
+            let next: Vec<usize> = left.by_ref().take(missing).collect();
+            if next.len() < missing {
+                let (stripe, _) = stripes.geometry().block(shards.first().map_or(0, |it| it.start));
+                return Err(failure.unwrap_or(DiskError::Corrupt { stripe, block: 0 }));
+            }
+            let reads = next.iter().map(|&at| self.read_of(stripes, shards[at], range.clone()));
+            for (at, read) in next.iter().zip(join_all(reads).await) {
+                match read {
+                    Ok(content) => {
+                        known[*at] = Some(content);
+                        missing -= 1;
+                    }
+                    Err(error) => failure = Some(error),
+                }
+            }
+        }
+        Ok(known)
     }
 
     /// Reads logical blocks of a shard.
@@ -126,21 +177,29 @@ impl WideStripe {
     }
 }
 
-/// A place for the parity of runs that are a stripe each, if each of them is in another failure
-/// domain: that of one of their mirrors, if it is apart from all of them.
-pub fn parity_place(map: &VolumeMap, runs: &[&BlockRun]) -> Option<Run> {
+/// Places for up to `parity` stripes of parity of runs that are a stripe each, if each of them is
+/// in another failure domain: those of their mirrors that are apart from all of them, and from each
+/// other. `None` if the runs themselves cannot be in a wide stripe.
+pub fn parity_places(map: &VolumeMap, runs: &[&BlockRun], parity: usize) -> Option<Vec<Run>> {
     let blocks = map.geometry().blocks_per_stripe();
     let whole = |start: u64| Run { start, count: blocks };
-    let shards: Vec<Run> = runs.iter().map(|run| whole(run.start)).collect();
+    let mut shards: Vec<Run> = runs.iter().map(|run| whole(run.start)).collect();
+    if !are_online(map, shards.iter()) || !are_apart(map, shards.iter()) {
+        return None;
+    }
     let mirrors = runs.iter().flat_map(|run| run.mirrors.starts()).map(|&start| whole(start));
-    let mut places = mirrors.filter(|place| place.start.is_multiple_of(blocks.into()));
-    places.find(|place| {
-        let all = shards.iter().chain([place]);
-        are_online(map, all.clone()) && are_apart(map, all)
-    })
+    for place in mirrors.filter(|place| place.start.is_multiple_of(blocks.into())) {
+        if shards.len() == runs.len() + parity {
+            break;
+        }
+        if is_online(map, place.start) && are_apart(map, shards.iter().chain([&place])) {
+            shards.push(place);
+        }
+    }
+    Some(shards.split_off(runs.len()))
 }
 
-/// Is the chunk one stripe, with a place for a copy that has no content yet?
+/// Is the chunk one stripe, with places for copies that have no content yet?
 pub fn is_deferred_stripe(chunk: &Chunk, blocks: u32) -> bool {
     matches!(&chunk.runs[..], [run] if run.form.deferred
         && run.count() == blocks
@@ -226,16 +285,6 @@ pub(crate) fn has_disks_for(map: &VolumeMap, shards: u32) -> bool {
     FailureDomains::in_use(map).count() >= shards
 }
 
-/// The exclusive or of pieces of the same length.
-pub(crate) fn exclusive_or(pieces: &[Bytes]) -> Bytes {
-    let mut pieces = pieces.iter();
-    let mut all = pieces.next().map(|piece| piece.to_vec()).unwrap_or_default();
-    for piece in pieces {
-        all.iter_mut().zip(&piece[..]).for_each(|(byte, other)| *byte ^= other);
-    }
-    all.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +297,7 @@ mod tests {
     fn wide_stripes_that_cannot_be_are_known() {
         let wide = |data: &[(u64, usize)], parity| WideStripe {
             data: data.iter().map(|&(start, count)| shard(start, count)).collect(),
-            parity,
+            parity: vec![parity],
         };
         let good = wide(&[(0, 16), (32, 16)], shard(64, 16));
         assert!(good.is_valid(16) && good.unit(16) == 1 && good.chunks() == 2);
@@ -257,13 +306,9 @@ mod tests {
         assert!(!wide(&[(0, 16), (32, 8)], shard(64, 16)).is_valid(16), "of two units");
         assert!(!wide(&[(0, 32), (32, 32)], shard(64, 32)).is_valid(16), "too many checksums");
         assert!(!wide(&[], shard(64, 16)).is_valid(16));
-    }
-
-    #[test]
-    fn what_is_left_of_some_pieces_is_the_missing_one() {
-        let pieces: Vec<Bytes> = (1..5_u8).map(|seed| vec![seed * 37; 100].into()).collect();
-        let parity = exclusive_or(&pieces);
-        let others = [pieces[0].clone(), pieces[2].clone(), pieces[3].clone(), parity];
-        assert_eq!(exclusive_or(&others), pieces[1]);
+        let no_parity = WideStripe { parity: Vec::new(), ..good.clone() };
+        assert!(!no_parity.is_valid(16));
+        let more_parity = WideStripe { parity: vec![shard(64, 16), shard(96, 16)], ..good };
+        assert!(more_parity.is_valid(16));
     }
 }

@@ -116,7 +116,7 @@ fn a_chunk_and_a_name_have_the_agreed_bytes() {
     let expected = concat!("01000000", "0000", "0003000000000000", "01000000", "ddccbbaa", "e9");
     both_ways(chunk(0, 0x0300, RunForm::covered(16)), expected);
     let shard = |start| StripeShard { start, checksums: vec![0xAABB_CCDD] };
-    let wide = WideStripe { data: vec![shard(0x0300), shard(0x0500)], parity: shard(0x0700) };
+    let wide = WideStripe { data: vec![shard(0x0300), shard(0x0500)], parity: vec![shard(0x0700)] };
     let shards =
         ["0003", "0005", "0007"].map(|start| format!("{start}00000000000001000000ddccbbaa"));
     assert_eq!(hex(&wide), format!("02000000{}", shards.concat()));

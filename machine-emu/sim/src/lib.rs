@@ -396,10 +396,11 @@ impl Case {
         let mut rng = Rng::new(self.seed ^ PARITY_SALT);
         let draws = self.workload == Workload::Elastic || copies == 2;
         if draws && rng.chance(1, 3) {
-            // With a fourth one there may be a domain to spare.
-            layout.disk_nodes = 3 + rng.below(2) as u32;
-            let data = 2 + rng.below(u64::from(layout.disk_nodes) - 2) as u8;
-            return RedundancyClass::Parity { data, parity: 1 };
+            // With one more there may be a domain to spare.
+            let parity = if rng.chance(1, 3) { 2 } else { 1 };
+            layout.disk_nodes = 2 + parity + rng.below(2) as u32;
+            let data = 2 + rng.below(u64::from(layout.disk_nodes - parity) - 1) as u8;
+            return RedundancyClass::Parity { data, parity: parity as u8 };
         }
         if self.workload == Workload::Elastic && copies == 2 && rng.chance(1, 2) {
             // Two may be away, and three are left for what is written.

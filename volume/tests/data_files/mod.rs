@@ -10,7 +10,7 @@ use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::seed::Rng;
 use runtime::{ClientHandle, NodeId};
-use volume::{DiskName, FormatOptions, RedundancyClass};
+use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use super::running::{run, wait_until};
 
@@ -170,4 +170,49 @@ pub(crate) fn wait_until_retired(client: &ClientHandle, disk: DiskName) {
     wait_until("what was on the lost disk is on others", || {
         condition(client, disk) == DiskCondition::Retired {}
     });
+}
+
+/// All sets of this number of disks of a volume.
+pub(crate) fn sets_of_disks(count: u32, shape: &FormatOptions) -> Vec<Vec<DiskName>> {
+    let disks = disks_of(shape);
+    let sets = (0..1_u32 << disks.len()).filter(|set| set.count_ones() == count);
+    let chosen = |set: u32| {
+        let disks = disks.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1);
+        disks.map(|(_, disk)| *disk).collect()
+    };
+    sets.map(chosen).collect()
+}
+
+/// The disks of a new volume.
+pub(crate) fn disks_of(shape: &FormatOptions) -> Vec<DiskName> {
+    let nodes = 0..shape.disk_nodes;
+    let disks = nodes.flat_map(|disk_node| {
+        (0..shape.disks_per_node).map(move |disk| DiskName { disk_node, disk })
+    });
+    disks.collect()
+}
+
+/// Takes disks away, and counts the files that cannot be read without them.
+pub(crate) fn lost_without_disks(volume: &Path, taken: &[DiskName], files: u64) -> u64 {
+    let path = |disk| volume.join(format!("disks/{disk}"));
+    let aside = |disk| volume.join(format!("aside-{disk}"));
+    for &disk in taken {
+        fs::rename(path(disk), aside(disk)).unwrap();
+    }
+    assert!(volume::open(volume, &RunOptions::default()).is_err());
+    let (running, missing) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
+    assert_eq!((missing.disks.len(), missing.nodes.len()), (taken.len(), 0));
+    let client = running.client_handle();
+    let mut lost = 0;
+    for number in 0..files {
+        match read(&client, number) {
+            Ok(bytes) => assert!(bytes == content(number), "file {number} has other bytes"),
+            Err(_) => lost += 1,
+        }
+    }
+    running.stop().unwrap();
+    for &disk in taken {
+        fs::rename(aside(disk), path(disk)).unwrap();
+    }
+    lost
 }

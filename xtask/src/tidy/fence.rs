@@ -74,6 +74,7 @@ const MAY_IMPORT: &[&str] = &[
     "nfs3_types",
     "blake3",
     "constant_time_eq",
+    "rusty_erasure",
     "serde",
     "toml",
 ];

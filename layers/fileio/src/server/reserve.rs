@@ -54,9 +54,10 @@ impl ContentAccess {
     /// Where a chunk that defers its copies is to be: apart from its neighbours.
     pub(super) fn in_domain(&self, ino: u64, index: u64, skip: u32) -> Near {
         let shape = self.stripes.map().redundancy().wide_stripes();
-        let data = shape.map_or(1, |shape| u64::from(shape.data));
-        // The chunks of one wide stripe after the other, and then a place for its parity.
-        let domain = ino.wrapping_add(index + index / data);
+        let (data, parity) =
+            shape.map_or((1, 1), |shape| (u64::from(shape.data), u64::from(shape.parity)));
+        // The chunks of one wide stripe after the other, and then places for its parity.
+        let domain = ino.wrapping_add(index + index / data * parity);
         Near::InDomain { domain: domain as u32, skip }
     }
 

@@ -212,7 +212,7 @@ impl ReadPace<'_> {
             for (block, why) in bad {
                 let offset = (first + number as u64) * u64::from(blocks) + block;
                 let offset = offset * BLOCK_SIZE as u64;
-                if bad_shards[block] == 1 {
+                if bad_shards[block] <= wide.parity.len() {
                     let what = format!("{bytes} bytes in the wide stripe of chunk {first}: {why}");
                     found.flaws.push(Flaw::of(ino, what, WRITTEN_ANEW));
                 } else if number < wide.data.len() {

@@ -258,7 +258,8 @@ impl Scrubber {
         for (number, (shard, bad)) in shards.iter().zip(bad).enumerate() {
             let disk = below.map().place(below.geometry().block(shard.start).0).disk;
             for (block, why) in bad {
-                let disk_node = (bad_shards[&block] == 1).then_some(disk.disk_node);
+                let is_elsewhere = bad_shards[&block] <= wide.parity.len();
+                let disk_node = is_elsewhere.then_some(disk.disk_node);
                 let offset = offset_of(first.saturating_add(number as u64), block, blocks);
                 let what = if number < wide.data.len() {
                     format!("{bytes} bytes at offset {offset}: {why}")

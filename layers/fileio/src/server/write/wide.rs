@@ -3,11 +3,13 @@
 
 use std::ops::Range;
 
+use blockio::protocol::Error as BlockError;
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, try_join_all};
+use meta::erasure::ErasureCode;
 use meta::protocol::{BlockRun, ChunkUpdate, Unsynced, WideStripe};
-use meta::wide_stripe::{by_wide_stripe, is_deferred_stripe, parity_place};
+use meta::wide_stripe::{by_wide_stripe, is_deferred_stripe, parity_places};
 
 use super::{BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePart, WritePurpose};
 use crate::protocol::{Error, Handle};
@@ -70,9 +72,13 @@ impl FileWriter {
         });
         let writing = async {
             let (wide, parity) = made?;
-            let (stripe, offset) = self.content.geometry.block(wide.parity.start);
-            let boot_id = self.content.stripes.write(stripe, offset, vec![parity]).await.ok()?;
-            Some((wide, Unsynced { stripe, boot_id }))
+            let writes = wide.parity.iter().zip(parity).map(|(shard, content)| async move {
+                let (stripe, offset) = self.content.geometry.block(shard.start);
+                let boot_id = self.content.stripes.write(stripe, offset, vec![content]).await?;
+                Ok::<_, BlockError>(Unsynced { stripe, boot_id })
+            });
+            let written = try_join_all(writes).await.ok()?;
+            Some((wide, written))
         };
         let (filled, parity) = join(join_all(filling), writing).await;
         let mut written = Vec::with_capacity(drafts.len());
@@ -84,15 +90,14 @@ impl FileWriter {
         }
         if let (Some((wide, unsynced)), Some(Ok(first))) = (parity, written.first_mut()) {
             first.update.wide = Some(wide);
-            first.update.written.push(unsynced);
+            first.update.written.extend(unsynced);
         }
         written
     }
 
     /// The wide stripe that whole chunks can be, and the bytes of its parity.
-    fn parity_of(&self, drafts: &[Result<ChunkDraft, Error>]) -> Option<(WideStripe, Bytes)> {
-        let geometry = self.content.geometry;
-        let mut parity = vec![0; geometry.stripe_size as usize];
+    fn parity_of(&self, drafts: &[Result<ChunkDraft, Error>]) -> Option<(WideStripe, Vec<Bytes>)> {
+        let (geometry, map) = (self.content.geometry, self.content.stripes.map());
         let mut runs: Vec<&BlockRun> = Vec::with_capacity(drafts.len());
         for draft in drafts {
             let draft = draft.as_ref().ok()?;
@@ -102,14 +107,22 @@ impl FileWriter {
             runs.extend(&draft.chunk.runs);
         }
         let unit = runs.first()?.unit();
-        let place = parity_place(&self.content.stripes.map(), &runs)?;
-        if runs.iter().any(|run| run.unit() != unit) {
+        let wanted = map.redundancy().wide_stripes()?.parity as usize;
+        let places = parity_places(&map, &runs, wanted)?;
+        if places.len() < wanted || runs.iter().any(|run| run.unit() != unit) {
             return None;
         }
-        for span in drafts.iter().flatten().flat_map(|draft| &draft.spans) {
-            span.whole.exclusive_or_into(&mut parity);
+        let code = ErasureCode::new(runs.len(), wanted)?;
+        let mut parity = code.begin(geometry.stripe_size as usize);
+        for (number, draft) in drafts.iter().flatten().enumerate() {
+            let mut at = 0;
+            for piece in draft.spans.iter().flat_map(|span| span.whole.pieces()) {
+                code.add((number, at), piece, &mut parity);
+                at += piece.len();
+            }
         }
-        Some((WideStripe::of_runs(&runs, (place.start, &parity)), parity.into()))
+        let parity: Vec<Bytes> = parity.into_iter().map(Bytes::from).collect();
+        Some((WideStripe::of_runs(&runs, &places, &parity), parity))
     }
 }
 

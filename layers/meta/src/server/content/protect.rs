@@ -4,28 +4,34 @@
 use std::rc::Rc;
 
 use blockio::protocol::Error as DiskError;
-use blockio::{BLOCK_SIZE, VolumeMap};
+use blockio::{BLOCK_SIZE, VolumeMap, WideStripeShape};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
 
 use crate::active::{ActiveInode, EncodedChunks, Uncommitted};
 use crate::chunks::subtract;
+use crate::erasure::ErasureCode;
 use crate::keys;
 use crate::protocol::{BlockRun, Error, Mirrors, Run, RunForm, Unsynced, WideStripe};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::server::space::reclaim::Reclaim;
 use crate::store::StoreError;
-use crate::wide_stripe::{
-    are_apart, are_online, by_wide_stripe, exclusive_or, is_deferred_stripe, parity_place,
-};
+use crate::wide_stripe::{are_apart, by_wide_stripe, is_deferred_stripe, parity_places};
 
 /// Groups of chunks of one commit that are read at a time.
 const GROUPS_MAX: usize = 4;
 
 /// A change of a chunk.
 type ChunkChange = (u64, Uncommitted);
+
+/// Where the parity of a wide stripe is.
+struct ParityPlaces {
+    places: Vec<Run>,
+    /// Those of them that were taken for it.
+    found: Vec<Run>,
+}
 
 /// Protects the content of the files of one node.
 pub(super) struct ContentProtection {
@@ -50,9 +56,9 @@ impl ContentProtection {
         if !changes.iter().any(|(_, change)| change.chunk.runs.iter().any(is_deferred)) {
             return Ok(changes);
         }
-        let data = shape.map_or(1, |shape| u64::from(shape.data));
-        let groups = by_wide_stripe(changes, data, |(index, _)| *index);
-        let protected = groups.into_iter().map(|group| self.protect_group(ino, group, data));
+        let Some(shape) = shape else { return Ok(changes) };
+        let groups = by_wide_stripe(changes, shape.data.into(), |(index, _)| *index);
+        let protected = groups.into_iter().map(|group| self.protect_group(ino, group, shape));
         let mut protected = stream::iter(protected).buffered(GROUPS_MAX);
         let (mut all, mut outcome) = (Vec::new(), Ok(()));
         while let Some(group) = protected.next().await {
@@ -86,15 +92,15 @@ impl ContentProtection {
         &self,
         ino: u64,
         mut group: Vec<ChunkChange>,
-        data: u64,
+        shape: WideStripeShape,
     ) -> Result<Vec<ChunkChange>, Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let is_whole = |(_, change): &ChunkChange| is_deferred_stripe(&change.chunk, blocks);
         let unit = group[0].1.chunk.unit();
-        let is_complete = group.len() as u64 == data && group.iter().all(is_whole);
+        let is_complete = group.len() == shape.data as usize && group.iter().all(is_whole);
         if is_complete
             && group.iter().all(|(_, change)| change.chunk.unit() == unit)
-            && let Some(encoded) = self.encode(ino, &group).await?
+            && let Some(encoded) = self.encode(ino, &group, shape.parity as usize).await?
         {
             return Ok(encoded);
         }
@@ -115,6 +121,7 @@ impl ContentProtection {
         &self,
         ino: u64,
         group: &[ChunkChange],
+        parity: usize,
     ) -> Result<Option<Vec<ChunkChange>>, Error> {
         let (map, first) = (self.base.stripes.map(), group[0].0);
         let blocks = map.geometry().blocks_per_stripe();
@@ -126,16 +133,18 @@ impl ContentProtection {
         if known.as_ref().is_some_and(|known| known.chunks() != group.len() as u64) {
             return Ok(None);
         }
-        let Some((parity, found)) = self.place_parity(&map, &runs)? else { return Ok(None) };
+        let Some(ParityPlaces { places, found }) = self.place_parity(&map, &runs, parity)? else {
+            return Ok(None);
+        };
         let is_same = |wide: &&WideStripe| {
             let data = wide.data.iter().map(|shard| (shard.start, &shard.checksums));
-            wide.parity.start == parity.start
+            wide.parity.iter().map(|shard| shard.start).eq(places.iter().map(|run| run.start))
                 && data.eq(runs.iter().map(|run| (run.start, &run.checksums)))
         };
         let (wide, written) = match group[0].1.wide.as_deref().filter(is_same) {
-            Some(wide) => (wide.clone(), None),
-            None => match self.write_parity(&runs, parity).await {
-                Ok((wide, written)) => (wide, Some(written)),
+            Some(wide) => (wide.clone(), Vec::new()),
+            None => match self.write_parity(&runs, &places).await {
+                Ok(written) => written,
                 Err(error) => {
                     self.reclaim.discard_and_release(found).await?;
                     return Err(error);
@@ -143,7 +152,7 @@ impl ContentProtection {
             },
         };
         let mirrors = runs.iter().flat_map(|run| run.mirrors.starts()).map(|&start| whole(start));
-        let unused: Vec<Run> = mirrors.filter(|place| *place != parity).collect();
+        let unused: Vec<Run> = mirrors.filter(|place| !places.contains(place)).collect();
         let mut changes: Vec<ChunkChange> = group.to_vec();
         for (_, change) in &mut changes {
             for run in &mut change.chunk.runs {
@@ -160,47 +169,49 @@ impl ContentProtection {
         Ok(Some(changes))
     }
 
-    /// A place for the parity of these runs, and that place if it was taken for it; `None` if they
-    /// cannot be a wide stripe.
+    /// Places for the parity of these runs; `None` if they cannot be a wide stripe.
     fn place_parity(
         &self,
         map: &VolumeMap,
         runs: &[&BlockRun],
-    ) -> Result<Option<(Run, Vec<Run>)>, Error> {
-        if let Some(place) = parity_place(map, runs) {
-            return Ok(Some((place, Vec::new())));
+        parity: usize,
+    ) -> Result<Option<ParityPlaces>, Error> {
+        let Some(mut places) = parity_places(map, runs, parity) else { return Ok(None) };
+        let missing = (parity - places.len()) as u32;
+        if missing == 0 {
+            return Ok(Some(ParityPlaces { places, found: Vec::new() }));
         }
         let blocks = map.geometry().blocks_per_stripe();
-        let shards: Vec<Run> =
-            runs.iter().map(|run| Run { start: run.start, count: blocks }).collect();
-        if !are_apart(map, shards.iter()) || !are_online(map, shards.iter()) {
-            return Ok(None);
-        }
+        let data = runs.iter().map(|run| Run { start: run.start, count: blocks });
+        let shards: Vec<Run> = data.chain(places.iter().copied()).collect();
         let copies: Vec<Vec<Run>> = shards.iter().map(|&shard| vec![shard]).collect();
         let space = self.base.store.space();
-        let beside = space.allocate_mirrors(&copies, (blocks, 1), false);
-        let found = beside.ok().and_then(|mut places| places.pop()).unwrap_or_default();
-        match found[..] {
-            [place] if place.count == blocks && are_apart(map, shards.iter().chain([&place])) => {
-                Ok(Some((place, found)))
-            }
-            _ => {
-                space.release(&found)?;
-                Ok(None)
-            }
+        let beside = space.allocate_mirrors(&copies, (blocks, missing), false);
+        let found = beside.unwrap_or_default().concat();
+        let are_good = found.len() as u32 == missing
+            && found.iter().all(|place| place.count == blocks)
+            && are_apart(map, shards.iter().chain(&found));
+        if !are_good {
+            space.release(&found)?;
+            return Ok(None);
         }
+        places.extend(&found);
+        Ok(Some(ParityPlaces { places, found }))
     }
 
     /// Writes the parity of these runs. Their wide stripe, and what is to be synced.
     async fn write_parity(
         &self,
         runs: &[&BlockRun],
-        parity: Run,
-    ) -> Result<(WideStripe, Unsynced), Error> {
+        places: &[Run],
+    ) -> Result<(WideStripe, Vec<Unsynced>), Error> {
         let contents = try_join_all(runs.iter().map(|run| self.read(run))).await?;
-        let content = exclusive_or(&contents);
-        let wide = WideStripe::of_runs(runs, (parity.start, &content));
-        Ok((wide, self.write(parity.start, content).await?))
+        let code = ErasureCode::new(runs.len(), places.len()).ok_or(Error::Damaged {})?;
+        let parity = code.encode(&contents);
+        let wide = WideStripe::of_runs(runs, places, &parity);
+        let writes = places.iter().zip(parity);
+        let writes = writes.map(|(place, content)| self.write(place.start, content));
+        Ok((wide, try_join_all(writes).await?))
     }
 
     /// Writes the further copies of what is deferred.

@@ -14,7 +14,6 @@ use blockio::{BLOCK_SIZE, DiskName, WideStripeShape};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use runtime::hash::crc32c;
 
 use super::allocate::Allocator;
 use super::content_mover::wide_stripes::WideStripeChange;
@@ -22,6 +21,7 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::disk_mover::DiskMover;
 use super::encode_queue::EncodeQueue;
 use super::wide_stripes::WideStripeTable;
+use crate::erasure::ErasureCode;
 use crate::keys;
 use crate::protocol::{
     Allocate, BlockRun, Chunk, Error, Mirrors, Near, Run, RunForm, StripeShard, Unsynced,
@@ -30,7 +30,7 @@ use crate::protocol::{
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::StoreError;
-use crate::wide_stripe::{are_apart, exclusive_or, failure_domain_of, has_disks_for, is_online};
+use crate::wide_stripe::{are_apart, failure_domain_of, has_disks_for, is_online};
 
 /// The pause before a file that is written to is looked at again.
 const IN_USE_PAUSE: Duration = Duration::from_secs(2);
@@ -205,7 +205,10 @@ impl WideStripeEncoder {
         let known = self.table.get(ino, first).await?;
         let chunks = self.table.chunks(ino, first, count).await?;
         match (work_on(known.as_ref(), &chunks, blocks), &known) {
-            (Some(EncodeWork::Encode), _) => self.encode((ino, first), known, chunks).await,
+            (Some(EncodeWork::Encode), _) => {
+                let parity = shape.parity as usize;
+                self.encode((ino, first), known, (chunks, parity)).await
+            }
             (Some(EncodeWork::Dissolve), Some(wide)) => {
                 self.mover.dissolve(&EncodePlan(self), (ino, first), wide).await?;
                 tracing::debug!(ino, first, "a wide stripe with dead blocks is dissolved");
@@ -220,32 +223,25 @@ impl WideStripeEncoder {
         &self,
         (ino, first): (u64, u64),
         known: Option<WideStripe>,
-        chunks: Vec<Chunk>,
+        (chunks, parity): (Vec<Chunk>, usize),
     ) -> Result<EncodeOutcome, Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let unit = chunks.first().map_or(1, |chunk| chunk.unit_or(1));
-        let Some(placed) = self.place(&chunks, blocks).await? else {
+        let Some(placed) = self.place(&chunks, parity, blocks).await? else {
             return Ok(EncodeOutcome::Later);
         };
         let ShardPlaces { kept, starts, taken } = placed;
         let written = self.write_shards(known.as_ref(), &chunks, (&kept, &starts)).await;
-        let (written, parity_checksums) = match written {
+        let (written, parity) = match written {
             Ok(written) => written,
             Err(error) => {
                 self.allocator.release(taken).await?;
                 return Err(error);
             }
         };
-        let shard = |start: u64, checksums| StripeShard { start, checksums };
-        let (&parity, data) = starts.split_last().ok_or(Error::Damaged {})?;
-        let wide = WideStripe {
-            data: data
-                .iter()
-                .zip(&chunks)
-                .map(|(&start, chunk)| shard(start, checksums(chunk)))
-                .collect(),
-            parity: shard(parity, parity_checksums),
-        };
+        let shard = |(&start, chunk)| StripeShard { start, checksums: checksums(chunk) };
+        let data = starts.iter().zip(&chunks).map(shard).collect();
+        let wide = WideStripe { data, parity };
         let whole = |start: u64| Run { start, count: blocks };
         let stays = |start: u64| kept.contains(&Some(start));
         let mut freed: Vec<Run> = chunks.iter().flat_map(Chunk::disk_runs).collect();
@@ -266,7 +262,12 @@ impl WideStripeEncoder {
 
     /// Finds a place for each shard, apart from the others: where a chunk is already, if it is in
     /// one stripe.
-    async fn place(&self, chunks: &[Chunk], blocks: u32) -> Result<Option<ShardPlaces>, Error> {
+    async fn place(
+        &self,
+        chunks: &[Chunk],
+        parity: usize,
+        blocks: u32,
+    ) -> Result<Option<ShardPlaces>, Error> {
         let map = self.base.stripes.map();
         let candidates = |chunk: &Chunk| -> Vec<(DiskName, u64)> {
             let [run] = &chunk.runs[..] else { return Vec::new() };
@@ -278,7 +279,7 @@ impl WideStripeEncoder {
         };
         let kept = choose_apart(&chunks.iter().map(candidates).collect::<Vec<_>>());
         let mut starts = kept.clone();
-        starts.push(None);
+        starts.resize(chunks.len() + parity, None);
         let mut taken = Vec::new();
         for number in 0..starts.len() {
             if starts[number].is_some() {
@@ -314,30 +315,34 @@ impl WideStripeEncoder {
     }
 
     /// Writes the shards that are not where they shall be. Returns what is to be synced, and the
-    /// checksums of the parity.
+    /// parity.
     async fn write_shards(
         &self,
         known: Option<&WideStripe>,
         chunks: &[Chunk],
         (kept, starts): (&[Option<u64>], &[u64]),
-    ) -> Result<(Vec<Unsynced>, Vec<u32>), Error> {
+    ) -> Result<(Vec<Unsynced>, Vec<StripeShard>), Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let mut contents = Vec::with_capacity(chunks.len());
         for (number, chunk) in chunks.iter().enumerate() {
             contents.push(self.read_chunk((known, number), chunk, kept[number]).await?);
         }
-        let parity = exclusive_or(&contents);
+        let (data, parity_starts) = starts.split_at_checked(chunks.len()).unwrap_or_default();
+        let code = ErasureCode::new(data.len(), parity_starts.len()).ok_or(Error::Damaged {})?;
+        let parity = code.encode(&contents);
         let unit = chunks.first().map_or(1, |chunk| chunk.unit_or(1));
-        let parity_checksums = parity.chunks(unit as usize * BLOCK_SIZE).map(crc32c).collect();
+        let shards = parity_starts.iter().zip(&parity);
+        let shards = shards.map(|(start, content)| StripeShard::of_content(*start, content, unit));
+        let shards = shards.collect();
         let moved = contents.iter().zip(kept).zip(starts);
         let moved = moved.filter(|((_, kept), _)| kept.is_none());
         let mut places: Vec<(Bytes, u64)> =
             moved.map(|((content, _), start)| (content.clone(), *start)).collect();
-        places.extend(starts.last().map(|start| (parity, *start)));
+        places.extend(parity.into_iter().zip(parity_starts.iter().copied()));
         let runs: Vec<Run> =
             places.iter().map(|(_, start)| Run { start: *start, count: blocks }).collect();
         let contents: Vec<Bytes> = places.into_iter().map(|(content, _)| content).collect();
-        Ok((self.mover.write(&runs, &contents).await?, parity_checksums))
+        Ok((self.mover.write(&runs, &contents).await?, shards))
     }
 
     /// The content of a whole chunk, checked: of the place where it stays, if it does.
@@ -374,7 +379,7 @@ impl WideStripeEncoder {
 struct ShardPlaces {
     /// For each chunk, where it is already.
     kept: Vec<Option<u64>>,
-    /// Of each chunk, and then of the parity.
+    /// Of each chunk, and then of each stripe of parity.
     starts: Vec<u64>,
     taken: Vec<Run>,
 }
@@ -393,11 +398,14 @@ fn work_on(known: Option<&WideStripe>, chunks: &[Chunk], blocks: u32) -> Option<
     let are_whole =
         chunks.iter().all(|chunk| chunk.count() == u64::from(blocks) && chunk.unit() == unit);
     let all = chunks.len() as u64 * u64::from(blocks);
+    let parity = known.map_or(1, |known| known.parity.len() as u64);
     match known.map(|known| known.dead_blocks(chunks, blocks)) {
         None => are_whole.then_some(EncodeWork::Encode),
         Some(dead) if are_whole && 4 * dead >= all => Some(EncodeWork::Encode),
-        // Two copies of what is live take less than all shards.
-        Some(dead) if !are_whole && 2 * (all - dead) < all + u64::from(blocks) => {
+        // Copies of what is live take less than all shards.
+        Some(dead)
+            if !are_whole && (1 + parity) * (all - dead) < all + parity * u64::from(blocks) =>
+        {
             Some(EncodeWork::Dissolve)
         }
         Some(_) => None,

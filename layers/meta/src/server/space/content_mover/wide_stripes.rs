@@ -111,7 +111,9 @@ impl ContentMover {
                 Ok(done) => written.extend(done),
                 Err(error) => outcome = Err(error),
             }
-            moved.shard_mut(number).start = start;
+            if let Some(shard) = moved.shards_mut().nth(number) {
+                shard.start = start;
+            }
             freed.push(shard.run(blocks));
             if let Some(mut chunk) = chunks.get(number).cloned() {
                 for run in chunk.runs.iter_mut().filter(|run| run.form.covered) {
@@ -209,25 +211,28 @@ impl ContentMover {
                 Some(vec![own])
             };
             let Some(first) = copies else { return Ok(false) };
-            let Some(second) = plan.allocate_beside(vec![first.clone()], unit).await? else {
-                return Ok(false);
-            };
-            change.taken.extend(&second);
-            let content = self.read_shard(wide, number, wide.range_of(number, own, blocks)).await?;
-            if first[..] != [own] {
-                written.extend(self.write(&first, std::slice::from_ref(&content)).await?);
+            let mut copies = vec![first];
+            for _ in &wide.parity {
+                let Some(further) = plan.allocate_beside(copies.clone(), unit).await? else {
+                    return Ok(false);
+                };
+                change.taken.extend(&further);
+                copies.push(further);
             }
-            written.extend(self.write(&second, &[content]).await?);
-            let blocks_of = |runs: &[Run]| runs.iter().flat_map(Run::blocks).collect::<Vec<_>>();
-            let (first, second) = (blocks_of(&first), blocks_of(&second));
+            let content = self.read_shard(wide, number, wide.range_of(number, own, blocks)).await?;
+            for copy in copies.iter().filter(|copy| copy[..] != [own]) {
+                written.extend(self.write(copy, std::slice::from_ref(&content)).await?);
+            }
+            let blocks_of = |runs: &Vec<Run>| runs.iter().flat_map(Run::blocks).collect();
+            let copies: Vec<Vec<u64>> = copies.iter().map(blocks_of).collect();
             let at = u32::from(run.at) / unit;
             let places = slots[at as usize..].iter_mut().take(run.checksums.len());
             for (place, slot) in places.enumerate() {
                 let block = place * unit as usize;
                 let mut mirrors = Mirrors::default();
-                mirrors.push(second[block]);
+                copies[1..].iter().for_each(|copy| mirrors.push(copy[block]));
                 *slot = slot.map(|slot| BlockSlot {
-                    block: first[block],
+                    block: copies[0][block],
                     covered: false,
                     mirrors,
                     ..slot
