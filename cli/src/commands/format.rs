@@ -61,8 +61,8 @@ pub(crate) struct FormatCommand {
     #[arg(long, value_name = "WAY", default_value = "units")]
     spread: SpreadChoice,
     /// `2x` or `3x`: all data is on two or three disks, of different disk nodes if there are
-    /// enough. `K+1`, as in 4+1: large files have a stripe of parity for K stripes of data, the
-    /// rest has two copies.
+    /// enough. `K+M`, as in 4+1 or 8+2: large files have M stripes of parity for K stripes of data,
+    /// the rest has M+1 copies.
     #[arg(long, value_name = "CLASS", default_value = "none")]
     redundancy: RedundancyClass,
     /// Print the result as JSON.

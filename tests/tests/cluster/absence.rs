@@ -1,4 +1,4 @@
-//! Data have two copies, and a host is away: the others go on without its disks.
+//! Data have copies, and hosts are away: the others go on without their disks.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -82,13 +82,18 @@ fn wait_until_online(cluster: &Cluster, member: usize) -> Duration {
 
 /// Kills a process while another one is written to. Returns the number of files then.
 fn kill_amid_writes(cluster: &mut Cluster, dies: usize, files: u64) -> u64 {
-    let stays = dies % cluster.numbers().count() + 1;
+    kill_all_amid_writes(cluster, &[dies], files)
+}
+
+/// The same of several at once; the one behind the last of them is written to.
+fn kill_all_amid_writes(cluster: &mut Cluster, dies: &[usize], files: u64) -> u64 {
+    let stays = dies.last().unwrap() % cluster.numbers().count() + 1;
     let volume = cluster.open(stays).unwrap();
     let (synced, is_over) = (Mutex::new(files), AtomicBool::new(false));
     let longest = thread::scope(|threads| {
         let writer = threads.spawn(|| write(&volume, files, (&synced, &is_over)));
         thread::sleep(Duration::from_secs(1));
-        cluster.kill(dies);
+        dies.iter().for_each(|dies| cluster.kill(*dies));
         let at_death = *synced.lock().unwrap();
         let start = Instant::now();
         while *synced.lock().unwrap() < at_death + 3 && start.elapsed() < PAUSE_MAX {
@@ -97,7 +102,7 @@ fn kill_amid_writes(cluster: &mut Cluster, dies: usize, files: u64) -> u64 {
         is_over.store(true, Relaxed);
         writer.join().unwrap()
     });
-    println!("process {dies} died: the longest pause was {longest:.1?}");
+    println!("processes {dies:?} died: the longest pause was {longest:.1?}");
     assert!(longest < PAUSE_MAX, "a program waited {longest:?}");
     let files = *synced.lock().unwrap();
     compare(cluster, stays, files);
@@ -147,6 +152,42 @@ fn a_cluster_with_copies_goes_on_without_the_disks_of_a_host() {
         }
         assert_eq!(states(&cluster, 1), ["online"; 3]);
         compare(&cluster, dies, files);
+    });
+}
+
+#[test]
+fn a_cluster_goes_on_without_the_disks_of_two_of_five_hosts() {
+    with_seed(|rng| {
+        let redundancy = if rng.chance(1, 2) { "3x" } else { "2+2" };
+        let mut cluster = Cluster::started(Shape { members: 5, redundancy, ..Shape::default() });
+        let first = 1 + rng.index(5);
+        let second = (first + 1) % 5 + 1;
+        let stays = second % 5 + 1;
+        let files = if rng.chance(1, 2) {
+            kill_all_amid_writes(&mut cluster, &[first, second], 0)
+        } else {
+            let files = kill_amid_writes(&mut cluster, first, 0);
+            kill_amid_writes(&mut cluster, second, files)
+        };
+        let away = states(&cluster, stays);
+        assert_eq!(away.iter().filter(|state| *state == "offline").count(), 2, "{away:?}");
+        for member in [first, second] {
+            cluster.start_member(member);
+        }
+        for member in [first, second] {
+            cluster.wait_until_ready(member);
+        }
+        let online = wait_until_online(&cluster, stays);
+        println!("{redundancy}: {files} files; all disks were up to date after {online:.1?}");
+        // What was written meanwhile is on the disks of the two.
+        let third = stays % 5 + 1;
+        let files = kill_amid_writes(&mut cluster, third, files);
+        compare(&cluster, first, files);
+        cluster.start_member(third);
+        cluster.wait_until_ready(third);
+        wait_until_online(&cluster, first);
+        cluster.stop();
+        assert!(cluster.check().contains("sound"));
     });
 }
 

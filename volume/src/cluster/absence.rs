@@ -1,4 +1,5 @@
-//! Where data have copies, a volume goes on without the disks of one host that is away (ADR 96).
+//! Where data have copies, a volume goes on without the disks of hosts that are away, of as many as
+//! it has copies besides one (ADR 96).
 //!
 //! Its processes decide that together, by compare-and-swap of the record of the volume, when the
 //! node map says that the process of the host is gone, and before its nodes begin elsewhere: these
@@ -85,8 +86,8 @@ impl AbsentHosts {
         }
     }
 
-    /// Decides that the disks of one of these disk nodes are away, if the volume can go on without
-    /// them; this process knows of it then.
+    /// Decides that the disks of these disk nodes are away, if the volume can go on without them;
+    /// this process knows of it then.
     pub(super) async fn do_without(&self, away: &BTreeSet<u32>) -> Result<(), CoordinationError> {
         for _ in 0..TRIES_MAX {
             if away.is_empty() {
@@ -96,18 +97,16 @@ impl AbsentHosts {
             let map = stored.as_ref().and_then(|stored| VolumeRecord::decode(&stored.value));
             let Some(map) = map else { return Ok(()) };
             let mut record = VolumeRecord::of(&map);
-            let missed = self.missed(&map).filter(|node| away.contains(node));
-            if let Some(disk_node) = missed {
-                for disk in map.disks_of(disk_node) {
-                    record = record.with_state(disk, DiskStage::Offline {});
-                }
+            let missed = &self.missed(&map) & away;
+            if !missed.is_empty() {
+                record = without(record, &map, &missed);
                 let expect = Expect::still(stored.as_ref());
                 let next = to_bytes(&record);
                 let written = self.engine.write(VOLUME_KEY, &next, expect, None).await?;
                 if let WriteOutcome::Differs { .. } = written {
                     continue;
                 }
-                tracing::warn!(disk_node, "the volume goes on without the disks of a host");
+                tracing::warn!(disk_nodes = ?missed, "the volume goes on without disks of hosts");
             }
             if let Err(error) = self.volume.advance(&record) {
                 tracing::error!(%error, "the record of the volume is not that of its disks");
@@ -119,14 +118,29 @@ impl AbsentHosts {
 }
 
 impl AbsentHosts {
-    /// The disk node that the volume shall do without: the only one that is away, if it can.
-    fn missed(&self, volume: &VolumeMap) -> Option<u32> {
-        let known = self.map.borrow();
+    /// The disk nodes that the volume shall do without, and does not yet: those that are away, if
+    /// it can do without all of them.
+    fn missed(&self, volume: &VolumeMap) -> BTreeSet<u32> {
+        let (known, mut missed) = (self.map.borrow(), BTreeSet::new());
+        let is_used =
+            |node: u32| volume.disks_of(node).iter().any(|disk| !volume.state(*disk).is_absent());
         let away = known.iter().flat_map(disk_nodes_away).map(|(node, _)| node);
-        let mut away = away.filter(|node| !volume.disks_of(*node).is_empty());
-        let only = away.next().filter(|_| away.next().is_none() && !self.ends.get());
-        only.filter(|node| can_do_without(volume, *node))
+        for node in away.filter(|node| is_used(*node)) {
+            let rest = without(VolumeRecord::of(volume), volume, &missed);
+            let Ok(rest) = VolumeMap::of_record(&rest) else { return BTreeSet::new() };
+            if self.ends.get() || !can_do_without(&rest, node) {
+                return BTreeSet::new();
+            }
+            missed.insert(node);
+        }
+        missed
     }
+}
+
+/// What is decided if the disks of these disk nodes are away.
+fn without(record: VolumeRecord, volume: &VolumeMap, away: &BTreeSet<u32>) -> VolumeRecord {
+    let disks = away.iter().flat_map(|node| volume.disks_of(*node));
+    disks.fold(record, |record, disk| record.with_state(disk, DiskStage::Offline {}))
 }
 
 /// The disk nodes of processes that are away, and whose they are.

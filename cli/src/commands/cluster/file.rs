@@ -49,7 +49,7 @@ keys = "keys"       # a folder, on each host; beside this file unless it begins 
 # name = "scratch" # for clients of other hosts: mdfs://HOST:PORT/scratch; else the prefix's last part
 nodes = 64          # file-system nodes, which share the work
 stripe = "64KiB"    # so much goes to one disk before the next one
-redundancy = "none" # or "2x", "3x": data on two or three disks, of different processes if possible
+redundancy = "none" # or "2x", "3x": data on two or three disks, of different processes if possible; "4+1", "8+2"
 disks = 1           # disks of each process that has some, and does not name them
 disk-size = "4GiB"  # of each disk; its file grows only as it is written
 
