@@ -384,7 +384,7 @@ impl Case {
         let mut rng = Rng::new(self.seed ^ COPIES_SALT);
         let draws = self.varies_content() && self.workload != Workload::Full;
         let disks = layout.disk_nodes * layout.disks_per_node;
-        let most = disks.min(1 + meta::protocol::MIRRORS_MAX as u32);
+        let most = disks.min(blockio::redundancy::COPIES_MAX);
         // The operator leaves room for two.
         let most = if self.workload == Workload::Elastic { most.min(2) } else { most };
         if draws && rng.chance(1, 3) { 1 + rng.below(most.into()) as u32 } else { 1 }

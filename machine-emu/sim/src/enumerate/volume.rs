@@ -74,7 +74,7 @@ impl VolumeShape {
             slow_engine: false,
         };
         let least = self.size_factor
-            * stripes_min(&layout(1).geometry(), layout(1).map().redundancy().metadata_copies());
+            * stripes_min(&layout(1).geometry(), ContentForm::USUAL.redundancy.metadata_copies());
         let mut sizes = (least..2 * least).map(layout);
         sizes.find(|layout| smallest_share(&layout.map()) >= least).unwrap_or(layout(2 * least))
     }
