@@ -515,6 +515,8 @@ impl DiskManager {
             disks,
             next: (0..self.map.disk_nodes()).map(|node| self.map.next_disk(node)).collect(),
             pace: record.policy.name().to_owned(),
+            redundancy: record.redundancy.to_string(),
+            losses_left: record.losses_left(),
             loss_delay_seconds: record.loss_delay_seconds,
             balancing: record.balancing,
             moved_bytes: moves.iter().map(|moves| moves.moved_blocks * BLOCK).sum(),

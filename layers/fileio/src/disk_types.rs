@@ -77,6 +77,10 @@ runtime::record! {
         pace: String,
         /// Data moves from fuller disks to emptier ones.
         balancing: bool,
+        /// How data survives the loss of disks, as `mdfs format` was told.
+        redundancy: String,
+        /// How many more disks, or hosts, may be lost now without a loss of data.
+        losses_left: u32,
         /// See [`DiskChange::SetLossDelay`].
         loss_delay_seconds: u32,
         /// Bytes that the nodes have moved since they started.

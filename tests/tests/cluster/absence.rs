@@ -93,7 +93,9 @@ fn kill_all_amid_writes(cluster: &mut Cluster, dies: &[usize], files: u64) -> u6
     let longest = thread::scope(|threads| {
         let writer = threads.spawn(|| write(&volume, files, (&synced, &is_over)));
         thread::sleep(Duration::from_secs(1));
-        dies.iter().for_each(|dies| cluster.kill(*dies));
+        for process in dies {
+            cluster.kill(*process);
+        }
         let at_death = *synced.lock().unwrap();
         let start = Instant::now();
         while *synced.lock().unwrap() < at_death + 3 && start.elapsed() < PAUSE_MAX {

@@ -1,7 +1,7 @@
 //! `mdfs disk list`.
 
 use client::VolumeAddress;
-use client::protocol::{DiskCondition, DiskList, DiskReport};
+use client::protocol::{DiskCondition, DiskList, DiskReport, NEVER_LOST};
 use serde::Serialize;
 
 use crate::connection::{ConnectionArguments, volume_address};
@@ -48,6 +48,10 @@ struct DisksRecord {
     version: u64,
     pace: String,
     balancing: bool,
+    redundancy: String,
+    losses_left: u32,
+    /// With none they are not given up.
+    loss_delay_seconds: Option<u32>,
     moved_bytes: u64,
     #[serde(skip_serializing_if = "String::is_empty")]
     trouble: String,
@@ -78,6 +82,7 @@ impl ListDisks {
             ])
         }));
         session.print(table(&rows, &[false, false, true, true, true, false]))?;
+        session.print(format!("{}\n", redundancy(&list)))?;
         for disk in &list.disks {
             if let Some(meaning) = meaning(&address, disk) {
                 session.print(format!("{}: {meaning}\n", name(disk)))?;
@@ -110,8 +115,44 @@ fn record(address: &VolumeAddress, list: DiskList) -> DisksRecord {
         path: disk.path.clone(),
     };
     let disks = list.disks.iter().map(of).collect();
-    let DiskList { version, pace, balancing, moved_bytes, trouble, silent_nodes, .. } = list;
-    DisksRecord { volume, version, pace, balancing, moved_bytes, trouble, silent_nodes, disks }
+    DisksRecord {
+        volume,
+        version: list.version,
+        loss_delay_seconds: loss_delay(&list),
+        pace: list.pace,
+        balancing: list.balancing,
+        redundancy: list.redundancy,
+        losses_left: list.losses_left,
+        moved_bytes: list.moved_bytes,
+        trouble: list.trouble,
+        silent_nodes: list.silent_nodes,
+        disks,
+    }
+}
+
+fn loss_delay(list: &DiskList) -> Option<u32> {
+    Some(list.loss_delay_seconds).filter(|seconds| *seconds != NEVER_LOST)
+}
+
+/// What a loss of disks would cost now.
+fn redundancy(list: &DiskList) -> String {
+    let DiskList { redundancy, losses_left, .. } = list;
+    let delay = match loss_delay(list) {
+        Some(seconds) => format!("given up after {seconds} s"),
+        None => "waited for".to_owned(),
+    };
+    match (&redundancy[..], losses_left) {
+        ("none", _) => "redundancy none: a disk that is lost takes data with it".to_owned(),
+        (_, 0) => format!(
+            "redundancy {redundancy}: data is at risk, no further disk or host may be lost; hosts \
+             that are away are {delay}"
+        ),
+        (_, left) => format!(
+            "redundancy {redundancy}: {left} more {} may be lost without loss of data; hosts that \
+             are away are {delay}",
+            if *left == 1 { "disk or host" } else { "disks or hosts" }
+        ),
+    }
 }
 
 /// As `n0d1`.
@@ -176,6 +217,29 @@ fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_says_how_many_disks_may_be_lost() {
+        let list = |redundancy: &str, losses_left, loss_delay_seconds| DiskList {
+            version: 1,
+            disks: Vec::new(),
+            next: Vec::new(),
+            pace: String::new(),
+            balancing: false,
+            redundancy: redundancy.to_owned(),
+            losses_left,
+            loss_delay_seconds,
+            moved_bytes: 0,
+            trouble: String::new(),
+            silent_nodes: 0,
+        };
+        let two = redundancy(&list("8+2", 2, 600));
+        assert!(two.contains("8+2: 2 more disks or hosts may be lost"), "{two}");
+        assert!(two.contains("given up after 600 s"), "{two}");
+        let none_left = redundancy(&list("2x", 0, NEVER_LOST));
+        assert!(none_left.contains("at risk") && none_left.contains("waited for"), "{none_left}");
+        assert!(redundancy(&list("none", 0, 600)).contains("takes data with it"));
+    }
 
     #[test]
     fn each_state_but_online_says_what_it_means() {

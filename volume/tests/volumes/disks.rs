@@ -5,8 +5,6 @@
     reason = "a test may panic; its clients are threads, beside the servers"
 )]
 
-mod running;
-
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +19,7 @@ use futures::executor::block_on;
 use runtime::ClientHandle;
 use volume::{FormatOptions, RunOptions};
 
-use self::running::{check, run, wait_until};
+use crate::running::{check, run, wait_until};
 
 const DISK_BYTES: u64 = 48 << 20;
 const FILE_BYTES: usize = 1 << 20;

@@ -1,9 +1,6 @@
 //! What a volume calls available can be written, to one file or to many, new or after files were
 //! removed here and there; and it comes back when all is removed.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "it waits for a volume on real disks")]
-
-mod disk_files;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,7 +14,7 @@ use meta::store::GroupLayout;
 use runtime::ClientHandle;
 use volume::{FormatOptions, RunOptions, RunningVolume};
 
-use self::disk_files::make_disks;
+use crate::disk_files::make_disks;
 
 /// What a volume is like.
 struct VolumeShape {

@@ -1,9 +1,6 @@
 //! A volume that is full of small files: whatever it has accepted can be made durable, it stops and
 //! opens in a moment, and all of its space comes back.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "it waits for a volume on real disks")]
-
-mod running;
 
 use std::ops::RangeFrom;
 use std::path::Path;
@@ -18,7 +15,7 @@ use meta::store::GroupLayout;
 use runtime::ClientHandle;
 use volume::{FormatOptions, RunningVolume};
 
-use self::running::{check, run, wait_until};
+use crate::running::{check, run, wait_until};
 
 const DIRECTORIES: u64 = 64;
 const FILE_BYTES: usize = 4096;

@@ -1,6 +1,5 @@
 //! One of several disks is damaged where it holds metadata: the volume opens all the same, with
 //! every name and every byte.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
 use std::fs;

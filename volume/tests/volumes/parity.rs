@@ -1,10 +1,5 @@
 //! Whole chunks of files are in wide stripes: the volume outlives any one of its disks, and takes
 //! less space than with copies.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod data_files;
-mod disk_files;
-mod running;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,9 +12,9 @@ use futures::executor::block_on;
 use runtime::ClientHandle;
 use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
 
-use self::data_files::*;
-use self::disk_files::make_disk;
-use self::running::{check, run, wait_until};
+use crate::data_files::*;
+use crate::disk_files::make_disk;
+use crate::running::{check, run, wait_until};
 
 const TWO_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 1 };
 const TWO_AND_TWO: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 2 };
@@ -82,7 +77,7 @@ fn all_files_are_read_without_any_one_disk() {
 
 #[test]
 fn with_two_stripes_of_parity_all_files_are_read_without_any_two_disks() {
-    for (disk_nodes, disks_per_node, data) in [(4, 1, 2), (6, 1, 4), (1, 6, 3)] {
+    for (disk_nodes, disks_per_node, data) in [(4, 1, 2), (1, 5, 3)] {
         let directory = tempfile::tempdir().unwrap();
         let volume = directory.path().join("volume");
         let class = RedundancyClass::Parity { data, parity: 2 };

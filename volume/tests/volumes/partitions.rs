@@ -1,7 +1,4 @@
 //! Partitions are made, filled up to their size limit, kept over restarts, and removed.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod running;
 
 use std::path::Path;
 
@@ -13,7 +10,7 @@ use futures::executor::block_on;
 use runtime::ClientHandle;
 use volume::FormatOptions;
 
-use self::running::{check, run, wait_until};
+use crate::running::{check, run, wait_until};
 
 const FILE_BYTES: u64 = 256 << 10;
 const LIMIT: u64 = 8 << 20;

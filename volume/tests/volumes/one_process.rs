@@ -1,6 +1,5 @@
 //! A volume in a directory keeps what was made durable for the next process that opens it, and
 //! refuses what is not its own.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
 use std::path::Path;

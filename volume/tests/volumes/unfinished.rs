@@ -1,6 +1,5 @@
 //! A format that was cut off leaves what does not open, and can be repeated; what was finished
 //! stays a volume, whatever is left beside it.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
