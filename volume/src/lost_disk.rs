@@ -39,8 +39,8 @@ pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeErro
     let machine = known.start_to_read(0, 0)?;
     let impaired = serve_disks(&machine, &directory, &known)?;
     let missing = impaired.iter().filter(|disk| disk.is_left_out).count();
-    if missing > record.losses_left() as usize {
-        // It says which one is missing.
+    if missing > record.losses_left() as usize || missing < impaired.len() {
+        // It says what is wrong with which one.
         serve_whole_disks(&known.start_to_read(0, 0)?, &directory, &known)?;
     }
     let examined = examine_nodes(&machine, &next, Examination::All);

@@ -79,7 +79,7 @@ runtime::record! {
         balancing: bool,
         /// How data survives the loss of disks, as `mdfs format` was told.
         redundancy: String,
-        /// How many more disks, or hosts, may be lost now without a loss of data.
+        /// How many more disks may be lost now without a loss of data.
         losses_left: u32,
         /// See [`DiskChange::SetLossDelay`].
         loss_delay_seconds: u32,

@@ -212,7 +212,13 @@ impl ActiveInode {
 
     /// Replaces a chunk whose present state is `old`; returns blocks that can be given back at
     /// once, because no record ever named them.
-    pub(crate) fn install(&mut self, old: &Chunk, update: ChunkUpdate, blocks: usize) -> Vec<Run> {
+    pub(crate) fn install(
+        &mut self,
+        old: &Chunk,
+        mut update: ChunkUpdate,
+        blocks: usize,
+    ) -> Vec<Run> {
+        follow_commit(&mut update, old, blocks);
         let change = difference(old, &update.chunk, blocks);
         self.install_change(old.count(), change, update, blocks)
     }
@@ -221,17 +227,18 @@ impl ActiveInode {
     /// else nothing is changed, and `None`.
     pub(crate) fn install_known(&mut self, updates: &[ChunkUpdate], blocks: usize) -> Option<()> {
         let change = |update: &ChunkUpdate| {
-            let old = self.chunk(update.index)?;
+            let (old, mut update) = (self.chunk(update.index)?, update.clone());
+            follow_commit(&mut update, old, blocks);
             let change = difference(old, &update.chunk, blocks);
-            change.released.is_empty().then_some((old.count(), change))
+            change.released.is_empty().then_some((old.count(), change, update))
         };
         // Each once.
         if !updates.is_sorted_by(|before, next| before.index < next.index) {
             return None;
         }
         let changes: Vec<_> = updates.iter().map(change).collect::<Option<_>>()?;
-        for ((old_count, change), update) in changes.into_iter().zip(updates) {
-            self.install_change(old_count, change, update.clone(), blocks);
+        for (old_count, change, update) in changes {
+            self.install_change(old_count, change, update, blocks);
         }
         Some(())
     }
@@ -368,6 +375,15 @@ impl ActiveInode {
     }
 }
 
+/// A commit may have protected blocks of a chunk while it was written to: what the update has left
+/// as it was is as in `old` now.
+fn follow_commit(update: &mut ChunkUpdate, old: &Chunk, blocks: usize) {
+    let has_deferred = update.chunk.runs.iter().any(|run| run.form.deferred);
+    if has_deferred && old.runs.iter().any(|run| !run.form.deferred) {
+        update.chunk = update.chunk.following(old, blocks);
+    }
+}
+
 /// A file has `more` blocks more than before, or fewer.
 pub(crate) fn add_blocks(inode: &mut Inode, more: i64) {
     let used = &mut inode.attributes.used_bytes;
@@ -460,6 +476,14 @@ mod tests {
             for (run, start) in [(&runs[0], 160), (&runs[2], 164)] {
                 assert_eq!((run.start, run.form), (start, recorded.runs[0].form));
             }
+            // The same if it is installed after the commit.
+            let mut late = ActiveInode::new(Inode::sample(&mut Rng::new(1)));
+            let chunk = later.clone();
+            let update = ChunkUpdate { index: 7, chunk, written: Vec::new(), wide: None };
+            assert_eq!(late.install(recorded, update, 16), []);
+            let late = &late.pending[&7];
+            assert_eq!((&late.taken, &late.freed), (&pending.taken, &freed));
+            assert_eq!(late.chunk, pending.chunk);
         }
     }
 }

@@ -124,7 +124,7 @@ impl Chunk {
         let mut slots = self.slots(blocks, unit);
         for (slot, before) in slots.iter_mut().zip(before.slots(blocks, unit)) {
             if let (Some(slot), Some(before)) = (slot, before)
-                && slot.block == before.block
+                && (slot.block, slot.checksum) == (before.block, before.checksum)
             {
                 *slot = before;
             }

@@ -36,30 +36,37 @@ impl DiskManager {
     async fn take_back(&self) -> Result<(), Error> {
         let behind: Vec<DiskName> = self.disks_behind();
         let nodes: BTreeSet<u32> = behind.iter().map(|disk| disk.disk_node).collect();
-        for disk_node in nodes {
-            let is_transient = DiskNodeAnswer::is_transient;
-            let node = NodeId::disk(disk_node);
-            let found = self.ask_within(LIST_WAIT, node, Describe {}, is_transient).await;
-            if found.is_none_or(|disks| disks.iter().any(|disk| !disk.healthy)) {
-                continue;
+        let asked = nodes.into_iter().map(|node| async move { (node, self.is_back(node).await) });
+        let asked = join_all(asked).await.into_iter();
+        let back: BTreeSet<u32> =
+            asked.filter_map(|(node, is_back)| is_back.then_some(node)).collect();
+        if back.is_empty() {
+            return Ok(());
+        }
+        let disks = behind.into_iter().filter(|disk| back.contains(&disk.disk_node));
+        let disks: Vec<DiskName> = disks.collect();
+        let version = self.set_stage(&disks, DiskStage::Returning {}, None).await?;
+        tracing::info!(disk_nodes = ?back, "disks of hosts that were away are brought up to date");
+        for _ in 0..PASSES_MAX {
+            if self.has_no_flaw(&back).await? {
+                self.set_stage(&disks, DiskStage::Online {}, Some(version)).await?;
+                tracing::info!(disk_nodes = ?back, "disks of hosts that were away are online");
+                break;
             }
-            let of_node = |disk: &DiskName| disk.disk_node == disk_node;
-            let disks: Vec<DiskName> = behind.iter().copied().filter(of_node).collect();
-            let version = self.set_stage(&disks, DiskStage::Returning {}, None).await?;
-            tracing::info!(disk_node, "the disks of a host that was away are brought up to date");
-            for _ in 0..PASSES_MAX {
-                if self.has_no_flaw(disk_node).await? {
-                    self.set_stage(&disks, DiskStage::Online {}, Some(version)).await?;
-                    tracing::info!(disk_node, "the disks of a host that was away are online");
-                    break;
-                }
-                // With the next checkpoint of all nodes pages are written anew.
-                let _alone = self.changing.exclusive(()).await;
-                let (record, _) = self.read().await?;
-                self.bring_about_unless_failed(&record, &record).await?;
-            }
+            // With the next checkpoint of all nodes pages are written anew.
+            let _alone = self.changing.exclusive(()).await;
+            let (record, _) = self.read().await?;
+            self.bring_about_unless_failed(&record, &record).await?;
         }
         Ok(())
+    }
+
+    /// Does a disk node answer, with all disks in order?
+    pub(super) async fn is_back(&self, disk_node: u32) -> bool {
+        let is_transient = DiskNodeAnswer::is_transient;
+        let node = NodeId::disk(disk_node);
+        let found = self.ask_within(LIST_WAIT, node, Describe {}, is_transient).await;
+        found.is_some_and(|disks| disks.iter().all(|disk| disk.healthy))
     }
 
     /// Disks that may lack something.
@@ -95,14 +102,16 @@ impl DiskManager {
     }
 
     /// Compares all that nodes have with its checksums, in all copies, and makes bad ones anew.
-    /// Was all of it good, and is it durable at this disk node?
-    async fn has_no_flaw(&self, disk_node: u32) -> Result<bool, Error> {
+    /// Was all of it good, and is it durable at these disk nodes?
+    async fn has_no_flaw(&self, disk_nodes: &BTreeSet<u32>) -> Result<bool, Error> {
         let sync = || async {
-            let node = NodeId::disk(disk_node);
-            let synced = self.ask(node, Sync {}, DiskNodeAnswer::is_transient).await;
+            let synced = disk_nodes
+                .iter()
+                .map(|node| self.ask(NodeId::disk(*node), Sync {}, DiskNodeAnswer::is_transient));
+            let synced = join_all(synced).await.into_iter().collect::<Result<Vec<_>, _>>();
             synced.map_err(|error| refused(&error))
         };
-        let boot_id = sync().await?;
+        let boot_ids = sync().await?;
         let nodes: Vec<NodeId> = (0..self.context.fs_nodes()).map(NodeId::fs).collect();
         // What was written while the disks were away is committed, and looked at, too.
         for flushed in join_all(nodes.iter().map(|node| self.context.spawn(*node, Flush {}))).await
@@ -115,8 +124,9 @@ impl DiskManager {
                 let call = Scrub { after, data: true, repair: true };
                 let part = self.ask(node, call, is_away).await.map_err(|error| refused(&error))?;
                 // What is on others, or nowhere any more, these disks do not lack.
-                let is_here =
-                    |flaw: &&ScrubFlaw| flaw.inode == 0 || flaw.disk_node == Some(disk_node);
+                let is_here = |flaw: &&ScrubFlaw| {
+                    flaw.inode == 0 || flaw.disk_node.is_some_and(|node| disk_nodes.contains(&node))
+                };
                 flaws += part.flaws.iter().filter(is_here).count();
                 let Some(next) = part.next else { return Ok::<_, Error>(flaws) };
                 after = next;
@@ -127,8 +137,8 @@ impl DiskManager {
             flaws += found?;
         }
         tracing::info!(flaws, "all data was compared with its checksums");
-        // Else it has started again.
-        Ok(flaws == 0 && boot_id == sync().await?)
+        // Else one has started again.
+        Ok(flaws == 0 && boot_ids == sync().await?)
     }
 }
 

@@ -50,6 +50,10 @@ impl DiskManager {
     async fn give_up_missed(&self) -> Result<(), (DiskName, Error)> {
         let now = self.context.now();
         let Some(disk) = self.missed_disk(now) else { return Ok(()) };
+        // It is brought up to date once those that came before it are.
+        if self.is_back(disk.disk_node).await {
+            return Ok(());
+        }
         let record = VolumeRecord::of(&self.map);
         let given_up = match self.check_room(&record, disk).await {
             Ok(()) => self.give_up(disk).await,

@@ -144,13 +144,13 @@ fn redundancy(list: &DiskList) -> String {
     match (&redundancy[..], losses_left) {
         ("none", _) => "redundancy none: a disk that is lost takes data with it".to_owned(),
         (_, 0) => format!(
-            "redundancy {redundancy}: data is at risk, no further disk or host may be lost; hosts \
-             that are away are {delay}"
+            "redundancy {redundancy}: data is at risk, no further disk may be lost; hosts that are \
+             away are {delay}"
         ),
         (_, left) => format!(
             "redundancy {redundancy}: {left} more {} may be lost without loss of data; hosts that \
              are away are {delay}",
-            if *left == 1 { "disk or host" } else { "disks or hosts" }
+            if *left == 1 { "disk" } else { "disks" }
         ),
     }
 }
@@ -234,7 +234,7 @@ mod tests {
             silent_nodes: 0,
         };
         let two = redundancy(&list("8+2", 2, 600));
-        assert!(two.contains("8+2: 2 more disks or hosts may be lost"), "{two}");
+        assert!(two.contains("8+2: 2 more disks may be lost"), "{two}");
         assert!(two.contains("given up after 600 s"), "{two}");
         let none_left = redundancy(&list("2x", 0, NEVER_LOST));
         assert!(none_left.contains("at risk") && none_left.contains("waited for"), "{none_left}");

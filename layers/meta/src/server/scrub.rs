@@ -20,7 +20,7 @@ use super::space::content_repair::ContentRepairer;
 use crate::audit::{bad_blocks, count_per_block};
 use crate::keys;
 use crate::protocol::{
-    BlockRun, Chunk, Error, Scrub, ScrubFlaw, ScrubPart, StripeShard, WideStripe,
+    BlockRun, Chunk, Error, Run, Scrub, ScrubFlaw, ScrubPart, StripeShard, WideStripe,
 };
 use crate::store::{
     BadCopy, ScrubbedKeys, StoreError, scrub_keys, scrub_log, scrub_map, scrub_roots,
@@ -169,7 +169,7 @@ impl Scrubber {
         let places = own.flat_map(|run| run.places().map(move |place| (run, place)));
         part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
         let runs = places.map(|(run, place)| async move {
-            let bad = bad_blocks(&**below, place, &run.checksums).await;
+            let bad = bad_unless_away(&**below, place, &run.checksums).await;
             let bad = bad.into_iter();
             bad.map(|(block, why)| (u64::from(run.at) + block, place.start, why))
                 .collect::<Vec<_>>()
@@ -235,7 +235,7 @@ impl Scrubber {
         part.read_bytes += shards.len() as u64 * u64::from(blocks) * BLOCK_SIZE as u64;
         let reads = shards.iter().map(|shard| {
             let below = below.clone();
-            async move { bad_blocks(&*below, shard.run(blocks), &shard.checksums).await }
+            async move { bad_unless_away(&*below, shard.run(blocks), &shard.checksums).await }
         });
         let bad: Vec<_> = stream::iter(reads).buffered(READS_MAX).collect().await;
         if bad.iter().all(Vec::is_empty) {
@@ -272,6 +272,16 @@ impl Scrubber {
         }
         Ok(None)
     }
+}
+
+/// As [`bad_blocks`]; nothing of a disk whose host is away, which keeps what is there.
+async fn bad_unless_away(stripes: &dyn Stripes, run: Run, expect: &[u32]) -> Vec<(u64, String)> {
+    let map = stripes.map();
+    let disk = map.place(map.geometry().block(run.start).0).disk;
+    if map.state(disk).is_absent() {
+        return Vec::new();
+    }
+    bad_blocks(stripes, run, expect).await
 }
 
 /// Which bad copies of data were made anew. What cannot be mended is told.

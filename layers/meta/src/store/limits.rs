@@ -25,7 +25,7 @@ pub(crate) const MOUNT_SEGMENTS: u64 = 2;
 const LOG_SHARE: u64 = 32;
 
 /// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume:
-/// one block in this many, between the two limits.
+/// one block in this many, between the two limits, with two copies of metadata.
 const RESERVE_SHARE: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 384;
 const RESERVE_BLOCKS_MAX: u64 = 4096;
@@ -89,7 +89,8 @@ pub(crate) fn spread(node: u32) -> u64 {
 /// Blocks kept back from data, besides what the log may take.
 pub(crate) fn reserve_blocks(map: &VolumeMap) -> u64 {
     let share = share_stripes(map) * u64::from(map.geometry().blocks_per_stripe());
-    (share / RESERVE_SHARE).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
+    let for_two = (share / RESERVE_SHARE).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX);
+    for_two * copies(map) / 2
 }
 
 /// Blocks that a node keeps back from data: for its log, and for deletions and checkpoints.
@@ -102,7 +103,8 @@ pub fn kept_blocks(map: &VolumeMap) -> u64 {
 /// copies of metadata.
 pub fn stripes_min(geometry: &Geometry, metadata_copies: u32) -> u64 {
     let log = u64::from(metadata_copies) * (log_segments_least(geometry) + MOUNT_SEGMENTS);
-    let reserve = RESERVE_BLOCKS_MIN.div_ceil(u64::from(geometry.blocks_per_stripe()));
+    let reserve = RESERVE_BLOCKS_MIN * u64::from(metadata_copies) / 2;
+    let reserve = reserve.div_ceil(u64::from(geometry.blocks_per_stripe()));
     log + reserve + USEFUL_STRIPES_MIN
 }
 

@@ -16,6 +16,7 @@ use super::bad_pages::BadCopy;
 use super::batch::RecordHead;
 use super::device::Device;
 use super::error::{StoreError, StoreResult};
+use super::groups::Run;
 use super::log::replay::replay_growing;
 use super::page::PageRef;
 use super::root;
@@ -117,7 +118,10 @@ async fn scrub_page(
     bad: &mut Vec<(PageRef, BadCopy)>,
 ) -> bool {
     let (mut wrong, mut is_whole) = (Vec::new(), false);
-    for run in place.runs() {
+    let map = device.map();
+    let disk_of = |run: Run| map.place(device.geometry.block(run.start).0).disk;
+    // What is on a disk whose host is away stays as it is.
+    for run in place.runs().filter(|run| !map.state(disk_of(*run)).is_absent()) {
         found.read_bytes += u64::from(run.count) * BLOCK_SIZE as u64;
         let error = match device.read(run, place.checksums()).await {
             Ok(_) => {
@@ -127,8 +131,7 @@ async fn scrub_page(
             Err(DiskError::Corrupt { .. }) => StoreError::Damaged { what, block: run.start },
             Err(other) => other.into(),
         };
-        let disk = device.map().place(device.geometry.block(run.start).0).disk;
-        wrong.push(BadCopy { block: run.start, disk, error });
+        wrong.push(BadCopy { block: run.start, disk: disk_of(run), error });
     }
     if is_whole {
         bad.extend(wrong.into_iter().map(|copy| (place, copy)));
@@ -198,7 +201,9 @@ pub(crate) async fn scrub_log(
             Ok(_) if last < durable => {
                 vec![format!("its log ends at record {last}, and should go on to {durable}")]
             }
-            Ok((_, copies)) => {
+            Ok((_, mut copies)) => {
+                let map = device.map();
+                copies.disks.retain(|disk, _| !map.state(*disk).is_absent());
                 copies.tell().into_iter().map(|what| format!("log: {what}")).collect()
             }
             Err(error @ StoreError::Damaged { .. }) => vec![error.to_string()],

@@ -464,8 +464,11 @@ impl BlockAllocator {
         let mut group = last.map(|stripe| self.layout.group_of_stripe(stripe));
         let map = self.layout.map().clone();
         let (mut stripes, mut away) = (Vec::new(), CopyDisks::default());
-        while stripes.len() < map.redundancy().metadata_copies() as usize {
-            let largest = self.whole.largest_part(&map, |disk| away.is_on_other_node(disk));
+        let copies = map.redundancy().metadata_copies() as usize;
+        while stripes.len() < copies {
+            let missing = copies - stripes.len();
+            let is_apart = |disk| away.is_on_other_node(disk);
+            let largest = self.whole.largest_part(&map, missing, is_apart);
             let disk_of = |stripe: u64| map.place(stripe).disk;
             let found = largest
                 .and_then(|disk| self.find_whole(group, |stripe| disk_of(stripe) == disk))

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::Error as DiskError;
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 
 use super::device::WritePauses;
 use super::error::{StoreError, StoreResult};
@@ -180,7 +180,9 @@ impl Store {
         let mut losses = 0;
         loop {
             let writes = round.copies.stripes().iter().map(|stripe| write(*stripe));
-            let written = try_join_all(writes).await.map_err(StoreError::Failed)?;
+            // No write is left on its way where one has failed.
+            let written = join_all(writes).await.into_iter().collect::<Result<Vec<_>, _>>();
+            let written = written.map_err(StoreError::Failed)?;
             match device.sync(&written).await {
                 // A node on the path has restarted: write the same bytes again.
                 Err(DiskError::LostWrites { .. }) if losses < LOSSES_MAX => losses += 1,

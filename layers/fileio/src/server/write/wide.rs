@@ -6,7 +6,7 @@ use std::ops::Range;
 use blockio::protocol::Error as BlockError;
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{join, join_all, try_join_all};
+use futures::future::{join, join_all};
 use meta::erasure::ErasureCode;
 use meta::protocol::{BlockRun, ChunkUpdate, Unsynced, WideStripe};
 use meta::wide_stripe::{by_wide_stripe, is_deferred_stripe, parity_places};
@@ -77,8 +77,10 @@ impl FileWriter {
                 let boot_id = self.content.stripes.write(stripe, offset, vec![content]).await?;
                 Ok::<_, BlockError>(Unsynced { stripe, boot_id })
             });
-            let written = try_join_all(writes).await.ok()?;
-            Some((wide, written))
+            // Copies may be written in these places later: none is left on its way.
+            let written: Result<Vec<Unsynced>, BlockError> =
+                join_all(writes).await.into_iter().collect();
+            Some((wide, written.ok()?))
         };
         let (filled, parity) = join(join_all(filling), writing).await;
         let mut written = Vec::with_capacity(drafts.len());

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use blockio::protocol::Error as DiskError;
 use blockio::{BLOCK_SIZE, VolumeMap, WideStripeShape};
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use futures::{StreamExt as _, stream};
 
 use crate::active::{ActiveInode, EncodedChunks, Uncommitted};
@@ -211,7 +211,9 @@ impl ContentProtection {
         let wide = WideStripe::of_runs(runs, places, &parity);
         let writes = places.iter().zip(parity);
         let writes = writes.map(|(place, content)| self.write(place.start, content));
-        Ok((wide, try_join_all(writes).await?))
+        // None is left on its way where one has failed: the places are given back then.
+        let written = join_all(writes).await.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        Ok((wide, written))
     }
 
     /// Writes the further copies of what is deferred.

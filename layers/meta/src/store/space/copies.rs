@@ -49,7 +49,8 @@ impl CopyPlaces<'_> {
         let is_apart = |disk: DiskName| {
             if has_nodes { away.is_on_other_node(disk) } else { away.is_on_other_disk(disk) }
         };
-        let largest = self.0.whole.largest_part(&map, is_apart);
+        let missing = map.redundancy().metadata_copies() as usize - copies.len();
+        let largest = self.0.whole.largest_part(&map, missing, is_apart);
         let disk_of = |stripe: u64| map.place(stripe).disk;
         let is_best = |other: u64| largest == Some(disk_of(other));
         let on_other_node = |other: u64| away.is_on_other_node(disk_of(other));

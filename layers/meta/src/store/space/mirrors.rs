@@ -78,7 +78,9 @@ impl MirrorPlaces<'_> {
             };
             !away.iter().any(is_same)
         };
-        let largest = self.0.whole.largest_part(&map, |disk| is_apart(&disk));
+        let copies = map.redundancy().copies() as usize;
+        let missing = copies.saturating_sub(away.len()).max(1);
+        let largest = self.0.whole.largest_part(&map, missing, |disk| is_apart(&disk));
         let is_best = |stripe: u64| largest == Some(map.place(stripe).disk);
         let accept = |stripe: u64| is_apart(&map.place(stripe).disk);
         let mut wanted = wanted;

@@ -8,14 +8,15 @@ use blockio::DiskName;
 use super::BlockAllocator;
 use super::whole::WholeStripes;
 
-/// Does data have copies on several disks, and are there some?
+/// Does data have copies on several disks, and are there enough for all of them?
 pub(crate) fn needs_partners(space: &BlockAllocator) -> bool {
     let map = space.layout.map();
     let is_open = |disk: &&DiskName| !space.closed.contains(disk);
-    map.redundancy().copies() > 1
-        && (space.whole.disks().filter(is_open).nth(1).is_some()
+    let further = map.redundancy().copies() as usize - 1;
+    further > 0
+        && (space.whole.disks().filter(is_open).nth(further).is_some()
             // None of its groups may be on the other disks.
-            || map.disks().iter().filter(is_open).nth(1).is_some())
+            || map.disks().iter().filter(is_open).nth(further).is_some())
 }
 
 /// Of these whole stripes, those that data may take.
