@@ -122,15 +122,16 @@ impl AbsentHosts {
     /// it can do without all of them.
     fn missed(&self, volume: &VolumeMap) -> BTreeSet<u32> {
         let (known, mut missed) = (self.map.borrow(), BTreeSet::new());
+        let mut rest = VolumeRecord::of(volume);
         let is_used =
             |node: u32| volume.disks_of(node).iter().any(|disk| !volume.state(*disk).is_absent());
         let away = known.iter().flat_map(disk_nodes_away).map(|(node, _)| node);
         for node in away.filter(|node| is_used(*node)) {
-            let rest = without(VolumeRecord::of(volume), volume, &missed);
-            let Ok(rest) = VolumeMap::of_record(&rest) else { return BTreeSet::new() };
-            if self.ends.get() || !can_do_without(&rest, node) {
+            let Ok(map) = VolumeMap::of_record(&rest) else { return BTreeSet::new() };
+            if self.ends.get() || !can_do_without(&map, node) {
                 return BTreeSet::new();
             }
+            rest = without(rest, volume, &BTreeSet::from([node]));
             missed.insert(node);
         }
         missed

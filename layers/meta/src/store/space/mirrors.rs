@@ -1,9 +1,8 @@
 //! Where further copies of data go: each to another disk.
 
-use std::collections::BTreeSet;
-
 use blockio::DiskName;
 
+use super::whole::CopyDisks;
 use super::{BlockAllocator, CopyPlaces, lend};
 use crate::store::groups::Run;
 use crate::store::limits;
@@ -59,30 +58,20 @@ impl MirrorPlaces<'_> {
     }
 
     /// Up to `wanted` blocks in a row on none of the disks `away`.
-    fn piece(
-        &mut self,
-        (wanted, unit): (u32, u32),
-        away: &BTreeSet<DiskName>,
-        floor: u64,
-    ) -> Option<Run> {
+    fn piece(&mut self, (wanted, unit): (u32, u32), away: &CopyDisks, floor: u64) -> Option<Run> {
         let map = self.0.layout.map().clone();
-        let is_open_elsewhere = |disk: &DiskName| {
-            let is_away = away.iter().any(|other| other.disk_node == disk.disk_node);
-            !is_away && !self.0.closed.contains(disk)
-        };
+        let is_open_elsewhere =
+            |disk: &DiskName| away.is_on_other_node(*disk) && !self.0.closed.contains(disk);
         let has_nodes = map.disks().iter().any(is_open_elsewhere);
         let key = away.first().map_or(0, |disk| if has_nodes { disk.disk_node } else { disk.disk });
-        let is_apart = |disk: &DiskName| {
-            let is_same = |other: &DiskName| {
-                if has_nodes { other.disk_node == disk.disk_node } else { other == disk }
-            };
-            !away.iter().any(is_same)
+        let is_apart = |disk: DiskName| {
+            if has_nodes { away.is_on_other_node(disk) } else { away.is_on_other_disk(disk) }
         };
         let copies = map.redundancy().copies() as usize;
-        let missing = copies.saturating_sub(away.len()).max(1);
-        let largest = self.0.whole.largest_part(&map, missing, |disk| is_apart(&disk));
+        let missing = copies.saturating_sub(away.count()).max(1);
+        let largest = self.0.whole.largest_part(&map, missing, is_apart);
         let is_best = |stripe: u64| largest == Some(map.place(stripe).disk);
-        let accept = |stripe: u64| is_apart(&map.place(stripe).disk);
+        let accept = |stripe: u64| is_apart(map.place(stripe).disk);
         let mut wanted = wanted;
         loop {
             let key = key | MIRRORS_KEY;
@@ -103,27 +92,25 @@ impl MirrorPlaces<'_> {
 
 /// The disks that have copies of block `at`, counted from the first, and how many blocks from that
 /// one on all copies have in a row; `None` behind the last one.
-fn disks_of(
-    space: &BlockAllocator,
-    copies: &[Vec<Run>],
-    at: u32,
-) -> Option<(BTreeSet<DiskName>, u32)> {
-    let (mut disks, mut left) = (BTreeSet::new(), u32::MAX);
+fn disks_of(space: &BlockAllocator, copies: &[Vec<Run>], at: u32) -> Option<(CopyDisks, u32)> {
+    let (mut disks, mut left) = (CopyDisks::default(), u32::MAX);
     for copy in copies {
         let mut start = 0;
         for run in copy {
             if (start..start + run.count).contains(&at) {
-                disks.insert(space.layout.map().place(space.layout.stripe_of(run.start)).disk);
+                disks.add(space.layout.map().place(space.layout.stripe_of(run.start)).disk);
                 left = left.min(start + run.count - at);
             }
             start += run.count;
         }
     }
-    (!disks.is_empty()).then_some((disks, left))
+    (disks.count() > 0).then_some((disks, left))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use blockio::geometry::Near;
     use runtime::seed::with_seed;
 

@@ -76,11 +76,19 @@ impl WholeStripes {
 
 /// The disks that have copies of something.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CopyDisks(Vec<DiskName>);
+pub(super) struct CopyDisks(BTreeSet<DiskName>);
 
 impl CopyDisks {
     pub(super) fn add(&mut self, disk: DiskName) {
-        self.0.push(disk);
+        self.0.insert(disk);
+    }
+
+    pub(super) fn first(&self) -> Option<&DiskName> {
+        self.0.first()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// Has the node of `disk` none of them?
@@ -114,7 +122,7 @@ mod tests {
                 let free = |whole: &WholeStripes, away: &CopyDisks| {
                     let has =
                         |disk: DiskName| whole.on_disks[&disk] > 0 && away.is_on_other_disk(disk);
-                    let left = u64::from(copies) - away.0.len() as u64;
+                    let left = u64::from(copies) - away.count() as u64;
                     let must_have = whole.fullest((copies.into(), left), has);
                     must_have.or_else(|| (0..disks).map(disk).find(|disk| has(*disk)))
                 };
@@ -125,7 +133,7 @@ mod tests {
                         whole.add(disk, -1);
                         away.add(disk);
                     }
-                    if away.0.len() < copies as usize {
+                    if away.count() < copies as usize {
                         away.0.into_iter().for_each(|disk| whole.add(disk, 1));
                         break;
                     }
