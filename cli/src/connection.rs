@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser, ValueParser};
 use client::address::{SCHEME, VolumeAddress};
 use client::fabric::FabricWish;
-use client::volume::ConnectOptions;
+use client::volume::{ConnectOptions, ParityMaker};
 use client::wide::WideMode;
 use runtime::identity::SubtreePath;
 
@@ -32,6 +32,17 @@ pub struct ConnectionArguments {
     /// as in `verbs;ofi_rxm,tcp;ofi_rxm`. Without it: what `MDFS_FABRIC` says, else off.
     #[arg(long, value_name = "PROVIDERS", help_heading = "Connection")]
     pub(crate) fabric: Option<FabricWish>,
+    /// Who makes the parity of large writes, where files have wide stripes: servers (each byte
+    /// crosses the link of this host once), or client (servers have less to compute). Without it:
+    /// what `MDFS_PARITY` says, else servers.
+    #[arg(long, value_name = "WHO", value_parser = parity_maker(), help_heading = "Connection")]
+    pub(crate) parity: Option<ParityMaker>,
+}
+
+/// For the argument parser: who makes parity.
+fn parity_maker() -> impl TypedValueParser<Value = ParityMaker> {
+    let names = ParityMaker::NAMES.map(|(name, _)| name);
+    PossibleValuesParser::new(names).map(|name| ParityMaker::from_name(&name).unwrap_or_default())
 }
 
 /// For the argument parser: a mode over links with delay.
@@ -91,6 +102,7 @@ impl ConnectionArguments {
         options.token = self.token.clone().or(options.token);
         options.wide = self.wide.unwrap_or(options.wide);
         options.fabric = self.fabric.clone().unwrap_or(options.fabric);
+        options.parity = self.parity.unwrap_or(options.parity);
         if let Some(Timeout(timeout)) = self.timeout {
             options.timeout = timeout;
         }

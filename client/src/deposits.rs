@@ -17,9 +17,9 @@ use runtime::{Call as _, Spawn};
 
 use crate::direct::DIRECT_BYTES_MIN;
 
-/// Bytes in a row of a file that go to one process, from a multiple of this on. The same bytes of
-/// a file go to the same process each time, as long as it can be reached.
-const UNIT: u64 = 128 << 10;
+mod parity;
+
+use parity::{MadeParity, make_parity, shares_by_chunk};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -65,11 +65,20 @@ async fn leave_parts<S: Spawn>(
     let Write { who, file, offset, data, durable: _ } = write;
     let data = ByteRope::new(data.clone());
     let processes = transfer.processes();
-    let shares = shares(*offset..offset + data.length() as u64, file.ino, processes);
+    let (range, unit) = (*offset..offset + data.length() as u64, transfer.unit());
+    let (shares, made) = if transfer.makes_parity() {
+        let made = make_parity(unit, range.clone(), &data);
+        (shares_by_chunk(range, (file.ino, unit), processes), made)
+    } else {
+        (shares(range, (file.ino, unit.bytes()), processes), MadeParity::default())
+    };
+    let of_parity = made.by_process(file.ino, processes);
     let leaving = shares.into_iter().map(|(process, ranges)| {
-        let data = &data;
+        let (data, of_parity) = (&data, &of_parity);
         async move {
-            let is_left = leave(machine, transfer, process, parts_of(data, &ranges)?).await;
+            let mut parts = parts_of(data, &ranges)?;
+            parts.extend(of_parity.get(&process.process).into_iter().flatten().cloned());
+            let is_left = leave(machine, transfer, process, parts).await;
             is_left.then_some((process, ranges))
         }
     });
@@ -78,6 +87,7 @@ async fn leave_parts<S: Spawn>(
         return None;
     }
     let used: Vec<DepositProcess> = left.iter().map(|(process, _)| *process).collect();
+    let parity = made.where_left(file.ino, processes, &used);
     let mut deposited: Vec<DepositedRange> = left
         .into_iter()
         .flat_map(|(process, ranges)| ranges.into_iter().map(move |range| (process.process, range)))
@@ -90,21 +100,22 @@ async fn leave_parts<S: Spawn>(
     deposited.sort_unstable_by_key(|range| range.at);
     let rest = rest_of(&data, &deposited);
     let (who, source) = (who.clone(), transfer.source(&used));
-    Some(WriteDirect { who, file: *file, offset: *offset, data: rest, source, deposited })
+    Some(WriteDirect { who, file: *file, offset: *offset, data: rest, source, deposited, parity })
 }
 
 /// Which parts of a write, by their places in it, each other process than the answering one gets.
+/// The same `unit` of a file goes to the same process each time, as long as that can be reached.
 /// Whole blocks; a unit that the write begins or ends within a block of stays whole.
 fn shares(
     write: Range<u64>,
-    ino: u64,
+    (ino, unit_bytes): (u64, u64),
     processes: &[DepositProcess],
 ) -> Vec<(DepositProcess, Vec<Range<u64>>)> {
     let mut shares: Vec<(DepositProcess, Vec<Range<u64>>)> =
         processes.iter().map(|process| (*process, Vec::new())).collect();
     let count = processes.len().max(1) as u64;
-    for unit in write.start / UNIT..write.end.div_ceil(UNIT) {
-        let part = write.start.max(unit * UNIT)..write.end.min((unit + 1) * UNIT);
+    for unit in write.start / unit_bytes..write.end.div_ceil(unit_bytes) {
+        let part = write.start.max(unit * unit_bytes)..write.end.min((unit + 1) * unit_bytes);
         let is_whole = part.start.is_multiple_of(BLOCK) && part.end.is_multiple_of(BLOCK);
         let (process, ranges) = &mut shares[(ino.wrapping_add(unit) % count) as usize];
         if is_whole && !process.is_answering {
@@ -164,14 +175,16 @@ mod tests {
     use std::sync::Arc;
 
     use runtime::NodeId;
-    use runtime::delivery::Transfers;
+    use runtime::delivery::{DepositUnit, Transfers};
     use runtime::hash::crc32c;
 
     use super::*;
 
+    const UNIT: u64 = 128 << 10;
+
     fn transfer() -> DepositTransfer {
         let transfers = Arc::new(Transfers::default());
-        transfers.set_map(3, &[1, 2, 3]);
+        transfers.set_map(3, &[1, 2, 3], DepositUnit::default());
         for process in 1..=3 {
             transfers.link_up(process, NodeId::application(9));
         }
@@ -183,7 +196,7 @@ mod tests {
         let transfer = transfer();
         let of = |write: Range<u64>| {
             let mut places = Vec::new();
-            for (process, ranges) in shares(write.clone(), 5, transfer.processes()) {
+            for (process, ranges) in shares(write.clone(), (5, UNIT), transfer.processes()) {
                 for range in ranges {
                     places.push((
                         range.start + write.start,

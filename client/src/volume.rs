@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::ClientHandle;
+use runtime::{ClientHandle, Spawn};
 #[cfg(feature = "embedded")]
 use volume::{RunOptions, RunningVolume, VolumeError};
 
@@ -38,6 +38,32 @@ pub const WIDE_VARIABLE: &str = "MDFS_WIDE";
 /// The environment variable with what the client wants of libfabric: `off`, `auto`, or providers
 /// between commas. Another value is as none.
 pub const FABRIC_VARIABLE: &str = "MDFS_FABRIC";
+
+/// The environment variable with who makes the parity of large writes: `servers` or `client`.
+/// Another value is as none.
+pub const PARITY_VARIABLE: &str = "MDFS_PARITY";
+
+/// Who makes the parity of large writes to a volume with wide stripes that several processes serve.
+/// What is stored is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ParityMaker {
+    /// The process that stores a wide stripe: each byte crosses the client's link once.
+    #[default]
+    Servers,
+    /// The client: its link carries the parity too, and servers have less to compute.
+    Client,
+}
+
+impl ParityMaker {
+    /// The names of all, for people.
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("servers", Self::Servers), ("client", Self::Client)];
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, maker)| maker)
+    }
+}
 
 /// A volume could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +159,8 @@ pub struct ConnectOptions {
     pub wide: WideMode,
     /// What it wants of libfabric, for servers of other hosts.
     pub fabric: FabricWish,
+    /// Who makes the parity of large writes.
+    pub parity: ParityMaker,
     /// Where the client shows which server it waits for. Give each client that is opened one of its
     /// own.
     pub outages: Outages,
@@ -140,7 +168,7 @@ pub struct ConnectOptions {
 
 impl ConnectOptions {
     /// As the user of this process, with what the environment names ([`TOKEN_VARIABLE`],
-    /// [`WIDE_VARIABLE`], [`FABRIC_VARIABLE`]) and a timeout of [`TIMEOUT`].
+    /// [`WIDE_VARIABLE`], [`FABRIC_VARIABLE`], [`PARITY_VARIABLE`]) and a timeout of [`TIMEOUT`].
     pub fn of_this_process() -> io::Result<Self> {
         let who = crate::process::credentials()?;
         let token = env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -148,8 +176,10 @@ impl ConnectOptions {
         let wide = wide.unwrap_or_default();
         let fabric = env::var(FABRIC_VARIABLE).ok().and_then(|text| text.parse().ok());
         let fabric = fabric.unwrap_or_default();
-        let outages = Outages::default();
-        Ok(Self { who, token, keys: None, timeout: Some(TIMEOUT), wide, fabric, outages })
+        let parity = env::var(PARITY_VARIABLE).ok();
+        let parity = parity.and_then(|name| ParityMaker::from_name(&name)).unwrap_or_default();
+        let (keys, timeout, outages) = (None, Some(TIMEOUT), Outages::default());
+        Ok(Self { who, token, keys, timeout, wide, fabric, parity, outages })
     }
 
     /// The token file for a volume, if there is one.
@@ -242,7 +272,11 @@ pub fn reach(address: &VolumeAddress, options: &ConnectOptions) -> Result<Client
     let (providers, is_told) = options.fabric.providers();
     let fabric = ClientFabric::of(&servers, providers, is_told);
     let client_options = ClientOptions { fabric, ..client_options };
-    transport::connect(&servers, client_options, random_session()).map_err(|error| {
+    let connected = transport::connect(&servers, client_options, random_session());
+    if let Some(transfers) = connected.as_ref().ok().and_then(Spawn::transfers) {
+        transfers.set_makes_parity(options.parity == ParityMaker::Client);
+    }
+    connected.map_err(|error| {
         match (error.kind(), address) {
             // Never served, or left behind by a server that crashed, or by one that has just
             // ended.
@@ -334,8 +368,9 @@ mod tests {
         let wide = WideMode::Auto;
         let (token_file, outages) = (Some(token.clone()), Outages::default());
         let (keys, timeout, fabric) = (None, None, FabricWish::Off);
+        let parity = ParityMaker::Servers;
         let options =
-            ConnectOptions { who, token: token_file, keys, timeout, wide, fabric, outages };
+            ConnectOptions { who, token: token_file, keys, timeout, wide, fabric, parity, outages };
         assert_eq!(options.token_file("scratch"), Some(token));
     }
 }

@@ -24,7 +24,10 @@ use crate::sync::lock;
 
 mod deposit;
 
-pub use deposit::{BlocksToStore, DepositProcess, DepositTransfer, DepositedRange};
+pub use deposit::{
+    BlocksToStore, DepositProcess, DepositTransfer, DepositUnit, DepositedRange, ParityToStore,
+    StoredDeposit, StoredParity,
+};
 
 /// Processes that a client names in one request, at most.
 pub const PORTS_MAX: usize = 256;
@@ -130,7 +133,7 @@ pub const DEPOSIT_PARTS_MAX: usize = 4096;
 crate::protocol! {
     /// What a process sends to its own clients for another one. A table of its own, so that its
     /// requests never wait behind those of the table whose locks their senders hold.
-    Delivery id 5 version 2;
+    Delivery id 5 version 3;
 
     /// Send these bytes to a client of this process, at the node where it is let in. False if it
     /// has no link with room for them.
@@ -170,8 +173,7 @@ crate::protocol! {
     } -> Vec<PlacedBytes>, by caller, retry never, from servers, during recovery;
 
     /// Store what a client has left at this process, at any of its file-system nodes: all or
-    /// nothing. The asker has reserved the blocks. Returns the boot ID of the cache for each part;
-    /// none if the bytes are not here, or not these.
+    /// nothing. The asker has reserved the blocks.
     5 Bulk StoreDeposit {
         /// The application node at which the client is let in.
         port: u32,
@@ -181,7 +183,9 @@ crate::protocol! {
         transfer: u64,
         /// Where the bytes go, at most [`SEND_PARTS_MAX`].
         parts: Vec<BlocksToStore>,
-    } -> Vec<u64>, by caller, retry never, from servers, during recovery;
+        /// Parity of these, which is stored with them.
+        parity: Vec<ParityToStore>,
+    } -> StoredDeposit, by caller, retry never, from servers, during recovery;
 }
 
 /// The transfers of one client, and the processes that can deliver to it.
@@ -191,6 +195,8 @@ pub struct Transfers {
     client: AtomicU64,
     /// Links to all processes are wanted.
     is_wanted: AtomicBool,
+    /// The client makes the parity of its large writes.
+    makes_parity: AtomicBool,
     table: Mutex<TransferTable>,
     /// A link has ended.
     link_ended: Notify,
@@ -208,6 +214,7 @@ struct TransferTable {
     waiting: BTreeMap<u64, Weak<PendingTransfer>>,
     /// By file-system node: the number of its process.
     hosts: Vec<u32>,
+    unit: DepositUnit,
     /// Writes that are not over.
     writes: BTreeSet<u64>,
 }
@@ -247,11 +254,18 @@ impl Transfers {
         self.client.store(client, Relaxed);
     }
 
-    /// The number of processes that answer clients, and by file-system node that of its process.
-    pub fn set_map(&self, processes: usize, hosts: &[u32]) {
+    /// The client makes the parity of its large writes, and not the processes that store them.
+    pub fn set_makes_parity(&self, makes_parity: bool) {
+        self.makes_parity.store(makes_parity, Relaxed);
+    }
+
+    /// The number of processes that answer clients, by file-system node that of its process, and
+    /// how large writes are cut.
+    pub fn set_map(&self, processes: usize, hosts: &[u32], unit: DepositUnit) {
         let mut table = lock(&self.table);
         table.processes = processes;
         table.hosts = hosts.to_vec();
+        table.unit = unit;
     }
 
     /// There is a link to `process`, which lets the client in at `node`. Returns its number.
@@ -400,7 +414,7 @@ mod tests {
 
     fn two_links() -> Arc<Transfers> {
         let transfers = Arc::new(Transfers::default());
-        transfers.set_map(2, &[1, 2, 2]);
+        transfers.set_map(2, &[1, 2, 2], DepositUnit::default());
         transfers.link_up(1, NodeId::application(7));
         assert!(transfers.begin(4).is_none(), "one process has the rest of the bytes as well");
         assert!(transfers.take_wanted() && !transfers.take_wanted());

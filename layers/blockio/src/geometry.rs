@@ -173,6 +173,8 @@ runtime::choice! {
         5 InDomain {
             /// The number of these disks, modulo the number of failure domains in use.
             domain: u32,
+            /// If possible, in a stripe that a node of this process caches.
+            process: Option<u32>,
             /// This many blocks of the stripe stay free before them.
             skip: u32,
         },

@@ -34,10 +34,13 @@
 //! | `locks.rs` | who may lock which bytes: pure |
 //! | `*_types.rs` | records in messages: replies, locks, disks, partitions |
 //! | `pieces.rs` | bytes in pieces |
+//! | `deposits.rs` | how clients cut large writes |
 //! | `regions/` | lists of regions that are described and not listed |
 //! | `model/` | the executable reference of the interface |
 
 pub mod client;
+#[cfg(feature = "server")]
+mod deposits;
 pub mod disk_types;
 pub mod hash;
 pub mod lock_types;
@@ -55,5 +58,8 @@ mod rules;
 #[cfg(feature = "server")]
 mod server;
 
+#[cfg(feature = "server")]
+pub use deposits::deposit_unit;
+pub use meta::erasure;
 #[cfg(feature = "server")]
 pub use server::{ClientHandover, FileServer, FilesHandover, LostFiles};

@@ -127,7 +127,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 4;
+    FileIo id 4 version 5;
 
     /// Find a name.
     1 Control Lookup {
@@ -521,6 +521,9 @@ runtime::protocol! {
         source: DeliveryTarget,
         /// The others, in order; places count from `offset`.
         deposited: Vec<DepositedRange>,
+        /// None, or parity that was left too, at places behind the bytes: the shards of each wide
+        /// stripe of which the write has all bytes, one after the other.
+        parity: Vec<DepositedRange>,
     } -> Option<WriteResult>, by inode(file.ino), retry never, from any, after recovery;
 
     /// The disks of the volume. `root` is its root directory. Where they are on their hosts only

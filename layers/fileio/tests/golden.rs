@@ -194,10 +194,12 @@ fn a_request_of_deposits_has_the_agreed_bytes() {
     let target_bytes = "04000000000000000500000000000000010000000100000006000000";
     let deposited = vec![DepositedRange { process: 1, at: 8, checksums: vec![0x0a] }];
     let (data, offset) = (vec![Bytes::from_static(b"rest")], 16);
-    let write = WriteDirect { who: who(), file: FILE, offset, data, source, deposited };
+    let parity = vec![DepositedRange { process: 2, at: 9, checksums: Vec::new() }];
+    let write = WriteDirect { who: who(), file: FILE, offset, data, source, deposited, parity };
     let expected = format!(
-        "2a{WHO_BYTES}{FILE_BYTES}10000000000000000100000004000000{target_bytes}{}",
-        "01000000010000000800000000000000010000000a000000"
+        "2a{WHO_BYTES}{FILE_BYTES}10000000000000000100000004000000{target_bytes}{}{}",
+        "01000000010000000800000000000000010000000a000000",
+        "0100000002000000090000000000000000000000",
     );
     assert_eq!(form(&Request::from(write)), (expected, b"rest".to_vec()));
     assert_eq!(form(&Reply::WriteDirect(Ok(None))), ("2a0100".to_owned(), Vec::new()));

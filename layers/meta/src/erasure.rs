@@ -36,9 +36,23 @@ impl ErasureCode {
 
     /// The parity of all data shards, which have the same length.
     pub fn encode(&self, data: &[Bytes]) -> Vec<Bytes> {
-        let mut parity = self.begin(data.first().map_or(0, Bytes::len));
-        for (number, shard) in data.iter().enumerate() {
-            self.add((number, 0), shard, &mut parity);
+        let length = data.first().map_or(0, Bytes::len);
+        self.encode_pieces(length, data.iter().map(std::slice::from_ref))
+    }
+
+    /// The parity of all data shards, of `length` bytes, each of which is in pieces.
+    pub fn encode_pieces<'a>(
+        &self,
+        length: usize,
+        data: impl Iterator<Item = &'a [Bytes]>,
+    ) -> Vec<Bytes> {
+        let mut parity = self.begin(length);
+        for (number, shard) in data.enumerate() {
+            let mut at = 0;
+            for piece in shard {
+                self.add((number, at), piece, &mut parity);
+                at += piece.len();
+            }
         }
         parity.into_iter().map(Bytes::from).collect()
     }

@@ -58,7 +58,6 @@ pub mod client;
 pub mod disk_types;
 #[cfg(feature = "server")]
 mod effect;
-#[cfg(feature = "server")]
 pub mod erasure;
 pub mod hash;
 #[cfg(feature = "server")]

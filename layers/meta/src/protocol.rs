@@ -289,7 +289,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 5;
+    Meta id 3 version 6;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
@@ -447,6 +447,8 @@ runtime::protocol! {
         mirrors: u32,
         /// See [`Allocate::from_reserve`].
         from_reserve: bool,
+        /// Where the first had best be, and the next ones in the failure domains after that.
+        near: Near,
     } -> Vec<Vec<Run>>, by caller, retry never, from servers, after recovery;
 
     /// Give reserved blocks back that were never installed.

@@ -37,13 +37,19 @@ impl WideStripe {
     /// That of runs that are a stripe each, with this parity in these places.
     pub fn of_runs(runs: &[&BlockRun], places: &[Run], parity: &[Bytes]) -> Self {
         let unit = runs.first().map_or(1, |run| run.unit());
+        let mut wide = Self::unchecked(runs, places);
+        for (shard, content) in wide.parity.iter_mut().zip(parity) {
+            *shard = StripeShard::of_content(shard.start, content, unit);
+        }
+        wide
+    }
+
+    /// The same before the checksums of its parity are known.
+    pub fn unchecked(runs: &[&BlockRun], places: &[Run]) -> Self {
         let shard =
             |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
-        let data = runs.iter().map(shard).collect();
-        let parity = places.iter().zip(parity);
-        let parity =
-            parity.map(|(place, content)| StripeShard::of_content(place.start, content, unit));
-        Self { data, parity: parity.collect() }
+        let parity = |place: &Run| StripeShard { start: place.start, checksums: Vec::new() };
+        Self { data: runs.iter().map(shard).collect(), parity: places.iter().map(parity).collect() }
     }
 
     /// How many chunks it has.
@@ -86,6 +92,20 @@ impl WideStripe {
         fits && (1..=DATA_SHARDS_MAX as usize).contains(&self.data.len())
             && (1..=PARITY_SHARDS_MAX as usize).contains(&self.parity.len())
             && self.shards().all(is_whole)
+    }
+
+    /// Can its first parity shard be the exclusive or of the data, where stripes have `blocks`
+    /// blocks? The CRC of an exclusive or is that of the CRCs, and of the CRC of zeros if their
+    /// number is even.
+    pub fn has_parity_of_data(&self, blocks: u32) -> bool {
+        let zeros = crc32c(&vec![0; self.unit(blocks) as usize * BLOCK_SIZE]);
+        let start = if self.data.len().is_multiple_of(2) { zeros } else { 0 };
+        let of_data = |place: usize| {
+            let mut sums = self.data.iter().map(|shard| shard.checksums.get(place));
+            sums.try_fold(start, |all, sum| Some(all ^ sum?))
+        };
+        let first = self.parity.first().map(|shard| shard.checksums.iter().enumerate());
+        first.is_some_and(|mut sums| sums.all(|(place, sum)| of_data(place) == Some(*sum)))
     }
 
     /// How many of its data blocks `chunks`, which are its own in order, do not have any more.
@@ -207,6 +227,7 @@ pub fn is_deferred_stripe(chunk: &Chunk, blocks: u32) -> bool {
 }
 
 /// Disks in use, as they fail together.
+#[derive(Default)]
 pub(crate) struct FailureDomains {
     /// In order.
     domains: Vec<DiskName>,

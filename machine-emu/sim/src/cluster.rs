@@ -566,7 +566,7 @@ pub(super) enum Phases {
 
 #[cfg(test)]
 mod tests {
-    use runtime::delivery::StoreDeposit;
+    use runtime::delivery::{StoreDeposit, StoredDeposit};
 
     use super::*;
 
@@ -589,11 +589,11 @@ mod tests {
             cluster.format(Phases::All).await.unwrap();
             let (node, asker) = (NodeId::fs(0), world.context(NodeId::fs(1)));
             let store = || {
-                let call = StoreDeposit { port: 0, client: 1, transfer: 1, parts: Vec::new() };
-                asker.spawn(node, call)
+                let (parts, parity) = (Vec::new(), Vec::new());
+                asker.spawn(node, StoreDeposit { port: 0, client: 1, transfer: 1, parts, parity })
             };
             // Nothing was left.
-            assert_eq!(store().await, Ok(Vec::new()));
+            assert_eq!(store().await, Ok(StoredDeposit::default()));
             let servers = cluster.servers.borrow().get(&node).cloned().unwrap();
             let handing_over = move |context: Context| async move {
                 servers.hand_over(&context).await.map(drop).map_err(VolumeError::Flush)

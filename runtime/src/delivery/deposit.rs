@@ -21,6 +21,34 @@ crate::record! {
 }
 
 crate::record! {
+    /// How a client cuts large writes: bytes in a row of a file, from a multiple of this on, are
+    /// left at one process together.
+    #[derive(Copy)]
+    pub struct DepositUnit {
+        /// Bytes of a chunk.
+        chunk: u32,
+        /// Chunks of a unit: where files have wide stripes, those of one.
+        chunks: u32,
+        /// Parity shards of a unit.
+        parity: u32,
+    }
+}
+
+impl Default for DepositUnit {
+    /// Without parity.
+    fn default() -> Self {
+        Self { chunk: 128 << 10, chunks: 1, parity: 0 }
+    }
+}
+
+impl DepositUnit {
+    /// Its bytes, at least one.
+    pub fn bytes(self) -> u64 {
+        (u64::from(self.chunk) * u64::from(self.chunks)).max(1)
+    }
+}
+
+crate::record! {
     /// Where blocks go that a client has left.
     pub struct BlocksToStore {
         /// The logical stripe.
@@ -33,6 +61,41 @@ crate::record! {
         length: u32,
         /// The CRC-32C of each logical block.
         expect: Vec<u32>,
+    }
+}
+
+crate::record! {
+    /// Parity that the process with the data makes and stores.
+    pub struct ParityToStore {
+        /// The part that is the first data shard.
+        first: u32,
+        /// Parts in a row that are data shards, each a whole stripe.
+        data: u32,
+        /// Blocks of a logical block.
+        unit: u32,
+        /// The logical stripe of each parity shard.
+        stripes: Vec<u64>,
+    }
+}
+
+crate::record! {
+    /// A parity shard that was stored.
+    pub struct StoredParity {
+        /// The boot ID of the cache.
+        boot_id: u64,
+        /// The CRC-32C of each logical block.
+        checksums: Vec<u32>,
+    }
+}
+
+crate::record! {
+    /// What was stored.
+    #[derive(Default)]
+    pub struct StoredDeposit {
+        /// The boot ID of the cache for each part; none if the bytes were not here, or not these.
+        boot_ids: Vec<u64>,
+        /// For each wide stripe the parity shards.
+        parity: Vec<StoredParity>,
     }
 }
 
@@ -56,6 +119,7 @@ pub struct DepositTransfer {
     number: u64,
     first: u64,
     processes: Vec<DepositProcess>,
+    unit: DepositUnit,
 }
 
 impl Transfers {
@@ -83,8 +147,9 @@ impl Transfers {
         let number = table.last;
         table.writes.insert(number);
         let first = table.writes.first().copied().unwrap_or(number);
+        let unit = table.unit;
         drop(table);
-        Some(DepositTransfer { table: self.clone(), number, first, processes })
+        Some(DepositTransfer { table: self.clone(), number, first, processes, unit })
     }
 }
 
@@ -107,6 +172,16 @@ impl DepositTransfer {
     /// Where parts can be left, in the order of their numbers.
     pub fn processes(&self) -> &[DepositProcess] {
         &self.processes
+    }
+
+    /// How it is cut.
+    pub fn unit(&self) -> DepositUnit {
+        self.unit
+    }
+
+    /// Does the client make its parity?
+    pub fn makes_parity(&self) -> bool {
+        self.unit.parity > 0 && self.table.makes_parity.load(Relaxed)
     }
 
     /// What the request says of it: the bytes are where the client is let in at `processes`.
@@ -148,7 +223,7 @@ mod tests {
 
     fn transfers() -> Arc<Transfers> {
         let transfers = Arc::new(Transfers::default());
-        transfers.set_map(3, &[1, 2, 2, 3]);
+        transfers.set_map(3, &[1, 2, 2, 3], DepositUnit::default());
         transfers.link_up(2, NodeId::application(9));
         assert!(transfers.begin_deposits(NodeId::fs(1)).is_none(), "it answers for the file");
         assert!(transfers.take_wanted(), "links to the others are made");
@@ -214,8 +289,14 @@ mod tests {
         assert_eq!(form(take.into()), (format!("04{numbers}"), Vec::new()));
         let part =
             BlocksToStore { stripe: 1, offset: 4096, at: 8, length: 4096, expect: vec![0x0a] };
-        let store = StoreDeposit { port: 6, client: 4, transfer: 5, parts: vec![part] };
+        let parity = ParityToStore { first: 2, data: 3, unit: 4, stripes: vec![5] };
+        let parity = vec![parity];
+        let store = StoreDeposit { port: 6, client: 4, transfer: 5, parts: vec![part], parity };
         let places = "01000000010000000000000000100000080000000000000000100000010000000a000000";
-        assert_eq!(form(store.into()), (format!("0506000000{numbers}{places}"), Vec::new()));
+        let parity = "01000000020000000300000004000000010000000500000000000000";
+        assert_eq!(
+            form(store.into()),
+            (format!("0506000000{numbers}{places}{parity}"), Vec::new())
+        );
     }
 }

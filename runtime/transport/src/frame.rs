@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use runtime::context::Context;
-use runtime::delivery::PlacedBytes;
+use runtime::delivery::{DepositUnit, PlacedBytes};
 use runtime::ids::{Epoch, NodeId, VolumeId};
 use runtime::mail::Envelope;
 use runtime::net::StreamReader;
@@ -16,8 +16,8 @@ use runtime::wire::{
     BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, Wire, from_bytes, to_bytes,
 };
 
-/// Goes up whenever the header changes.
-pub const FRAME_VERSION: u16 = 2;
+/// Goes up whenever the header or what is said before the first request changes.
+pub const FRAME_VERSION: u16 = 3;
 /// Bytes of a header.
 pub const FRAME_HEADER_SIZE: usize = 56;
 
@@ -246,6 +246,8 @@ runtime::record! {
         processes: Vec<ClientProcess>,
         /// By file-system node: the number of its process, or `u32::MAX` if there is none now.
         hosts: Vec<u32>,
+        /// How large writes are cut.
+        unit: DepositUnit,
     }
 }
 
@@ -536,7 +538,7 @@ mod tests {
     fn a_frame_has_the_agreed_bytes() {
         let bytes = sample_bytes();
         assert_eq!(bytes.len(), FRAME_HEADER_SIZE + 4 + 7);
-        assert_eq!(&bytes[..12], b"MDFS\x02\x00\x02\x04\x00\x00\x00\x00");
+        assert_eq!(&bytes[..12], b"MDFS\x03\x00\x02\x04\x00\x00\x00\x00");
         assert_eq!(bytes[20..24], 4u32.to_le_bytes());
         assert_eq!(bytes[24..28], 7u32.to_le_bytes());
         assert_eq!(bytes[32..40], 9u64.to_le_bytes());

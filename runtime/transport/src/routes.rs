@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use runtime::Table;
+use runtime::delivery::DepositUnit;
 use runtime::ids::{Epoch, NodeId, VolumeId};
 
 use crate::frame::{ClientMap, ClientProcess, NO_PROCESS};
@@ -95,6 +96,7 @@ impl Routes {
             disk_nodes,
             processes: processes.collect(),
             hosts: (0..fs_nodes).map(host).collect(),
+            unit: DepositUnit::default(),
         }
     }
 

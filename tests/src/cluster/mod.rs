@@ -358,10 +358,7 @@ impl Cluster {
         if let Some(nfs) = &nfs {
             arguments.extend(["--nfs", nfs, "--exports", "exports.toml"]);
         }
-        // A host of its own has no loopback.
-        if self.hosts.is_none() {
-            arguments.extend(["--metrics", "127.0.0.1:0"]);
-        }
+        arguments.extend(["--metrics", "127.0.0.1:0"]);
         arguments.extend(more);
         let mut command = self.site.command_at(self.host_of(number), &arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
@@ -433,7 +430,9 @@ impl Cluster {
     pub fn counts(&self, number: usize) -> String {
         let line = &self.members[number - 1].ready;
         let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
-        get(address.expect("it has said where").0, "/metrics").1
+        let address = address.expect("it has said where").0;
+        let ask = || get(address, "/metrics").1;
+        self.host_of(number).map_or_else(ask, |host| host.run(ask))
     }
 
     /// The sum of all lines of a count that begin so.

@@ -11,10 +11,13 @@ use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
+use runtime::delivery::DepositUnit;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::{Context, Epoch, NodeId, NodeKind};
-use transport::{ClientBudget, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes};
+use transport::{
+    ClientBudget, ClientMap, ClientPort, Guard, LocalProcess, ProcessAddress, Router, Routes,
+};
 
 use super::bootstrap::{ClusterStatus, status};
 use super::joining::{self, MemberDisks, OwnDisks};
@@ -30,6 +33,7 @@ use crate::node::ProcessMemory;
 use crate::superblocks::{FoundDisk, formatted_disks};
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{RunOptions, RunningVolume, VolumeError};
+use fileio::deposit_unit;
 use fileio::protocol::{AddedDisk, Error, FileIo, Flush, GetAttributes, ROOT, Renew};
 
 /// How often a process that has just started looks whether the volume answers.
@@ -194,8 +198,9 @@ impl ClusterMember {
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
         let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guard.clone() });
         let client_budget = Arc::<ClientBudget>::default();
+        let unit = deposit_unit(&volume_map);
         let clients = (name.clone(), router.clone(), client_budget.clone());
-        listen(&machine, address, &me, clients)?;
+        listen(&machine, address, &me, (clients, unit))?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
         if let Some(disk_node) = joined {
@@ -574,16 +579,19 @@ impl ClusterMember {
     }
 }
 
-/// Answers other processes, and clients of the volume, which is called `name`.
+/// The name of a volume, the processes that answer its clients, and what these may take together.
+type ClientAccess = (String, Arc<Router>, Arc<ClientBudget>);
+
+/// Answers other processes, and clients of the volume.
 fn listen(
     machine: &Embedded,
     address: &str,
     me: &Arc<LocalProcess>,
-    (name, router, budget): (String, Arc<Router>, Arc<ClientBudget>),
+    (clients, unit): (ClientAccess, DepositUnit),
 ) -> Result<(), VolumeError> {
     let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
     let listening = machine.on_node(machine.application(), move |context| async move {
-        let port = client_port(&context, &me, (name, router, budget));
+        let port = client_port(&context, &me, clients, unit);
         let listener = context.listen(&address).await?;
         let serving = context.clone();
         context.task(async move {
@@ -597,13 +605,18 @@ fn listen(
 fn client_port(
     context: &Context,
     me: &LocalProcess,
-    (name, router, budget): (String, Arc<Router>, Arc<ClientBudget>),
+    (name, router, budget): ClientAccess,
+    unit: DepositUnit,
 ) -> ClientPort<FileIo> {
+    let map = move |context: &Context| {
+        let map = router.client_map(context.fs_nodes(), context.disk_nodes());
+        ClientMap { unit, ..map }
+    };
     ClientPort {
         volume: me.volume,
         name,
         process: me.number,
-        map: Box::new(move |context| router.client_map(context.fs_nodes(), context.disk_nodes())),
+        map: Box::new(map),
         authentication: crate::token_keys::authentication(context),
         guard: me.guard.clone(),
         budget,

@@ -88,7 +88,7 @@ use self::read::FileReader;
 use self::remote_locks::RemoteLocks;
 use self::replay::Replayer;
 use self::space::FileSpace;
-use self::write::FileWriter;
+use self::write::{DirectWriter, FileWriter};
 use crate::protocol::{
     AdoptPartitions, Allocate, Append, ChangeDisks, ChangePartitions, ClaimSpace, CloseHandle,
     Commit, Create, Credentials, DiskList, Error, FileIo, Flush, GetAttributes, GetDisks,
@@ -136,6 +136,7 @@ pub struct FileServer {
     attributes: FileAttributes,
     reader: FileReader,
     writer: Rc<FileWriter>,
+    direct_writer: DirectWriter,
     list_reader: ListReader,
     list_writer: ListWriter,
     appends: Appends,
@@ -243,7 +244,7 @@ runtime::handlers! { FileServer;
     ReadDirect => |server, _, request| server.reader.read_direct(request).await;
     ReadList => |server, _, request| server.list_reader.read_list(request).await;
     Write => |server, _, request| server.writer.write(request).await;
-    WriteDirect => |server, _, request| server.writer.write_direct(request).await;
+    WriteDirect => |server, _, request| server.direct_writer.write_direct(request).await;
     WriteList => |server, _, request| server.list_writer.write_list(request).await;
     Append => |server, _, request| server.appends.append(request).await;
     ReplayWrite => |server, _, request| server.replayer.replay_write(request).await;
@@ -336,6 +337,7 @@ impl FileServer {
             attributes: FileAttributes::new(base.clone(), space.clone()),
             reader: FileReader::new(parts()),
             list_reader: ListReader::new(parts()),
+            direct_writer: DirectWriter { writer: writer.clone() },
             list_writer: ListWriter::new(parts(), writer.clone()),
             appends: Appends::new(parts(), writer.clone()),
             replayer: Replayer::new(parts(), writer.clone(), space.clone()),

@@ -51,32 +51,55 @@ impl ContentAccess {
         blocks == self.geometry.blocks_per_stripe() || index > 0 && (begins || is_begun)
     }
 
-    /// Where a chunk that defers its copies is to be: apart from its neighbours.
-    pub(super) fn in_domain(&self, ino: u64, index: u64, skip: u32) -> Near {
+    /// Where a chunk that defers its copies is to be: apart from its neighbours, and if possible
+    /// where this process caches it.
+    pub(super) fn in_domain(
+        &self,
+        (ino, index): (u64, u64),
+        skip: u32,
+        process: Option<u32>,
+    ) -> Near {
         let shape = self.stripes.map().redundancy().wide_stripes();
-        let (data, parity) =
-            shape.map_or((1, 1), |shape| (u64::from(shape.data), u64::from(shape.parity)));
-        // The chunks of one wide stripe after the other, and then places for its parity.
-        let domain = ino.wrapping_add(index + index / data * parity);
-        Near::InDomain { domain: domain as u32, skip }
+        let data = shape.map_or(1, |shape| u64::from(shape.data));
+        // Each wide stripe begins one further: its parity is elsewhere than that of the last one,
+        // so that a file is read from all disks.
+        let domain = ino.wrapping_add(index / data + index % data);
+        Near::InDomain { domain: domain as u32, process, skip }
     }
 
-    /// Reserves blocks of a file, each with as many copies as its data shall have; if told so,
-    /// without content in the further ones until the commit.
+    /// Where its further copies are to be, of which one may become parity: apart from the chunks of
+    /// its wide stripe.
+    fn behind_domains(&self, (ino, index): (u64, u64), process: Option<u32>) -> Near {
+        let shape = self.stripes.map().redundancy().wide_stripes();
+        let data = shape.map_or(1, |shape| u64::from(shape.data));
+        let domain = ino.wrapping_add(index / data + data);
+        Near::InDomain { domain: domain as u32, process, skip: 0 }
+    }
+
+    /// Reserves blocks of a file, each with as many copies as its data shall have; for a chunk that
+    /// is `deferred`, by inode and number, without content in the further ones until the commit.
     pub(super) async fn reserve(
         &self,
         call: Allocate,
-        deferred: bool,
+        deferred: Option<(u64, u64)>,
     ) -> Result<ReservedBlocks, Error> {
-        let Allocate { unit, from_reserve, .. } = call;
+        let Allocate { unit, from_reserve, near, .. } = call;
         let first = self.base.meta_here(call).await?;
         let mirrors = self.copies() - 1;
         if mirrors == 0 {
             return Ok(reserved(first, &[], unit));
         }
-        let call = AllocateMirrors { copies: vec![first.clone()], unit, mirrors, from_reserve };
+        let near = match (near, deferred) {
+            (Near::InDomain { process, .. }, Some(chunk)) => self.behind_domains(chunk, process),
+            _ => Near::Anywhere {},
+        };
+        let copies = vec![first.clone()];
+        let call = AllocateMirrors { copies, unit, mirrors, from_reserve, near };
         match self.base.meta_here(call).await {
-            Ok(further) => Ok(ReservedBlocks { deferred, ..reserved(first, &further, unit) }),
+            Ok(further) => {
+                let deferred = deferred.is_some();
+                Ok(ReservedBlocks { deferred, ..reserved(first, &further, unit) })
+            }
             Err(error) => {
                 self.give_back(first).await;
                 Err(error)

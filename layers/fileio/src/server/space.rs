@@ -224,7 +224,7 @@ impl FileSpace {
         let checksum = content.checksum(0, content.length());
         let near = Near::Anywhere {};
         let call = Reserve { blocks: unit, unit, from_reserve: true, near };
-        let mut reserved = self.content.reserve(call, false).await?;
+        let mut reserved = self.content.reserve(call, None).await?;
         let slot = reserved.take(checksum).ok_or(Error::Damaged {})?;
         let reserved = reserved.into_runs();
         let content = content.into_vec();

@@ -1,10 +1,14 @@
 //! Stores what clients of this process have left for writes to files of other processes.
 
-use blockio::BootId;
 use blockio::checksum::unit_bytes;
 use bytes::Bytes;
-use futures::future::join_all;
-use runtime::delivery::{BlocksToStore, PlacedBytes, SEND_PARTS_MAX, StoreDeposit, TakeDeposit};
+use futures::future::{join, join_all};
+use meta::erasure::ErasureCode;
+use meta::protocol::StripeShard;
+use runtime::delivery::{
+    BlocksToStore, ParityToStore, PlacedBytes, SEND_PARTS_MAX, StoreDeposit, StoredDeposit,
+    StoredParity, TakeDeposit,
+};
 use runtime::protocol::Undelivered;
 use runtime::{Epoch, NodeId, NodeKind};
 
@@ -22,8 +26,8 @@ impl BlockSender {
         &self,
         request: StoreDeposit,
         epoch: Epoch,
-    ) -> Result<Vec<BootId>, Error> {
-        let StoreDeposit { port, client, transfer, parts } = request;
+    ) -> Result<StoredDeposit, Error> {
+        let StoreDeposit { port, client, transfer, parts, parity } = request;
         let port = NodeId(port);
         if parts.len() > SEND_PARTS_MAX || !matches!(port.kind(), NodeKind::Application(_)) {
             return Err(Error::Invalid {});
@@ -31,17 +35,49 @@ impl BlockSender {
         let left = self.0.context().spawn(port, TakeDeposit { client, transfer }).await?;
         let found = parts.iter().map(|part| find(&left, part)).collect::<Option<Vec<_>>>();
         let found = found.ok_or(Error::Invalid {})?;
+        let length = self.0.geometry.stripe_size as usize;
+        let made = parity.iter().map(|order| parity_of(order, &found, length));
+        let made = made.collect::<Option<Vec<_>>>().ok_or(Error::Invalid {})?.concat();
         let writes = parts.iter().zip(found).map(|(part, bytes)| {
             let data = bytes.into_vec();
             self.0.stripes.write_once(part.stripe, part.offset, data, epoch)
         });
+        let of_parity = made.iter().map(|(stripe, content, _)| {
+            self.0.stripes.write_once(*stripe, 0, vec![content.clone()], epoch)
+        });
         // All of them are awaited: after a failure no write may still be on its way.
-        let stored = join_all(writes).await;
-        if stored.iter().any(|stored| stored.as_ref().is_err_and(may_still_be_done)) {
+        let (stored, of_parity) = join(join_all(writes), join_all(of_parity)).await;
+        let mut outcomes = stored.iter().chain(&of_parity);
+        if outcomes.any(|stored| stored.as_ref().is_err_and(may_still_be_done)) {
             return Err(Undelivered::Lost.into());
         }
-        Ok(stored.into_iter().collect::<Result<_, _>>()?)
+        let boot_ids = stored.into_iter().collect::<Result<_, _>>()?;
+        let parity = of_parity
+            .into_iter()
+            .zip(made)
+            .map(|(boot_id, (_, _, checksums))| Ok(StoredParity { boot_id: boot_id?, checksums }));
+        let parity = parity.collect::<Result<_, blockio::protocol::Error>>()?;
+        Ok(StoredDeposit { boot_ids, parity })
     }
+}
+
+/// The parity shards that are to be made of `parts`, whole stripes of `length` bytes: stripe,
+/// content, checksums. None if that cannot be.
+fn parity_of(
+    order: &ParityToStore,
+    parts: &[ByteRope],
+    length: usize,
+) -> Option<Vec<(u64, Bytes, Vec<u32>)>> {
+    let &ParityToStore { first, data, unit, ref stripes } = order;
+    let shards = parts.get(first as usize..first.checked_add(data)? as usize)?;
+    let is_whole = shards.iter().all(|shard| shard.length() == length);
+    let code = ErasureCode::new(shards.len(), stripes.len()).filter(|_| is_whole && unit > 0)?;
+    let made = code.encode_pieces(length, shards.iter().map(ByteRope::pieces));
+    let shard = |(stripe, content): (&u64, Bytes)| {
+        let checksums = StripeShard::of_content(0, &content, unit).checksums;
+        (*stripe, content, checksums)
+    };
+    Some(stripes.iter().zip(made).map(shard).collect())
 }
 
 /// Can a write that has failed so still be done?

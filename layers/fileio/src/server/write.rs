@@ -19,6 +19,8 @@ use meta::protocol::{
 mod direct;
 mod wide;
 
+pub(super) use direct::DirectWriter;
+
 use super::base::{MetadataAccess, or_again};
 use super::changed_ranges::RangeChange;
 use super::commit::{ContentComponents, FileCommits};
@@ -202,7 +204,7 @@ impl FileWriter {
         let handle = handle_of(file);
 
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
-        let held = self.content.lock_chunks(file.ino, chunks.clone()).await;
+        let _held = self.content.lock_chunks(file.ino, chunks.clone()).await;
         let before = self.content.map(handle, chunks.clone()).await?;
         let parts = chunks.zip(before).map(|(index, old)| {
             let start = index * chunk_size;
@@ -210,20 +212,7 @@ impl FileWriter {
             let data = data.slice((from - offset) as usize, (to - offset) as usize);
             WritePart { index, old, from: (from - start) as usize, data }
         });
-        if purpose == WritePurpose::Data
-            && let Some(count) = self.content.wide_stripe_within(offset..end)
-        {
-            let parts = self.write_wide_stripes(handle, parts.collect(), count).await;
-            return self.install(who, file, parts, note).await;
-        }
-        let mut parts = parts.map(|part| {
-            let WritePart { index, old, from, data } = part;
-            self.write_chunk((handle, index), old, from, data, purpose)
-        });
-        let parts = match (parts.next(), held.len()) {
-            (Some(only), 1) => vec![only.await],
-            (first, _) => join_all(first.into_iter().chain(parts)).await,
-        };
+        let parts = self.write_parts(handle, offset..end, parts.collect(), purpose).await;
         self.install(who, file, parts, note).await
     }
 
@@ -390,12 +379,12 @@ impl FileWriter {
                     && self.content.defers_copies((index, &old), (skip, blocks));
                 let near = match self.near(&old, skip as usize, blocks, apart) {
                     Near::Anywhere {} | Near::Apart { .. } if defers => {
-                        self.content.in_domain(ino, index, skip)
+                        self.content.in_domain((ino, index), skip, None)
                     }
                     near => near,
                 };
                 let call = Allocate { blocks, unit, from_reserve, near };
-                self.content.reserve(call, defers).await?
+                self.content.reserve(call, defers.then_some((ino, index))).await?
             }
         };
         let mut in_place = false;

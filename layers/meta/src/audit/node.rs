@@ -217,6 +217,10 @@ impl NodeAudit {
                     let what = format!("the wide stripe of chunk {first} cannot be");
                     self.flaws.push(Flaw::of(ino, what, REPLACE));
                 }
+                if !wide.has_parity_of_data(self.chunk_blocks) {
+                    let what = format!("the parity of its chunk {first} is not that of the data");
+                    self.flaws.push(Flaw::of(ino, what, REPLACE));
+                }
                 let owner = BlockOwner::WideStripe { ino, first };
                 let runs = wide.runs(self.chunk_blocks).into_iter();
                 used.extend(runs.map(|run| UsedBlocks { run, owner }));

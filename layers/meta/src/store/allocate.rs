@@ -10,9 +10,9 @@ use super::error::{StoreError, StoreResult};
 use super::groups::Run;
 use super::root::holders;
 use super::space::{
-    BlockAllocator, ClosedDisks, EmptyingGroups, MirrorPlaces, MoveReason, SpaceOnDisks,
-    WholeStripes, count_free_group, floor_with_partners, needs_partners, set_emptying,
-    usable_stripes,
+    BlockAllocator, ClosedDisks, CopyWishes, EmptyingGroups, IsOfKind, MirrorPlaces, MoveReason,
+    SpaceOnDisks, WholeStripes, count_free_group, floor_with_partners, needs_partners,
+    set_emptying, usable_stripes,
 };
 use super::state::usable_floor;
 
@@ -135,22 +135,22 @@ impl StoreSpace<'_> {
     /// As [`allocate`](Self::allocate), at a preferred place, if it is free, and in runs of whole
     /// logical blocks of `unit` blocks. That is a power of two, and `blocks` a multiple of it.
     pub fn allocate_near(&self, blocks: u32, unit: u32, near: Near) -> StoreResult<Vec<Run>> {
-        self.allocate_for(blocks, unit, near, &|_| false)
+        self.allocate_for(blocks, unit, near, &|_, _| false)
     }
 
-    /// The same, where `is_wanted` tells which stripes [`Near::On`] and [`Near::InDomain`] are.
-    pub fn allocate_for(
+    /// The same, where `is_of` tells which stripes [`Near::On`] and [`Near::InDomain`] are.
+    pub(crate) fn allocate_for(
         &self,
         blocks: u32,
         unit: u32,
         near: Near,
-        is_wanted: &dyn Fn(u64) -> bool,
+        is_of: IsOfKind<'_>,
     ) -> StoreResult<Vec<Run>> {
         let (floor, kept_back) = {
             let state = self.0.state.borrow();
             (state.data_floor(), state.data_reserve_blocks())
         };
-        self.allocate_above((blocks, unit), (near, is_wanted), floor, kept_back)
+        self.allocate_above((blocks, unit), (near, is_of), floor, kept_back)
     }
 
     /// As [`allocate_near`](Self::allocate_near), for a few blocks of a change that frees space (a
@@ -163,7 +163,7 @@ impl StoreSpace<'_> {
             let floor = floor_with_partners(&state.space, state.deletion_floor());
             (floor, state.deletion_reserve_blocks())
         };
-        self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_| false), floor, kept_back)
+        self.allocate_above((blocks, unit), (Near::Anywhere {}, &|_, _| false), floor, kept_back)
     }
 
     /// Hands out blocks for further copies of logical blocks of `unit` blocks that have `copies`:
@@ -175,6 +175,17 @@ impl StoreSpace<'_> {
         (unit, mirrors): (u32, u32),
         from_reserve: bool,
     ) -> StoreResult<Vec<Vec<Run>>> {
+        self.allocate_mirrors_for(copies, (unit, mirrors), from_reserve, &CopyWishes::NONE)
+    }
+
+    /// The same, at preferred places, if they are free.
+    pub(crate) fn allocate_mirrors_for(
+        &self,
+        copies: &[Vec<Run>],
+        (unit, mirrors): (u32, u32),
+        from_reserve: bool,
+        wishes: &CopyWishes<'_>,
+    ) -> StoreResult<Vec<Vec<Run>>> {
         let mut state = self.0.state.borrow_mut();
         if let Some(stopped) = state.stopped {
             return Err(stopped);
@@ -184,8 +195,8 @@ impl StoreSpace<'_> {
         } else {
             state.data_floor()
         };
-        let found =
-            MirrorPlaces(&mut state.space).allocate(copies.to_vec(), (unit, mirrors), floor);
+        let mut places = MirrorPlaces { space: &mut state.space, wishes };
+        let found = places.allocate(copies.to_vec(), (unit, mirrors), floor);
         let is_freed = state.waiting_blocks > 0;
         drop(state);
         match found {
@@ -212,7 +223,7 @@ impl StoreSpace<'_> {
     fn allocate_above(
         &self,
         (blocks, unit): (u32, u32),
-        (near, caches): (Near, &dyn Fn(u64) -> bool),
+        (near, is_of): (Near, IsOfKind<'_>),
         floor: u64,
         kept_back: u64,
     ) -> StoreResult<Vec<Run>> {
@@ -220,7 +231,7 @@ impl StoreSpace<'_> {
         if let Some(stopped) = state.stopped {
             return Err(stopped);
         }
-        if let Some(runs) = state.space.allocate((blocks, unit), floor, near, caches) {
+        if let Some(runs) = state.space.allocate((blocks, unit), floor, near, is_of) {
             return Ok(runs);
         }
         let may_find = state.may_find((blocks, unit), kept_back);

@@ -128,6 +128,7 @@ pub use self::page_copies::{CopiesReport, PageCopies};
 pub use self::root::roots_survive;
 pub(crate) use self::scrub::{ScrubbedKeys, scrub_keys, scrub_log, scrub_map, scrub_roots};
 pub use self::space::MoveReason;
+pub(crate) use self::space::{CopyWishes, StripeKind};
 pub use self::state::PENDING_BYTES_MAX;
 pub(crate) use self::to_read::{mount_to_read, refuse_changes};
 

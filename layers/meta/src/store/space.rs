@@ -31,12 +31,13 @@ pub use closed::MoveReason;
 pub(crate) use closed::{ClosedDisks, SpaceOnDisks};
 pub(crate) use copies::CopyPlaces;
 pub(crate) use emptying::{EmptyingGroups, set_emptying};
-pub(crate) use mirrors::MirrorPlaces;
+pub(crate) use mirrors::{CopyWishes, MirrorPlaces};
 pub(crate) use partners::{
     count_free_group, floor_with_partners, needs_partners, stripes_without_partner, usable_stripes,
 };
 use search::{GROUPS_SEARCHED_MAX, whole_in};
 use set_search::SetSearches;
+pub(crate) use set_search::{IsOfKind, StripeKind};
 use whole::CopyDisks;
 pub(crate) use whole::WholeStripes;
 
@@ -399,7 +400,7 @@ impl BlockAllocator {
     /// Hands out `blocks` blocks, all or none, and leaves at least `floor` whole stripes: whole
     /// stripes one after the other (they go round the disks), the rest as `near` says or else from
     /// a stripe that is partly used already, pieces if there is nothing better.
-    /// For [`Near::On`] and [`Near::InDomain`], `is_wanted` tells which stripes that are.
+    /// For [`Near::On`] and [`Near::InDomain`], `is_of` tells which stripes that are.
     ///
     /// Each run has whole logical blocks of `unit` blocks, at multiples of their size; `blocks` is
     /// a multiple of that.
@@ -408,7 +409,7 @@ impl BlockAllocator {
         (blocks, unit): (u32, u32),
         floor: u64,
         near: Near,
-        is_wanted: &dyn Fn(u64) -> bool,
+        is_of: IsOfKind<'_>,
     ) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
         if self.whole.total() < floor || left > self.available(floor, 1) {
@@ -416,11 +417,8 @@ impl BlockAllocator {
         }
         let mut runs = Vec::with_capacity(1);
         while left > 0 {
-            let near = if runs.is_empty() {
-                self.near(near, (left, unit), floor, is_wanted)
-            } else {
-                None
-            };
+            let near =
+                if runs.is_empty() { self.near(near, (left, unit), floor, is_of) } else { None };
             let Some(run) = near.or_else(|| self.piece(left, unit, floor)) else {
                 // What is free is in smaller pieces.
                 for run in runs {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::FileSystem;
+use fileio::deposit_unit;
 use fileio::protocol::FileIo;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use machine_emu::World;
 use runtime::net::{Address, ByteStream, Listener};
-use runtime::{Context, Credentials, NodeId};
+use runtime::{Context, Credentials, NodeId, Spawn as _};
 use transport::{
     ClientEnvironment, ClientMap, ClientOptions, ClientPort, ClientProcess, ClientState,
     LinkHandle, Outages, VolumeLinks,
@@ -46,11 +47,11 @@ pub(super) async fn serve_at(harness: &Harness, process: u32, processes: u32) {
     let context = harness.cluster.world().restart(node);
     let listener = context.listen(&Address::Tcp(address(process))).await;
     let listener = listener.unwrap_or_else(|error| panic!("nothing else listens there: {error}"));
-    let volume = harness.cluster.geometry().volume;
+    let (volume, unit) = (harness.cluster.geometry().volume, deposit_unit(&harness.cluster.map()));
     let mut port = ClientPort::local(volume, "sim".to_owned(), 0, 0);
     if processes > 1 {
         port.process = process;
-        port.map = Box::new(move |context| node_map(context, processes));
+        port.map = Box::new(move |context| ClientMap { unit, ..node_map(context, processes) });
     }
     let listener = Box::new(LocalListener(listener));
     context.task(transport::serve::<FileIo>(context.clone(), listener, port));
@@ -164,6 +165,10 @@ pub(super) async fn connect_showing(
         match opened.await {
             Ok(links) => {
                 let handle = LinkHandle::new(links);
+                if let Some(transfers) = handle.transfers() {
+                    // Some clients do not leave that to the servers.
+                    transfers.set_makes_parity(session.is_multiple_of(3));
+                }
                 let calls = handle.calls();
                 return FileSystem::with_calls(handle, credentials(uid), calls);
             }

@@ -195,7 +195,8 @@ impl RemoteClient<'_> {
         let deposited = vec![part(one.process, 0), part(two.process, LEFT_BYTES)];
         let (who, source) = (self.who.clone(), transfer.source(&[one, two]));
         let data = vec![bytes.slice(2 * LEFT_BYTES..)];
-        let write = WriteDirect { who, file, offset: 0, data, source, deposited };
+        let write =
+            WriteDirect { who, file, offset: 0, data, source, deposited, parity: Vec::new() };
         let answer = self.workload.until_power_cut(ask(machine, write)).await?;
         assert_eq!(answer, Ok(None), "a part of it is nowhere");
         Ok(())
@@ -239,7 +240,7 @@ impl RemoteClient<'_> {
         }
         // Far behind the end of the log, which its records never reach.
         let (who, data, offset) = (self.who.clone(), Vec::new(), 1 << 40);
-        let write = WriteDirect { who, file, offset, data, source, deposited };
+        let write = WriteDirect { who, file, offset, data, source, deposited, parity: Vec::new() };
         let answer = self.workload.until_power_cut(ask(machine, write)).await?;
         let refused = Err(Error::Undelivered { why: Undelivered::Refused });
         let expected = if is_other { refused } else { Ok(None) };

@@ -116,7 +116,8 @@ impl VolumeLinks {
         state.fs_nodes.store(welcome.map.fs_nodes, Relaxed);
         state.epoch.store(welcome.map.epoch, Relaxed);
         state.transfers.set_client(client);
-        state.transfers.set_map(welcome.map.processes.len(), &welcome.map.hosts);
+        let map = &welcome.map;
+        state.transfers.set_map(map.processes.len(), &map.hosts, map.unit);
         links.map.replace(welcome.map.clone());
         if let Some(link) = links.link_to(if answers_for_all { 0 } else { process }) {
             link.adopt(first);
@@ -284,7 +285,7 @@ impl VolumeLinks {
             return;
         }
         self.state.epoch.store(map.epoch, Relaxed);
-        self.state.transfers.set_map(map.processes.len(), &map.hosts);
+        self.state.transfers.set_map(map.processes.len(), &map.hosts, map.unit);
         let is_current = |link: &ProcessLink| {
             let it = map.processes.iter().find(|it| it.number == link.process());
             map.processes.is_empty() || it.is_some_and(|it| link.leads_to(it))

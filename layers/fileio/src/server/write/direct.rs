@@ -5,20 +5,26 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::BootId;
 use futures::future::join_all;
-use runtime::delivery::{BlocksToStore, PORTS_MAX, SEND_PARTS_MAX, StoreDeposit};
+use runtime::delivery::{
+    BlocksToStore, PORTS_MAX, ParityToStore, SEND_PARTS_MAX, StoreDeposit, StoredDeposit,
+};
 use runtime::hash::join_crc32c;
 use runtime::ids::NodeId;
 
 use super::{
     Allocate, Attributes, BLOCK, ByteRope, Bytes, ChangeNote, Chunk, ChunkUpdate, ChunkWrite,
-    Error, FileWriter, Near, Run, SpaceHold, StripeWrites, TRANSFER_MAX, Unsynced, WritePurpose,
-    WriteResult, access, add_part, handle_of, or_again, rules,
+    Error, FileWriter, Near, Run, SpaceHold, StripeWrites, TRANSFER_MAX, Unsynced, WritePart,
+    WritePurpose, WriteResult, access, add_part, handle_of, or_again, rules,
 };
 use crate::protocol::{BLOCK_SIZE, WriteDirect};
+
+mod parity;
+
+use parity::LeftParity;
 
 /// Clients count in the same blocks.
 const _: () = assert!(BLOCK == BLOCK_SIZE);
@@ -138,9 +144,14 @@ enum ChunkPlan {
 /// Nothing of the write was done.
 struct NotStored;
 
-impl FileWriter {
+/// Does the writes of which clients have left parts elsewhere.
+pub(crate) struct DirectWriter {
+    pub(crate) writer: Rc<FileWriter>,
+}
+
+impl DirectWriter {
     /// Answers [`WriteDirect`].
-    pub(in crate::server) async fn write_direct(
+    pub(crate) async fn write_direct(
         &self,
         request: WriteDirect,
     ) -> Result<Option<WriteResult>, Error> {
@@ -156,12 +167,12 @@ impl FileWriter {
         }
         let WriteDirect { ref who, file, offset, .. } = request;
         let length = pieces.last().map_or(0, |piece| piece.range.end);
-        let _writing = self.content.files.shared(file.ino).await;
-        let before = self.base.attributes(file).await?;
-        self.base.check_transfer(who, &before, access::WRITE)?;
+        let _writing = self.writer.content.files.shared(file.ino).await;
+        let before = self.writer.base.attributes(file).await?;
+        self.writer.base.check_transfer(who, &before, access::WRITE)?;
         rules::check_range(offset, length)?;
         if length == 0 {
-            return Ok(Some(self.unchanged(before).await?));
+            return Ok(Some(self.writer.unchanged(before).await?));
         }
         let written = self.write_pieces(&request, &before, &pieces, length).await;
         match written {
@@ -180,11 +191,11 @@ impl FileWriter {
         length: u64,
     ) -> Result<Option<WriteResult>, Error> {
         let (handle, offset, end) = (handle_of(file), request.offset, request.offset + length);
-        let chunk_size = u64::from(self.content.geometry.stripe_size);
+        let chunk_size = u64::from(self.writer.content.geometry.stripe_size);
         let chunks = offset / chunk_size..end.div_ceil(chunk_size);
-        let _held = self.content.lock_chunks(handle.ino, chunks.clone()).await;
-        let olds = self.content.map(handle, chunks.clone()).await?;
-        let units = olds.iter().map(|old| self.content.unit(handle.ino, old));
+        let _held = self.writer.content.lock_chunks(handle.ino, chunks.clone()).await;
+        let olds = self.writer.content.map(handle, chunks.clone()).await?;
+        let units = olds.iter().map(|old| self.writer.content.unit(handle.ino, old));
         let places: Vec<(u64, usize)> = chunks.clone().zip(units).collect();
         let Some(plans) = plan_chunks(pieces, offset, chunk_size, &places) else {
             return Ok(None);
@@ -193,22 +204,20 @@ impl FileWriter {
         for ((index, old), plan) in chunks.zip(olds).zip(plans) {
             match plan {
                 ChunkPlan::Fresh(pieces) => fresh.push((index, old, pieces)),
-                ChunkPlan::Usual(from, data) => usual.push((index, old, from, data)),
+                ChunkPlan::Usual(from, data) => usual.push(WritePart { index, old, from, data }),
             }
         }
         let Ok(stored) = Box::pin(self.store_fresh(request, fresh)).await else {
             return Ok(None);
         };
         // These may change blocks in place, so they come last.
-        let writes = usual.into_iter().map(|(index, old, from, data)| async move {
-            let purpose = WritePurpose::Data;
-            (index, self.write_chunk((handle, index), old, from, data, purpose).await)
-        });
+        let indices: Vec<u64> = usual.iter().map(|part| part.index).collect();
+        let writes = self.writer.write_parts(handle, offset..end, usual, WritePurpose::Data).await;
         let mut parts: BTreeMap<u64, Result<ChunkWrite, Error>> =
-            join_all(writes).await.into_iter().collect();
+            indices.into_iter().zip(writes).collect();
         parts.extend(stored.into_iter().map(|written| (written.update.index, Ok(written))));
         let (parts, note) = (parts.into_values().collect(), ChangeNote::of(offset..end));
-        self.install(&request.who, file, parts, note).await.map(Some)
+        self.writer.install(&request.who, file, parts, note).await.map(Some)
     }
 
     /// Gives new blocks to whole blocks of some chunks, and has them stored.
@@ -218,8 +227,11 @@ impl FileWriter {
         chunks: Vec<(u64, Chunk, Vec<WritePiece>)>,
     ) -> Result<Vec<ChunkWrite>, NotStored> {
         let mut fresh = Vec::with_capacity(chunks.len());
+        let whole = self.left_whole(&chunks);
         for (index, old, pieces) in chunks {
-            match self.draft_fresh((request.file.ino, index), request.offset, &old, &pieces).await {
+            let place = (request.file.ino, index);
+            let near = self.near_pieces(place, request.offset, &pieces, whole.contains(&index));
+            match self.draft_fresh(place, request.offset, (&old, near), &pieces).await {
                 Ok(draft) => fresh.push(draft),
                 Err(error) => {
                     tracing::debug!(%error, "no blocks for what a client has left");
@@ -229,16 +241,11 @@ impl FileWriter {
             }
         }
         let here = fresh.iter_mut().flat_map(|chunk| std::mem::take(&mut chunk.here)).collect();
-        let left = fresh.iter_mut().flat_map(|chunk| std::mem::take(&mut chunk.left));
-        let mut by_process: BTreeMap<u32, Vec<BlocksToStore>> = BTreeMap::new();
-        for (process, part) in left {
-            by_process.entry(process).or_default().push(part);
-        }
-        let storing = by_process
-            .into_iter()
-            .map(|(process, parts)| self.have_stored(request, process, parts));
-        let (filled, stored) = futures::future::join(self.fill(here), join_all(storing)).await;
-        let is_stored = stored.iter().all(|it| matches!(it, StoreOutcome::Stored(_)));
+        let orders = self.orders(request, &mut fresh).into_iter();
+        let storing = orders.map(|(process, order)| self.have_stored(request, process, order));
+        let (filled, stored) =
+            futures::future::join(self.writer.fill(here), join_all(storing)).await;
+        let is_stored = stored.iter().all(|it| matches!(it, StoreOutcome::Stored(..)));
         let Some(mut written) = filled.ok().filter(|_| is_stored) else {
             if stored.iter().any(|it| matches!(it, StoreOutcome::Unknown)) {
                 self.give_back_later(fresh);
@@ -247,12 +254,20 @@ impl FileWriter {
             }
             return Err(NotStored);
         };
+        let mut parity = Vec::new();
         for it in stored {
-            if let StoreOutcome::Stored(unsynced) = it {
+            if let StoreOutcome::Stored(unsynced, made) = it {
                 written.extend(unsynced);
+                parity.extend(made);
             }
         }
-        Ok(self.chunk_writes(fresh, &written))
+        let mut writes = self.chunk_writes(fresh, &written);
+        for LeftParity { index, wide } in parity {
+            if let Some(first) = writes.iter_mut().find(|write| write.update.index == index) {
+                first.update.wide = Some(wide);
+            }
+        }
+        Ok(writes)
     }
 
     /// Reserves blocks for `pieces` of a chunk, and says where each goes.
@@ -260,33 +275,24 @@ impl FileWriter {
         &self,
         (ino, index): (u64, u64),
         offset: u64,
-        old: &Chunk,
+        (old, near): (&Chunk, Near),
         pieces: &[WritePiece],
     ) -> Result<FreshChunk, Error> {
-        let unit = self.content.unit(ino, old);
-        let start = index * u64::from(self.content.geometry.stripe_size);
+        let unit = self.writer.content.unit(ino, old);
+        let start = index * u64::from(self.writer.content.geometry.stripe_size);
         let block_of = |at: u64| ((offset + at - start) / BLOCK as u64) as usize;
         let first = pieces.first().map_or(0, |piece| block_of(piece.range.start));
         let last = pieces.last().map_or(0, |piece| block_of(piece.range.end));
-        let context = self.content.context();
-        let own = context.process_of(context.node());
-        let process = pieces.iter().find_map(|piece| match piece.source {
-            PieceSource::Left(process, _) => Some(process),
-            PieceSource::Here(_) => own,
-        });
-        let near = match process {
-            Some(process) => Near::On { process, skip: first as u32 },
-            None => Near::Apart { skip: first as u32 },
-        };
         let blocks = (last - first) as u32;
-        let per_stripe = self.content.geometry.blocks_per_stripe();
+        let per_stripe = self.writer.content.geometry.blocks_per_stripe();
         let mut slots = old.slots(per_stripe as usize, unit as u32);
         let places = first / unit..last / unit;
         let new = slots[places.clone()].iter().filter(|slot| slot.is_none());
-        let held = self.hold(ino, new.count() * unit).await?;
+        let held = self.writer.hold(ino, new.count() * unit).await?;
         let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
-        let defers = self.content.defers_copies((index, old), (first as u32, blocks));
-        let mut reserved = self.content.reserve(call, defers).await?;
+        let defers = self.writer.content.defers_copies((index, old), (first as u32, blocks));
+        let mut reserved =
+            self.writer.content.reserve(call, defers.then_some((ino, index))).await?;
         let sums = pieces.iter().flat_map(|piece| piece.checksums(unit));
         for (slot, checksum) in slots[places].iter_mut().zip(sums) {
             *slot = reserved.take(checksum);
@@ -305,7 +311,9 @@ impl FileWriter {
     /// Notes where `piece` goes, of which the first block is `first` of the chunk.
     fn place(&self, draft: &mut FreshChunk, piece: &WritePiece, first: usize, unit: usize) {
         let blocks = first..first + ((piece.range.end - piece.range.start) as usize) / BLOCK;
-        for (stripe, offset, Range { start: lo, end: hi }) in self.placed(&draft.chunk, blocks) {
+        for (stripe, offset, Range { start: lo, end: hi }) in
+            self.writer.placed(&draft.chunk, blocks)
+        {
             let from = (lo - first) * BLOCK;
             match &piece.source {
                 PieceSource::Here(bytes) => {
@@ -328,8 +336,9 @@ impl FileWriter {
         &self,
         request: &WriteDirect,
         process: u32,
-        parts: Vec<BlocksToStore>,
+        order: ProcessOrder,
     ) -> StoreOutcome {
+        let ProcessOrder { parts, parity, made } = order;
         let node = parts.first().and_then(|part| self.node_at(process, part.stripe));
         let (Some(port), Some(node)) = (request.source.port(process), node) else {
             return StoreOutcome::NotStored;
@@ -339,12 +348,14 @@ impl FileWriter {
         }
         let stripes: Vec<u64> = parts.iter().map(|part| part.stripe).collect();
         let (client, transfer) = (request.source.client, request.source.transfer);
-        let call = StoreDeposit { port: port.0, client, transfer, parts };
-        match self.content.context().spawn(node, call).await {
-            Ok(boot_ids) if boot_ids.len() == stripes.len() => {
+        let call = StoreDeposit { port: port.0, client, transfer, parts, parity };
+        match self.writer.content.context().spawn(node, call).await {
+            Ok(StoredDeposit { boot_ids, parity }) if boot_ids.len() == stripes.len() => {
                 let stored = stripes.into_iter().zip(boot_ids);
-                let unsynced = |(stripe, boot_id): (u64, BootId)| Unsynced { stripe, boot_id };
-                StoreOutcome::Stored(stored.map(unsynced).collect())
+                let stored = stored.map(|(stripe, boot_id)| Unsynced { stripe, boot_id });
+                let mut stored: Vec<Unsynced> = stored.collect();
+                let made = self.with_checksums(made, parity, &mut stored);
+                StoreOutcome::Stored(stored, made)
             }
             Err(why) if why.is_lost() => StoreOutcome::Unknown,
             Ok(_) | Err(_) => StoreOutcome::NotStored,
@@ -353,15 +364,15 @@ impl FileWriter {
 
     /// A file-system node of a process: that of `stripe`, if it is there.
     fn node_at(&self, process: u32, stripe: u64) -> Option<NodeId> {
-        let process_of = |node: NodeId| self.content.context().process_of(node);
-        let cache = self.content.stripes.node_of(stripe);
+        let process_of = |node: NodeId| self.writer.content.context().process_of(node);
+        let cache = self.writer.content.stripes.node_of(stripe);
         let cache = cache.filter(|node| process_of(*node) == Some(process));
         cache.or_else(|| self.first_node_of(process))
     }
 
     /// A file-system node of a process, if it has one.
     fn first_node_of(&self, process: u32) -> Option<NodeId> {
-        let context = self.content.context();
+        let context = self.writer.content.context();
         let mut nodes = (0..context.fs_nodes()).map(NodeId::fs);
         nodes.find(|node| context.process_of(*node) == Some(process))
     }
@@ -376,8 +387,10 @@ impl FileWriter {
         }
         let write = |fresh: FreshChunk| {
             let FreshChunk { index, chunk, reserved, end, held, .. } = fresh;
-            let mut stripes: Vec<u64> =
-                reserved.iter().map(|run| self.content.geometry.block(run.start).0).collect();
+            let mut stripes: Vec<u64> = reserved
+                .iter()
+                .map(|run| self.writer.content.geometry.block(run.start).0)
+                .collect();
             stripes.dedup();
             let written = stripes.iter().filter_map(|stripe| by_stripe.get(stripe)).flatten();
             let written = written.copied().collect();
@@ -389,23 +402,32 @@ impl FileWriter {
 
     async fn give_back_all(&self, fresh: Vec<FreshChunk>) {
         let reserved = fresh.into_iter().flat_map(|chunk| chunk.reserved);
-        self.content.give_back(reserved.collect()).await;
+        self.writer.content.give_back(reserved.collect()).await;
     }
 
     /// The same once nothing can be written to the blocks any more.
     fn give_back_later(&self, fresh: Vec<FreshChunk>) {
         let reserved: Vec<Run> = fresh.into_iter().flat_map(|chunk| chunk.reserved).collect();
-        let content = self.content.clone();
-        self.content.context().task(async move {
+        let content = self.writer.content.clone();
+        self.writer.content.context().task(async move {
             content.context().sleep(LATE_STORE_MAX).await;
             content.give_back(reserved).await;
         });
     }
 }
 
+/// What one process is to store.
+#[derive(Default)]
+struct ProcessOrder {
+    parts: Vec<BlocksToStore>,
+    parity: Vec<ParityToStore>,
+    /// The wide stripes that come of that.
+    made: Vec<LeftParity>,
+}
+
 /// What has become of bytes that another process was to store.
 enum StoreOutcome {
-    Stored(Vec<Unsynced>),
+    Stored(Vec<Unsynced>, Vec<LeftParity>),
     NotStored,
     /// They may still be stored.
     Unknown,
@@ -470,7 +492,8 @@ mod tests {
         let (who, file) = (Credentials::root(), crate::protocol::Handle { ino: 1, generation: 1 });
         let data = vec![Bytes::from(vec![7; data])];
         let source = DeliveryTarget { client: 4, transfer: 5, ports: Vec::new() };
-        WriteDirect { who, file, offset, data, source, deposited: deposited.collect() }
+        let (deposited, parity) = (deposited.collect(), Vec::new());
+        WriteDirect { who, file, offset, data, source, deposited, parity }
     }
 
     fn ranges(pieces: &[WritePiece]) -> Vec<(u64, u64, bool)> {

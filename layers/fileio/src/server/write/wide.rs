@@ -17,7 +17,7 @@ use crate::server::content::ContentAccess;
 
 impl ContentAccess {
     /// How many chunks make a wide stripe, if these bytes have all of one.
-    pub(super) fn wide_stripe_within(&self, bytes: Range<u64>) -> Option<u64> {
+    fn wide_stripe_within(&self, bytes: Range<u64>) -> Option<u64> {
         let shape = self.stripes.map().redundancy().wide_stripes()?;
         let length = u64::from(shape.data) * u64::from(self.geometry.stripe_size);
         let first = bytes.start.next_multiple_of(length);
@@ -26,9 +26,39 @@ impl ContentAccess {
 }
 
 impl FileWriter {
-    /// Writes parts of chunks, with parity for each `count` of them that can be a wide stripe. The
-    /// caller has locked the chunks.
-    pub(super) async fn write_wide_stripes(
+    /// Writes parts of chunks, which are these bytes of the file; whole chunks that can be a wide
+    /// stripe with their parity. The caller has locked the chunks.
+    pub(super) async fn write_parts(
+        &self,
+        file: Handle,
+        bytes: Range<u64>,
+        parts: Vec<WritePart>,
+        purpose: WritePurpose,
+    ) -> Vec<Result<ChunkWrite, Error>> {
+        if purpose == WritePurpose::Data
+            && let Some(count) = self.content.wide_stripe_within(bytes)
+        {
+            return self.write_wide_stripes(file, parts, count).await;
+        }
+        let mut writes = parts.into_iter().map(|part| self.write_part(file, part, purpose));
+        match (writes.next(), writes.next()) {
+            (Some(only), None) => vec![only.await],
+            (first, second) => join_all(first.into_iter().chain(second).chain(writes)).await,
+        }
+    }
+
+    fn write_part(
+        &self,
+        file: Handle,
+        part: WritePart,
+        purpose: WritePurpose,
+    ) -> impl Future<Output = Result<ChunkWrite, Error>> {
+        let WritePart { index, old, from, data } = part;
+        self.write_chunk((file, index), old, from, data, purpose)
+    }
+
+    /// Writes parts of chunks, with parity for each `count` of them that can be a wide stripe.
+    async fn write_wide_stripes(
         &self,
         file: Handle,
         parts: Vec<WritePart>,
@@ -42,10 +72,8 @@ impl FileWriter {
             if is_whole {
                 return self.write_wide_stripe(file, group).boxed_local();
             }
-            let singles = group.into_iter().map(move |part| {
-                let WritePart { index, old, from, data } = part;
-                self.write_chunk((file, index), old, from, data, WritePurpose::Data)
-            });
+            let singles =
+                group.into_iter().map(move |part| self.write_part(file, part, WritePurpose::Data));
             join_all(singles).boxed_local()
         });
         join_all(writes).await.into_iter().flatten().collect()
@@ -115,15 +143,10 @@ impl FileWriter {
             return None;
         }
         let code = ErasureCode::new(runs.len(), wanted)?;
-        let mut parity = code.begin(geometry.stripe_size as usize);
-        for (number, draft) in drafts.iter().flatten().enumerate() {
-            let mut at = 0;
-            for piece in draft.spans.iter().flat_map(|span| span.whole.pieces()) {
-                code.add((number, at), piece, &mut parity);
-                at += piece.len();
-            }
-        }
-        let parity: Vec<Bytes> = parity.into_iter().map(Bytes::from).collect();
+        // Each chunk is written whole.
+        let contents = drafts.iter().flatten().filter_map(|draft| draft.spans.first());
+        let contents = contents.map(|span| span.whole.pieces());
+        let parity = code.encode_pieces(geometry.stripe_size as usize, contents);
         Some((WideStripe::of_runs(&runs, &places, &parity), parity))
     }
 }

@@ -140,6 +140,7 @@ impl ContentProtection {
             let data = wide.data.iter().map(|shard| (shard.start, &shard.checksums));
             wide.parity.iter().map(|shard| shard.start).eq(places.iter().map(|run| run.start))
                 && data.eq(runs.iter().map(|run| (run.start, &run.checksums)))
+                && wide.has_parity_of_data(blocks)
         };
         let (wide, written) = match group[0].1.wide.as_deref().filter(is_same) {
             Some(wide) => (wide.clone(), Vec::new()),

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use blockio::VolumeMap;
 use runtime::protocol::Undelivered;
 
 use super::emptying::GroupEmptier;
@@ -16,11 +17,53 @@ use crate::protocol::{
     Allocate, AllocateMirrors, Error, GroupUrgency, MIRRORS_MAX, Near, NodeSpace, Run,
 };
 use crate::server::base::NodeBase;
-use crate::store::StoreError;
+use crate::store::{CopyWishes, StoreError, StripeKind};
 use crate::wide_stripe::FailureDomains;
 
 /// The pause after a search ahead of time has found no space.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);
+
+/// Where something had best be, by the present map.
+struct PlaceWish<'a> {
+    allocator: &'a Allocator,
+    near: Near,
+    map: VolumeMap,
+    domains: FailureDomains,
+}
+
+impl<'a> PlaceWish<'a> {
+    fn new(allocator: &'a Allocator, near: Near) -> Self {
+        let map = allocator.base.stripes.map();
+        let domains = match near {
+            Near::InDomain { .. } => FailureDomains::in_use(&map),
+            _ => FailureDomains::default(),
+        };
+        Self { allocator, near, map, domains }
+    }
+
+    /// For copy `number`.
+    fn near(&self, number: u32) -> Near {
+        match self.near {
+            Near::InDomain { domain, process, skip } => {
+                let domain = domain.wrapping_add(number) % self.domains.count().max(1);
+                Near::InDomain { domain, process, skip }
+            }
+            near => near,
+        }
+    }
+
+    fn is_of(&self, kind: StripeKind, stripe: u64) -> bool {
+        let base = &self.allocator.base;
+        let node = || base.stripes.node_of(stripe);
+        let process = || node().and_then(|node| base.context.process_of(node));
+        let domain = || self.domains.number(self.map.place(stripe).disk);
+        match kind {
+            StripeKind::OfProcess(wanted) => process() == Some(wanted),
+            StripeKind::InDomain(wanted) => domain() == Some(wanted),
+            StripeKind::InDomainOf(wanted, by) => domain() == Some(wanted) && process() == Some(by),
+        }
+    }
+}
 
 /// Allocates the blocks of one node.
 pub(crate) struct Allocator {
@@ -63,21 +106,11 @@ impl Allocator {
     }
 
     fn allocate_near(&self, blocks: u32, unit: u32, near: Near) -> Result<Vec<Run>, StoreError> {
-        let (space, stripes) = (self.base.store.space(), &self.base.stripes);
+        let space = self.base.store.space();
         match near {
-            Near::On { process, .. } => {
-                let caches = |stripe| {
-                    let node = stripes.node_of(stripe);
-                    node.and_then(|node| self.base.context.process_of(node)) == Some(process)
-                };
-                space.allocate_for(blocks, unit, near, &caches)
-            }
-            Near::InDomain { domain, skip } => {
-                let (map, domains) = (stripes.map(), FailureDomains::in_use(&stripes.map()));
-                let domain = domain % domains.count().max(1);
-                let is_there = |stripe| domains.number(map.place(stripe).disk) == Some(domain);
-                let near = Near::InDomain { domain, skip };
-                space.allocate_for(blocks, unit, near, &is_there)
+            Near::On { .. } | Near::InDomain { .. } => {
+                let wish = PlaceWish::new(self, near);
+                space.allocate_for(blocks, unit, wish.near(0), &|kind, at| wish.is_of(kind, at))
             }
             _ => space.allocate_near(blocks, unit, near),
         }
@@ -132,15 +165,20 @@ impl Allocator {
         &self,
         request: &AllocateMirrors,
     ) -> Result<Vec<Vec<Run>>, Error> {
-        let &AllocateMirrors { ref copies, unit, mirrors, from_reserve } = request;
+        let &AllocateMirrors { ref copies, unit, mirrors, from_reserve, near } = request;
         let blocks = copies.first().map_or(0, |runs| runs.iter().map(|run| run.count).sum::<u32>());
         let blocks = blocks.saturating_mul(mirrors);
         let is_whole = |run: &Run| self.is_whole(run.count, unit);
         if !copies.iter().flatten().all(is_whole) || mirrors as usize > MIRRORS_MAX {
             return Err(Undelivered::ProtocolMismatch.into());
         }
-        let space = self.base.store.space();
-        let allocate = || space.allocate_mirrors(copies, (unit, mirrors), from_reserve);
+        let (space, wish) = (self.base.store.space(), PlaceWish::new(self, near));
+        let wishes = CopyWishes {
+            kinds: (0..mirrors).map(|number| StripeKind::wished(wish.near(number))).collect(),
+            is_of: &|kind, stripe| wish.is_of(kind, stripe),
+        };
+        let allocate =
+            || space.allocate_mirrors_for(copies, (unit, mirrors), from_reserve, &wishes);
         match allocate() {
             Ok(found) => return Ok(found),
             // Other nodes have no other disks.
@@ -163,7 +201,8 @@ impl Allocator {
         copies: Vec<Vec<Run>>,
         unit: u32,
     ) -> Result<Option<Vec<Run>>, Error> {
-        let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false };
+        let near = Near::Anywhere {};
+        let request = AllocateMirrors { copies, unit, mirrors: 1, from_reserve: false, near };
         self.allocate_mirrors(&request).await.map(|mut taken| taken.pop())
     }
 

@@ -568,7 +568,7 @@ impl MovePlan for BalancePlan<'_> {
     ) -> LocalBoxFuture<'_, Result<Option<Vec<Run>>, Error>> {
         async move {
             let (space, map) = (self.mover.base.store.space(), self.mover.map());
-            let has_room = |stripe| self.room.borrow().contains_key(&map.place(stripe).disk);
+            let has_room = |_, stripe| self.room.borrow().contains_key(&map.place(stripe).disk);
             let near = Near::On { process: NO_PROCESS, skip: 0 };
             // Where there is no room it stays.
             let taken = space.allocate_for(blocks, unit, near, &has_room);

@@ -2,6 +2,8 @@
 
 use blockio::DiskName;
 
+use super::search::of_kind;
+use super::set_search::{IsOfKind, StripeKind};
 use super::whole::CopyDisks;
 use super::{BlockAllocator, CopyPlaces, lend};
 use crate::store::groups::Run;
@@ -10,9 +12,25 @@ use crate::store::limits;
 /// Tells the stripes that copies of data fill from those that second copies of pages fill.
 const MIRRORS_KEY: u32 = 1 << 31;
 
+/// Where further copies had best be.
+pub(crate) struct CopyWishes<'a> {
+    /// For each of the first ones the kinds of stripes, the most wanted ones first.
+    pub(crate) kinds: Vec<Vec<StripeKind>>,
+    /// Tells which stripes that are.
+    pub(crate) is_of: IsOfKind<'a>,
+}
+
+impl CopyWishes<'_> {
+    /// None.
+    pub(crate) const NONE: CopyWishes<'static> =
+        CopyWishes { kinds: Vec::new(), is_of: &|_, _| false };
+}
+
 /// Places for further copies of data.
-#[derive(Debug)]
-pub(crate) struct MirrorPlaces<'a>(pub(crate) &'a mut BlockAllocator);
+pub(crate) struct MirrorPlaces<'a> {
+    pub(crate) space: &'a mut BlockAllocator,
+    pub(crate) wishes: &'a CopyWishes<'a>,
+}
 
 impl MirrorPlaces<'_> {
     /// Hands out `mirrors` further copies of blocks that have `copies`, as
@@ -25,43 +43,57 @@ impl MirrorPlaces<'_> {
         floor: u64,
     ) -> Option<Vec<Vec<Run>>> {
         let known = copies.len();
-        for _ in 0..mirrors {
-            let (copy, is_whole) = self.mirror(&copies, unit, floor);
+        for number in 0..mirrors as usize {
+            let kinds = self.wishes.kinds.get(number).map_or(&[][..], Vec::as_slice);
+            let (copy, is_whole) = self.mirror((&copies, kinds), unit, floor);
             copies.push(copy);
             if !is_whole {
                 for run in copies.into_iter().skip(known).flatten() {
-                    self.0.take_back(run);
+                    self.space.take_back(run);
                 }
                 return None;
             }
         }
         let found = copies.split_off(known);
         for runs in &found {
-            self.0.record_bytes +=
-                limits::record_bytes(self.0.layout.map(), 0, runs.len() as u64, 0);
-            lend(self.0, runs);
+            self.space.record_bytes +=
+                limits::record_bytes(self.space.layout.map(), 0, runs.len() as u64, 0);
+            lend(self.space, runs);
         }
         Some(found)
     }
 
     /// Takes blocks for one more copy. False if they are not all there.
-    fn mirror(&mut self, copies: &[Vec<Run>], unit: u32, floor: u64) -> (Vec<Run>, bool) {
+    fn mirror(
+        &mut self,
+        (copies, kinds): (&[Vec<Run>], &[StripeKind]),
+        unit: u32,
+        floor: u64,
+    ) -> (Vec<Run>, bool) {
         let (mut copy, mut at) = (Vec::new(), 0);
         // Of a part of the blocks other disks may be away than of the rest.
-        while let Some((away, left)) = disks_of(self.0, copies, at) {
-            let Some(run) = self.piece((left, unit), &away, floor) else { return (copy, false) };
-            self.0.set_busy(run.blocks(), true);
+        while let Some((away, left)) = disks_of(self.space, copies, at) {
+            let Some(run) = self.piece((left, unit), (&away, kinds), floor) else {
+                return (copy, false);
+            };
+            self.space.set_busy(run.blocks(), true);
             at += run.count;
             copy.push(run);
         }
         (copy, true)
     }
 
-    /// Up to `wanted` blocks in a row on none of the disks `away`.
-    fn piece(&mut self, (wanted, unit): (u32, u32), away: &CopyDisks, floor: u64) -> Option<Run> {
-        let map = self.0.layout.map().clone();
+    /// Up to `wanted` blocks in a row on none of the disks `away`; a whole stripe is of one of the
+    /// `kinds`, if there is one.
+    fn piece(
+        &mut self,
+        (wanted, unit): (u32, u32),
+        (away, kinds): (&CopyDisks, &[StripeKind]),
+        floor: u64,
+    ) -> Option<Run> {
+        let map = self.space.layout.map().clone();
         let is_open_elsewhere =
-            |disk: &DiskName| away.is_on_other_node(*disk) && !self.0.closed.contains(disk);
+            |disk: &DiskName| away.is_on_other_node(*disk) && !self.space.closed.contains(disk);
         let has_nodes = map.disks().iter().any(is_open_elsewhere);
         let key = away.first().map_or(0, |disk| if has_nodes { disk.disk_node } else { disk.disk });
         let is_apart = |disk: DiskName| {
@@ -69,17 +101,28 @@ impl MirrorPlaces<'_> {
         };
         let copies = map.redundancy().copies() as usize;
         let missing = copies.saturating_sub(away.count()).max(1);
-        let largest = self.0.whole.largest_part(&map, missing, is_apart);
+        let largest = self.space.whole.largest_part(&map, missing, is_apart);
         let is_best = |stripe: u64| largest == Some(map.place(stripe).disk);
         let accept = |stripe: u64| is_apart(map.place(stripe).disk);
+        let is_stripe = u64::from(wanted) == self.space.layout.blocks_per_stripe();
+        for &kind in kinds.iter().filter(|_| is_stripe) {
+            let is_it = |stripe| {
+                accept(stripe)
+                    && (largest.is_none() || is_best(stripe))
+                    && (self.wishes.is_of)(kind, stripe)
+            };
+            if let Some(run) = of_kind(self.space, kind, (wanted, 0), floor, &is_it) {
+                return Some(run);
+            }
+        }
         let mut wanted = wanted;
         loop {
             let key = key | MIRRORS_KEY;
-            let places = CopyPlaces(self.0);
+            let places = CopyPlaces(self.space);
             let find = |kind| places.place_of_copy((wanted, unit), key, floor, kind);
             let found = largest.and_then(|_| find(&is_best)).or_else(|| find(&accept));
             if let Some(run) = found {
-                self.0.copy_cursors.insert(key, self.0.layout.stripe_of(run.start));
+                self.space.copy_cursors.insert(key, self.space.layout.stripe_of(run.start));
                 return Some(run);
             }
             if wanted <= unit {
@@ -132,12 +175,13 @@ mod tests {
                 let (unit, all) = (1 << rng.below(5), space.free_blocks);
                 loop {
                     let blocks = unit * (1 + rng.below(u64::from(40 / unit)) as u32);
-                    let none = |_: u64| false;
-                    let first = space.allocate((blocks, unit), 0, Near::Anywhere {}, &none);
+                    let none: IsOfKind<'_> = &|_, _| false;
+                    let first = space.allocate((blocks, unit), 0, Near::Anywhere {}, none);
                     let Some(first) = first else { break };
                     let known = vec![first.clone()];
                     let free = space.free_blocks;
-                    let found = MirrorPlaces(&mut space).allocate(known, (unit, mirrors), 0);
+                    let found = MirrorPlaces { space: &mut space, wishes: &CopyWishes::NONE }
+                        .allocate(known, (unit, mirrors), 0);
                     let Some(further) = found else {
                         assert_eq!(space.free_blocks, free, "all or none");
                         break;

@@ -2,7 +2,7 @@
 
 use blockio::geometry::Near;
 
-use super::set_search::StripeKind;
+use super::set_search::{IsOfKind, StripeKind};
 use super::{BlockAllocator, EmptyingGroups, GroupBlocks};
 use crate::store::groups::Run;
 
@@ -19,7 +19,7 @@ impl BlockAllocator {
         near: Near,
         (left, unit): (u64, u32),
         floor: u64,
-        is_wanted: &dyn Fn(u64) -> bool,
+        is_of: IsOfKind<'_>,
     ) -> Option<Run> {
         let wanted = u32::try_from(left).ok()?;
         let fits = |skip: u32| {
@@ -37,7 +37,7 @@ impl BlockAllocator {
                 if !or_apart {
                     return None;
                 }
-                self.near(Near::Apart { skip }, (left, unit), floor, is_wanted)
+                self.near(Near::Apart { skip }, (left, unit), floor, is_of)
             }
             Near::Apart { skip } => {
                 if fits(skip) {
@@ -47,11 +47,11 @@ impl BlockAllocator {
                 }
             }
             Near::On { skip, .. } | Near::InDomain { skip, .. } if !fits(skip) => None,
-            Near::On { process, skip } => {
-                of_kind(self, StripeKind::OfProcess(process), (wanted, skip), floor, is_wanted)
-            }
-            Near::InDomain { domain, skip } => {
-                of_kind(self, StripeKind::InDomain(domain), (wanted, skip), floor, is_wanted)
+            Near::On { skip, .. } | Near::InDomain { skip, .. } => {
+                let mut kinds = StripeKind::wished(near).into_iter();
+                kinds.find_map(|kind| {
+                    of_kind(self, kind, (wanted, skip), floor, &|stripe| is_of(kind, stripe))
+                })
             }
         }
     }
@@ -62,7 +62,7 @@ impl BlockAllocator {
         let groups_max = match kind {
             StripeKind::OfProcess(_) => GROUPS_SEARCHED_MAX,
             // Each group may be on one disk, of many.
-            StripeKind::InDomain(_) => 8 * GROUPS_SEARCHED_MAX,
+            StripeKind::InDomain(_) | StripeKind::InDomainOf(..) => 8 * GROUPS_SEARCHED_MAX,
         };
         let map = self.layout.map().clone();
         self.searches.order().into_iter().find_map(|set| {
@@ -204,7 +204,7 @@ fn is_free(space: &BlockAllocator, run: Run, floor: u64) -> bool {
 }
 
 /// `wanted` blocks of a wholly free stripe of a kind, after the first `skip` of it.
-fn of_kind(
+pub(super) fn of_kind(
     space: &mut BlockAllocator,
     kind: StripeKind,
     (wanted, skip): (u32, u32),

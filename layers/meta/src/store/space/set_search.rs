@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use blockio::VolumeMap;
+use blockio::geometry::Near;
 
 /// The search starts over once this many of the stripes behind it are free again, and these are
 /// half of what it has allocated since. Blocks that were written before are faster to write than
@@ -31,11 +32,30 @@ pub(super) struct SetSearch {
 
 /// Stripes that are looked for apart from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum StripeKind {
+pub(crate) enum StripeKind {
     /// The nodes of this process cache them.
     OfProcess(u32),
     /// On disks of this failure domain.
     InDomain(u32),
+    /// On disks of this failure domain, and the nodes of this process cache them.
+    InDomainOf(u32, u32),
+}
+
+/// Tells whether a stripe is of a kind.
+pub(crate) type IsOfKind<'a> = &'a dyn Fn(StripeKind, u64) -> bool;
+
+impl StripeKind {
+    /// Those that are wished for, the most wanted ones first.
+    pub(crate) fn wished(near: Near) -> Vec<Self> {
+        match near {
+            Near::On { process, .. } => vec![Self::OfProcess(process)],
+            Near::InDomain { domain, process: None, .. } => vec![Self::InDomain(domain)],
+            Near::InDomain { domain, process: Some(process), .. } => {
+                vec![Self::InDomainOf(domain, process), Self::InDomain(domain)]
+            }
+            Near::Anywhere {} | Near::At { .. } | Near::Apart { .. } => Vec::new(),
+        }
+    }
 }
 
 impl SetSearch {

@@ -9,7 +9,7 @@ use super::*;
 
 const STRIPES: u64 = 96;
 const PER_STRIPE: u64 = 16;
-const NOWHERE: &dyn Fn(u64) -> bool = &|_| false;
+const NOWHERE: IsOfKind<'_> = &|_, _| false;
 
 fn space() -> BlockAllocator {
     space_of(STRIPES)
@@ -93,7 +93,11 @@ fn size(rng: &mut Rng) -> u32 {
 fn near(rng: &mut Rng) -> Near {
     match rng.below(5) {
         0 => Near::Anywhere {},
-        4 => Near::InDomain { domain: rng.below(3) as u32, skip: rng.below(PER_STRIPE + 4) as u32 },
+        4 => Near::InDomain {
+            domain: rng.below(3) as u32,
+            process: None,
+            skip: rng.below(PER_STRIPE + 4) as u32,
+        },
         1 => Near::On { process: rng.below(3) as u32, skip: rng.below(PER_STRIPE + 4) as u32 },
         // Perhaps of another node, or of none.
         2 => Near::At { block: rng.below((STRIPES + 4) * PER_STRIPE), or_apart: rng.chance(1, 2) },
@@ -128,7 +132,7 @@ fn blocks_are_handed_out_where_they_are_wished_for_if_these_are_free() {
 #[test]
 fn each_process_gets_stripes_in_a_row_of_those_that_it_caches() {
     let mut space = space();
-    let of_process = |process: u64| move |stripe: u64| stripe % 3 == process;
+    let of_process = |process: u64| move |_: StripeKind, stripe: u64| stripe % 3 == process;
     let on = |space: &mut BlockAllocator, process: u64, blocks, skip| {
         let near = Near::On { process: process as u32, skip };
         let runs = space.allocate((blocks, 1), 0, near, &of_process(process)).unwrap();
@@ -162,7 +166,7 @@ fn the_search_for_stripes_of_one_process_is_bounded_and_goes_on_where_it_stopped
     let near = Near::On { process: 0, skip: 0 };
     let mut searches = 0;
     while space
-        .near(near, (PER_STRIPE, 1), 0, &|stripe| {
+        .near(near, (PER_STRIPE, 1), 0, &|_, stripe| {
             looked_at.set(looked_at.get() + 1);
             stripe == only
         })
@@ -215,7 +219,7 @@ fn blocks_are_handed_out_once_and_all_or_none() {
                 let can_be_had = available(&space, &used, floor, unit);
                 assert_eq!(space.available(floor, unit), can_be_had);
                 let near = near(rng);
-                let caches = |stripe| matches!(near, Near::On { process, .. } if stripe % 3 == u64::from(process));
+                let caches = |_, stripe| matches!(near, Near::On { process, .. } if stripe % 3 == u64::from(process));
                 let Some(runs) = space.allocate((blocks, unit), floor, near, &caches) else {
                     assert!(u64::from(blocks) > can_be_had);
                     check(&space, &used);

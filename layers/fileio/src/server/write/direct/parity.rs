@@ -1,0 +1,210 @@
+//! Parity of whole chunks that a client has left.
+//!
+//! Usually all chunks of a wide stripe are left at one process. It makes the parity of them and has
+//! that stored with them: each byte crosses the client's link once, and different processes do this
+//! for wide stripes that follow each other. A client may make parity itself; then it has left each
+//! chunk, and the parity, at a process of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use blockio::redundancy::WideStripeShape;
+use meta::protocol::{StripeShard, WideStripe};
+use meta::wide_stripe::{is_deferred_stripe, parity_places};
+use runtime::delivery::{BlocksToStore, DepositedRange, ParityToStore, StoredParity};
+
+use super::{
+    BLOCK, Chunk, DirectWriter, FreshChunk, Near, PieceSource, ProcessOrder, Unsynced, WritePiece,
+    joined,
+};
+use crate::protocol::WriteDirect;
+
+/// A wide stripe whose parity other processes store.
+pub(super) struct LeftParity {
+    /// Its first chunk.
+    pub(super) index: u64,
+    /// Until the process that makes its parity has answered, without the checksums of that.
+    pub(super) wide: WideStripe,
+}
+
+impl DirectWriter {
+    fn wide_stripes(&self) -> Option<WideStripeShape> {
+        self.writer.content.stripes.map().redundancy().wide_stripes()
+    }
+
+    /// The chunks of wide stripes that were left with all their chunks, each whole.
+    pub(super) fn left_whole(&self, chunks: &[(u64, Chunk, Vec<WritePiece>)]) -> BTreeSet<u64> {
+        let Some(shape) = self.wide_stripes() else { return BTreeSet::new() };
+        let (count, length) =
+            (u64::from(shape.data), u64::from(self.writer.content.geometry.stripe_size));
+        let mut whole = BTreeSet::new();
+        for group in chunks.chunk_by(|one, next| one.0 / count == next.0 / count) {
+            let mut pieces = group.iter().map(|(_, _, pieces)| pieces);
+            let is_left = pieces.all(|pieces| is_one_of(pieces, length));
+            if is_left && group.len() as u64 == count {
+                whole.extend(group.iter().map(|(index, ..)| *index));
+            }
+        }
+        whole
+    }
+
+    /// Where `pieces` of a chunk had best be: where the process with the first that was left caches
+    /// them; if they are of a `whole` wide stripe, on disks of their own.
+    pub(super) fn near_pieces(
+        &self,
+        (ino, index): (u64, u64),
+        offset: u64,
+        pieces: &[WritePiece],
+        whole: bool,
+    ) -> Near {
+        let start = index * u64::from(self.writer.content.geometry.stripe_size);
+        let first = pieces.first().map_or(0, |piece| offset + piece.range.start - start);
+        let skip = (first / BLOCK as u64) as u32;
+        let context = self.writer.content.context();
+        let own = context.process_of(context.node());
+        let process = pieces.iter().find_map(|piece| match piece.source {
+            PieceSource::Left(process, _) => Some(process),
+            PieceSource::Here(_) => own,
+        });
+        match process {
+            process if whole => self.writer.content.in_domain((ino, index), skip, process),
+            Some(process) => Near::On { process, skip },
+            None => Near::Apart { skip },
+        }
+    }
+
+    /// What each process is to store of what was left.
+    pub(super) fn orders(
+        &self,
+        request: &WriteDirect,
+        fresh: &mut [FreshChunk],
+    ) -> BTreeMap<u32, ProcessOrder> {
+        let count = self.wide_stripes().map_or(1, |shape| u64::from(shape.data));
+        let length = count * u64::from(self.writer.content.geometry.stripe_size);
+        let first = request.offset.div_ceil(length);
+        let mut orders: BTreeMap<u32, ProcessOrder> = BTreeMap::new();
+        for group in fresh.chunk_by_mut(|one, next| one.index / count == next.index / count) {
+            if let Some(wide) = self.wide_stripe_of(group) {
+                let number = (group[0].index / count).checked_sub(first);
+                self.order_parity(&mut orders, group, wide, (request, number));
+            }
+            for (process, part) in group.iter_mut().flat_map(|chunk| chunk.left.drain(..)) {
+                orders.entry(process).or_default().parts.push(part);
+            }
+        }
+        orders
+    }
+
+    /// The wide stripe of chunks that were left whole and are stripes on disks of their own; the
+    /// checksums of its parity are still missing.
+    fn wide_stripe_of(&self, group: &[FreshChunk]) -> Option<WideStripe> {
+        let (shape, geometry) = (self.wide_stripes()?, self.writer.content.geometry);
+        let mut runs = Vec::with_capacity(group.len());
+        for FreshChunk { chunk, left, .. } in group {
+            // One part, so it is all of the chunk.
+            let [(_, part)] = &left[..] else { return None };
+            let is_stripe = is_deferred_stripe(chunk, geometry.blocks_per_stripe())
+                && part.length == geometry.stripe_size;
+            runs.extend(chunk.runs.first().filter(|_| is_stripe));
+        }
+        let (unit, parity) = (runs.first()?.unit(), shape.parity as usize);
+        let is_whole = runs.len() == shape.data as usize && group.len() == runs.len();
+        if !is_whole || runs.iter().any(|run| run.unit() != unit) {
+            return None;
+        }
+        let places = parity_places(&self.writer.content.stripes.map(), &runs, parity)?;
+        (places.len() == parity).then(|| WideStripe::unchecked(&runs, &places))
+    }
+
+    /// Has the parity of a wide stripe stored: what the client has made for wide stripe `number` of
+    /// its write, or else, if all chunks are at one process, what that makes of them.
+    fn order_parity(
+        &self,
+        orders: &mut BTreeMap<u32, ProcessOrder>,
+        group: &[FreshChunk],
+        mut wide: WideStripe,
+        (request, number): (&WriteDirect, Option<u64>),
+    ) {
+        let unit = group[0].chunk.runs.first().map_or(1, meta::protocol::BlockRun::unit);
+        let index = group[0].index;
+        if !request.parity.is_empty() {
+            let left = number.and_then(|it| shards_of(request, it, &wide));
+            let parts = left.and_then(|left| self.parts_of_parity(left, &mut wide, unit));
+            let mut made = Some(LeftParity { index, wide });
+            for (process, part) in parts.unwrap_or_default() {
+                let order = orders.entry(process).or_default();
+                order.parts.push(part);
+                order.made.extend(made.take());
+            }
+            return;
+        }
+        let processes: BTreeSet<u32> =
+            group.iter().flat_map(|chunk| &chunk.left).map(|(process, _)| *process).collect();
+        let mut processes = processes.into_iter();
+        let (Some(process), None) = (processes.next(), processes.next()) else { return };
+        let order = orders.entry(process).or_default();
+        let (first, data) = (order.parts.len() as u32, wide.data.len() as u32);
+        let geometry = self.writer.content.geometry;
+        let stripes = wide.parity.iter().map(|shard| geometry.block(shard.start).0).collect();
+        order.parity.push(ParityToStore { first, data, unit, stripes });
+        order.made.push(LeftParity { index, wide });
+    }
+
+    /// What has to be stored of parity that the client has `left`; `wide` gets its checksums. None
+    /// if that cannot be.
+    fn parts_of_parity(
+        &self,
+        left: &[DepositedRange],
+        wide: &mut WideStripe,
+        unit: u32,
+    ) -> Option<Vec<(u32, BlocksToStore)>> {
+        let geometry = self.writer.content.geometry;
+        let part = |(left, shard): (&DepositedRange, &mut StripeShard)| {
+            shard.checksums = joined(&left.checksums, unit as usize);
+            let (stripe, expect) = (geometry.block(shard.start).0, shard.checksums.clone());
+            let (at, length) = (left.at, geometry.stripe_size);
+            let is_whole = left.checksums.len() * BLOCK == length as usize;
+            let part = BlocksToStore { stripe, offset: 0, at, length, expect };
+            is_whole.then_some((left.process, part))
+        };
+        left.iter().zip(&mut wide.parity).map(part).collect()
+    }
+
+    /// Completes wide stripes, once their parity was stored. Without an answer for each shard there
+    /// are none: then the commit makes them.
+    pub(super) fn with_checksums(
+        &self,
+        mut made: Vec<LeftParity>,
+        parity: Vec<StoredParity>,
+        stored: &mut Vec<Unsynced>,
+    ) -> Vec<LeftParity> {
+        let shards = made.iter_mut().flat_map(|it| &mut it.wide.parity);
+        let missing: Vec<&mut StripeShard> =
+            shards.filter(|shard| shard.checksums.is_empty()).collect();
+        if missing.len() == parity.len() {
+            for (shard, StoredParity { boot_id, checksums }) in missing.into_iter().zip(parity) {
+                let stripe = self.writer.content.geometry.block(shard.start).0;
+                stored.push(Unsynced { stripe, boot_id });
+                shard.checksums = checksums;
+            }
+        }
+        made.retain(|it| it.wide.parity.iter().all(|shard| !shard.checksums.is_empty()));
+        made
+    }
+}
+
+/// What a client has left as the parity of wide stripe `number` of its write.
+fn shards_of<'a>(
+    request: &'a WriteDirect,
+    number: u64,
+    wide: &WideStripe,
+) -> Option<&'a [DepositedRange]> {
+    let count = wide.parity.len();
+    let first = usize::try_from(number).ok()?.checked_mul(count)?;
+    request.parity.get(first..first.checked_add(count)?)
+}
+
+/// Are `pieces` one of `length` bytes that was left?
+fn is_one_of(pieces: &[WritePiece], length: u64) -> bool {
+    let [piece] = pieces else { return false };
+    piece.is_left() && piece.range.end - piece.range.start == length
+}
