@@ -129,6 +129,17 @@ impl Hosts {
         &self.all[at]
     }
 
+    /// Limits the link of a host in both directions.
+    pub fn limit(&self, at: usize, rate: &str) -> Result<(), String> {
+        let Host { name, port, .. } = &self.all[at];
+        for (namespace, device) in [(&name[..], "eth0"), (&self.switch[..], &port[..])] {
+            let bucket = ["tbf", "rate", rate, "burst", "256kb", "latency", "100ms"];
+            let added = ["-n", namespace, "qdisc", "add", "dev", device, "root"];
+            run(&[&["tc"], &added[..], &bucket[..]].concat())?;
+        }
+        Ok(())
+    }
+
     /// Pulls the cable of a host, or puts it back.
     pub fn plug(&self, at: usize, plugged: bool) -> Result<(), String> {
         let state = if plugged { "up" } else { "down" };

@@ -76,6 +76,8 @@ pub struct Shape {
     pub fabric: &'static [&'static str],
     /// The class of its volume.
     pub redundancy: &'static str,
+    /// Bytes of its stripes, of the disk of each process, and of the cache of each.
+    pub sizes: [&'static str; 3],
 }
 
 impl Default for Shape {
@@ -92,6 +94,7 @@ impl Default for Shape {
             etcd_servers,
             fabric,
             redundancy: "none",
+            sizes: ["64KiB", "256MiB", "32MiB"],
         }
     }
 }
@@ -196,10 +199,11 @@ impl Cluster {
     }
 
     fn machine_file(&self, shape: Shape) -> String {
+        let [stripe, disk, cache] = shape.sizes;
         let mut file = format!(
             "[coordination]\netcd = {:?}\nprefix = \"mdfs/test/\"\n\
              [links]\nfabric = {:?}\n\
-             [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n\
+             [volume]\nnodes = {}\nstripe = {stripe:?}\ndisks = 1\ndisk-size = {disk:?}\n\
              redundancy = {:?}\n",
             self.etcd.urls(),
             shape.fabric,
@@ -211,7 +215,7 @@ impl Cluster {
             let _ = write!(
                 file,
                 "[[process]]\nnumber = {number}\naddress = \"{address}\"\n\
-                 directory = \"p{number}\"\ncache = \"32MiB\"\nhas-disks = {has_disks}\n"
+                 directory = \"p{number}\"\ncache = {cache:?}\nhas-disks = {has_disks}\n"
             );
         }
         file
@@ -255,6 +259,16 @@ impl Cluster {
     /// Bytes that the hosts of all processes have sent to others.
     pub fn bytes_sent(&self) -> u64 {
         self.numbers().filter_map(|number| self.host_of(number)).map(Host::bytes_sent).sum()
+    }
+
+    /// Limits the links of the hosts of processes and of clients to `rate`, in the words of `tc`.
+    /// False if there are none.
+    pub fn limit_links(&self, rate: &str) -> Result<bool, String> {
+        let Some(hosts) = &self.hosts else { return Ok(false) };
+        for at in (0..hosts.count()).filter(|at| *at != self.members.len()) {
+            hosts.limit(at, rate)?;
+        }
+        Ok(true)
     }
 
     /// Where etcd is, and who administers.
