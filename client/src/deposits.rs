@@ -11,7 +11,8 @@ use fileio::pieces::ByteRope;
 use fileio::protocol::{BLOCK_SIZE, Error, Write, WriteDirect, WriteResult};
 use futures::future::{Either, join_all, select};
 use runtime::delivery::{
-    DEPOSIT_PARTS_MAX, Deposit, DepositProcess, DepositTransfer, DepositedRange, PlacedBytes,
+    DEPOSIT_PARTS_MAX, Deposit, DepositProcess, DepositTransfer, DepositUnit, DepositedRange,
+    PlacedBytes,
 };
 use runtime::{Call as _, Spawn};
 
@@ -70,14 +71,18 @@ async fn leave_parts<S: Spawn>(
         let made = make_parity(unit, range.clone(), &data);
         (shares_by_chunk(range, (file.ino, unit), processes), made)
     } else {
-        (shares(range, (file.ino, unit.bytes()), processes), MadeParity::default())
+        (shares(range, (file.ino, unit), processes), MadeParity::default())
     };
-    let of_parity = made.by_process(file.ino, processes);
+    let mut of_parity = made.by_process(file.ino, processes);
     let leaving = shares.into_iter().map(|(process, ranges)| {
-        let (data, of_parity) = (&data, &of_parity);
+        let of_parity = of_parity.remove(&process.process).unwrap_or_default();
+        let data = &data;
         async move {
             let mut parts = parts_of(data, &ranges)?;
-            parts.extend(of_parity.get(&process.process).into_iter().flatten().cloned());
+            parts.extend(of_parity);
+            if parts.is_empty() {
+                return None;
+            }
             let is_left = leave(machine, transfer, process, parts).await;
             is_left.then_some((process, ranges))
         }
@@ -105,25 +110,38 @@ async fn leave_parts<S: Spawn>(
 
 /// Which parts of a write, by their places in it, each other process than the answering one gets.
 /// The same `unit` of a file goes to the same process each time, as long as that can be reached.
-/// Whole blocks; a unit that the write begins or ends within a block of stays whole.
+/// Whole blocks; a chunk that the write begins or ends within a block of goes with the request.
 fn shares(
     write: Range<u64>,
-    (ino, unit_bytes): (u64, u64),
+    (ino, unit): (u64, DepositUnit),
     processes: &[DepositProcess],
 ) -> Vec<(DepositProcess, Vec<Range<u64>>)> {
     let mut shares: Vec<(DepositProcess, Vec<Range<u64>>)> =
         processes.iter().map(|process| (*process, Vec::new())).collect();
     let count = processes.len().max(1) as u64;
+    let (chunk, unit_bytes) = (u64::from(unit.chunk), unit.bytes());
     for unit in write.start / unit_bytes..write.end.div_ceil(unit_bytes) {
         let part = write.start.max(unit * unit_bytes)..write.end.min((unit + 1) * unit_bytes);
-        let is_whole = part.start.is_multiple_of(BLOCK) && part.end.is_multiple_of(BLOCK);
+        let part = whole_blocks(part, chunk);
         let (process, ranges) = &mut shares[(ino.wrapping_add(unit) % count) as usize];
-        if is_whole && !process.is_answering {
+        if !part.is_empty() && !process.is_answering {
             ranges.push(part.start - write.start..part.end - write.start);
         }
     }
     shares.retain(|(_, ranges)| !ranges.is_empty());
     shares
+}
+
+/// The part of these bytes without chunks of which they have a part of a block.
+fn whole_blocks(bytes: Range<u64>, chunk: u64) -> Range<u64> {
+    let Range { mut start, mut end } = bytes;
+    if !start.is_multiple_of(BLOCK) {
+        start = start.next_multiple_of(chunk);
+    }
+    if !end.is_multiple_of(BLOCK) {
+        end = end / chunk * chunk;
+    }
+    start..end
 }
 
 /// The bytes of `ranges`; none if they are in too many pieces.
@@ -175,7 +193,7 @@ mod tests {
     use std::sync::Arc;
 
     use runtime::NodeId;
-    use runtime::delivery::{DepositUnit, Transfers};
+    use runtime::delivery::Transfers;
     use runtime::hash::crc32c;
 
     use super::*;
@@ -196,7 +214,9 @@ mod tests {
         let transfer = transfer();
         let of = |write: Range<u64>| {
             let mut places = Vec::new();
-            for (process, ranges) in shares(write.clone(), (5, UNIT), transfer.processes()) {
+            for (process, ranges) in
+                shares(write.clone(), (5, transfer.unit()), transfer.processes())
+            {
                 for range in ranges {
                     places.push((
                         range.start + write.start,
@@ -213,6 +233,15 @@ mod tests {
         assert_eq!(of(BLOCK..UNIT), [(BLOCK, UNIT, 3)], "a part of a unit");
         assert_eq!(of(1..3 * UNIT), [(2 * UNIT, 3 * UNIT, 2)], "it begins within a block");
         assert_eq!(of(0..3 * UNIT - 1), [(0, UNIT, 3)], "it ends within a block");
+    }
+
+    #[test]
+    fn only_chunks_with_a_part_of_a_block_are_not_left() {
+        let chunk = 16 * BLOCK;
+        assert_eq!(whole_blocks(BLOCK..5 * chunk + BLOCK, chunk), BLOCK..5 * chunk + BLOCK);
+        assert_eq!(whole_blocks(1..5 * chunk + 1, chunk), chunk..5 * chunk);
+        assert!(whole_blocks(1..chunk + 1, chunk).is_empty());
+        assert!(whole_blocks(1..chunk - 1, chunk).is_empty());
     }
 
     #[test]

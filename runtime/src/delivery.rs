@@ -265,7 +265,8 @@ impl Transfers {
         let mut table = lock(&self.table);
         table.processes = processes;
         table.hosts = hosts.to_vec();
-        table.unit = unit;
+        let is_sound = unit.chunk > 0 && unit.chunks > 0;
+        table.unit = if is_sound { unit } else { DepositUnit::default() };
     }
 
     /// There is a link to `process`, which lets the client in at `node`. Returns its number.

@@ -94,6 +94,6 @@ fn rate_of(clients: &[ClientHost], size: &str, maker: &str) -> f64 {
         let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         slowest = f64::max(slowest, found[0]["seconds"][0].as_f64().unwrap());
     }
-    let bytes = clients.len() as f64 * 4.0 * size.parse::<f64>().unwrap() * 1_048_576.0;
-    bytes / slowest / 1e6
+    let files = u32::try_from(4 * clients.len()).unwrap();
+    f64::from(files) * size.parse::<f64>().unwrap() * 1_048_576.0 / slowest / 1e6
 }

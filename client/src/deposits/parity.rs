@@ -1,6 +1,7 @@
 //! Parity that a client makes of its large writes, where it is told to
 //! ([`ParityMaker`](crate::volume::ParityMaker)): as a parallel file system without help of its
-//! servers does it. Each chunk and each parity shard is left at a process of its own.
+//! servers does it. Each chunk and each parity shard is left at a process of its own, if there are
+//! enough.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -107,16 +108,19 @@ pub(super) fn shares_by_chunk(
     (ino, unit): (u64, DepositUnit),
     processes: &[DepositProcess],
 ) -> Vec<(DepositProcess, Vec<Range<u64>>)> {
-    let mut shares: BTreeMap<u32, (DepositProcess, Vec<Range<u64>>)> = BTreeMap::new();
+    // Some may get parity only.
+    let all = processes.iter().map(|process| (process.process, (*process, Vec::new())));
+    let mut shares: BTreeMap<u32, (DepositProcess, Vec<Range<u64>>)> = all.collect();
     let chunk = u64::from(unit.chunk);
     for index in write.start / chunk..write.end.div_ceil(chunk) {
         let part = write.start.max(index * chunk)..write.end.min((index + 1) * chunk);
         let is_whole = part.start.is_multiple_of(BLOCK) && part.end.is_multiple_of(BLOCK);
         let chunks = u64::from(unit.chunks.max(1));
         let turn = index / chunks + index % chunks;
-        let Some(process) = at_turn(processes, ino, turn).filter(|_| is_whole) else { continue };
-        let (_, ranges) = shares.entry(process.process).or_insert((*process, Vec::new()));
-        ranges.push(part.start - write.start..part.end - write.start);
+        let process = at_turn(processes, ino, turn).filter(|_| is_whole);
+        if let Some((_, ranges)) = process.and_then(|it| shares.get_mut(&it.process)) {
+            ranges.push(part.start - write.start..part.end - write.start);
+        }
     }
     shares.into_values().collect()
 }
@@ -172,5 +176,8 @@ mod tests {
         assert_eq!(found, [(1, at), (2, at + CHUNK)]);
         assert_eq!(made.where_left(0, processes, processes).len(), 2);
         assert!(made.where_left(0, processes, &processes[1..]).is_empty(), "one was not taken");
+        // One wide stripe: a process has its parity and nothing else.
+        let shares = shares_by_chunk(0..2 * CHUNK, (0, unit), processes);
+        assert_eq!(shares.iter().map(|(_, ranges)| ranges.len()).collect::<Vec<_>>(), [1, 1, 0]);
     }
 }

@@ -98,14 +98,16 @@ impl WideStripe {
     /// blocks? The CRC of an exclusive or is that of the CRCs, and of the CRC of zeros if their
     /// number is even.
     pub fn has_parity_of_data(&self, blocks: u32) -> bool {
-        let zeros = crc32c(&vec![0; self.unit(blocks) as usize * BLOCK_SIZE]);
-        let start = if self.data.len().is_multiple_of(2) { zeros } else { 0 };
+        let zeros = || crc32c(&vec![0; self.unit(blocks) as usize * BLOCK_SIZE]);
+        let start = if self.data.len().is_multiple_of(2) { zeros() } else { 0 };
         let of_data = |place: usize| {
             let mut sums = self.data.iter().map(|shard| shard.checksums.get(place));
             sums.try_fold(start, |all, sum| Some(all ^ sum?))
         };
-        let first = self.parity.first().map(|shard| shard.checksums.iter().enumerate());
-        first.is_some_and(|mut sums| sums.all(|(place, sum)| of_data(place) == Some(*sum)))
+        let Some(first) = self.parity.first() else { return false };
+        let mut sums = first.checksums.iter().enumerate();
+        first.checksums.len() == self.checksums()
+            && sums.all(|(place, sum)| of_data(place) == Some(*sum))
     }
 
     /// How many of its data blocks `chunks`, which are its own in order, do not have any more.
@@ -308,7 +310,37 @@ pub(crate) fn has_disks_for(map: &VolumeMap, shards: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use runtime::seed::with_seed;
+
     use super::*;
+
+    #[test]
+    fn parity_is_compared_with_the_data_by_checksums() {
+        with_seed(|rng| {
+            for (data, parity, unit) in [(1, 1, 1), (2, 1, 1), (3, 1, 2), (4, 2, 4), (5, 4, 1)] {
+                let bytes = 4 * BLOCK_SIZE;
+                let contents: Vec<Bytes> = (0..data)
+                    .map(|_| {
+                        let mut content = vec![0; bytes];
+                        rng.fill(&mut content);
+                        content.into()
+                    })
+                    .collect();
+                let code = ErasureCode::new(data, parity).expect("there is such a code");
+                let shard = |content: &Bytes| StripeShard::of_content(0, content, unit);
+                let mut wide = WideStripe {
+                    data: contents.iter().map(shard).collect(),
+                    parity: code.encode(&contents).iter().map(shard).collect(),
+                };
+                assert!(wide.has_parity_of_data(4), "{data}+{parity} of {unit} blocks");
+                let place = rng.index(4 / unit as usize);
+                wide.data[rng.index(data)].checksums[place] ^= 1 << rng.below(32);
+                assert!(!wide.has_parity_of_data(4));
+                wide.parity[0].checksums.clear();
+                assert!(!wide.has_parity_of_data(4), "nothing is known of it");
+            }
+        });
+    }
 
     fn shard(start: u64, checksums: usize) -> StripeShard {
         StripeShard { start, checksums: vec![crc32c(b""); checksums] }

@@ -53,17 +53,10 @@ impl ContentAccess {
 
     /// Where a chunk that defers its copies is to be: apart from its neighbours, and if possible
     /// where this process caches it.
-    pub(super) fn in_domain(
-        &self,
-        (ino, index): (u64, u64),
-        skip: u32,
-        process: Option<u32>,
-    ) -> Near {
-        let shape = self.stripes.map().redundancy().wide_stripes();
-        let data = shape.map_or(1, |shape| u64::from(shape.data));
-        // Each wide stripe begins one further: its parity is elsewhere than that of the last one,
-        // so that a file is read from all disks.
-        let domain = ino.wrapping_add(index / data + index % data);
+    pub(super) fn in_domain((ino, index): (u64, u64), skip: u32, process: Option<u32>) -> Near {
+        // Parity comes behind the chunks of a wide stripe, where the next one begins: all domains
+        // have their share of it, so that a file is read from all disks.
+        let domain = ino.wrapping_add(index);
         Near::InDomain { domain: domain as u32, process, skip }
     }
 
@@ -72,7 +65,7 @@ impl ContentAccess {
     fn behind_domains(&self, (ino, index): (u64, u64), process: Option<u32>) -> Near {
         let shape = self.stripes.map().redundancy().wide_stripes();
         let data = shape.map_or(1, |shape| u64::from(shape.data));
-        let domain = ino.wrapping_add(index / data + data);
+        let domain = ino.wrapping_add((index / data + 1) * data);
         Near::InDomain { domain: domain as u32, process, skip: 0 }
     }
 

@@ -37,7 +37,8 @@ impl BlockSender {
         let found = found.ok_or(Error::Invalid {})?;
         let length = self.0.geometry.stripe_size as usize;
         let made = parity.iter().map(|order| parity_of(order, &found, length));
-        let made = made.collect::<Option<Vec<_>>>().ok_or(Error::Invalid {})?.concat();
+        let made = made.collect::<Option<Vec<_>>>().ok_or(Error::Invalid {})?;
+        let made: Vec<_> = made.into_iter().flatten().collect();
         let writes = parts.iter().zip(found).map(|(part, bytes)| {
             let data = bytes.into_vec();
             self.0.stripes.write_once(part.stripe, part.offset, data, epoch)
@@ -52,11 +53,11 @@ impl BlockSender {
             return Err(Undelivered::Lost.into());
         }
         let boot_ids = stored.into_iter().collect::<Result<_, _>>()?;
-        let parity = of_parity
-            .into_iter()
-            .zip(made)
-            .map(|(boot_id, (_, _, checksums))| Ok(StoredParity { boot_id: boot_id?, checksums }));
-        let parity = parity.collect::<Result<_, blockio::protocol::Error>>()?;
+        let parity = of_parity.into_iter().zip(made).map(|(boot_id, (_, _, checksums))| {
+            Some(StoredParity { boot_id: boot_id.ok()?, checksums })
+        });
+        // Without all of it the commit makes it.
+        let parity = parity.collect::<Option<_>>().unwrap_or_default();
         Ok(StoredDeposit { boot_ids, parity })
     }
 }
@@ -111,6 +112,28 @@ mod tests {
     use runtime::hash::crc32c;
 
     use super::*;
+
+    #[test]
+    fn parity_is_made_of_the_parts_that_are_named_if_they_are_whole() {
+        let part = |byte: u8, length| ByteRope::new(vec![Bytes::from(vec![byte; length])]);
+        let parts = [part(9, BLOCK), part(1, 2 * BLOCK), part(2, 2 * BLOCK), part(4, 2 * BLOCK)];
+        let order = |first, data, unit, stripes: &[u64]| {
+            let stripes = stripes.to_vec();
+            parity_of(&ParityToStore { first, data, unit, stripes }, &parts, 2 * BLOCK)
+        };
+        let [(stripe, content, checksums)] = &order(1, 3, 2, &[77]).expect("they are there")[..]
+        else {
+            panic!("one shard was asked for");
+        };
+        assert_eq!((*stripe, &content[..]), (77, &[7; 2 * BLOCK][..]));
+        assert_eq!(*checksums, [crc32c(content)]);
+        assert_eq!(order(2, 2, 1, &[5, 6]).map(|made| made.len()), Some(2));
+        assert!(order(0, 2, 1, &[5]).is_none(), "the first is no whole stripe");
+        assert!(order(2, 3, 1, &[5]).is_none(), "there is no such part");
+        assert!(order(u32::MAX, 1, 1, &[5]).is_none() && order(1, u32::MAX, 1, &[5]).is_none());
+        assert!(order(1, 2, 0, &[5]).is_none() && order(1, 0, 1, &[5]).is_none());
+        assert!(order(1, 2, 1, &[]).is_none() && order(1, 2, 1, &[5; 300]).is_none());
+    }
 
     const BLOCK: usize = blockio::BLOCK_SIZE;
 

@@ -379,7 +379,7 @@ impl FileWriter {
                     && self.content.defers_copies((index, &old), (skip, blocks));
                 let near = match self.near(&old, skip as usize, blocks, apart) {
                     Near::Anywhere {} | Near::Apart { .. } if defers => {
-                        self.content.in_domain((ino, index), skip, None)
+                        ContentAccess::in_domain((ino, index), skip, None)
                     }
                     near => near,
                 };

@@ -227,11 +227,8 @@ impl DirectWriter {
         chunks: Vec<(u64, Chunk, Vec<WritePiece>)>,
     ) -> Result<Vec<ChunkWrite>, NotStored> {
         let mut fresh = Vec::with_capacity(chunks.len());
-        let whole = self.left_whole(&chunks);
         for (index, old, pieces) in chunks {
-            let place = (request.file.ino, index);
-            let near = self.near_pieces(place, request.offset, &pieces, whole.contains(&index));
-            match self.draft_fresh(place, request.offset, (&old, near), &pieces).await {
+            match self.draft_fresh((request.file.ino, index), request.offset, &old, &pieces).await {
                 Ok(draft) => fresh.push(draft),
                 Err(error) => {
                     tracing::debug!(%error, "no blocks for what a client has left");
@@ -275,7 +272,7 @@ impl DirectWriter {
         &self,
         (ino, index): (u64, u64),
         offset: u64,
-        (old, near): (&Chunk, Near),
+        old: &Chunk,
         pieces: &[WritePiece],
     ) -> Result<FreshChunk, Error> {
         let unit = self.writer.content.unit(ino, old);
@@ -289,8 +286,9 @@ impl DirectWriter {
         let places = first / unit..last / unit;
         let new = slots[places.clone()].iter().filter(|slot| slot.is_none());
         let held = self.writer.hold(ino, new.count() * unit).await?;
-        let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
         let defers = self.writer.content.defers_copies((index, old), (first as u32, blocks));
+        let near = self.near((ino, index), first as u32, pieces, defers);
+        let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
         let mut reserved =
             self.writer.content.reserve(call, defers.then_some((ino, index))).await?;
         let sums = pieces.iter().flat_map(|piece| piece.checksums(unit));

@@ -83,8 +83,8 @@ impl MirrorPlaces<'_> {
         (copy, true)
     }
 
-    /// Up to `wanted` blocks in a row on none of the disks `away`; a whole stripe is of one of the
-    /// `kinds`, if there is one.
+    /// Up to `wanted` blocks in a row on none of the disks `away`; for a whole stripe one of the
+    /// `kinds` is looked for first, unless it has to be on the largest disk.
     fn piece(
         &mut self,
         (wanted, unit): (u32, u32),
@@ -105,12 +105,8 @@ impl MirrorPlaces<'_> {
         let is_best = |stripe: u64| largest == Some(map.place(stripe).disk);
         let accept = |stripe: u64| is_apart(map.place(stripe).disk);
         let is_stripe = u64::from(wanted) == self.space.layout.blocks_per_stripe();
-        for &kind in kinds.iter().filter(|_| is_stripe) {
-            let is_it = |stripe| {
-                accept(stripe)
-                    && (largest.is_none() || is_best(stripe))
-                    && (self.wishes.is_of)(kind, stripe)
-            };
+        for &kind in kinds.iter().filter(|_| is_stripe && largest.is_none()) {
+            let is_it = |stripe| accept(stripe) && (self.wishes.is_of)(kind, stripe);
             if let Some(run) = of_kind(self.space, kind, (wanted, 0), floor, &is_it) {
                 return Some(run);
             }
@@ -203,5 +199,28 @@ mod tests {
                 assert!(!is_even || space.free_blocks * 8 < all, "{} left", space.free_blocks);
             }
         });
+    }
+
+    #[test]
+    fn a_copy_of_a_whole_stripe_is_where_it_is_wished_but_never_beside_the_first() {
+        let mut space = space(4, 1);
+        let map = space.layout.map().clone();
+        let is_of = |kind, stripe| {
+            let node = map.place(stripe).disk.disk_node;
+            matches!(kind, StripeKind::InDomain(wanted) if wanted == node)
+        };
+        let near = Near::InDomain { domain: 0, process: None, skip: 0 };
+        for wanted in [3, 1, 2, 3, 1, 0] {
+            let first = space.allocate((16, 1), 0, near, &is_of).expect("there is space");
+            let wishes =
+                CopyWishes { kinds: vec![vec![StripeKind::InDomain(wanted)]], is_of: &is_of };
+            let found = MirrorPlaces { space: &mut space, wishes: &wishes }
+                .allocate(vec![first.clone()], (1, 1), 0)
+                .expect("there is space");
+            let node = |run: &Run| map.place(space.layout.stripe_of(run.start)).disk.disk_node;
+            let [copy] = &found[0][..] else { panic!("{found:?}") };
+            assert_eq!(node(&first[0]), 0);
+            assert!(if wanted > 0 { node(copy) == wanted } else { node(copy) > 0 }, "{copy:?}");
+        }
     }
 }

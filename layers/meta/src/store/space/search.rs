@@ -68,6 +68,9 @@ impl BlockAllocator {
         self.searches.order().into_iter().find_map(|set| {
             let search = self.searches.in_set(&map, set);
             search.begin_anew_if_much_is_free();
+            if !search.is_worth_it(kind) {
+                return None;
+            }
             let cursor = search.cursor_of(kind);
             // All of the kind may be used, of many that are free.
             let found = self.whole_from(set, cursor, groups_max, is_it);
@@ -77,6 +80,8 @@ impl BlockAllocator {
             if let Ok(found) = found {
                 search.note_taken(found, cursor);
                 self.searches.note_taken_from(set);
+            } else if matches!(kind, StripeKind::InDomainOf(..)) {
+                search.note_missing(kind);
             }
             found.ok()
         })

@@ -12,6 +12,9 @@ use blockio::geometry::Near;
 /// others (the host has allocated them), and a volume uses at most twice its live data.
 pub(super) const FREED_MIN: u64 = 16;
 
+/// Searches for a kind of stripes that are left out after one that found none.
+const RESTS: u32 = 64;
+
 /// The search in one disk set.
 #[derive(Debug, Default)]
 pub(super) struct SetSearch {
@@ -19,6 +22,8 @@ pub(super) struct SetSearch {
     pub(super) cursor: u64,
     /// The same for whole stripes of some kinds.
     cursors: BTreeMap<StripeKind, u64>,
+    /// How often it is not searched for a kind of which it had none.
+    rests: BTreeMap<StripeKind, u32>,
     /// Where it begins.
     begin: u64,
     /// Whole stripes handed out since it began, and those behind it that are free again.
@@ -68,6 +73,7 @@ impl SetSearch {
     fn begin_anew(&mut self) {
         self.cursor = self.begin;
         self.cursors.clear();
+        self.rests.clear();
         (self.taken, self.freed) = (0, 0);
     }
 
@@ -80,6 +86,23 @@ impl SetSearch {
     /// Where the search for stripes of a kind goes on.
     pub(super) fn cursor_of(&self, kind: StripeKind) -> u64 {
         self.cursors.get(&kind).copied().unwrap_or(self.begin)
+    }
+
+    /// Is the search for a kind worth its time? Not soon after there was none of it: a process may
+    /// cache no stripe at all of a disk.
+    pub(super) fn is_worth_it(&mut self, kind: StripeKind) -> bool {
+        match self.rests.get_mut(&kind) {
+            None | Some(0) => true,
+            Some(rests) => {
+                *rests -= 1;
+                false
+            }
+        }
+    }
+
+    /// There was none of a kind.
+    pub(super) fn note_missing(&mut self, kind: StripeKind) {
+        self.rests.insert(kind, RESTS);
     }
 
     pub(super) fn set_cursor_of(&mut self, kind: StripeKind, cursor: u64) {

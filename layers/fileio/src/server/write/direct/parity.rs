@@ -13,10 +13,10 @@ use meta::wide_stripe::{is_deferred_stripe, parity_places};
 use runtime::delivery::{BlocksToStore, DepositedRange, ParityToStore, StoredParity};
 
 use super::{
-    BLOCK, Chunk, DirectWriter, FreshChunk, Near, PieceSource, ProcessOrder, Unsynced, WritePiece,
-    joined,
+    BLOCK, DirectWriter, FreshChunk, Near, PieceSource, ProcessOrder, Unsynced, WritePiece, joined,
 };
 use crate::protocol::WriteDirect;
+use crate::server::content::ContentAccess;
 
 /// A wide stripe whose parity other processes store.
 pub(super) struct LeftParity {
@@ -31,34 +31,15 @@ impl DirectWriter {
         self.writer.content.stripes.map().redundancy().wide_stripes()
     }
 
-    /// The chunks of wide stripes that were left with all their chunks, each whole.
-    pub(super) fn left_whole(&self, chunks: &[(u64, Chunk, Vec<WritePiece>)]) -> BTreeSet<u64> {
-        let Some(shape) = self.wide_stripes() else { return BTreeSet::new() };
-        let (count, length) =
-            (u64::from(shape.data), u64::from(self.writer.content.geometry.stripe_size));
-        let mut whole = BTreeSet::new();
-        for group in chunks.chunk_by(|one, next| one.0 / count == next.0 / count) {
-            let mut pieces = group.iter().map(|(_, _, pieces)| pieces);
-            let is_left = pieces.all(|pieces| is_one_of(pieces, length));
-            if is_left && group.len() as u64 == count {
-                whole.extend(group.iter().map(|(index, ..)| *index));
-            }
-        }
-        whole
-    }
-
-    /// Where `pieces` of a chunk had best be: where the process with the first that was left caches
-    /// them; if they are of a `whole` wide stripe, on disks of their own.
-    pub(super) fn near_pieces(
+    /// Where `pieces` of a chunk had best be, from block `skip` of it on: where the process with
+    /// the first that was left caches them; if the chunk defers its copies, on disks of its own.
+    pub(super) fn near(
         &self,
-        (ino, index): (u64, u64),
-        offset: u64,
+        chunk: (u64, u64),
+        skip: u32,
         pieces: &[WritePiece],
-        whole: bool,
+        defers: bool,
     ) -> Near {
-        let start = index * u64::from(self.writer.content.geometry.stripe_size);
-        let first = pieces.first().map_or(0, |piece| offset + piece.range.start - start);
-        let skip = (first / BLOCK as u64) as u32;
         let context = self.writer.content.context();
         let own = context.process_of(context.node());
         let process = pieces.iter().find_map(|piece| match piece.source {
@@ -66,7 +47,7 @@ impl DirectWriter {
             PieceSource::Here(_) => own,
         });
         match process {
-            process if whole => self.writer.content.in_domain((ino, index), skip, process),
+            process if defers => ContentAccess::in_domain(chunk, skip, process),
             Some(process) => Near::On { process, skip },
             None => Near::Apart { skip },
         }
@@ -201,10 +182,4 @@ fn shards_of<'a>(
     let count = wide.parity.len();
     let first = usize::try_from(number).ok()?.checked_mul(count)?;
     request.parity.get(first..first.checked_add(count)?)
-}
-
-/// Are `pieces` one of `length` bytes that was left?
-fn is_one_of(pieces: &[WritePiece], length: u64) -> bool {
-    let [piece] = pieces else { return false };
-    piece.is_left() && piece.range.end - piece.range.start == length
 }
