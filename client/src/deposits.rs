@@ -19,10 +19,10 @@ use runtime::{Call as _, Spawn};
 use crate::direct::DIRECT_BYTES_MIN;
 
 mod parity;
+mod shares;
 
 use parity::{MadeParity, make_parity, shares_by_chunk};
-
-const BLOCK: u64 = BLOCK_SIZE as u64;
+use shares::shares;
 
 /// As [`send_with_retries`]: if the write is large, each process gets what it will store.
 pub(crate) async fn send_write<S: Spawn>(machine: &S, write: Write) -> Result<WriteResult, Error> {
@@ -71,7 +71,7 @@ async fn leave_parts<S: Spawn>(
         let made = make_parity(unit, range.clone(), &data);
         (shares_by_chunk(range, (file.ino, unit), processes), made)
     } else {
-        (shares(range, (file.ino, unit), processes), MadeParity::default())
+        (shares_by_unit(range, (file.ino, unit), processes), MadeParity::default())
     };
     let mut of_parity = made.by_process(file.ino, processes);
     let leaving = shares.into_iter().map(|(process, ranges)| {
@@ -108,40 +108,16 @@ async fn leave_parts<S: Spawn>(
     Some(WriteDirect { who, file: *file, offset: *offset, data: rest, source, deposited, parity })
 }
 
-/// Which parts of a write, by their places in it, each other process than the answering one gets.
-/// The same `unit` of a file goes to the same process each time, as long as that can be reached.
-/// Whole blocks; a chunk that the write begins or ends within a block of goes with the request.
-fn shares(
+/// The parts of each process but the answering one: unit after unit by turns.
+fn shares_by_unit(
     write: Range<u64>,
     (ino, unit): (u64, DepositUnit),
     processes: &[DepositProcess],
 ) -> Vec<(DepositProcess, Vec<Range<u64>>)> {
-    let mut shares: Vec<(DepositProcess, Vec<Range<u64>>)> =
-        processes.iter().map(|process| (*process, Vec::new())).collect();
-    let count = processes.len().max(1) as u64;
-    let (chunk, unit_bytes) = (u64::from(unit.chunk), unit.bytes());
-    for unit in write.start / unit_bytes..write.end.div_ceil(unit_bytes) {
-        let part = write.start.max(unit * unit_bytes)..write.end.min((unit + 1) * unit_bytes);
-        let part = whole_blocks(part, chunk);
-        let (process, ranges) = &mut shares[(ino.wrapping_add(unit) % count) as usize];
-        if !part.is_empty() && !process.is_answering {
-            ranges.push(part.start - write.start..part.end - write.start);
-        }
-    }
-    shares.retain(|(_, ranges)| !ranges.is_empty());
+    let lengths = (unit.bytes(), unit.chunk.into());
+    let mut shares = shares(write, lengths, (processes, ino), |number| number);
+    shares.retain(|(process, _)| !process.is_answering);
     shares
-}
-
-/// The part of these bytes without chunks of which they have a part of a block.
-fn whole_blocks(bytes: Range<u64>, chunk: u64) -> Range<u64> {
-    let Range { mut start, mut end } = bytes;
-    if !start.is_multiple_of(BLOCK) {
-        start = start.next_multiple_of(chunk);
-    }
-    if !end.is_multiple_of(BLOCK) {
-        end = end / chunk * chunk;
-    }
-    start..end
 }
 
 /// The bytes of `ranges`; none if they are in too many pieces.
@@ -199,6 +175,7 @@ mod tests {
     use super::*;
 
     const UNIT: u64 = 128 << 10;
+    const BLOCK: u64 = BLOCK_SIZE as u64;
 
     fn transfer() -> DepositTransfer {
         let transfers = Arc::new(Transfers::default());
@@ -215,7 +192,7 @@ mod tests {
         let of = |write: Range<u64>| {
             let mut places = Vec::new();
             for (process, ranges) in
-                shares(write.clone(), (5, transfer.unit()), transfer.processes())
+                shares_by_unit(write.clone(), (5, transfer.unit()), transfer.processes())
             {
                 for range in ranges {
                     places.push((
@@ -233,15 +210,6 @@ mod tests {
         assert_eq!(of(BLOCK..UNIT), [(BLOCK, UNIT, 3)], "a part of a unit");
         assert_eq!(of(1..3 * UNIT), [(2 * UNIT, 3 * UNIT, 2)], "it begins within a block");
         assert_eq!(of(0..3 * UNIT - 1), [(0, UNIT, 3)], "it ends within a block");
-    }
-
-    #[test]
-    fn only_chunks_with_a_part_of_a_block_are_not_left() {
-        let chunk = 16 * BLOCK;
-        assert_eq!(whole_blocks(BLOCK..5 * chunk + BLOCK, chunk), BLOCK..5 * chunk + BLOCK);
-        assert_eq!(whole_blocks(1..5 * chunk + 1, chunk), chunk..5 * chunk);
-        assert!(whole_blocks(1..chunk + 1, chunk).is_empty());
-        assert!(whole_blocks(1..chunk - 1, chunk).is_empty());
     }
 
     #[test]

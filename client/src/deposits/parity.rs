@@ -12,6 +12,8 @@ use fileio::pieces::ByteRope;
 use fileio::protocol::BLOCK_SIZE;
 use runtime::delivery::{DepositProcess, DepositUnit, DepositedRange, PlacedBytes};
 
+use super::shares::{at_turn, shares};
+
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The parity of all wide stripes that a write has whole.
@@ -53,13 +55,13 @@ impl MadeParity {
     ) -> impl Iterator<Item = (&'a DepositProcess, u64, &Bytes)> {
         let DepositUnit { chunk, chunks, parity } = self.unit;
         let (first, start) = (self.first, self.at);
-        self.shards.iter().enumerate().filter_map(move |(number, shard)| {
+        self.shards.iter().enumerate().map(move |(number, shard)| {
             let number = number as u64;
             let stripe = first + number / u64::from(parity);
             // Behind the chunks of the wide stripe.
             let turn = stripe + u64::from(chunks) + number % u64::from(parity);
             let at = start + number * u64::from(chunk);
-            Some((at_turn(processes, ino, turn)?, at, shard))
+            (&processes[at_turn(processes, ino, turn)], at, shard)
         })
     }
 
@@ -94,35 +96,16 @@ impl MadeParity {
     }
 }
 
-/// The process whose turn it is in a file.
-fn at_turn(processes: &[DepositProcess], ino: u64, turn: u64) -> Option<&DepositProcess> {
-    let count = processes.len().max(1) as u64;
-    processes.get((ino.wrapping_add(turn) % count) as usize)
-}
-
-/// Which parts of a write, by their places in it, each process gets: the chunks of a wide stripe by
-/// turns, and each wide stripe begins one process further, so that all have their share of parity.
-/// Whole blocks; the rest goes with the request.
+/// The parts of each process: the chunks of a wide stripe by turns, and each wide stripe begins one
+/// process further, so that all have their share of parity. Some may get parity only.
 pub(super) fn shares_by_chunk(
     write: Range<u64>,
     (ino, unit): (u64, DepositUnit),
     processes: &[DepositProcess],
 ) -> Vec<(DepositProcess, Vec<Range<u64>>)> {
-    // Some may get parity only.
-    let all = processes.iter().map(|process| (process.process, (*process, Vec::new())));
-    let mut shares: BTreeMap<u32, (DepositProcess, Vec<Range<u64>>)> = all.collect();
-    let chunk = u64::from(unit.chunk);
-    for index in write.start / chunk..write.end.div_ceil(chunk) {
-        let part = write.start.max(index * chunk)..write.end.min((index + 1) * chunk);
-        let is_whole = part.start.is_multiple_of(BLOCK) && part.end.is_multiple_of(BLOCK);
-        let chunks = u64::from(unit.chunks.max(1));
-        let turn = index / chunks + index % chunks;
-        let process = at_turn(processes, ino, turn).filter(|_| is_whole);
-        if let Some((_, ranges)) = process.and_then(|it| shares.get_mut(&it.process)) {
-            ranges.push(part.start - write.start..part.end - write.start);
-        }
-    }
-    shares.into_values().collect()
+    let (chunk, chunks) = (u64::from(unit.chunk), u64::from(unit.chunks));
+    let turn = |index| index / chunks + index % chunks;
+    shares(write, (chunk, chunk), (processes, ino), turn)
 }
 
 #[cfg(test)]

@@ -38,14 +38,19 @@ impl WideStripe {
     pub fn of_runs(runs: &[&BlockRun], places: &[Run], parity: &[Bytes]) -> Self {
         let unit = runs.first().map_or(1, |run| run.unit());
         let mut wide = Self::unchecked(runs, places);
-        for (shard, content) in wide.parity.iter_mut().zip(parity) {
-            *shard = StripeShard::of_content(shard.start, content, unit);
-        }
+        wide.set_parity(parity, unit);
         wide
     }
 
+    /// Its parity has this content, of logical blocks of `unit` blocks.
+    pub fn set_parity(&mut self, parity: &[Bytes], unit: u32) {
+        for (shard, content) in self.parity.iter_mut().zip(parity) {
+            *shard = StripeShard::of_content(shard.start, content, unit);
+        }
+    }
+
     /// The same before the checksums of its parity are known.
-    pub fn unchecked(runs: &[&BlockRun], places: &[Run]) -> Self {
+    fn unchecked(runs: &[&BlockRun], places: &[Run]) -> Self {
         let shard =
             |run: &&BlockRun| StripeShard { start: run.start, checksums: run.checksums.clone() };
         let parity = |place: &Run| StripeShard { start: place.start, checksums: Vec::new() };
@@ -219,6 +224,21 @@ pub fn parity_places(map: &VolumeMap, runs: &[&BlockRun], parity: usize) -> Opti
         }
     }
     Some(shards.split_off(runs.len()))
+}
+
+/// The wide stripe that these chunks in a row can be, with parity in places that are reserved for
+/// their copies; the checksums of the parity are still missing. None if they cannot be one.
+pub fn of_deferred_chunks(map: &VolumeMap, chunks: &[&Chunk]) -> Option<WideStripe> {
+    let (shape, blocks) = (map.redundancy().wide_stripes()?, map.geometry().blocks_per_stripe());
+    let is_whole = chunks.iter().all(|chunk| is_deferred_stripe(chunk, blocks));
+    let runs: Vec<&BlockRun> = chunks.iter().flat_map(|chunk| &chunk.runs).collect();
+    let (unit, parity) = (runs.first()?.unit(), shape.parity as usize);
+    let fits = is_whole && chunks.len() == shape.data as usize;
+    if !fits || runs.iter().any(|run| run.unit() != unit) {
+        return None;
+    }
+    let places = parity_places(map, &runs, parity)?;
+    (places.len() == parity).then(|| WideStripe::unchecked(&runs, &places))
 }
 
 /// Is the chunk one stripe, with places for copies that have no content yet?

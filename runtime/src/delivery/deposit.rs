@@ -42,9 +42,9 @@ impl Default for DepositUnit {
 }
 
 impl DepositUnit {
-    /// Its bytes, at least one.
+    /// Its bytes.
     pub fn bytes(self) -> u64 {
-        (u64::from(self.chunk) * u64::from(self.chunks)).max(1)
+        u64::from(self.chunk) * u64::from(self.chunks)
     }
 }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
 use meta::erasure::ErasureCode;
-use meta::protocol::{BlockRun, ChunkUpdate, Unsynced, WideStripe};
-use meta::wide_stripe::{by_wide_stripe, is_deferred_stripe, parity_places};
+use meta::protocol::{Chunk, ChunkUpdate, Unsynced, WideStripe};
+use meta::wide_stripe::{by_wide_stripe, of_deferred_chunks};
 
 use super::{BlockSpan, ChunkDraft, ChunkWrite, FileWriter, WritePart, WritePurpose};
 use crate::protocol::{Error, Handle};
@@ -127,27 +127,18 @@ impl FileWriter {
 
     /// The wide stripe that whole chunks can be, and the bytes of its parity.
     fn parity_of(&self, drafts: &[Result<ChunkDraft, Error>]) -> Option<(WideStripe, Vec<Bytes>)> {
-        let (geometry, map) = (self.content.geometry, self.content.stripes.map());
-        let mut runs: Vec<&BlockRun> = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let draft = draft.as_ref().ok()?;
-            if !is_deferred_stripe(&draft.chunk, geometry.blocks_per_stripe()) {
-                return None;
-            }
-            runs.extend(&draft.chunk.runs);
-        }
-        let unit = runs.first()?.unit();
-        let wanted = map.redundancy().wide_stripes()?.parity as usize;
-        let places = parity_places(&map, &runs, wanted)?;
-        if places.len() < wanted || runs.iter().any(|run| run.unit() != unit) {
-            return None;
-        }
-        let code = ErasureCode::new(runs.len(), wanted)?;
+        let geometry = self.content.geometry;
+        let chunks = drafts.iter().map(|draft| draft.as_ref().ok().map(|draft| &draft.chunk));
+        let chunks: Vec<&Chunk> = chunks.collect::<Option<_>>()?;
+        let mut wide = of_deferred_chunks(&self.content.stripes.map(), &chunks)?;
+        let code = ErasureCode::new(wide.data.len(), wide.parity.len())?;
         // Each chunk is written whole.
         let contents = drafts.iter().flatten().filter_map(|draft| draft.spans.first());
         let contents = contents.map(|span| span.whole.pieces());
         let parity = code.encode_pieces(geometry.stripe_size as usize, contents);
-        Some((WideStripe::of_runs(&runs, &places, &parity), parity))
+        let unit = wide.unit(geometry.blocks_per_stripe());
+        wide.set_parity(&parity, unit);
+        Some((wide, parity))
     }
 }
 

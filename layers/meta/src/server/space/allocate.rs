@@ -18,7 +18,7 @@ use crate::protocol::{
 };
 use crate::server::base::NodeBase;
 use crate::store::{CopyWishes, StoreError, StripeKind};
-use crate::wide_stripe::{FailureDomains, has_disks_for};
+use crate::wide_stripe::FailureDomains;
 
 /// The pause after a search ahead of time has found no space.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);
@@ -173,9 +173,9 @@ impl Allocator {
             return Err(Undelivered::ProtocolMismatch.into());
         }
         let (space, wish) = (self.base.store.space(), PlaceWish::new(self, near));
-        let map = self.base.stripes.map();
         // With fewer domains some of the wishes are where the chunks are.
-        let count = if has_disks_for(&map, map.redundancy().disks_needed()) { mirrors } else { 0 };
+        let has_domains = wish.domains.count() >= wish.map.redundancy().disks_needed();
+        let count = if has_domains { mirrors } else { 0 };
         let wishes = CopyWishes {
             kinds: (0..count).map(|number| StripeKind::wished(wish.near(number))).collect(),
             is_of: &|kind, stripe| wish.is_of(kind, stripe),

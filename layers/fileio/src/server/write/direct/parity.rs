@@ -7,13 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockio::redundancy::WideStripeShape;
 use meta::protocol::{StripeShard, WideStripe};
-use meta::wide_stripe::{is_deferred_stripe, parity_places};
+use meta::wide_stripe::of_deferred_chunks;
 use runtime::delivery::{BlocksToStore, DepositedRange, ParityToStore, StoredParity};
 
 use super::{
-    BLOCK, DirectWriter, FreshChunk, Near, PieceSource, ProcessOrder, Unsynced, WritePiece, joined,
+    BLOCK, Chunk, DirectWriter, FreshChunk, Near, PieceSource, ProcessOrder, Unsynced, WritePiece,
+    joined,
 };
 use crate::protocol::WriteDirect;
 use crate::server::content::ContentAccess;
@@ -27,10 +27,6 @@ pub(super) struct LeftParity {
 }
 
 impl DirectWriter {
-    fn wide_stripes(&self) -> Option<WideStripeShape> {
-        self.writer.content.stripes.map().redundancy().wide_stripes()
-    }
-
     /// Where `pieces` of a chunk had best be, from block `skip` of it on: where the process with
     /// the first that was left caches them; if the chunk defers its copies, on disks of its own.
     pub(super) fn near(
@@ -59,7 +55,8 @@ impl DirectWriter {
         request: &WriteDirect,
         fresh: &mut [FreshChunk],
     ) -> BTreeMap<u32, ProcessOrder> {
-        let count = self.wide_stripes().map_or(1, |shape| u64::from(shape.data));
+        let shape = self.writer.content.stripes.map().redundancy().wide_stripes();
+        let count = shape.map_or(1, |shape| u64::from(shape.data));
         let length = count * u64::from(self.writer.content.geometry.stripe_size);
         let first = request.offset.div_ceil(length);
         let mut orders: BTreeMap<u32, ProcessOrder> = BTreeMap::new();
@@ -78,22 +75,15 @@ impl DirectWriter {
     /// The wide stripe of chunks that were left whole and are stripes on disks of their own; the
     /// checksums of its parity are still missing.
     fn wide_stripe_of(&self, group: &[FreshChunk]) -> Option<WideStripe> {
-        let (shape, geometry) = (self.wide_stripes()?, self.writer.content.geometry);
-        let mut runs = Vec::with_capacity(group.len());
-        for FreshChunk { chunk, left, .. } in group {
-            // One part, so it is all of the chunk.
-            let [(_, part)] = &left[..] else { return None };
-            let is_stripe = is_deferred_stripe(chunk, geometry.blocks_per_stripe())
-                && part.length == geometry.stripe_size;
-            runs.extend(chunk.runs.first().filter(|_| is_stripe));
-        }
-        let (unit, parity) = (runs.first()?.unit(), shape.parity as usize);
-        let is_whole = runs.len() == shape.data as usize && group.len() == runs.len();
-        if !is_whole || runs.iter().any(|run| run.unit() != unit) {
+        let length = self.writer.content.geometry.stripe_size;
+        // One part, so it is all of the chunk.
+        let is_left =
+            |chunk: &FreshChunk| matches!(&chunk.left[..], [(_, part)] if part.length == length);
+        if !group.iter().all(is_left) {
             return None;
         }
-        let places = parity_places(&self.writer.content.stripes.map(), &runs, parity)?;
-        (places.len() == parity).then(|| WideStripe::unchecked(&runs, &places))
+        let chunks: Vec<&Chunk> = group.iter().map(|fresh| &fresh.chunk).collect();
+        of_deferred_chunks(&self.writer.content.stripes.map(), &chunks)
     }
 
     /// Has the parity of a wide stripe stored: what the client has made for wide stripe `number` of
@@ -105,7 +95,7 @@ impl DirectWriter {
         mut wide: WideStripe,
         (request, number): (&WriteDirect, Option<u64>),
     ) {
-        let unit = group[0].chunk.runs.first().map_or(1, meta::protocol::BlockRun::unit);
+        let unit = wide.unit(self.writer.content.geometry.blocks_per_stripe());
         let index = group[0].index;
         if !request.parity.is_empty() {
             let left = number.and_then(|it| shards_of(request, it, &wide));
