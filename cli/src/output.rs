@@ -28,6 +28,9 @@ pub struct FileRecord {
     modified: String,
     changed: String,
     created: String,
+    /// If it is not the volume's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redundancy: Option<String>,
     inode: u64,
     generation: u64,
 }
@@ -50,6 +53,7 @@ impl FileRecord {
             modified: stamp(found.mtime),
             changed: stamp(found.ctime),
             created: stamp(found.birth),
+            redundancy: found.redundancy.map(|class| class.to_string()),
             inode: found.ino,
             generation: found.generation,
         }

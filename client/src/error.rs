@@ -192,6 +192,12 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         }
         R::NoPace {} => "choose gentle, balanced or fast",
         R::NotFailed {} => "if it is broken, let its host stop serving it first",
+        R::NoClass {} => "choose none, 2x, 3x, or K+M as in 4+1",
+        R::FewerMetadataCopies { .. } => {
+            "choose one for the loss of fewer disks, or copy the volume to one that was made for more"
+        }
+        R::TooManyClasses { .. } => "choose one of those that `mdfs redundancy show` names",
+        R::LongStripes { .. } => "choose K+M with a smaller K",
         R::OnlyCopy {} => "bring back the host or the disk that is away; its data is kept",
     }
 }

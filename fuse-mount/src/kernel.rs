@@ -104,6 +104,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             size,
             atime: atime.map(translate::set_time),
             mtime: mtime.map(translate::set_time),
+            redundancy: None,
         };
         self.dispatch_inode(request, ino, move |operations, ino| async move {
             let changed = operations.set_attributes(caller, ino, change, file.map(|it| it.0)).await;

@@ -184,6 +184,7 @@ pub(crate) fn change(attributes: &sattr3) -> Result<Change, nfsstat3> {
         size: option(&attributes.size),
         atime,
         mtime,
+        redundancy: None,
     })
 }
 

@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use blockio::disk_state::DRAINING_MAX;
 use blockio::geometry::{BLOCK_SIZE, GeometryError, SETS_MAX, STATES_MAX};
-use blockio::plan::{FreeDisk, Spread, plan_sets};
+use blockio::plan::{FreeDisk, Spread, plan_class, plan_sets};
 use blockio::protocol::{
     BlockIo, Describe, DiskStatus, Error as DiskNodeAnswer, FollowRecord, PrepareDisks,
 };
+use blockio::redundancy::CLASSES_MAX;
+use blockio::volume_map::classes_of;
 use blockio::{
     DiskName, DiskStage, MovePolicy, VolumeMap, VolumeRecord, has_lost_disk, lost_disks,
 };
@@ -294,6 +296,10 @@ impl DiskManager {
                 let version = record.version + 1;
                 VolumeRecord { version, loss_delay_seconds: seconds, ..record.clone() }
             }
+            DiskChange::AllowClass { class } => {
+                let class = class.parse().map_err(|_| DiskRefusal::NoClass {})?;
+                return Ok(plan_class(&self.map, class).map_err(refused_map)?);
+            }
             DiskChange::DeclareLost { disk_node, disk } => {
                 let disk = DiskName { disk_node, disk };
                 if record.state(disk) == (DiskStage::Lost {}) {
@@ -388,7 +394,7 @@ impl DiskManager {
         // What nodes keep back for their logs and checkpoints stays with them.
         let next = VolumeMap::of_record(&record.with_state(disk, DiskStage::Draining {}));
         let next = next.map_err(refused_map)?;
-        let copies = next.redundancy().copies();
+        let copies = classes_of(&next).copies_max();
         let stay =
             next.disks().into_iter().filter(|disk| next.state(*disk) == DiskStage::Online {});
         if (stay.count() as u32) < copies {
@@ -516,6 +522,8 @@ impl DiskManager {
             next: (0..self.map.disk_nodes()).map(|node| self.map.next_disk(node)).collect(),
             pace: record.policy.name().to_owned(),
             redundancy: record.redundancy.to_string(),
+            classes: record.classes.iter().map(ToString::to_string).collect(),
+            waiting_pieces: moves.iter().map(|moves| moves.waiting_pieces).sum(),
             losses_left: record.losses_left(),
             loss_delay_seconds: record.loss_delay_seconds,
             balancing: record.balancing,
@@ -569,6 +577,15 @@ fn refused_map(error: GeometryError) -> DiskRefusal {
     match error {
         GeometryError::TooManySets => DiskRefusal::TooManySets { max: SETS_MAX as u32 },
         GeometryError::TooManyStates => DiskRefusal::TooManyStates { max: STATES_MAX as u32 },
+        GeometryError::TooFewDisks { needed, .. }
+        | GeometryError::TooFewDiskNodes { needed, .. } => DiskRefusal::TooFewDisks { needed },
+        GeometryError::MetadataCopies { found, .. } => {
+            DiskRefusal::FewerMetadataCopies { copies: found }
+        }
+        GeometryError::TooManyClasses => DiskRefusal::TooManyClasses { max: CLASSES_MAX as u32 },
+        GeometryError::WideStripe { largest_bytes, .. } => {
+            DiskRefusal::LongStripes { largest_bytes }
+        }
         _ => DiskRefusal::BadSize {},
     }
 }

@@ -41,7 +41,7 @@ pub use self::error::VolumeError;
 pub use self::hand_over::NodeHandover;
 pub use self::host_disk::BadDisk;
 pub use self::impaired::{ImpairedDisk, ImpairedNode, MissingParts};
-pub use self::lost_disk::give_up_disk;
+pub use self::lost_disk::{DataLoss, give_up_disk};
 pub use self::lost_disk_refusal::LostDiskRefusal;
 pub use self::options::{
     CACHE_BYTES, DISK_BYTES, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE,

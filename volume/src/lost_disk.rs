@@ -18,13 +18,22 @@ use crate::lost_disk_refusal::LostDiskRefusal;
 use crate::record::VOLUME_KEY;
 use crate::volume::{current_map, served, with_path};
 
+/// What is done if data is nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataLoss {
+    /// The disk is not given up.
+    Refused,
+    /// The files concerned lose it. Metadata must be elsewhere all the same.
+    Accepted,
+}
+
 /// Gives up `disk` of the volume in the directory `path`, which must not be served: it can be
 /// opened without it from then on, and what was on the disk is made anew on others while it is
 /// served. The disk cannot come back after that. Returns the volume as it is then.
 ///
-/// Refused unless enough other disks are there to have all data, and all metadata, and room to
-/// start.
-pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeError> {
+/// Refused unless enough other disks are there to have all data, if its `loss` is not accepted, and
+/// all metadata, and room to start.
+pub fn give_up_disk(path: &Path, disk: DiskName, loss: DataLoss) -> Result<VolumeMap, VolumeError> {
     let mut directory = VolumeDirectory::open(path)?;
     directory.finish()?;
     let engine = directory.coordination()?;
@@ -32,14 +41,19 @@ pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeErro
     if map.state(disk) == (DiskStage::Lost {}) {
         return Ok(map);
     }
-    check(&map, disk)?;
+    check(&map, disk, loss)?;
     let record = VolumeRecord::of(&map).with_state(disk, DiskStage::Lost {});
     let next = VolumeMap::of_record(&record)?;
     let known = KnownVolume { map: next.clone(), epoch, served: Epoch(served(&engine)?) };
     let machine = known.start_to_read(0, 0)?;
     let impaired = serve_disks(&machine, &directory, &known)?;
     let missing = impaired.iter().filter(|disk| disk.is_left_out).count();
-    if missing > record.losses_left() as usize || missing < impaired.len() {
+    // As the record is once the disk is lost.
+    let most = match loss {
+        DataLoss::Refused => record.losses_left(),
+        DataLoss::Accepted => record.metadata_losses_left(),
+    };
+    if missing > most as usize || missing < impaired.len() {
         // It says what is wrong with which one.
         serve_whole_disks(&known.start_to_read(0, 0)?, &directory, &known)?;
     }
@@ -50,9 +64,12 @@ pub fn give_up_disk(path: &Path, disk: DiskName) -> Result<VolumeMap, VolumeErro
     Ok(next)
 }
 
-fn check(map: &VolumeMap, disk: DiskName) -> Result<(), LostDiskRefusal> {
+fn check(map: &VolumeMap, disk: DiskName, loss: DataLoss) -> Result<(), LostDiskRefusal> {
     if !map.disks().contains(&disk) {
         return Err(LostDiskRefusal::NoSuchDisk(disk));
+    }
+    if loss == DataLoss::Accepted {
+        return Ok(());
     }
     if map.redundancy().copies() < 2 {
         return Err(LostDiskRefusal::OneCopy(disk));

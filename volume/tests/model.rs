@@ -92,6 +92,7 @@ fn any_change(rng: &mut Rng) -> Change {
         mtime: one_in(rng, 8).then(|| SetTime::To {
             time: Time { seconds: rng.below(1 << 30).cast_signed(), nanos: 5 },
         }),
+        redundancy: None,
     }
 }
 

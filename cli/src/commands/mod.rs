@@ -17,6 +17,7 @@ mod mv;
 mod online_check;
 mod partition;
 mod put;
+mod redundancy;
 mod rm;
 mod rotate_keys;
 mod serve;
@@ -60,6 +61,7 @@ enum MdfsCommand {
     Df(df::Df),
     Disk(disk::DiskCommand),
     Rebalance(disk::rebalance::Rebalance),
+    Redundancy(redundancy::RedundancyCommand),
     Partition(partition::PartitionCommand),
     Check(check::Check),
     Scrub(check::ScrubCommand),
@@ -101,6 +103,7 @@ impl Commands for MdfsProgram {
             MdfsCommand::Df(df) => df.run(session),
             MdfsCommand::Disk(disk) => disk.run(session),
             MdfsCommand::Rebalance(rebalance) => rebalance.run(session),
+            MdfsCommand::Redundancy(redundancy) => redundancy.run(session),
             MdfsCommand::Partition(partition) => partition.run(session),
             MdfsCommand::Check(check) => check.run(session),
             MdfsCommand::Scrub(scrub) => scrub.run(session),

@@ -7,7 +7,7 @@ use runtime::wire::{from_bytes, to_bytes};
 use crate::disk_set::{DiskName, DiskSet};
 use crate::geometry::Geometry;
 use crate::redundancy::RedundancyClass;
-use crate::volume_map::VolumeMap;
+use crate::volume_map::{VolumeMap, classes_of};
 
 /// Disks that are being drained at the same time, at most.
 pub const DRAINING_MAX: usize = 4;
@@ -202,6 +202,9 @@ runtime::record! {
         /// Disks are given up once their host has been away for this many seconds; with the
         /// greatest number never.
         loss_delay_seconds: u32,
+        /// What else directories and files may have in place of `redundancy`, at most
+        /// [`CLASSES_MAX`](crate::redundancy::CLASSES_MAX). It only grows.
+        classes: Vec<RedundancyClass>,
     }
 }
 
@@ -233,17 +236,21 @@ impl VolumeRecord {
             balancing: map.moves().balancing,
             redundancy: map.redundancy(),
             loss_delay_seconds: map.moves().loss_delay_seconds,
+            classes: classes_of(map).others,
         }
     }
 
     /// What a record says; `None` if it is damaged. Volumes of version 1 had another one, and the
-    /// first ones of version 2 said nothing of redundancy, or of hosts that are away.
+    /// first ones of version 2 said nothing of redundancy, of hosts that are away, or of classes of
+    /// directories.
     pub fn decode(bytes: &[u8]) -> Option<VolumeMap> {
-        let delay = to_bytes(&LOSS_DELAY_SECONDS);
-        let without_delay = || from_bytes::<Self>(&[bytes, &delay].concat());
-        let without_class = || from_bytes::<Self>(&[bytes, &[0], &delay].concat());
-        let record = from_bytes::<Self>(bytes);
-        if let Ok(record) = record.or_else(|_| without_delay()).or_else(|_| without_class()) {
+        let (delay, none) = (to_bytes(&LOSS_DELAY_SECONDS), to_bytes(&0_u32));
+        // What an older one lacks at its end.
+        let lacking = [Vec::new(), none.clone(), [&delay[..], &none].concat()];
+        let without_class = [&[0], &delay[..], &none].concat();
+        let mut records = lacking.into_iter().chain([without_class]);
+        let record = records.find_map(|end| from_bytes::<Self>(&[bytes, &end].concat()).ok());
+        if let Some(record) = record {
             return VolumeMap::of_record(&record).ok();
         }
         let OneSetRecord { geometry, disk_nodes, disks_per_node, stripes_per_disk } =
@@ -269,7 +276,16 @@ impl VolumeRecord {
 
     /// How many disks more may be lost, each with a copy of the same.
     pub fn losses_left(&self) -> u32 {
-        self.redundancy.copies().saturating_sub(1 + self.losses_besides(u32::MAX))
+        self.losses_left_with(self.redundancy.copies())
+    }
+
+    /// The same for metadata alone.
+    pub fn metadata_losses_left(&self) -> u32 {
+        self.losses_left_with(self.redundancy.metadata_copies())
+    }
+
+    fn losses_left_with(&self, copies: u32) -> u32 {
+        copies.saturating_sub(1 + self.losses_besides(u32::MAX))
     }
 
     /// Has what is on `disk` copies elsewhere, whatever is lost already?
@@ -291,6 +307,14 @@ impl VolumeRecord {
             next.states.push(DiskEntry { disk, state });
             next.states.sort_unstable();
         }
+        next
+    }
+
+    /// The same where directories and files may have `class`, too, as the next version.
+    #[must_use]
+    pub fn with_class(&self, class: RedundancyClass) -> Self {
+        let mut next = Self { version: self.version + 1, ..self.clone() };
+        next.classes.push(class);
         next
     }
 

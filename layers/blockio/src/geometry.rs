@@ -4,7 +4,7 @@
 //! size), and the copy of the superblock in its last whole block. The thesis (2.3.4) gives the last
 //! stripe of a disk whatever is left; here only whole stripes exist, and the rest stays unused.
 
-use crate::redundancy::RedundancyClass;
+use crate::redundancy::{CLASSES_MAX, RedundancyClass};
 use runtime::VolumeId;
 use runtime::ids::FS_NODES_MAX;
 
@@ -131,6 +131,22 @@ pub enum GeometryError {
         /// The longest stripes with it.
         largest_bytes: u32,
     },
+    /// More data than metadata would survive.
+    #[error(
+        "redundancy {class} needs {needed} copies of the metadata; the volume has {found}: choose \
+         a class that survives the loss of {} disks at most", found - 1
+    )]
+    MetadataCopies {
+        /// What was asked for.
+        class: RedundancyClass,
+        /// Copies of metadata that it needs.
+        needed: u32,
+        /// Those that the volume has.
+        found: u32,
+    },
+    /// There are as many classes as there may be.
+    #[error("directories of a volume have at most {CLASSES_MAX} classes besides its own")]
+    TooManyClasses,
     /// A newer program made it.
     #[error("redundancy {class} is not known to this program: use a newer one")]
     Redundancy {

@@ -230,9 +230,9 @@ impl Superblock {
     fn is_later_than(&self, other: &Self) -> bool {
         let age = |superblock: &Self| (superblock.epoch, superblock.decided.version);
         let identity = |superblock: &Self| {
-            let Self { version, disk, features, geometry, id, length, formatted_ms, .. } =
-                *superblock;
-            (version, disk, features, geometry, id, length, formatted_ms)
+            // Features follow from what was decided.
+            let Self { version, disk, geometry, id, length, formatted_ms, .. } = *superblock;
+            (version, disk, geometry, id, length, formatted_ms)
         };
         age(self) > age(other) && identity(self) == identity(other)
     }

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use runtime::ids::DISK_NODES_MAX;
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
-use crate::disk_state::VolumeRecord;
+use crate::disk_state::{DiskStage, VolumeRecord};
 use crate::geometry::{
     Geometry, GeometryError, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX, VOLUME_SIZE_MAX,
 };
-use crate::redundancy::RedundancyClass;
+use crate::redundancy::{CLASSES_MAX, RedundancyClass};
 use crate::volume_map::VolumeMap;
 
 /// Bytes that are together on one disk, and in one cache: a unit.
@@ -70,12 +70,40 @@ pub fn plan_redundancy(
     map: &VolumeMap,
     class: RedundancyClass,
 ) -> Result<VolumeMap, GeometryError> {
-    let (found, needed) = (map.disks().len() as u32, class.disks_needed());
+    check_disks_for(map, class)?;
+    VolumeMap::of_record(&VolumeRecord { redundancy: class, ..VolumeRecord::of(map) })
+}
+
+/// The record of the same volume once directories and files may have `class`, too; `None` if they
+/// may already. Refused if its disks are too few, or if more data than metadata would survive.
+pub fn plan_class(
+    map: &VolumeMap,
+    class: RedundancyClass,
+) -> Result<Option<VolumeRecord>, GeometryError> {
+    let record = VolumeRecord::of(map);
+    if class == record.redundancy || record.classes.contains(&class) {
+        return Ok(None);
+    }
+    let (needed, found) = (class.metadata_copies(), record.redundancy.metadata_copies());
+    if needed > found {
+        return Err(GeometryError::MetadataCopies { class, needed, found });
+    }
+    if record.classes.len() >= CLASSES_MAX {
+        return Err(GeometryError::TooManyClasses);
+    }
+    check_disks_for(map, class)?;
+    Ok(Some(record.with_class(class)))
+}
+
+/// Are there disks, and stripes of the right size, for this class?
+fn check_disks_for(map: &VolumeMap, class: RedundancyClass) -> Result<(), GeometryError> {
+    let is_online = |disk: &DiskName| map.state(*disk) == DiskStage::Online {};
+    let disks: Vec<DiskName> = map.disks().into_iter().filter(is_online).collect();
+    let (found, needed) = (disks.len() as u32, class.disks_needed());
     if found < needed {
         return Err(GeometryError::TooFewDisks { class, needed, found });
     }
     if let Some(shape) = class.wide_stripes() {
-        let disks = map.disks();
         let nodes: BTreeSet<u32> = disks.iter().map(|disk| disk.disk_node).collect();
         let found = nodes.len() as u32;
         if found > 1 && found < needed {
@@ -86,7 +114,7 @@ pub fn plan_redundancy(
             return Err(GeometryError::WideStripe { class, largest_bytes });
         }
     }
-    VolumeMap::of_record(&VolumeRecord { redundancy: class, ..VolumeRecord::of(map) })
+    Ok(())
 }
 
 /// The sets that use all of `disks`, of which the first begins at stripe `first`.

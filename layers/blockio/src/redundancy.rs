@@ -17,14 +17,18 @@ const METADATA_COPIES_MIN: u32 = 2;
 /// Data shards of a wide stripe, at most and at least.
 pub const DATA_SHARDS_MAX: u32 = 16;
 const DATA_SHARDS_MIN: u32 = 2;
+/// Classes of directories and files of a volume besides its own, at most: each superblock names
+/// them.
+pub const CLASSES_MAX: usize = 8;
 /// Bytes of the description of a wide stripe, at most, and in it of a shard, besides a checksum of
 /// each block.
 const DESCRIPTION_BYTES: u32 = 8000;
 const SHARD_BYTES: u32 = 16;
 
 runtime::choice! {
-    /// How the data of a volume survives the loss of disks, as `mdfs format` was told.
-    #[derive(Copy)]
+    /// How data survives the loss of disks: that of a volume as `mdfs format` was told, that of a
+    /// directory as `mdfs redundancy set` was.
+    #[derive(Copy, PartialOrd, Ord)]
     pub enum RedundancyClass {
         /// It does not.
         0 None {},
@@ -112,6 +116,41 @@ impl RedundancyClass {
                     && (1..=PARITY_SHARDS_MAX).contains(&parity.into())
             }
         }
+    }
+}
+
+/// The classes of the files of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeClasses {
+    /// Of those that have none of their own.
+    pub default: RedundancyClass,
+    /// What directories and files may have in place of it.
+    pub others: Vec<RedundancyClass>,
+}
+
+impl VolumeClasses {
+    fn iter(&self) -> impl Iterator<Item = &RedundancyClass> {
+        self.others.iter().chain([&self.default])
+    }
+
+    /// May a directory or a file have this one?
+    pub fn has(&self, class: RedundancyClass) -> bool {
+        self.iter().any(|known| *known == class)
+    }
+
+    /// May files differ?
+    pub fn differ(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// May any file have wide stripes?
+    pub fn have_wide_stripes(&self) -> bool {
+        self.iter().any(|class| class.wide_stripes().is_some())
+    }
+
+    /// Copies of data that is in no wide stripe, at most.
+    pub fn copies_max(&self) -> u32 {
+        self.iter().map(|class| class.copies()).max().unwrap_or(1)
     }
 }
 

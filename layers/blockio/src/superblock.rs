@@ -10,8 +10,8 @@ use runtime::{Epoch, VolumeId};
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
 use crate::disk_state::{DiskEntry, DiskStage, MoveSettings, VolumeRecord};
 use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError, SETS_MAX, STATES_MAX};
-use crate::redundancy::RedundancyClass;
-use crate::volume_map::{VolumeMap, grid_set};
+use crate::redundancy::{CLASSES_MAX, RedundancyClass};
+use crate::volume_map::{VolumeMap, classes_of, grid_set};
 
 /// The first eight bytes of each superblock.
 pub const MAGIC: [u8; 8] = *b"MDFSDISK";
@@ -23,12 +23,14 @@ pub const VERSION: u32 = 2;
 pub const VERSION_ONE_SET: u32 = 1;
 
 /// Feature bits that this program understands. A disk with any other is refused.
-pub const FEATURES: u32 = FEATURE_COPIES | FEATURE_PARITY;
+pub const FEATURES: u32 = FEATURE_COPIES | FEATURE_PARITY | FEATURE_CLASSES;
 
 /// Runs of chunks may name further copies.
 pub const FEATURE_COPIES: u32 = 1;
 /// Some stripes of data are covered by parity ([`RedundancyClass::Parity`]).
 pub const FEATURE_PARITY: u32 = 2;
+/// Directories and files may say how their data survives ([`VolumeRecord::classes`]).
+pub const FEATURE_CLASSES: u32 = 4;
 
 /// Magic, checksum and their places are the same in every version.
 const VERSION_AT: usize = 8;
@@ -74,6 +76,8 @@ runtime::record! {
         is_decided: bool,
         /// See [`VolumeRecord::redundancy`]. The zeros that follow in older superblocks say none.
         redundancy: RedundancyClass,
+        /// See [`VolumeRecord::classes`].
+        classes: Vec<RedundancyClass>,
     }
 }
 
@@ -187,7 +191,8 @@ impl VolumeMap {
         let decided = disks.iter().filter(|disk| disk.decided.is_decided);
         let newest = decided.max_by_key(|disk| disk.decided.version);
         let newest = newest.ok_or(UnknownMap::NoDisks)?;
-        let Decided { version, born_sets, ref states, redundancy, .. } = newest.decided;
+        let Decided { version, born_sets, ref states, redundancy, ref classes, .. } =
+            newest.decided;
         // Those that were made ready for this record or one before it, and have not heard of more,
         // come after those that are known to be in use; the latest first.
         let is_there =
@@ -225,14 +230,16 @@ impl VolumeMap {
             balancing: moves.balancing,
             redundancy,
             loss_delay_seconds: moves.loss_delay_seconds,
+            classes: classes.clone(),
         };
         Ok(Self::of_record(&record)?)
     }
 
     /// What all disks say beside the sets.
     pub fn decided(&self) -> Decided {
-        let VolumeRecord { version, born_sets, states, redundancy, .. } = VolumeRecord::of(self);
-        Decided { version, born_sets, states, is_decided: true, redundancy }
+        let VolumeRecord { version, born_sets, states, redundancy, classes, .. } =
+            VolumeRecord::of(self);
+        Decided { version, born_sets, states, is_decided: true, redundancy, classes }
     }
 
     /// What `disk` says of the sets.
@@ -243,10 +250,13 @@ impl VolumeMap {
 
 /// What a program has to understand for the disks of `map`.
 pub(crate) fn features_of(map: &VolumeMap) -> u32 {
-    let class = map.redundancy();
-    let copies = if class.copies() > 1 { FEATURE_COPIES } else { 0 };
-    let parity = if class.wide_stripes().is_some() { FEATURE_PARITY } else { 0 };
-    copies | parity
+    let classes = classes_of(map);
+    let features = [
+        (classes.copies_max() > 1, FEATURE_COPIES),
+        (classes.have_wide_stripes(), FEATURE_PARITY),
+        (classes.differ(), FEATURE_CLASSES),
+    ];
+    features.iter().filter(|(is_used, _)| *is_used).map(|(_, feature)| feature).sum()
 }
 
 /// The disks of the set in row `index`, of which one superblock has `row`.
@@ -415,6 +425,7 @@ impl Superblock {
         (1..=SETS_MAX).contains(&self.sets.len())
             && (1..=self.sets.len()).contains(&(self.decided.born_sets as usize))
             && self.decided.states.len() <= STATES_MAX
+            && self.decided.classes.len() <= CLASSES_MAX
             && next.is_some()
             && end_of_disk > 0
             && room.is_some_and(|room| room >= end_of_disk)
@@ -466,8 +477,8 @@ mod tests {
     fn newer_versions_and_features_are_told_from_damage() {
         let newer = Superblock { version: 3, ..superblock() };
         assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Version(3)));
-        let newer = Superblock { features: 4, ..superblock() };
-        assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Features(4)));
+        let newer = Superblock { features: 8, ..superblock() };
+        assert_eq!(Superblock::decode(&newer.encode()), Err(SuperblockFlaw::Features(8)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::geometry::{
     Geometry, GeometryError, SETS_MAX, STATES_MAX, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX,
     VOLUME_SIZE_MAX,
 };
-use crate::redundancy::{RedundancyClass, stripes_in_copies};
+use crate::redundancy::{CLASSES_MAX, RedundancyClass, VolumeClasses, stripes_in_copies};
 
 /// Groups that each node owns at first, if there are enough stripes (volumes of version 1).
 const GROUPS_PER_NODE: u64 = 8;
@@ -51,6 +51,7 @@ struct Decisions {
     /// Disk nodes that are asked for nothing: their host is away, or has no disk in use.
     silent: BTreeSet<u32>,
     redundancy: RedundancyClass,
+    classes: Vec<RedundancyClass>,
 }
 
 /// A set in its map.
@@ -110,9 +111,7 @@ impl VolumeMap {
         if record.states.len() > STATES_MAX {
             return Err(GeometryError::TooManyStates);
         }
-        if !record.redundancy.is_known() {
-            return Err(GeometryError::Redundancy { class: record.redundancy });
-        }
+        check_classes(record)?;
         map.0.born_sets.store(born_sets, Ordering::Release);
         map.decide(record);
         Ok(map)
@@ -130,6 +129,8 @@ impl VolumeMap {
         let is_same = record.geometry == self.0.geometry
             && record.born_sets as usize == self.born_sets()
             && record.redundancy == self.redundancy()
+            && check_classes(record).is_ok()
+            && record.classes.starts_with(&classes_of(self).others)
             && record.states.len() <= STATES_MAX
             && record.sets.len() >= known.len()
             && record.sets.iter().zip(&known).all(|(set, known)| set == *known);
@@ -149,12 +150,13 @@ impl VolumeMap {
         let closed = record.states.iter().filter(|entry| entry.state != DiskStage::Online {});
         let closed: u64 = closed.map(|entry| self.stripes_on(entry.disk)).sum();
         let online_stripes = (closed > 0).then(|| self.stripes().saturating_sub(closed));
-        let redundancy = record.redundancy;
+        let (redundancy, classes) = (record.redundancy, record.classes.clone());
         let mut absent = self.decisions().absent.clone();
         let now = record.states.iter().filter(|entry| entry.state.is_absent());
         absent.extend(now.map(|entry| (entry.disk.disk_node, record.version)));
         let silent = silent_disk_nodes(self, &states);
-        let decisions = Decisions { states, moves, online_stripes, absent, silent, redundancy };
+        let decisions =
+            Decisions { states, moves, online_stripes, absent, silent, redundancy, classes };
         *self.0.decisions.write().unwrap_or_else(PoisonError::into_inner) = decisions;
         self.0.version.store(record.version, Ordering::Release);
     }
@@ -240,7 +242,7 @@ impl VolumeMap {
         self.decisions().moves
     }
 
-    /// How data survives the loss of disks.
+    /// How data survives the loss of disks, unless its directory says otherwise.
     pub fn redundancy(&self) -> RedundancyClass {
         self.decisions().redundancy
     }
@@ -389,6 +391,22 @@ impl VolumeMap {
     /// Bytes that `disk` needs, both superblocks included.
     pub fn disk_length(&self, disk: DiskName) -> u64 {
         self.0.geometry.disk_length(self.stripes_on(disk))
+    }
+}
+
+/// The classes that the files of a volume may have.
+pub fn classes_of(map: &VolumeMap) -> VolumeClasses {
+    let decisions = map.decisions();
+    VolumeClasses { default: decisions.redundancy, others: decisions.classes.clone() }
+}
+
+/// Does this program know all classes of a record, and are there not too many?
+fn check_classes(record: &VolumeRecord) -> Result<(), GeometryError> {
+    let mut classes = record.classes.iter().chain([&record.redundancy]);
+    match classes.find(|class| !class.is_known()) {
+        Some(&class) => Err(GeometryError::Redundancy { class }),
+        None if record.classes.len() > CLASSES_MAX => Err(GeometryError::TooManyClasses),
+        None => Ok(()),
     }
 }
 

@@ -79,6 +79,10 @@ runtime::record! {
         balancing: bool,
         /// How data survives the loss of disks, as `mdfs format` was told.
         redundancy: String,
+        /// What directories and files may have in place of it.
+        classes: Vec<String>,
+        /// Pieces of files that wait to be stored as their redundancy wants.
+        waiting_pieces: u64,
         /// How many more disks may be lost now without a loss of data.
         losses_left: u32,
         /// See [`DiskChange::SetLossDelay`].
@@ -159,6 +163,11 @@ runtime::choice! {
         9 SetLossDelay {
             /// How long, or [`NEVER_LOST`].
             seconds: u32,
+        },
+        /// Let directories and files have this redundancy in place of the volume's.
+        10 AllowClass {
+            /// As `mdfs format` has it.
+            class: String,
         },
     }
 }
@@ -243,6 +252,30 @@ runtime::choice! {
              is lost or away"
         )]
         15 OnlyCopy {},
+        /// There is no such redundancy.
+        #[error("there is no such redundancy")]
+        16 NoClass {},
+        /// Data would survive what metadata does not.
+        #[error(
+            "data would survive the loss of more disks than metadata, of which the volume has \
+             {copies} copies"
+        )]
+        17 FewerMetadataCopies {
+            /// How many.
+            copies: u32,
+        },
+        /// As many were allowed as can be.
+        #[error("{max} kinds of redundancy are allowed besides the volume's, which is all there can be")]
+        18 TooManyClasses {
+            /// How many.
+            max: u32,
+        },
+        /// Their description would be too long.
+        #[error("the stripes of the volume are too long for it: {largest_bytes} bytes at most")]
+        19 LongStripes {
+            /// How long they may be.
+            largest_bytes: u32,
+        },
     }
 }
 

@@ -80,6 +80,11 @@ pub(crate) fn check_range(offset: u64, length: u64) -> Result<(), Error> {
     check_size(offset.checked_add(length).ok_or(Error::FileTooLarge {})?)
 }
 
+/// Does this kind have a content, or hand its redundancy on?
+fn has_redundancy(kind: Kind) -> bool {
+    matches!(kind, Kind::File {} | Kind::Directory {})
+}
+
 fn owns(who: &Credentials, file: &Attributes) -> bool {
     who.uid == 0 || who.uid == file.uid
 }
@@ -95,8 +100,11 @@ pub(crate) fn check_change(
     let owner = owns(who, file);
     let times = [change.atime, change.mtime];
     let given_time = times.iter().any(|time| matches!(time, Some(SetTime::To { .. })));
-    if !owner && (change.mode.is_some() || given_time) {
+    if !owner && (change.mode.is_some() || change.redundancy.is_some() || given_time) {
         return Err(Error::NotPermitted {});
+    }
+    if change.redundancy.is_some() && !has_redundancy(file.kind) {
+        return Err(Error::Invalid {});
     }
     check_new_owner(who, file, change)?;
     if !owner && times.iter().any(Option::is_some) {
@@ -219,6 +227,7 @@ pub(crate) fn new_inode(
         target: Vec::new(),
         size: change.size.unwrap_or(0),
         partition: partition_of(directory.ino),
+        redundancy: directory.redundancy.filter(|_| has_redundancy(kind)),
     })
 }
 

@@ -1,5 +1,6 @@
 //! Words about files that all layers above share: names, attributes, credentials.
 
+pub use blockio::RedundancyClass;
 use bytes::Bytes;
 pub use runtime::identity::{Credentials, GROUPS_MAX};
 use runtime::seed::Rng;
@@ -225,6 +226,9 @@ runtime::record! {
         ctime: Time,
         /// Creation.
         birth: Time,
+        /// How its content survives the loss of disks; of a directory, that of what is made in it.
+        /// `None` for the class of the volume.
+        redundancy: Option<RedundancyClass>,
     }
 }
 
@@ -247,6 +251,7 @@ impl Attributes {
             mtime: time,
             ctime: time,
             birth: time,
+            redundancy: None,
         }
     }
 }
@@ -322,6 +327,9 @@ runtime::record! {
         atime: Option<SetTime>,
         /// Last change of the content.
         mtime: Option<SetTime>,
+        /// Redundancy, of files and directories: one of the volume's, or of those that its operator
+        /// has allowed. What a file has is changed in the background.
+        redundancy: Option<RedundancyClass>,
     }
 }
 

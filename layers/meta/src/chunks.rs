@@ -289,6 +289,26 @@ fn blocks_of(run: &Run) -> impl Iterator<Item = u64> + use<> {
     run.blocks()
 }
 
+/// Puts the logical blocks of a run in these places: each has all of them.
+pub(crate) fn put_places(
+    slots: &mut [Option<BlockSlot>],
+    (run, unit): (&BlockRun, u32),
+    places: &[Vec<Run>],
+) {
+    let blocks_of = |runs: &Vec<Run>| runs.iter().flat_map(Run::blocks).collect();
+    let copies: Vec<Vec<u64>> = places.iter().map(blocks_of).collect();
+    let Some((first, further)) = copies.split_first() else { return };
+    let at = (u32::from(run.at) / unit) as usize;
+    for (place, slot) in slots[at..].iter_mut().take(run.checksums.len()).enumerate() {
+        let block = place * unit as usize;
+        let mut mirrors = Mirrors::default();
+        for copy in further {
+            mirrors.push(copy[block]);
+        }
+        *slot = slot.map(|slot| BlockSlot { block: first[block], covered: false, mirrors, ..slot });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use runtime::seed::{Rng, with_seed};

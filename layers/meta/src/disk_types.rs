@@ -32,5 +32,8 @@ runtime::record! {
         balancing: bool,
         /// Why it could not move something, the last time.
         trouble: String,
+        /// Pieces of files that wait to become wide stripes, or to be stored as the class of their
+        /// file wants, as far as they are known.
+        waiting_pieces: u64,
     }
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use blockio::RedundancyClass;
 use runtime::sync::KeyedLock;
 
 use crate::active::ActiveInode;
@@ -97,6 +98,12 @@ impl FileInformation {
     /// The attributes of an inode that is at hand.
     pub fn attributes(&self, ino: u64, generation: u64) -> Option<Attributes> {
         self.look(ino, generation, |known| Some(*known.attributes()))
+    }
+
+    /// The class that a file itself has, if it is at hand.
+    pub fn class(&self, ino: u64) -> Option<Option<RedundancyClass>> {
+        let inodes = self.inodes.borrow();
+        inodes.get(&ino).map(|active| active.inode.attributes.redundancy)
     }
 
     /// Shows the attributes of an inode that is at hand to all threads of the process, from now on.

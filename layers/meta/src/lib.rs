@@ -77,6 +77,7 @@ mod server;
 mod shared_attrs;
 #[cfg(feature = "server")]
 pub mod store;
+mod stored_inode;
 #[cfg(feature = "server")]
 pub mod wide_stripe;
 

@@ -11,10 +11,9 @@
 //! - `after`: the dependencies of the change, which is durable no earlier.
 
 use runtime::protocol::Undelivered;
-use runtime::wire::{Malformed, from_bytes, to_bytes};
 
 pub use crate::attributes::{
-    Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
+    Attributes, Kind, Name, RedundancyClass, Time, WccAttr, WriteResult, XattrMode, XattrName,
 };
 pub use crate::chunk_types::{
     BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, MIRRORS_MAX, Mirrors, PlacedWideStripe,
@@ -78,36 +77,6 @@ runtime::record! {
     }
 }
 
-impl Inode {
-    /// Reads one from the store; one of format version 1 lacks what comes last, and early ones of
-    /// version 2 have one gap or none.
-    pub fn from_stored(value: &[u8]) -> Result<Self, Malformed> {
-        let lacking = |_| from_bytes(&[value, &to_bytes(&CommitMark::default())[..]].concat());
-        from_bytes(value).or_else(lacking).or_else(|_| from_bytes(&with_gap_list(value)?))
-    }
-}
-
-/// A stored inode, in place of whose one gap, or none, is a list of them.
-fn with_gap_list(value: &[u8]) -> Result<Vec<u8>, Malformed> {
-    // A flag, and with it the two ends of the gap.
-    const GAP_BYTES: usize = 16;
-    let lacks_gap = |split: &usize| value.get(*split) == Some(&0);
-    let has_gap = |split: &usize| value.get(*split) == Some(&1);
-    let none = value.len().checked_sub(1).filter(lacks_gap);
-    let one = value.len().checked_sub(1 + GAP_BYTES).filter(has_gap);
-    let candidates =
-        [(none, 0u32), (one, 1)].into_iter().filter_map(|(at, count)| Some((at?, count)));
-    for (at, count) in candidates {
-        // What came since is not known.
-        let top_order = if count > 0 { &u64::MAX.to_le_bytes()[..] } else { &[] };
-        let stored = [&value[..at], &count.to_le_bytes(), &value[at + 1..], top_order].concat();
-        if from_bytes::<Inode>(&stored).is_ok() {
-            return Ok(stored);
-        }
-    }
-    Err(Malformed("inode"))
-}
-
 runtime::record! {
     /// An inode to be made.
     pub struct NewInode {
@@ -137,6 +106,8 @@ runtime::record! {
         size: u64,
         /// The partition to which it belongs.
         partition: u16,
+        /// See [`Attributes::redundancy`].
+        redundancy: Option<RedundancyClass>,
     }
 }
 
@@ -289,7 +260,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 6;
+    Meta id 3 version 7;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
@@ -323,6 +294,8 @@ runtime::protocol! {
         ino: u64,
         generation: u64,
         change: InodeChange,
+        /// How its content is to survive the loss of disks; if that stays, `None`.
+        redundancy: Option<RedundancyClass>,
         /// Only if its ctime is this.
         only_if_ctime: Option<Time>,
         durable: bool,

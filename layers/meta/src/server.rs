@@ -32,6 +32,7 @@ mod replies;
 mod scrub;
 mod space;
 pub(crate) mod verifiers;
+mod wide_stripe_table;
 mod xattrs;
 
 use std::rc::Rc;
@@ -223,7 +224,9 @@ runtime::handlers! { MetaServer;
         server.space.encoder.look_at_all();
         Ok(())
     };
-    GetMoves => |server, _, _request| Ok(server.space.disks.get_moves());
+    GetMoves => |server, _, _request| {
+        Ok(server.space.disks.get_moves(server.space.encoder.waiting()))
+    };
     CheckLoss => |server, _, request| server.space.disks.check_loss(&request).await;
     LockRename => |server, caller, request| {
         let lock = RemoteLockId { node: caller.node, number: request.lock };
@@ -280,7 +283,7 @@ impl MetaServer {
         }
         let store = Store::mount(context.clone(), stripes.clone(), node).await?;
         let mut batch = Batch::new();
-        batch.put(key, runtime::wire::to_bytes(&root));
+        batch.put(key, root.to_stored());
         batch.put(crate::keys::inode_count(), runtime::wire::to_bytes(&1_u64));
         store.commit(batch)?;
         store.checkpoint().await
@@ -383,8 +386,7 @@ impl MetaServer {
         let locks = LockManager::new(&base);
         let content = Rc::new(FileContent::new(&base, reclaim, &verifiers, &queue));
         let file_locks = FileLocks::default();
-        let space =
-            SpaceManager::new(&base, reclaim.clone(), &content, file_locks.clone(), (pace, queue));
+        let space = SpaceManager::new(&base, reclaim, &content, &file_locks, (pace, queue.clone()));
         let effects = Rc::new(Effects::new(
             &base,
             locks.names.clone(),
@@ -396,7 +398,7 @@ impl MetaServer {
             Rc::new(OpenFileRequests::new(&base, effects.clone(), content.commit_locks.clone()));
         let intents = IntentManager::new(&base, &locks, effects, reclaim.clone(), boot_id);
         Self {
-            inodes: InodeRequests::new(&base),
+            inodes: InodeRequests::new(&base, queue),
             names: NameRequests::new(&base, locks.names.clone()),
             replies: ReplyLookup::new(&base, intents.sender.clone()),
             flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),

@@ -12,7 +12,7 @@ use blockio::checksum::first_mismatch;
 use blockio::geometry::BLOCK_SIZE;
 use blockio::protocol::Error as DiskError;
 use blockio::redundancy::{DATA_SHARDS_MAX, PARITY_SHARDS_MAX};
-use blockio::{Answer, DiskName, DiskStage, Stripes, VolumeMap};
+use blockio::{Answer, DiskName, DiskStage, RedundancyClass, Stripes, VolumeMap, WideStripeShape};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::hash::crc32c;
@@ -228,8 +228,12 @@ pub fn parity_places(map: &VolumeMap, runs: &[&BlockRun], parity: usize) -> Opti
 
 /// The wide stripe that these chunks in a row can be, with parity in places that are reserved for
 /// their copies; the checksums of the parity are still missing. None if they cannot be one.
-pub fn of_deferred_chunks(map: &VolumeMap, chunks: &[&Chunk]) -> Option<WideStripe> {
-    let (shape, blocks) = (map.redundancy().wide_stripes()?, map.geometry().blocks_per_stripe());
+pub fn of_deferred_chunks(
+    map: &VolumeMap,
+    shape: WideStripeShape,
+    chunks: &[&Chunk],
+) -> Option<WideStripe> {
+    let blocks = map.geometry().blocks_per_stripe();
     let is_whole = chunks.iter().all(|chunk| is_deferred_stripe(chunk, blocks));
     let runs: Vec<&BlockRun> = chunks.iter().flat_map(|chunk| &chunk.runs).collect();
     let (unit, parity) = (runs.first()?.unit(), shape.parity as usize);
@@ -239,6 +243,29 @@ pub fn of_deferred_chunks(map: &VolumeMap, chunks: &[&Chunk]) -> Option<WideStri
     }
     let places = parity_places(map, &runs, parity)?;
     (places.len() == parity).then(|| WideStripe::unchecked(&runs, &places))
+}
+
+/// Chunks of a file of this class that are looked at together, counted from its start: those of a
+/// wide stripe.
+pub(crate) fn chunks_together(class: RedundancyClass) -> u64 {
+    class.wide_stripes().map_or(u64::from(DATA_SHARDS_MAX), |shape| shape.data.into())
+}
+
+/// May a chunk of a file of this class have to be stored in another way?
+pub(crate) fn may_change(class: RedundancyClass, chunk: &Chunk) -> bool {
+    let has_wide_stripes = class.wide_stripes().is_some();
+    chunk.runs.iter().any(|run| {
+        if run.form.covered {
+            !has_wide_stripes
+        } else {
+            has_wide_stripes || !has_copies_of(class, run)
+        }
+    })
+}
+
+/// Has a run that is in no wide stripe as many copies as its class wants?
+pub(crate) fn has_copies_of(class: RedundancyClass, run: &BlockRun) -> bool {
+    run.places().count() == class.copies() as usize
 }
 
 /// Is the chunk one stripe, with places for copies that have no content yet?

@@ -3,6 +3,7 @@
 //! changelog.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use blockio::RedundancyClass;
 use meta::attributes::{Attributes, Kind, Name, Time};
 use meta::protocol::{
     BlockRun, CallId, CallOutcome, Chunk, CommitMark, Dentry, Effect, FindName, Inode, InodeChange,
@@ -34,6 +35,7 @@ fn an_inode_has_the_agreed_bytes() {
         mtime: time(11),
         ctime: time(12),
         birth: time(13),
+        redundancy: None,
     };
     let missing = vec![SequenceGap { after: 0x0102, before: 0x0304, top_order: 0x0305 }];
     let committed = CommitMark { sequence: 0x0506, missing };
@@ -60,7 +62,11 @@ fn an_inode_has_the_agreed_bytes() {
         "0100000078",
     );
     let gap = concat!("02010000000000000403000000000000", "0503000000000000");
-    assert_eq!(hex(&inode), format!("{expected}060500000000000001000000{gap}"));
+    let stored = format!("{expected}060500000000000001000000{gap}");
+    assert_eq!(inode.to_stored(), bytes_of(&stored));
+    // In a message the class of its content has its place.
+    let (attributes, rest) = stored.split_at(210);
+    assert_eq!(hex(&inode), format!("{attributes}00{rest}"));
     // Format version 1 ended here.
     let read = Inode::from_stored(&bytes_of(expected)).unwrap();
     assert_eq!(read, Inode { committed: CommitMark::default(), ..inode.clone() });
@@ -72,7 +78,19 @@ fn an_inode_has_the_agreed_bytes() {
     let read = Inode::from_stored(&bytes_of(&early)).unwrap();
     let missing = vec![SequenceGap { after: 0x0102, before: 0x0304, top_order: u64::MAX }];
     assert_eq!(read, Inode { committed: CommitMark { sequence, missing }, ..inode.clone() });
-    assert_eq!(Inode::from_stored(&to_bytes(&inode)), Ok(inode));
+    assert_eq!(Inode::from_stored(&inode.to_stored()), Ok(inode.clone()));
+    for (class, bytes) in [
+        (RedundancyClass::None {}, "0100"),
+        (RedundancyClass::Copies { count: 2 }, "010102"),
+        (RedundancyClass::Parity { data: 4, parity: 1 }, "01020401"),
+    ] {
+        let mut inode = inode.clone();
+        inode.attributes.redundancy = Some(class);
+        assert_eq!(inode.to_stored(), bytes_of(&format!("{stored}{bytes}")));
+        assert_eq!(Inode::from_stored(&inode.to_stored()), Ok(inode.clone()));
+        inode.committed = CommitMark::default();
+        assert_eq!(Inode::from_stored(&inode.to_stored()), Ok(inode));
+    }
     let short = &expected[..expected.len() - 2];
     assert!(Inode::from_stored(&bytes_of(short)).is_err());
 }

@@ -213,7 +213,12 @@ impl SimulatedCluster {
         u64::from(self.content.unit) * blockio::BLOCK_SIZE as u64
     }
 
-    /// Copies of the data of a file.
+    /// In what form files are stored.
+    pub(super) fn content(&self) -> ContentForm {
+        self.content
+    }
+
+    /// Copies of the data of files, at least, that are in no wide stripe.
     pub(super) fn data_copies(&self) -> u32 {
         self.content.copies()
     }

@@ -17,6 +17,7 @@ use futures::FutureExt as _;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
+use super::classes::ClassChanger;
 use super::content::{BLOCK, ExpectedContent, Moment};
 use super::enumerate::volume::flaws;
 use super::harness::{CallFailure, Harness, PowerCut, RoundEnd, WorkResult};
@@ -142,7 +143,7 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     }
     let group = 1 + rng.below(12);
     // What is to be in a wide stripe has one copy until its commit: a disk takes it along.
-    let is_wide = harness.cluster.map().redundancy().wide_stripes().is_some();
+    let is_wide = harness.cluster.content().may_have_wide_stripes();
     let restarts = harness.may_restart_nodes() || habits.operates && is_wide;
     // Where commits may lie, stripes belong to several clients.
     let group = if restarts { 1 + group % 3 } else { group };
@@ -158,6 +159,8 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     };
     let free_bytes = workload.harness.space().await.free_bytes;
     let operator = habits.operates.then(Operator::default);
+    let handles: Vec<Handle> = workload.all.iter().map(|file| file.handle).collect();
+    let classes = harness.cluster.content().changes_classes.then_some(ClassChanger);
     let partitions = habits.partitions.then(PartitionOperator::new);
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
@@ -165,6 +168,9 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         let mut clients: Vec<_> = clients.collect();
         if let Some(operator) = &operator {
             clients.push(operator.work(harness, harness.fork_rng()).boxed_local());
+        }
+        if let Some(classes) = &classes {
+            clients.push(classes.work(harness, &handles, harness.fork_rng()).boxed_local());
         }
         if let Some(partitions) = &partitions {
             clients.push(partitions.work(harness, harness.fork_rng()).boxed_local());
@@ -204,6 +210,10 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     }
     if let Some(operator) = &operator {
         harness.within_limit("moving data", operator.finish(harness)).await;
+        if let Some(classes) = &classes {
+            let stored = classes.finish(harness, &handles);
+            harness.within_limit("storing files as their classes want", stored).await;
+        }
         harness.within_limit("a check", workload.check_all()).await;
         let audit = harness.audit().await.expect("it can be read");
         let flaws = audit.final_checkpoint().flaws;
@@ -294,9 +304,8 @@ impl FilesWorkload<'_> {
         }
         let data = self.read_all(client, file).await?;
         // A read that fails makes the file be committed, and so does the encoder.
-        let map = self.harness.cluster.map();
-        let is_committed_alone =
-            self.harness.has_failed_reads_now() || map.redundancy().wide_stripes().is_some();
+        let is_committed_alone = self.harness.has_failed_reads_now()
+            || self.harness.cluster.content().may_have_wide_stripes();
         if verdict == CommitVerdict::Lost && !is_committed_alone {
             let checked = last.check(now, self.harness.moves(), &data);
             checked.unwrap_or_else(|wrong| panic!("all was lost of file {file}, and {wrong}"));

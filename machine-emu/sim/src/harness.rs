@@ -344,7 +344,7 @@ impl Harness {
     /// A disk is lost, or away for a while: what is to be in a wide stripe has one copy until its
     /// commit.
     pub(super) fn lose_uncommitted(&self) {
-        if self.cluster.map().redundancy().wide_stripes().is_some() {
+        if self.cluster.content().may_have_wide_stripes() {
             self.nemesis.count_restart();
         }
     }

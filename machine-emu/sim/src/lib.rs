@@ -44,6 +44,7 @@
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
 mod burst;
+mod classes;
 mod cluster;
 mod content;
 mod content_form;
@@ -117,6 +118,9 @@ const MEMORY_SALT: u64 = 0x21_DF4;
 /// Says how long the logical blocks of files are. Chosen so that the seeds that failed once keep
 /// the shortest ones.
 const UNIT_SALT: u64 = 0x8_10E1;
+
+/// Says in which runs files get other classes. Chosen so that kept seeds are as they were.
+const CLASS_SALT: u64 = 0xC1_A57D;
 
 /// Says in which runs the coordination engine is slow. Chosen in the same way.
 const ENGINE_SALT: u64 = 0xE6_6106;
@@ -345,8 +349,10 @@ impl Case {
         }
         let redundancy = self.redundancy(&mut layout, copies);
         let encodes_at_once = Rng::new(self.seed ^ IDLE_SALT).chance(3, 4);
-        layout.content = ContentForm { unit, redundancy, encodes_at_once };
-        layout.stripes_per_node *= u64::from(redundancy.copies());
+        let changes_classes =
+            self.workload == Workload::Elastic && Rng::new(self.seed ^ CLASS_SALT).chance(1, 2);
+        layout.content = ContentForm { unit, redundancy, changes_classes, encodes_at_once };
+        layout.stripes_per_node *= u64::from(layout.content.copies_max());
         // Between the steps of a change of disks the power may go.
         layout.slow_engine =
             self.workload == Workload::Elastic && Rng::new(self.seed ^ ENGINE_SALT).chance(1, 2);
@@ -544,11 +550,11 @@ fn drive<'a>(
         Workload::Files => files::run(harness, habits).boxed_local(),
         Workload::Elastic => {
             // Files of which soon no block is missing are in wide stripes.
-            let wide = harness.cluster.map().redundancy().wide_stripes();
-            let (blocks, write_blocks) = match wide {
+            let (blocks, write_blocks) = if harness.cluster.content().may_have_wide_stripes() {
                 // Several whole chunks are written at once.
-                Some(_) => (96, 4 * habits.write_blocks.max(8)),
-                None => (512, habits.write_blocks),
+                (96, 4 * habits.write_blocks.max(8))
+            } else {
+                (512, habits.write_blocks)
             };
             let habits = Habits { blocks, write_blocks, operates: true, ..habits };
             files::run(harness, habits).boxed_local()

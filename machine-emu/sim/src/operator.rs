@@ -76,7 +76,7 @@ impl Operator {
             2..4 => any(DiskCondition::Online {}, rng)
                 .filter(|_| bytes_online(&list) >= BYTES_MIN)
                 .filter(|chosen| {
-                    let copies = harness.cluster.data_copies() as usize;
+                    let copies = harness.cluster.content().copies_max() as usize;
                     let has_room =
                         copies == 1 || room_without(&list, *chosen, copies) >= 2 * BYTES_MIN;
                     // What is on a disk that has failed must find a place, too.

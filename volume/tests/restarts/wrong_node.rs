@@ -65,8 +65,14 @@ fn metadata_changes_at_a_node_that_does_not_own_their_key_are_refused() {
         let get = metadata::GetInode { ino, generation: 0 };
         assert_eq!(other_node.spawn(wrong, get).await.map(drop), refused);
         let change = metadata::InodeChange { mode: Some(0), ..Default::default() };
-        let call =
-            metadata::ChangeInode { ino, generation, change, only_if_ctime: None, durable: true };
+        let call = metadata::ChangeInode {
+            ino,
+            generation,
+            change,
+            redundancy: None,
+            only_if_ctime: None,
+            durable: true,
+        };
         assert_eq!(other_node.spawn(wrong, call).await.map(drop), refused);
         // An intent is sent to a node that is named in no key of the request's own.
         let intent = metadata::IntentId { node: 0, number: 1 << 40 };

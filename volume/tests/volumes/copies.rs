@@ -9,7 +9,7 @@ use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::seed::Rng;
-use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
+use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use crate::data_files::*;
 use crate::disk_files::{make_disk, make_disks};
@@ -62,14 +62,16 @@ fn what_was_on_two_lost_disks_is_made_anew_where_data_has_three_copies() {
         fs::remove_file(path(lost)).unwrap();
     }
     fs::rename(path(0), directory.path().join("aside")).unwrap();
-    let refused = volume::give_up_disk(&volume, disk(1)).unwrap_err().to_string();
+    let refused =
+        volume::give_up_disk(&volume, disk(1), DataLoss::Refused).unwrap_err().to_string();
     assert!(refused.contains("disks/n"), "three are missing: {refused}");
     fs::rename(directory.path().join("aside"), path(0)).unwrap();
-    volume::give_up_disk(&volume, disk(1)).unwrap();
+    volume::give_up_disk(&volume, disk(1), DataLoss::Refused).unwrap();
     let missing = volume::open(&volume, &RunOptions::default()).unwrap_err().to_string();
     assert!(missing.contains("n3d0"), "{missing}");
-    volume::give_up_disk(&volume, disk(3)).unwrap();
-    let refused = volume::give_up_disk(&volume, disk(0)).unwrap_err().to_string();
+    volume::give_up_disk(&volume, disk(3), DataLoss::Refused).unwrap();
+    let refused =
+        volume::give_up_disk(&volume, disk(0), DataLoss::Refused).unwrap_err().to_string();
     assert!(refused.contains("disk n1d0 is lost"), "{refused}");
 
     let running = run(&volume);
@@ -173,8 +175,12 @@ fn lose(volume: &Path, disk: DiskName) {
     fs::remove_file(path(disk)).unwrap();
     let missing = volume::open(volume, &RunOptions::default()).unwrap_err().to_string();
     assert!(missing.contains("`mdfs disk lost`"), "{missing}");
-    let map = volume::give_up_disk(volume, disk).unwrap();
-    assert_eq!(volume::give_up_disk(volume, disk).unwrap().version(), map.version(), "once");
+    let map = volume::give_up_disk(volume, disk, DataLoss::Refused).unwrap();
+    assert_eq!(
+        volume::give_up_disk(volume, disk, DataLoss::Refused).unwrap().version(),
+        map.version(),
+        "once"
+    );
 
     let running = run(volume);
     let client = running.client_handle();
@@ -252,7 +258,7 @@ fn a_full_volume_of_uneven_disks_outlives_each_of_them() {
         }
         fs::remove_file(&disks[largest]).unwrap();
         let lost = DiskName { disk_node: largest as u32, disk: 0 };
-        volume::give_up_disk(&volume, lost).unwrap();
+        volume::give_up_disk(&volume, lost, DataLoss::Refused).unwrap();
         let running = run(&volume);
         // There is no room to make copies anew. That keeps no reader waiting.
         let begun = Instant::now();
@@ -270,7 +276,7 @@ fn the_last_disk_is_read_alone_and_written_with_one_that_is_added() {
     fill(&volume, &shape(2, 1, TWICE));
     let lost = DiskName { disk_node: 0, disk: 0 };
     fs::remove_file(volume.join("disks/n0d0")).unwrap();
-    volume::give_up_disk(&volume, lost).unwrap();
+    volume::give_up_disk(&volume, lost, DataLoss::Refused).unwrap();
     let running = run(&volume);
     let client = running.client_handle();
     read_all(&client, FILES);
@@ -300,7 +306,9 @@ fn a_disk_is_given_up_only_if_all_that_it_has_is_on_others() {
     volume::format(&single, &shape(3, 1, RedundancyClass::None {})).unwrap();
     volume::format(&twice, &shape(3, 1, TWICE)).unwrap();
     let disk = |disk_node| DiskName { disk_node, disk: 0 };
-    let refusal = |volume: &Path, disk| volume::give_up_disk(volume, disk).unwrap_err().to_string();
+    let refusal = |volume: &Path, disk| {
+        volume::give_up_disk(volume, disk, DataLoss::Refused).unwrap_err().to_string()
+    };
     assert!(refusal(&single, disk(0)).contains("one copy"));
     assert!(refusal(&twice, disk(3)).contains("there is no disk n3d0"));
     let running = run(&twice);
@@ -311,7 +319,7 @@ fn a_disk_is_given_up_only_if_all_that_it_has_is_on_others() {
     let also_missing = refusal(&twice, disk(0));
     assert!(also_missing.contains("n1d0"), "{also_missing}");
     fs::rename(directory.path().join("aside"), twice.join("disks/n1d0")).unwrap();
-    volume::give_up_disk(&twice, disk(0)).unwrap();
+    volume::give_up_disk(&twice, disk(0), DataLoss::Refused).unwrap();
     assert!(refusal(&twice, disk(1)).contains("disk n0d0 is lost"));
     run(&twice).stop().unwrap();
     run(&single).stop().unwrap();

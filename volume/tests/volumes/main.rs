@@ -3,6 +3,7 @@
 //! In one program, so that the slow tests run beside each other.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod classes;
 mod copies;
 mod damaged;
 mod data_files;

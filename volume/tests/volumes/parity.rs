@@ -10,7 +10,7 @@ use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::ClientHandle;
-use volume::{DiskName, FormatOptions, RedundancyClass, RunOptions};
+use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use crate::data_files::*;
 use crate::disk_files::make_disk;
@@ -102,7 +102,7 @@ fn what_was_on_two_lost_disks_is_made_anew_on_others() {
             fs::remove_file(volume.join(format!("disks/{disk}"))).unwrap();
         }
         for disk in lost {
-            volume::give_up_disk(&volume, disk).unwrap();
+            volume::give_up_disk(&volume, disk, DataLoss::Refused).unwrap();
         }
         let running = run(&volume);
         let client = running.client_handle();
@@ -172,7 +172,7 @@ fn what_was_on_a_lost_disk_is_made_anew_on_others() {
         fill_encoded(&volume, &shape);
         let lost = DiskName { disk_node: 0, disk };
         fs::remove_file(volume.join(format!("disks/{lost}"))).unwrap();
-        volume::give_up_disk(&volume, lost).unwrap();
+        volume::give_up_disk(&volume, lost, DataLoss::Refused).unwrap();
         let running = run(&volume);
         let client = running.client_handle();
         read_all(&client, FILES);
@@ -196,7 +196,7 @@ fn copies_become_wide_stripes_again_once_there_are_enough_disks() {
     fill_encoded(&volume, &shape(1, 3, TWO_AND_ONE));
     let lost = DiskName { disk_node: 0, disk: 1 };
     fs::remove_file(volume.join("disks/n0d1")).unwrap();
-    volume::give_up_disk(&volume, lost).unwrap();
+    volume::give_up_disk(&volume, lost, DataLoss::Refused).unwrap();
     let running = run(&volume);
     let client = running.client_handle();
     wait_until_retired(&client, lost);

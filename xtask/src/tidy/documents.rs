@@ -7,7 +7,7 @@ use super::code::{is_word, tokens};
 use super::tree::{SourceTree, TextFile};
 
 /// Words of README.md and docs/ together, at most; tables that tidy writes are left out.
-pub(super) const WORDS_MAX: usize = 42_000;
+pub(super) const WORDS_MAX: usize = 43_000;
 
 /// Columns of a comment or of prose, at most.
 const COLUMNS_MAX: usize = 100;

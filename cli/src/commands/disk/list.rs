@@ -227,6 +227,8 @@ mod tests {
             pace: String::new(),
             balancing: false,
             redundancy: redundancy.to_owned(),
+            classes: Vec::new(),
+            waiting_pieces: 0,
             losses_left,
             loss_delay_seconds,
             moved_bytes: 0,

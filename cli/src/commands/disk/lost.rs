@@ -6,7 +6,7 @@ use std::str::FromStr;
 use client::VolumeAddress;
 use client::protocol::{DiskChange, NEVER_LOST};
 use serde::Serialize;
-use volume::DiskName;
+use volume::{DataLoss, DiskName};
 
 use super::change::change;
 use super::moving::{ChangeReport, DiskArgument};
@@ -46,6 +46,10 @@ pub(super) struct LostDisk {
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+    /// Go on although data is nowhere else: files that have some of it on the disk fail to be read
+    /// there, also when the disk is found again. `mdfs check --files` names them.
+    #[arg(long, conflicts_with = "after")]
+    accept_data_loss: bool,
     /// From now on, give up the disks of a host that is away for this long, or `never`.
     #[arg(long, value_name = "SECONDS", conflicts_with = "disk")]
     after: Option<LossDelay>,
@@ -77,6 +81,9 @@ impl LostDisk {
         let Some(disk) = self.disk else { return Ok(()) };
         match (session.open_served(&self.volume)?, &self.volume) {
             (None, VolumeAddress::Directory(volume)) => self.give_up(session, volume, disk),
+            _ if self.accept_data_loss => Err(CommandFailure::Usage(
+                "--accept-data-loss is for volumes of one process that are not served".to_owned(),
+            )),
             _ => self.give_up_served(session, disk),
         }
     }
@@ -106,7 +113,8 @@ impl LostDisk {
         lost: DiskArgument,
     ) -> Result<(), CommandFailure> {
         let DiskArgument { disk_node, disk } = lost;
-        let given_up = volume::give_up_disk(volume, DiskName { disk_node, disk });
+        let policy = if self.accept_data_loss { DataLoss::Accepted } else { DataLoss::Refused };
+        let given_up = volume::give_up_disk(volume, DiskName { disk_node, disk }, policy);
         let map = given_up.map_err(|error| CommandFailure::Serve {
             operation: "give up a disk of",
             volume: volume.to_path_buf(),

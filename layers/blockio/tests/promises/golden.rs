@@ -95,6 +95,10 @@ fn a_superblock_has_the_agreed_bytes() {
     superblock.decided.redundancy = RedundancyClass::Parity { data: 4, parity: 1 };
     let block = superblock.encode();
     assert_eq!(hex(&block[212..217]), "02 01 02 04 01");
+    assert_eq!(Superblock::decode(&block), Ok(superblock.clone()));
+    superblock.decided.classes = vec![RedundancyClass::Copies { count: 2 }];
+    let block = superblock.encode();
+    assert_eq!(hex(&block[212..224]), "02 01 02 04 01 01 00 00 00 01 02 00");
     assert_eq!(Superblock::decode(&block), Ok(superblock));
 }
 

@@ -157,10 +157,10 @@ fn a_disk_of_a_newer_program_is_told() {
     disk.poke(0, &newer);
     disk.poke(COPY, &newer);
     assert!(refusal(&disk).contains("format version 3, this program knows 2"));
-    let newer = Superblock { features: 4, ..superblock }.encode();
+    let newer = Superblock { features: 8, ..superblock }.encode();
     disk.poke(0, &newer);
     disk.poke(COPY, &newer);
-    assert!(refusal(&disk).contains("features that this program does not know (0x4)"));
+    assert!(refusal(&disk).contains("features that this program does not know (0x8)"));
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use crate::support::{MemoryDisk, World};
-use blockio::plan::plan_redundancy;
+use blockio::geometry::GeometryError;
+use blockio::plan::{plan_class, plan_redundancy};
 use blockio::superblock::{Decided, Superblock};
+use blockio::volume_map::classes_of;
 use blockio::{
     DiskError, DiskName, DiskSet, DiskStage, ExpectedDisk, RedundancyClass, SetMember, SetMembers,
     VolumeMap, VolumeRecord, format_disk, identify, open_disk,
@@ -117,21 +119,59 @@ fn a_record_is_followed_forwards_only_and_in_the_same_volume() {
 fn a_record_or_superblock_without_a_class_has_one_copy_of_all() {
     let record = VolumeRecord::of(&map());
     let bytes = to_bytes(&record);
-    // The delay after which a disk is lost came last, the class before it.
-    let (class, delay) = (1, to_bytes(&record.loss_delay_seconds).len());
-    for missing in [delay, class + delay] {
+    // The classes of directories came last, the delay after which a disk is lost before them, the
+    // volume's class before that.
+    let (class, delay, none) = (1, to_bytes(&record.loss_delay_seconds).len(), 4);
+    for missing in [none, delay + none, class + delay + none] {
         assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - missing]), Some(map()));
     }
     let twice = plan_redundancy(&map(), RedundancyClass::Copies { count: 2 }).expect("four disks");
     let bytes = to_bytes(&VolumeRecord::of(&twice));
     assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&twice));
-    assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - delay]).as_ref(), Some(&twice));
+    let without_delay = &bytes[..bytes.len() - delay - none];
+    assert_eq!(VolumeRecord::decode(without_delay).as_ref(), Some(&twice));
     assert!(map().advance(&VolumeRecord { version: 9, ..VolumeRecord::of(&twice) }).is_err());
     let disk = formatted();
     now(format_disk(&disk, &twice, NAME, 9, Duration::from_secs(1))).expect("large enough");
     let found = now(identify(&disk)).expect("formatted");
     assert_eq!((found.features, found.decided.redundancy), (1, twice.redundancy()));
     assert_eq!(now(identify(&formatted())).expect("formatted").features, 0);
+}
+
+#[test]
+fn classes_of_directories_are_allowed_one_after_the_other() {
+    let copies = |count| RedundancyClass::Copies { count };
+    let parity = |data, parity| RedundancyClass::Parity { data, parity };
+    let volume = map();
+    assert_eq!(plan_class(&volume, RedundancyClass::None {}), Ok(None));
+    // Metadata has two copies.
+    let refused = plan_class(&volume, copies(3));
+    assert!(matches!(refused, Err(GeometryError::MetadataCopies { needed: 3, found: 2, .. })));
+    let refused = plan_class(&volume, parity(16, 1));
+    assert!(matches!(refused, Err(GeometryError::TooFewDisks { needed: 17, .. })));
+    let record = plan_class(&volume, copies(2)).expect("four disks").expect("it is new");
+    assert!(!classes_of(&volume).differ() && volume.advance(&record) == Ok(true));
+    assert_eq!(
+        (classes_of(&volume).others, classes_of(&volume).copies_max()),
+        (vec![copies(2)], 2)
+    );
+    assert!(!classes_of(&volume).have_wide_stripes());
+    assert_eq!(plan_class(&volume, copies(2)), Ok(None));
+    let bytes = to_bytes(&record);
+    assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&volume));
+    // None is taken back.
+    let less = VolumeRecord { classes: Vec::new(), version: 9, ..record.clone() };
+    assert!(volume.advance(&less).is_err());
+    let disk = formatted();
+    now(format_disk(&disk, &volume, NAME, 9, Duration::from_secs(1))).expect("large enough");
+    let found = now(identify(&disk)).expect("formatted");
+    assert_eq!((found.features, found.decided.classes), (5, vec![copies(2)]));
+    let mut record = record;
+    for data in 2..9 {
+        record = record.with_class(parity(data, 1));
+    }
+    assert!(VolumeMap::of_record(&record).is_ok());
+    assert!(VolumeMap::of_record(&record.with_class(parity(9, 1))).is_err());
 }
 
 #[test]

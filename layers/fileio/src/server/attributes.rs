@@ -48,14 +48,19 @@ impl FileAttributes {
         if change == crate::protocol::Change::default() {
             return Ok(before);
         }
+        if change.redundancy.is_some_and(|class| !self.space.has_class(class)) {
+            return Err(Error::Invalid {});
+        }
         let now = self.base.now();
         if let Some(size) = change.size {
             self.space.set_size(file, size, now, durable).await?;
         }
         let Handle { ino, generation } = file;
+        let redundancy = change.redundancy;
         let change = rules::inode_change(&who, &before, &change, now);
         // Truncation has changed the ctime already.
         let only_if_ctime = only_if_ctime.filter(|_| change.mtime == Some(before.mtime));
-        self.base.meta_here(ChangeInode { ino, generation, change, only_if_ctime, durable }).await
+        let call = ChangeInode { ino, generation, change, redundancy, only_if_ctime, durable };
+        self.base.meta_here(call).await
     }
 }

@@ -183,7 +183,14 @@ impl MetadataAccess {
         }
         let change = InodeChange { atime: Some(now), ..InodeChange::default() };
         let Attributes { ino, generation, .. } = *file;
-        let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
+        let call = ChangeInode {
+            ino,
+            generation,
+            change,
+            redundancy: None,
+            only_if_ctime: None,
+            durable: false,
+        };
         match self.meta(self.node_of(ino), call).await {
             // A read needs no space. The next one notes it.
             Err(Error::Unwritable { .. } | Error::NoSpace {}) => Ok(*file),

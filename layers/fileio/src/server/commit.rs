@@ -1,5 +1,6 @@
 //! Making changes durable, and freeing the blocks of removed files.
 
+use blockio::volume_map::classes_of;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -41,7 +42,7 @@ impl FileCommits {
     /// Commits a file in the background, if much of it is to become wide stripes.
     pub(super) fn commit_ahead(self: &Rc<Self>, file: Handle) {
         let Handle { ino, generation } = file;
-        if self.content.stripes.map().redundancy().wide_stripes().is_none() {
+        if !classes_of(&self.content.stripes.map()).have_wide_stripes() {
             return;
         }
         let waiting =

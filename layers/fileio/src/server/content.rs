@@ -5,10 +5,13 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use blockio::protocol::Error as BlockError;
-use blockio::{DiskName, Geometry, Stripes};
+use blockio::volume_map::classes_of;
+use blockio::{DiskName, Geometry, RedundancyClass, Stripes};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use meta::protocol::{BlockRun, Chunk, FindWideStripe, Map, PlacedWideStripe, Release, Run};
+use meta::protocol::{
+    BlockRun, Chunk, FindWideStripe, GetInode, Map, PlacedWideStripe, Release, Run,
+};
 use runtime::Context;
 use runtime::delivery::DeliveredRange;
 use runtime::sync::{KeyGuard, KeyedLock};
@@ -44,9 +47,24 @@ impl ContentAccess {
         Self { base, stripes, geometry, files, chunks }
     }
 
-    /// How many copies new content has, each on another disk.
-    pub(super) fn copies(&self) -> u32 {
-        self.stripes.map().redundancy().copies()
+    /// How new content of a file survives the loss of disks.
+    pub(super) async fn class_of(&self, ino: u64) -> Result<RedundancyClass, Error> {
+        if let Some(known) = self.class_at_hand(ino) {
+            return Ok(known);
+        }
+        let inode = self.base.meta_here(GetInode { ino, generation: 0 }).await?;
+        let own = inode.attributes.redundancy;
+        Ok(own.unwrap_or_else(|| self.stripes.map().redundancy()))
+    }
+
+    /// The same, unless the file has to be asked for.
+    pub(super) fn class_at_hand(&self, ino: u64) -> Option<RedundancyClass> {
+        let map = self.stripes.map();
+        if !classes_of(&map).differ() {
+            return Some(map.redundancy());
+        }
+        let own = self.base.information.class(ino)?;
+        Some(own.unwrap_or_else(|| map.redundancy()))
     }
 
     /// Bytes `from..to` of the file, at least one: one request for the map, then all stripes at

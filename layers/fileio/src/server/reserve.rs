@@ -1,6 +1,6 @@
 //! Blocks for new content, with all its copies.
 
-use blockio::{has_disk_behind, has_lost_disk};
+use blockio::{RedundancyClass, has_disk_behind, has_lost_disk};
 use meta::chunks::BlockSlot;
 use meta::protocol::{Allocate, AllocateMirrors, Chunk, Mirrors, Near, Run};
 
@@ -37,12 +37,12 @@ impl ContentAccess {
     /// commit, which may make a wide stripe instead? If the chunk may become whole until then.
     pub(super) fn defers_copies(
         &self,
+        class: RedundancyClass,
         (index, old): (u64, &Chunk),
         (first, blocks): (u32, u32),
     ) -> bool {
         let map = self.stripes.map();
-        if map.redundancy().wide_stripes().is_none() || has_lost_disk(&map) || has_disk_behind(&map)
-        {
+        if class.wide_stripes().is_none() || has_lost_disk(&map) || has_disk_behind(&map) {
             return false;
         }
         let is_begun = !old.runs.is_empty() && old.runs.iter().all(|run| run.form.deferred);
@@ -62,28 +62,35 @@ impl ContentAccess {
 
     /// Where its further copies are to be, of which one may become parity: apart from the chunks of
     /// its wide stripe.
-    fn behind_domains(&self, (ino, index): (u64, u64), process: Option<u32>) -> Near {
-        let shape = self.stripes.map().redundancy().wide_stripes();
+    fn behind_domains(
+        class: RedundancyClass,
+        (ino, index): (u64, u64),
+        process: Option<u32>,
+    ) -> Near {
+        let shape = class.wide_stripes();
         let data = shape.map_or(1, |shape| u64::from(shape.data));
         let domain = ino.wrapping_add((index / data + 1) * data);
         Near::InDomain { domain: domain as u32, process, skip: 0 }
     }
 
-    /// Reserves blocks of a file, each with as many copies as its data shall have; for a chunk that
-    /// is `deferred`, by inode and number, without content in the further ones until the commit.
+    /// Reserves blocks of a file, each with as many copies as its class wants; for a chunk that is
+    /// `deferred`, by inode and number, without content in the further ones until the commit.
     pub(super) async fn reserve(
         &self,
         call: Allocate,
+        class: RedundancyClass,
         deferred: Option<(u64, u64)>,
     ) -> Result<ReservedBlocks, Error> {
         let Allocate { unit, from_reserve, near, .. } = call;
         let first = self.base.meta_here(call).await?;
-        let mirrors = self.copies() - 1;
+        let mirrors = class.copies() - 1;
         if mirrors == 0 {
             return Ok(reserved(first, &[], unit));
         }
         let near = match (near, deferred) {
-            (Near::InDomain { process, .. }, Some(chunk)) => self.behind_domains(chunk, process),
+            (Near::InDomain { process, .. }, Some(chunk)) => {
+                Self::behind_domains(class, chunk, process)
+            }
             _ => Near::Anywhere {},
         };
         let copies = vec![first.clone()];

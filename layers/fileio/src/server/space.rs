@@ -3,6 +3,8 @@
 use std::ops::{ControlFlow, Range};
 use std::rc::Rc;
 
+use blockio::RedundancyClass;
+use blockio::volume_map::classes_of;
 use futures::future::join_all;
 use meta::attributes::access;
 use meta::chunks::BlockSlot;
@@ -105,6 +107,11 @@ impl FileSpace {
             space.available_bytes += kept_least * BLOCK;
         }
         Ok(self.in_copies(space))
+    }
+
+    /// May directories and files have this class?
+    pub(super) fn has_class(&self, class: RedundancyClass) -> bool {
+        classes_of(&self.content.stripes.map()).has(class)
     }
 
     /// What there is for data of which each block has its copies, given what there is for blocks.
@@ -224,7 +231,8 @@ impl FileSpace {
         let checksum = content.checksum(0, content.length());
         let near = Near::Anywhere {};
         let call = Reserve { blocks: unit, unit, from_reserve: true, near };
-        let mut reserved = self.content.reserve(call, None).await?;
+        let class = self.content.class_of(file.ino).await?;
+        let mut reserved = self.content.reserve(call, class, None).await?;
         let slot = reserved.take(checksum).ok_or(Error::Damaged {})?;
         let reserved = reserved.into_runs();
         let content = content.into_vec();
@@ -442,7 +450,14 @@ impl FileSpace {
         if mode != before.mode {
             let Handle { ino, generation } = file;
             let change = InodeChange { mode: Some(mode), ..InodeChange::default() };
-            let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
+            let call = ChangeInode {
+                ino,
+                generation,
+                change,
+                redundancy: None,
+                only_if_ctime: None,
+                durable: false,
+            };
             self.base.meta_here(call).await?;
         }
         self.set_size_alone(file, (end, self.base.now()), durable, SizeChange::Lengthen).await

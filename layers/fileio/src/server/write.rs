@@ -359,6 +359,7 @@ impl FileWriter {
     ) -> Result<ChunkDraft, Error> {
         let per_stripe = self.content.geometry.blocks_per_stripe();
         let unit = self.content.unit(ino, &old);
+        let class = self.content.class_of(ino).await?;
         let mut slots = old.slots(per_stripe as usize, unit as u32);
         let new = spans.iter().flat_map(|span| span.places(unit));
         let new = new.filter(|&place| slots[place].is_none());
@@ -376,7 +377,7 @@ impl FileWriter {
                 let apart = purpose == WritePurpose::Data && index > 0;
                 let skip = first as u32 * unit;
                 let defers = purpose == WritePurpose::Data
-                    && self.content.defers_copies((index, &old), (skip, blocks));
+                    && self.content.defers_copies(class, (index, &old), (skip, blocks));
                 let near = match self.near(&old, skip as usize, blocks, apart) {
                     Near::Anywhere {} | Near::Apart { .. } if defers => {
                         ContentAccess::in_domain((ino, index), skip, None)
@@ -384,7 +385,7 @@ impl FileWriter {
                     near => near,
                 };
                 let call = Allocate { blocks, unit, from_reserve, near };
-                self.content.reserve(call, defers.then_some((ino, index))).await?
+                self.content.reserve(call, class, defers.then_some((ino, index))).await?
             }
         };
         let mut in_place = false;

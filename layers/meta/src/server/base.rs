@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use blockio::Stripes;
+use blockio::volume_map::classes_of;
+use blockio::{RedundancyClass, Stripes};
 use runtime::{Context, RequestInfo as _};
 
 use super::inode_cache::InodeCache;
@@ -12,7 +13,7 @@ use super::record_log::RecordLog;
 use super::replies::ReplyTable;
 use crate::hash::is_owner;
 use crate::memory::MemoryShare;
-use crate::protocol::Request;
+use crate::protocol::{Error, Request};
 use crate::shared_attrs::SharedAttrCache;
 use crate::shared_attrs::publisher::Publisher;
 use crate::store::{Store, StoreError};
@@ -33,6 +34,20 @@ pub(super) struct NodeBase {
 }
 
 impl NodeBase {
+    /// How the content of a file survives the loss of disks.
+    pub(super) async fn class_of(&self, ino: u64) -> Result<RedundancyClass, Error> {
+        if classes_of(&self.stripes.map()).differ() {
+            self.inodes.load(ino, 0).await?;
+        }
+        Ok(self.class_at_hand(ino))
+    }
+
+    /// The same of a file that is in memory.
+    pub(super) fn class_at_hand(&self, ino: u64) -> RedundancyClass {
+        let own = self.inodes.attributes(ino).and_then(|attributes| attributes.redundancy);
+        own.unwrap_or_else(|| self.stripes.map().redundancy())
+    }
+
     /// Do the keys of a request belong to this node? Another node knows nothing of them, and would
     /// change what is not there, or make a second one of it.
     pub(super) fn owns(&self, request: &Request) -> bool {

@@ -226,7 +226,7 @@ impl Effects {
         for (&ino, after) in &staged.inodes {
             let has_mark = self.base.open_files.is_unlinked(ino);
             if let Some(after) = after {
-                batch.put(keys::inode(ino), to_bytes(&after.stored));
+                batch.put(keys::inode(ino), after.stored.to_stored());
                 if after.is_unlinked() && !has_mark {
                     batch.put(keys::unlinked(ino), Vec::new());
                 }

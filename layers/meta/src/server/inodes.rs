@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use runtime::Context;
-use runtime::wire::to_bytes;
 
 use super::base::NodeBase;
+use super::space::encode_queue::EncodeQueue;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
 use crate::keys;
@@ -53,11 +53,13 @@ pub(super) fn root_inode(context: &Context, owner: RootOwner) -> Option<Inode> {
 /// The inodes of one node, as requests see them.
 pub(super) struct InodeRequests {
     base: Rc<NodeBase>,
+    /// Hears of files whose content is to survive in another way.
+    queue: Rc<EncodeQueue>,
 }
 
 impl InodeRequests {
-    pub(super) fn new(base: &Rc<NodeBase>) -> Self {
-        Self { base: base.clone() }
+    pub(super) fn new(base: &Rc<NodeBase>, queue: Rc<EncodeQueue>) -> Self {
+        Self { base: base.clone(), queue }
     }
 
     /// Answers [`GetInode`], if the inode is in memory.
@@ -81,9 +83,15 @@ impl InodeRequests {
     }
 
     pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {
-        let ChangeInode { ino, generation, change, only_if_ctime, durable } = request;
+        let ChangeInode { ino, generation, change, redundancy, only_if_ctime, durable } = request;
+        let apply = |inode: &mut Inode| {
+            apply(&change, inode);
+            let own = &mut inode.attributes.redundancy;
+            *own = redundancy.or(*own);
+        };
         let _kept = self.base.inodes.keep(ino);
         self.base.inodes.load(ino, generation).await?;
+        let class_before = self.base.class_at_hand(ino);
         let make = || {
             self.base.inodes.with(ino, |active| {
                 let ctime = active.inode.attributes.ctime;
@@ -91,15 +99,15 @@ impl InodeRequests {
                     return Err(Error::Changed {});
                 }
                 let mut after = active.inode.clone();
-                apply(&change, &mut after);
+                apply(&mut after);
                 let mut batch = Batch::new();
                 let mut stored = active.stored.clone();
-                apply(&change, &mut stored);
-                batch.put(keys::inode(ino), to_bytes(&stored));
+                apply(&mut stored);
+                batch.put(keys::inode(ino), stored.to_stored());
                 Ok((batch, (after, stored)))
             })
         };
-        let recorded = if notes_access(&change) {
+        let recorded = if redundancy.is_none() && notes_access(&change) {
             // No reader of a full volume waits for what other nodes may have.
             self.base.records.record_within(make).await
         } else {
@@ -112,6 +120,9 @@ impl InodeRequests {
                 Ok((position, active.inode.attributes))
             })
         })?;
+        if class_before != self.base.class_at_hand(ino) && attributes.kind == (Kind::File {}) {
+            self.queue.note_file(ino);
+        }
         self.base.records.ensure_durable(position, durable).await?;
         Ok(attributes)
     }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use runtime::sync::KeyedLock;
-use runtime::wire::to_bytes;
 
 use super::base::NodeBase;
 use crate::attributes::{Attributes, XATTR_VALUE_MAX, XATTRS_BYTES_MAX};
@@ -103,7 +102,7 @@ impl Xattrs {
                 stored.attributes.ctime = time;
                 let mut batch = Batch::new();
                 put_value(&mut batch, (ino, &name), value.as_deref(), &old);
-                batch.put(keys::inode(ino), to_bytes(&stored));
+                batch.put(keys::inode(ino), stored.to_stored());
                 self.base.replies.put(reply, now, &mut batch);
                 Ok((batch, (after, stored)))
             })

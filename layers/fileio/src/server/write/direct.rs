@@ -276,6 +276,7 @@ impl DirectWriter {
         pieces: &[WritePiece],
     ) -> Result<FreshChunk, Error> {
         let unit = self.writer.content.unit(ino, old);
+        let class = self.writer.content.class_of(ino).await?;
         let start = index * u64::from(self.writer.content.geometry.stripe_size);
         let block_of = |at: u64| ((offset + at - start) / BLOCK as u64) as usize;
         let first = pieces.first().map_or(0, |piece| block_of(piece.range.start));
@@ -286,11 +287,11 @@ impl DirectWriter {
         let places = first / unit..last / unit;
         let new = slots[places.clone()].iter().filter(|slot| slot.is_none());
         let held = self.writer.hold(ino, new.count() * unit).await?;
-        let defers = self.writer.content.defers_copies((index, old), (first as u32, blocks));
+        let defers = self.writer.content.defers_copies(class, (index, old), (first as u32, blocks));
         let near = self.near((ino, index), first as u32, pieces, defers);
         let call = Allocate { blocks, unit: unit as u32, from_reserve: false, near };
         let mut reserved =
-            self.writer.content.reserve(call, defers.then_some((ino, index))).await?;
+            self.writer.content.reserve(call, class, defers.then_some((ino, index))).await?;
         let sums = pieces.iter().flat_map(|piece| piece.checksums(unit));
         for (slot, checksum) in slots[places].iter_mut().zip(sums) {
             *slot = reserved.take(checksum);

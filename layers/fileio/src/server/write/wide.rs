@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use blockio::WideStripeShape;
 use blockio::protocol::Error as BlockError;
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -16,12 +17,12 @@ use crate::protocol::{Error, Handle};
 use crate::server::content::ContentAccess;
 
 impl ContentAccess {
-    /// How many chunks make a wide stripe, if these bytes have all of one.
-    fn wide_stripe_within(&self, bytes: Range<u64>) -> Option<u64> {
-        let shape = self.stripes.map().redundancy().wide_stripes()?;
+    /// The wide stripes of a file, if these bytes have all of one.
+    fn wide_stripe_within(&self, ino: u64, bytes: Range<u64>) -> Option<WideStripeShape> {
+        let shape = self.class_at_hand(ino)?.wide_stripes()?;
         let length = u64::from(shape.data) * u64::from(self.geometry.stripe_size);
         let first = bytes.start.next_multiple_of(length);
-        (first + length <= bytes.end).then_some(shape.data.into())
+        (first + length <= bytes.end).then_some(shape)
     }
 }
 
@@ -36,9 +37,9 @@ impl FileWriter {
         purpose: WritePurpose,
     ) -> Vec<Result<ChunkWrite, Error>> {
         if purpose == WritePurpose::Data
-            && let Some(count) = self.content.wide_stripe_within(bytes)
+            && let Some(shape) = self.content.wide_stripe_within(file.ino, bytes)
         {
-            return self.write_wide_stripes(file, parts, count).await;
+            return self.write_wide_stripes(file, parts, shape).await;
         }
         let mut writes = parts.into_iter().map(|part| self.write_part(file, part, purpose));
         match (writes.next(), writes.next()) {
@@ -57,20 +58,21 @@ impl FileWriter {
         self.write_chunk((file, index), old, from, data, purpose)
     }
 
-    /// Writes parts of chunks, with parity for each `count` of them that can be a wide stripe.
+    /// Writes parts of chunks, with parity for those of them that can be a wide stripe.
     async fn write_wide_stripes(
         &self,
         file: Handle,
         parts: Vec<WritePart>,
-        count: u64,
+        shape: WideStripeShape,
     ) -> Vec<Result<ChunkWrite, Error>> {
         let chunk_size = self.content.geometry.stripe_size as usize;
+        let count = u64::from(shape.data);
         let groups = by_wide_stripe(parts, count, |part| part.index);
         let writes = groups.into_iter().map(|group| {
             let is_whole = group.len() as u64 == count
                 && group.iter().all(|part| part.data.length() == chunk_size);
             if is_whole {
-                return self.write_wide_stripe(file, group).boxed_local();
+                return self.write_wide_stripe(file, group, shape).boxed_local();
             }
             let singles =
                 group.into_iter().map(move |part| self.write_part(file, part, WritePurpose::Data));
@@ -84,6 +86,7 @@ impl FileWriter {
         &self,
         file: Handle,
         group: Vec<WritePart>,
+        shape: WideStripeShape,
     ) -> Vec<Result<ChunkWrite, Error>> {
         let drafts = group.into_iter().map(|part| {
             let (chunk, to) = ((file.ino, part.index), part.data.length());
@@ -91,7 +94,7 @@ impl FileWriter {
             self.draft(chunk, part.old, spans, to, WritePurpose::Data)
         });
         let drafts = join_all(drafts).await;
-        let made = self.parity_of(&drafts);
+        let made = self.parity_of(&drafts, shape);
         let filling = drafts.iter().map(|draft| async move {
             match draft {
                 Ok(draft) => self.fill(self.parts(draft)).await,
@@ -126,11 +129,15 @@ impl FileWriter {
     }
 
     /// The wide stripe that whole chunks can be, and the bytes of its parity.
-    fn parity_of(&self, drafts: &[Result<ChunkDraft, Error>]) -> Option<(WideStripe, Vec<Bytes>)> {
+    fn parity_of(
+        &self,
+        drafts: &[Result<ChunkDraft, Error>],
+        shape: WideStripeShape,
+    ) -> Option<(WideStripe, Vec<Bytes>)> {
         let geometry = self.content.geometry;
         let chunks = drafts.iter().map(|draft| draft.as_ref().ok().map(|draft| &draft.chunk));
         let chunks: Vec<&Chunk> = chunks.collect::<Option<_>>()?;
-        let mut wide = of_deferred_chunks(&self.content.stripes.map(), &chunks)?;
+        let mut wide = of_deferred_chunks(&self.content.stripes.map(), shape, &chunks)?;
         let code = ErasureCode::new(wide.data.len(), wide.parity.len())?;
         // Each chunk is written whole.
         let contents = drafts.iter().flatten().filter_map(|draft| draft.spans.first());

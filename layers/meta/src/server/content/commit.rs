@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use blockio::protocol::Unsynced;
+use blockio::volume_map::classes_of;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
@@ -23,6 +24,7 @@ use crate::server::space::encode_queue::EncodeQueue;
 use crate::server::space::reclaim::{Reclaim, TrimCause};
 use crate::server::verifiers::WriteVerifiers;
 use crate::store::{Position, StoreError, WritePauses};
+use crate::wide_stripe::{chunks_together, may_change};
 
 /// One commit, truncation or removal per inode.
 pub(crate) type CommitLocks = Rc<KeyedLock<u64>>;
@@ -261,7 +263,7 @@ impl Commits {
                 stored.attributes.used_bytes = sealed.used_bytes;
                 stored.committed = committed.clone();
                 let mut batch = batch_of(ino, last, from_reserve);
-                batch.put(keys::inode(ino), to_bytes(&stored));
+                batch.put(keys::inode(ino), stored.to_stored());
                 let used = UseChange::of(&active.stored, &stored);
                 self.base.inodes.uses().put(&[used], &mut batch);
                 let appends = active.appends_up_to(sealed.mark.sequence);
@@ -298,14 +300,14 @@ impl Commits {
         Ok(position)
     }
 
-    /// The store has these chunks now: they may become wide stripes.
+    /// The store has these chunks now: they may become wide stripes, or be of another class.
     fn note_recorded(&self, ino: u64, chunks: &[(u64, Uncommitted)]) {
-        if let Some(shape) = self.base.stripes.map().redundancy().wide_stripes() {
-            let is_left =
-                |change: &Uncommitted| !change.chunk.runs.iter().all(|run| run.form.covered);
-            let left = chunks.iter().filter(|(_, change)| is_left(change));
+        let classes = classes_of(&self.base.stripes.map());
+        if classes.have_wide_stripes() || classes.differ() {
+            let class = self.base.class_at_hand(ino);
+            let left = chunks.iter().filter(|(_, change)| may_change(class, &change.chunk));
             let indices = left.map(|(index, _)| *index);
-            self.queue.note(ino, indices, (shape.data, self.base.context.now()));
+            self.queue.note(ino, indices, (chunks_together(class), self.base.context.now()));
         }
     }
 
@@ -328,7 +330,7 @@ impl Commits {
                 let mut stored = active.stored.clone();
                 add_blocks(&mut stored, more_blocks);
                 let mut batch = batch_of(ino, part, from_reserve);
-                batch.put(keys::inode(ino), to_bytes(&stored));
+                batch.put(keys::inode(ino), stored.to_stored());
                 let used = UseChange::of(&active.stored, &stored);
                 self.base.inodes.uses().put(&[used], &mut batch);
                 if is_past_end {

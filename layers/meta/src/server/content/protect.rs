@@ -12,11 +12,12 @@ use futures::{StreamExt as _, stream};
 use crate::active::{ActiveInode, EncodedChunks, Uncommitted};
 use crate::chunks::subtract;
 use crate::erasure::ErasureCode;
-use crate::keys;
-use crate::protocol::{BlockRun, Error, Mirrors, Run, RunForm, Unsynced, WideStripe};
+use crate::protocol::{
+    BlockRun, Error, Mirrors, PlacedWideStripe, Run, RunForm, Unsynced, WideStripe,
+};
 use crate::server::base::NodeBase;
-use crate::server::record_log::decode;
 use crate::server::space::reclaim::Reclaim;
+use crate::server::wide_stripe_table::WideStripeTable;
 use crate::store::StoreError;
 use crate::wide_stripe::{are_apart, by_wide_stripe, is_deferred_stripe, parity_places};
 
@@ -37,11 +38,12 @@ struct ParityPlaces {
 pub(super) struct ContentProtection {
     base: Rc<NodeBase>,
     reclaim: Rc<Reclaim>,
+    wide_stripes: WideStripeTable,
 }
 
 impl ContentProtection {
     pub(super) fn new(base: &Rc<NodeBase>, reclaim: Rc<Reclaim>) -> Self {
-        Self { base: base.clone(), reclaim }
+        Self { base: base.clone(), reclaim, wide_stripes: WideStripeTable::new(base) }
     }
 
     /// Makes these changes of a file, in the order of their chunks, fit to be recorded: those of
@@ -52,12 +54,14 @@ impl ContentProtection {
         changes: Vec<ChunkChange>,
     ) -> Result<Vec<ChunkChange>, Error> {
         let is_deferred = |run: &BlockRun| run.form.deferred;
-        let shape = self.base.stripes.map().redundancy().wide_stripes();
         if !changes.iter().any(|(_, change)| change.chunk.runs.iter().any(is_deferred)) {
             return Ok(changes);
         }
-        let Some(shape) = shape else { return Ok(changes) };
-        let groups = by_wide_stripe(changes, shape.data.into(), |(index, _)| *index);
+        // Those that were written for a wide stripe before the file got a class without any have
+        // copies.
+        let shape = self.base.class_at_hand(ino).wide_stripes();
+        let count = shape.map_or(1, |shape| shape.data.into());
+        let groups = by_wide_stripe(changes, count, |(index, _)| *index);
         let protected = groups.into_iter().map(|group| self.protect_group(ino, group, shape));
         let mut protected = stream::iter(protected).buffered(GROUPS_MAX);
         let (mut all, mut outcome) = (Vec::new(), Ok(()));
@@ -92,13 +96,15 @@ impl ContentProtection {
         &self,
         ino: u64,
         mut group: Vec<ChunkChange>,
-        shape: WideStripeShape,
+        shape: Option<WideStripeShape>,
     ) -> Result<Vec<ChunkChange>, Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let is_whole = |(_, change): &ChunkChange| is_deferred_stripe(&change.chunk, blocks);
         let unit = group[0].1.chunk.unit();
-        let is_complete = group.len() == shape.data as usize && group.iter().all(is_whole);
-        if is_complete
+        let is_complete = |shape: &WideStripeShape| {
+            group.len() == shape.data as usize && group.iter().all(is_whole)
+        };
+        if let Some(shape) = shape.filter(is_complete)
             && group.iter().all(|(_, change)| change.chunk.unit() == unit)
             && let Some(encoded) = self.encode(ino, &group, shape.parity as usize).await?
         {
@@ -128,11 +134,14 @@ impl ContentProtection {
         let whole = |start: u64| Run { start, count: blocks };
         let runs: Vec<&BlockRun> =
             group.iter().flat_map(|(_, change)| &change.chunk.runs).collect();
-        let known = self.base.store.get(&keys::wide_stripe(ino, first)).await?;
-        let known: Option<WideStripe> = known.map(|value| decode(&value)).transpose()?;
-        if known.as_ref().is_some_and(|known| known.chunks() != group.len() as u64) {
+        let mut known = self.wide_stripes.within(ino, first..first + group.len() as u64).await?;
+        let is_it =
+            |it: &PlacedWideStripe| it.first == first && it.wide.chunks() == group.len() as u64;
+        // Those of another class are dissolved in the background first.
+        if !known.iter().all(is_it) {
             return Ok(None);
         }
+        let known = known.pop().map(|it| it.wide);
         let Some(ParityPlaces { places, found }) = self.place_parity(&map, &runs, parity)? else {
             return Ok(None);
         };

@@ -112,7 +112,7 @@ impl Truncation {
                 stored.attributes.ctime = time;
                 let used = &mut stored.attributes.used_bytes;
                 *used = used_bytes.unwrap_or(*used);
-                batch.put(keys::inode(ino), to_bytes(&stored));
+                batch.put(keys::inode(ino), stored.to_stored());
                 let used = UseChange::of(&active.stored, &stored);
                 self.base.inodes.uses().put(&[used], &mut batch);
                 if let Some((index, cut)) = &cut_chunk {

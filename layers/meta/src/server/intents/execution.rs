@@ -53,7 +53,7 @@ impl NewEntry {
     fn put(&self, batch: &mut Batch) {
         let Attributes { ino, generation, kind, .. } = self.made.attributes;
         batch.put(self.key.clone(), to_bytes(&Dentry { ino, generation, kind }));
-        batch.put(keys::inode(ino), to_bytes(&self.made));
+        batch.put(keys::inode(ino), self.made.to_stored());
     }
 
     fn use_change(&self) -> UseChange {
@@ -317,6 +317,7 @@ fn new_inode(ino: u64, generation: u64, directory: u64, new: &NewInode) -> Inode
         mtime: new.mtime.unwrap_or(new.time),
         ctime: new.time,
         birth: new.time,
+        redundancy: new.redundancy,
     };
     let parent = if is_directory { directory } else { 0 };
     Inode {

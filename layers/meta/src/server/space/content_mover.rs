@@ -5,6 +5,7 @@
 //! elsewhere, synced and recorded, with the file locked. Pages of the tree, the space map and the
 //! log follow with a checkpoint.
 
+mod copies;
 pub(super) mod wide_stripes;
 
 use std::cell::Cell;
@@ -21,7 +22,6 @@ use futures::stream::{self, Stream, StreamExt as _};
 use runtime::sync::KeyGuard;
 
 use super::reclaim::Reclaim;
-use super::wide_stripes::WideStripeTable;
 use crate::chunks::BlockSlot;
 use crate::information::FileLocks;
 use crate::keys;
@@ -31,6 +31,7 @@ use crate::server::content::FileContent;
 use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, put_chunk};
 use crate::server::inode_cache::Pinned;
 use crate::server::record_log::decode;
+use crate::server::wide_stripe_table::WideStripeTable;
 use crate::store::{Batch, StoreError};
 
 /// Files of which chunks move at a time.

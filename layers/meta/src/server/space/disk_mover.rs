@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::geometry::Near;
-use blockio::volume_map::PlacedSet;
+use blockio::volume_map::{PlacedSet, classes_of};
 use blockio::{
     DiskName, DiskStage, VolumeMap, VolumeRecord, has_disk_behind, has_lost_disk, lost_disks,
 };
@@ -161,7 +161,7 @@ impl DiskMover {
     }
 
     /// Answers [`GetMoves`](crate::protocol::GetMoves).
-    pub(crate) fn get_moves(&self) -> NodeMoves {
+    pub(crate) fn get_moves(&self, waiting_pieces: u64) -> NodeMoves {
         let space = self.base.store.space();
         let holders = space.root_holders();
         let mut on = space.blocks_on_disks();
@@ -186,6 +186,7 @@ impl DiskMover {
             moved_blocks: self.moved_blocks.get(),
             balancing: self.is_balance_due(),
             trouble: self.trouble.get().map_or_else(String::new, |error| self.explain(error)),
+            waiting_pieces,
         }
     }
 
@@ -312,7 +313,7 @@ impl DiskMover {
     /// Moves content off disks that are being drained or lost.
     async fn move_off_disks(&self) -> Result<(), Error> {
         let map = self.map();
-        if map.disks().len() < map.redundancy().copies() as usize {
+        if map.disks().len() < classes_of(&map).copies_max() as usize {
             // All has a copy on each disk that is there.
             return Err(Error::NoSpace {});
         }

@@ -1,4 +1,5 @@
-//! Chunks that may become wide stripes, or whose wide stripe may have to end.
+//! Chunks that may become wide stripes, or whose wide stripe may have to end; those of files of
+//! which the class has changed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +7,21 @@ use std::time::Duration;
 
 /// What is noted, at most: beyond that all chunks are looked at again.
 const NOTED_MAX: usize = 1 << 16;
+/// Files that are noted with all their chunks, at most.
+const FILES_MAX: usize = 1 << 12;
 /// Chunks that were written are left alone for this long.
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
-/// Files, and the first chunk of each wide stripe in them that is to be looked at.
+/// Which chunks are to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ScanExtent {
+    /// Those of this file from one on.
+    File(u64, u64),
+    /// All of the node behind this key; empty for the start.
+    Node(Vec<u8>),
+}
+
+/// Files, and the first of the chunks in them that are to be looked at together.
 #[derive(Default)]
 pub(crate) struct EncodeQueue {
     /// When it is to be looked at.
@@ -18,6 +30,8 @@ pub(crate) struct EncodeQueue {
     due: RefCell<BTreeSet<(Duration, (u64, u64))>>,
     /// All chunks behind this key are to be looked at.
     scan_from: RefCell<Option<Vec<u8>>>,
+    /// All chunks of these files from one on are to be looked at.
+    files: RefCell<BTreeMap<u64, u64>>,
     /// Some could not be noted.
     is_incomplete: Cell<bool>,
     wake: RefCell<Option<Box<dyn Fn()>>>,
@@ -40,17 +54,26 @@ impl EncodeQueue {
         self.is_eager.get()
     }
 
-    /// Chunks have changed, or are gone. Wide stripes have `data` chunks.
+    /// Chunks have changed, or are gone, of which `together` are looked at together.
     pub(crate) fn note(
         &self,
         ino: u64,
         chunks: impl Iterator<Item = u64>,
-        (data, now): (u32, Duration),
+        (together, now): (u64, Duration),
     ) {
         let pause = if self.is_eager() { Duration::ZERO } else { IDLE_TIME };
         for index in chunks {
-            let first = index / u64::from(data) * u64::from(data);
-            self.put((ino, first), now + pause);
+            self.put((ino, index / together * together), now + pause);
+        }
+        self.tell();
+    }
+
+    /// All chunks of a file are to be looked at.
+    pub(crate) fn note_file(&self, ino: u64) {
+        if self.files.borrow().len() < FILES_MAX {
+            self.files.borrow_mut().insert(ino, 0);
+        } else {
+            self.scan_from.replace(Some(Vec::new()));
         }
         self.tell();
     }
@@ -85,7 +108,7 @@ impl EncodeQueue {
         if self.noted.borrow().is_empty() && self.is_incomplete.take() {
             self.scan_from.replace(Some(Vec::new()));
         }
-        if self.scan_from.borrow().is_some() {
+        if self.next_scan().is_some() {
             return Some(Duration::ZERO);
         }
         self.due.borrow().first().map(|(at, _)| *at)
@@ -100,12 +123,29 @@ impl EncodeQueue {
         Some(first.1)
     }
 
-    /// Behind which key chunks are to be looked at; empty for the start.
-    pub(super) fn scan_from(&self) -> Option<Vec<u8>> {
-        self.scan_from.borrow().clone()
+    /// Which chunks are to be looked at next.
+    pub(super) fn next_scan(&self) -> Option<ScanExtent> {
+        let files = self.files.borrow();
+        let file = files.first_key_value().map(|(&ino, &next)| ScanExtent::File(ino, next));
+        file.or_else(|| self.scan_from.borrow().clone().map(ScanExtent::Node))
     }
 
-    /// They were looked at, up to `next`; all of them if that is `None`.
+    /// Chunks of a file were looked at, up to this one; all of them if it is `None`.
+    pub(super) fn scanned_file(&self, ino: u64, last: Option<u64>) {
+        let mut files = self.files.borrow_mut();
+        match last {
+            Some(last) => files.insert(ino, last + 1),
+            None => files.remove(&ino),
+        };
+    }
+
+    /// How many are to be looked at, as far as that is known.
+    pub(super) fn waiting(&self) -> u64 {
+        (self.noted.borrow().len() + self.files.borrow().len()) as u64
+            + u64::from(self.scan_from.borrow().is_some())
+    }
+
+    /// Those of the node were looked at, up to `next`; all of them if that is `None`.
     pub(super) fn scanned(&self, next: Option<Vec<u8>>) {
         self.scan_from.replace(next);
     }
@@ -136,7 +176,7 @@ mod tests {
             taken += 1;
         }
         assert_eq!((taken, queue.next_due()), (NOTED_MAX, Some(Duration::ZERO)));
-        assert_eq!(queue.scan_from(), Some(Vec::new()));
+        assert_eq!(queue.next_scan(), Some(ScanExtent::Node(Vec::new())));
         queue.scanned(None);
         assert_eq!(queue.next_due(), None);
     }

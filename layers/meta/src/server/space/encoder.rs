@@ -1,36 +1,41 @@
 //! Whole chunks of files that did not become wide stripes with their commit do so in the
-//! background, some time after they were written (ADR 97). Until then they have copies.
+//! background, some time after they were written (ADR 97). Until then they have copies. What is not
+//! stored as the class of its file wants, since that has changed, is stored anew (ADR 99).
 //!
 //! A wide stripe with many dead blocks is made anew of what its chunks have now. One whose chunks
 //! are not whole any more is dissolved when copies of what is live take less space.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{BLOCK_SIZE, DiskName, WideStripeShape};
+use blockio::volume_map::classes_of;
+use blockio::{BLOCK_SIZE, DiskName, RedundancyClass, WideStripeShape};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
 use super::allocate::Allocator;
 use super::content_mover::wide_stripes::WideStripeChange;
-use super::content_mover::{ContentMover, MovePlan};
+use super::content_mover::{ContentMover, MovePlan, QuietFile};
 use super::disk_mover::DiskMover;
-use super::encode_queue::EncodeQueue;
-use super::wide_stripes::WideStripeTable;
+use super::encode_queue::{EncodeQueue, ScanExtent};
 use crate::erasure::ErasureCode;
 use crate::keys;
 use crate::protocol::{
-    Allocate, BlockRun, Chunk, Error, Mirrors, Near, Run, RunForm, StripeShard, Unsynced,
-    WideStripe,
+    Allocate, BlockRun, Chunk, Error, Mirrors, Near, PlacedWideStripe, Run, RunForm, StripeShard,
+    Unsynced, WideStripe,
 };
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
+use crate::server::wide_stripe_table::WideStripeTable;
 use crate::store::StoreError;
-use crate::wide_stripe::{are_apart, failure_domain_of, has_disks_for, is_online};
+use crate::wide_stripe::{
+    are_apart, chunks_together, failure_domain_of, has_copies_of, has_disks_for, is_online,
+    may_change,
+};
 
 /// The pause before a file that is written to is looked at again.
 const IN_USE_PAUSE: Duration = Duration::from_secs(2);
@@ -52,11 +57,13 @@ pub(crate) struct WideStripeEncoder {
     has_looked: Cell<bool>,
 }
 
-/// What became of chunks that were to be a wide stripe.
+/// What became of chunks that were to be a wide stripe, or to get copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EncodeOutcome {
     /// There is nothing to be done.
     Done,
+    /// There may be more to be done at once.
+    Again,
     /// The file is being written to.
     InUse,
     /// It may be possible later.
@@ -83,8 +90,15 @@ impl WideStripeEncoder {
         encoder
     }
 
-    fn shape(&self) -> Option<WideStripeShape> {
-        self.base.stripes.map().redundancy().wide_stripes()
+    /// Can there be anything to do?
+    fn has_work(&self) -> bool {
+        let classes = classes_of(&self.base.stripes.map());
+        classes.have_wide_stripes() || classes.differ()
+    }
+
+    /// Pieces of files that are to be looked at, as far as they are known.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queue.waiting()
     }
 
     /// Waits for nothing from now on.
@@ -101,14 +115,14 @@ impl WideStripeEncoder {
 
     /// Disks have changed: looks at all chunks of the node.
     pub(crate) fn look_at_all(self: &Rc<Self>) {
-        if self.shape().is_some() {
+        if self.has_work() {
             self.queue.note_all();
         }
     }
 
     /// Begins in the background, if it has not.
     fn start(self: &Rc<Self>) {
-        if self.shape().is_none() || self.running.replace(true) {
+        if !self.has_work() || self.running.replace(true) {
             return;
         }
         let me = self.clone();
@@ -130,9 +144,8 @@ impl WideStripeEncoder {
 
     /// Does what is due. True if something has to wait for `pause`.
     async fn run_round(&self, pause: Duration) -> bool {
-        let Some(shape) = self.shape() else { return false };
-        if let Some(after) = self.queue.scan_from()
-            && let Err(error) = self.scan(after, shape).await
+        if let Some(extent) = self.queue.next_scan()
+            && let Err(error) = self.scan(extent).await
         {
             tracing::debug!(%error, "chunks cannot be looked at");
             self.base.context.sleep(pause).await;
@@ -141,11 +154,12 @@ impl WideStripeEncoder {
         let mut is_stuck = false;
         let now = self.base.context.now();
         while let Some(what) = self.queue.take(now) {
-            match self.visit(what, shape).await {
+            match self.visit(what).await {
                 Ok(EncodeOutcome::Done) | Err(Error::Stale {} | Error::LostWrites {}) => {}
+                Ok(EncodeOutcome::Again) => self.queue.put(what, self.base.context.now()),
                 Ok(EncodeOutcome::InUse) => self.queue.put(what, now + IN_USE_PAUSE),
                 outcome => {
-                    tracing::debug!(?outcome, ?what, "chunks do not become a wide stripe yet");
+                    tracing::debug!(?outcome, ?what, "chunks are not stored as they shall be yet");
                     is_stuck = true;
                     self.queue.put(what, self.base.context.now() + pause);
                 }
@@ -154,33 +168,177 @@ impl WideStripeEncoder {
         is_stuck
     }
 
-    /// Notes whole chunks among the next ones in the store that are in no wide stripe.
-    async fn scan(&self, after: Vec<u8>, shape: WideStripeShape) -> Result<(), Error> {
-        let (start, end) = keys::all(keys::KeyTable::Chunk);
-        let from = if after.is_empty() { Bound::Included(start) } else { Bound::Excluded(after) };
-        let found =
-            self.base.store.scan(from.as_ref().map(Vec::as_slice), &end, SCANNED_MAX).await?;
-        let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
+    /// Notes those of the next chunks in the store for which there may be something to do.
+    async fn scan(&self, extent: ScanExtent) -> Result<(), Error> {
+        let (from, end) = match &extent {
+            ScanExtent::File(ino, next) => {
+                (Bound::Included(keys::chunk(*ino, *next)), keys::chunks_end(*ino))
+            }
+            ScanExtent::Node(after) => {
+                let (start, end) = keys::all(keys::KeyTable::Chunk);
+                let is_first = after.is_empty();
+                (
+                    if is_first { Bound::Included(start) } else { Bound::Excluded(after.clone()) },
+                    end,
+                )
+            }
+        };
+        let after = from.as_ref().map(Vec::as_slice);
+        let found = self.base.store.scan(after, &end, SCANNED_MAX).await?;
+        let mut last_group = None;
         for (key, value) in &found {
             let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
             let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
-            let chunk: Chunk = decode(value)?;
-            let is_covered = chunk.runs.iter().all(|run| run.form.covered);
-            if !is_covered && chunk.count() == blocks {
-                let first = index / u64::from(shape.data) * u64::from(shape.data);
-                self.queue.put((ino, first), self.base.context.now());
+            let class = match self.base.class_of(ino).await {
+                // It was removed, and is being freed.
+                Err(Error::Stale {}) => continue,
+                class => class?,
+            };
+            let together = chunks_together(class);
+            let group = (ino, index / together * together);
+            if last_group != Some(group) && self.needs_visit(group, class, &decode(value)?).await? {
+                self.queue.put(group, self.base.context.now());
+                last_group = Some(group);
             }
         }
-        let last = found.last().filter(|_| found.len() == SCANNED_MAX);
-        self.queue.scanned(last.map(|(key, _)| key.to_vec()));
+        let last = found.last().filter(|_| found.len() == SCANNED_MAX).map(|(key, _)| key);
+        match extent {
+            ScanExtent::File(ino, _) => {
+                self.queue.scanned_file(ino, last.and_then(|key| keys::chunk_index(key)));
+            }
+            ScanExtent::Node(_) => self.queue.scanned(last.map(|key| key.to_vec())),
+        }
         Ok(())
     }
 
-    /// Looks at the chunks of one wide stripe, and does what is to be done with them.
-    async fn visit(
+    /// May there be something to do with chunks that are looked at together, of which this is one?
+    async fn needs_visit(
         &self,
         (ino, first): (u64, u64),
-        shape: WideStripeShape,
+        class: RedundancyClass,
+        chunk: &Chunk,
+    ) -> Result<bool, Error> {
+        if may_change(class, chunk) {
+            let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
+            let has_copies = |run: &BlockRun| run.form.covered || has_copies_of(class, run);
+            return Ok(chunk.count() == blocks || !chunk.runs.iter().all(has_copies));
+        }
+        let chunks = first..first + chunks_together(class);
+        Ok(self.unfit_wide_stripe(ino, chunks, class).await?.is_some())
+    }
+
+    /// A wide stripe of another class than the file has now that has some of these chunks.
+    async fn unfit_wide_stripe(
+        &self,
+        ino: u64,
+        chunks: Range<u64>,
+        class: RedundancyClass,
+    ) -> Result<Option<PlacedWideStripe>, Error> {
+        if !classes_of(&self.base.stripes.map()).differ() {
+            return Ok(None);
+        }
+        let is_fit = |PlacedWideStripe { first, wide }: &PlacedWideStripe| {
+            class.wide_stripes().is_some_and(|shape| {
+                *first == chunks.start
+                    && wide.data.len() == shape.data as usize
+                    && wide.parity.len() == shape.parity as usize
+            })
+        };
+        let found = self.table.within(ino, chunks.clone()).await?;
+        Ok(found.into_iter().find(|wide| !is_fit(wide)))
+    }
+
+    /// Looks at some chunks of a file together, those round chunk `at`, and does what is to be done
+    /// with them.
+    async fn visit(&self, (ino, at): (u64, u64)) -> Result<EncodeOutcome, Error> {
+        let class = self.base.class_of(ino).await?;
+        let together = chunks_together(class);
+        let first = at / together * together;
+        let chunks = first..first + together;
+        if let Some(unfit) = self.unfit_wide_stripe(ino, chunks.clone(), class).await? {
+            return self.end_wide_stripe(ino, unfit, class).await;
+        }
+        let encoded = match class.wide_stripes() {
+            Some(shape) => self.visit_wide((ino, first), (class, shape)).await?,
+            None => EncodeOutcome::Done,
+        };
+        if encoded == EncodeOutcome::Done && classes_of(&self.base.stripes.map()).differ() {
+            return self.visit_copies((ino, chunks), class).await;
+        }
+        Ok(encoded)
+    }
+
+    /// Dissolves a wide stripe of another class than the file has now.
+    async fn end_wide_stripe(
+        &self,
+        ino: u64,
+        unfit: PlacedWideStripe,
+        class: RedundancyClass,
+    ) -> Result<EncodeOutcome, Error> {
+        let PlacedWideStripe { first, wide } = unfit;
+        let Some(_quiet) = self.quiet((ino, class), wide.chunks()).await? else {
+            return Ok(EncodeOutcome::InUse);
+        };
+        // It may have changed meanwhile.
+        if self.table.get(ino, first).await?.as_ref() != Some(&wide) {
+            return Ok(EncodeOutcome::Again);
+        }
+        let copies = class.copies() as usize;
+        if !self.mover.dissolve(&EncodePlan(self), (ino, first), (&wide, copies)).await? {
+            return Ok(EncodeOutcome::Later);
+        }
+        let together = chunks_together(class);
+        for index in first..first + wide.chunks() {
+            self.queue.put((ino, index / together * together), self.base.context.now());
+        }
+        Ok(EncodeOutcome::Again)
+    }
+
+    /// Gives chunks that are in no wide stripe as many copies as their file shall have.
+    async fn visit_copies(
+        &self,
+        (ino, chunks): (u64, Range<u64>),
+        class: RedundancyClass,
+    ) -> Result<EncodeOutcome, Error> {
+        let is_unfit = |run: &BlockRun| !run.form.covered && !has_copies_of(class, run);
+        let count = chunks.end - chunks.start;
+        let found = self.table.chunks(ino, chunks.start, count).await?;
+        if !found.iter().flat_map(|chunk| &chunk.runs).any(is_unfit) {
+            return Ok(EncodeOutcome::Done);
+        }
+        let Some(_quiet) = self.quiet((ino, class), count).await? else {
+            return Ok(EncodeOutcome::InUse);
+        };
+        let copies = class.copies() as usize;
+        let done = self.mover.set_copies(&EncodePlan(self), (ino, chunks), copies).await?;
+        Ok(if done { EncodeOutcome::Done } else { EncodeOutcome::Later })
+    }
+
+    /// Commits a file and keeps all others from it, in its turn for as many chunks; `None` if it is
+    /// in use, unless space is short, or has got another class.
+    async fn quiet(
+        &self,
+        (ino, class): (u64, RedundancyClass),
+        chunks: u64,
+    ) -> Result<Option<QuietFile>, Error> {
+        let is_pressing = self.queue.is_eager() || self.base.store.space().is_short();
+        let is_in_use = self.base.inodes.with(ino, |active| Ok(!active.is_clean()));
+        if is_in_use == Ok(true) && !is_pressing {
+            return Ok(None);
+        }
+        if !is_pressing {
+            let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
+            self.disks.wait_for_pace(chunks * blocks * BLOCK_SIZE as u64).await;
+        }
+        let quiet = self.mover.quiet(ino).await?;
+        Ok(quiet.filter(|_| self.base.class_at_hand(ino) == class))
+    }
+
+    /// Looks at the chunks of one wide stripe, and does what is to be done with them.
+    async fn visit_wide(
+        &self,
+        (ino, first): (u64, u64),
+        (class, shape): (RedundancyClass, WideStripeShape),
     ) -> Result<EncodeOutcome, Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let known = self.table.get(ino, first).await?;
@@ -189,19 +347,16 @@ impl WideStripeEncoder {
         let Some(work) = work_on(known.as_ref(), &chunks, blocks) else {
             return Ok(EncodeOutcome::Done);
         };
-        let is_pressing = self.queue.is_eager() || self.base.store.space().is_short();
-        let is_in_use = self.base.inodes.with(ino, |active| Ok(!active.is_clean()));
-        if is_in_use == Ok(true) && !is_pressing {
-            return Ok(EncodeOutcome::InUse);
-        }
         if work == EncodeWork::Encode && !has_disks_for(&self.base.stripes.map(), shape.shards()) {
             return Ok(EncodeOutcome::Later);
         }
-        if !is_pressing {
-            self.disks.wait_for_pace(count * u64::from(blocks) * BLOCK_SIZE as u64).await;
-        }
-        let Some(_quiet) = self.mover.quiet(ino).await? else { return Ok(EncodeOutcome::InUse) };
+        let Some(_quiet) = self.quiet((ino, class), count).await? else {
+            return Ok(EncodeOutcome::InUse);
+        };
         // It may have changed meanwhile.
+        if self.unfit_wide_stripe(ino, first..first + count, class).await?.is_some() {
+            return Ok(EncodeOutcome::Again);
+        }
         let known = self.table.get(ino, first).await?;
         let chunks = self.table.chunks(ino, first, count).await?;
         match (work_on(known.as_ref(), &chunks, blocks), &known) {
@@ -210,7 +365,8 @@ impl WideStripeEncoder {
                 self.encode((ino, first), known, (chunks, parity)).await
             }
             (Some(EncodeWork::Dissolve), Some(wide)) => {
-                self.mover.dissolve(&EncodePlan(self), (ino, first), wide).await?;
+                let copies = 1 + wide.parity.len();
+                self.mover.dissolve(&EncodePlan(self), (ino, first), (wide, copies)).await?;
                 tracing::debug!(ino, first, "a wide stripe with dead blocks is dissolved");
                 Ok(EncodeOutcome::Done)
             }

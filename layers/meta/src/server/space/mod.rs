@@ -9,7 +9,6 @@ pub(super) mod encode_queue;
 mod encoder;
 pub(super) mod groups;
 pub(super) mod reclaim;
-mod wide_stripes;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,9 +22,9 @@ use self::encode_queue::EncodeQueue;
 use self::encoder::WideStripeEncoder;
 use self::groups::GroupExchange;
 use self::reclaim::Reclaim;
-use self::wide_stripes::WideStripeTable;
 use super::base::NodeBase;
 use super::content::FileContent;
+use super::wide_stripe_table::WideStripeTable;
 use crate::information::FileLocks;
 use crate::move_pace::MovePace;
 
@@ -43,14 +42,14 @@ pub(super) struct SpaceManager {
 impl SpaceManager {
     pub(super) fn new(
         base: &Rc<NodeBase>,
-        reclaim: Rc<Reclaim>,
+        reclaim: &Rc<Reclaim>,
         content: &Rc<FileContent>,
-        files: FileLocks,
+        files: &FileLocks,
         (pace, queue): (Arc<MovePace>, Rc<EncodeQueue>),
     ) -> Self {
         let wide_stripes = Rc::new(WideStripeTable::new(base));
         let (kept, table) = (content.clone(), wide_stripes.clone());
-        let mover = Rc::new(ContentMover::new(base, reclaim.clone(), kept, table, files));
+        let mover = Rc::new(ContentMover::new(base, reclaim.clone(), kept, table, files.clone()));
         let emptier = Rc::new(GroupEmptier::new(base, mover.clone()));
         let groups = Rc::new(GroupExchange::new(base, reclaim.clone(), emptier.clone()));
         let allocator = Rc::new(Allocator::new(base, reclaim.clone(), groups.clone(), emptier));
@@ -59,6 +58,7 @@ impl SpaceManager {
         let disks = Rc::new(DiskMover::new(base, mover.clone(), sources, pace));
         let (parts, allocated) = ((mover, wide_stripes.clone()), allocator.clone());
         let encoder = WideStripeEncoder::new(base, parts, allocated, disks.clone(), queue);
+        let reclaim = reclaim.clone();
         Self { allocator, groups, reclaim, disks, repairer, wide_stripes, encoder }
     }
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 
+use blockio::volume_map::classes_of;
 use futures::stream::{self, StreamExt as _};
 use runtime::sync::{KeyGuard, KeyedLock};
 
@@ -22,6 +23,7 @@ use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, chunks
 use crate::server::record_log::decode;
 use crate::server::xattrs::Xattrs;
 use crate::store::{Batch, Position, StoreError};
+use crate::wide_stripe::chunks_together;
 
 /// Forgets that are under way at a time.
 const FORGETS_MAX: usize = 64;
@@ -133,16 +135,18 @@ impl Reclaim {
     /// blocks: those chunks are not the file's any more.
     async fn trim_wide_stripes(&self, ino: u64, first: u64) -> Result<(), Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
-        let shape = self.base.stripes.map().redundancy().wide_stripes();
         let (from, end) = (keys::wide_stripe(ino, first), keys::wide_stripes_end(ino));
         loop {
             let found =
                 self.base.store.scan(Bound::Included(&from), &end, WIDE_STRIPES_PER_RECORD).await?;
             if found.is_empty() {
                 // The one before may have lost some of its chunks.
-                if let (Some(shape), Some(last)) = (shape, first.checked_sub(1)) {
+                if let Some(last) = first.checked_sub(1)
+                    && classes_of(&self.base.stripes.map()).have_wide_stripes()
+                {
+                    let together = chunks_together(self.base.class_at_hand(ino));
                     let now = self.base.context.now();
-                    self.queue.note(ino, [first, last].into_iter(), (shape.data, now));
+                    self.queue.note(ino, [first, last].into_iter(), (together, now));
                 }
                 return Ok(());
             }

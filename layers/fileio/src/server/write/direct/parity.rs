@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use blockio::{RedundancyClass, WideStripeShape};
 use meta::protocol::{StripeShard, WideStripe};
 use meta::wide_stripe::of_deferred_chunks;
 use runtime::delivery::{BlocksToStore, DepositedRange, ParityToStore, StoredParity};
@@ -55,13 +56,14 @@ impl DirectWriter {
         request: &WriteDirect,
         fresh: &mut [FreshChunk],
     ) -> BTreeMap<u32, ProcessOrder> {
-        let shape = self.writer.content.stripes.map().redundancy().wide_stripes();
+        let class = self.writer.content.class_at_hand(request.file.ino);
+        let shape = class.and_then(RedundancyClass::wide_stripes);
         let count = shape.map_or(1, |shape| u64::from(shape.data));
         let length = count * u64::from(self.writer.content.geometry.stripe_size);
         let first = request.offset.div_ceil(length);
         let mut orders: BTreeMap<u32, ProcessOrder> = BTreeMap::new();
         for group in fresh.chunk_by_mut(|one, next| one.index / count == next.index / count) {
-            if let Some(wide) = self.wide_stripe_of(group) {
+            if let Some(wide) = shape.and_then(|shape| self.wide_stripe_of(group, shape)) {
                 let number = (group[0].index / count).checked_sub(first);
                 self.order_parity(&mut orders, group, wide, (request, number));
             }
@@ -74,7 +76,7 @@ impl DirectWriter {
 
     /// The wide stripe of chunks that were left whole and are stripes on disks of their own; the
     /// checksums of its parity are still missing.
-    fn wide_stripe_of(&self, group: &[FreshChunk]) -> Option<WideStripe> {
+    fn wide_stripe_of(&self, group: &[FreshChunk], shape: WideStripeShape) -> Option<WideStripe> {
         let length = self.writer.content.geometry.stripe_size;
         // One part, so it is all of the chunk.
         let is_left =
@@ -83,7 +85,7 @@ impl DirectWriter {
             return None;
         }
         let chunks: Vec<&Chunk> = group.iter().map(|fresh| &fresh.chunk).collect();
-        of_deferred_chunks(&self.writer.content.stripes.map(), &chunks)
+        of_deferred_chunks(&self.writer.content.stripes.map(), shape, &chunks)
     }
 
     /// Has the parity of a wide stripe stored: what the client has made for wide stripe `number` of

@@ -8,9 +8,9 @@ use futures::StreamExt as _;
 use futures::stream;
 
 use super::{ContentMover, FILES_MAX, MovePlan, SCANNED_MAX, finish};
-use crate::chunks::{BlockSlot, subtract};
+use crate::chunks::{put_places, subtract};
 use crate::keys;
-use crate::protocol::{Chunk, Error, Mirrors, Run, Unsynced, WideStripe};
+use crate::protocol::{Chunk, Error, Run, Unsynced, WideStripe};
 use crate::server::content::chunk_records::{add_runs, put_chunk};
 use crate::store::{Batch, StoreError};
 use crate::wide_stripe::{are_apart, has_disks_for};
@@ -73,7 +73,8 @@ impl ContentMover {
         let Some(wide) = self.wide_stripes.get(ino, first).await? else { return Ok(()) };
         let shards = wide.shards().count() as u32;
         if plan.dissolves_wide_stripes() && !has_disks_for(&self.base.stripes.map(), shards) {
-            return self.dissolve(plan, (ino, first), &wide).await;
+            let copies = 1 + wide.parity.len();
+            return self.dissolve(plan, (ino, first), (&wide, copies)).await.map(drop);
         }
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         let mut moved = wide.clone();
@@ -90,7 +91,8 @@ impl ContentMover {
                 Ok(Some(start)) => start,
                 Ok(None) | Err(Error::NoSpace {}) if plan.dissolves_for_room() => {
                     self.reclaim.discard_and_release(taken).await?;
-                    return self.dissolve(plan, (ino, first), &wide).await;
+                    let copies = 1 + wide.parity.len();
+                    return self.dissolve(plan, (ino, first), (&wide, copies)).await.map(drop);
                 }
                 Ok(None) => continue,
                 Err(error) => {
@@ -155,14 +157,14 @@ impl ContentMover {
         Ok(place.map(|place| place.start))
     }
 
-    /// Gives what is live of a wide stripe copies of its own, and frees the rest, unless there is
-    /// no room for them. The file is quiet.
+    /// Gives what is live of a wide stripe as many copies of its own, and frees the rest. False if
+    /// there is no room for them. The file is quiet.
     pub(in crate::server::space) async fn dissolve(
         &self,
         plan: &dyn MovePlan,
         (ino, first): (u64, u64),
-        wide: &WideStripe,
-    ) -> Result<(), Error> {
+        (wide, copies): (&WideStripe, usize),
+    ) -> Result<bool, Error> {
         let mut change = WideStripeChange {
             first,
             wide: None,
@@ -177,23 +179,24 @@ impl ContentMover {
             if outcome == Ok(true) && chunk.runs.iter().any(|run| run.form.covered) {
                 let part = (wide, number, first + number as u64, chunk);
                 let work = (&mut change, &mut written, &mut kept);
-                outcome = self.copy_covered(plan, part, work).await;
+                outcome = self.copy_covered(plan, (part, copies), work).await;
             }
         }
         if outcome != Ok(true) {
             self.reclaim.discard_and_release(change.taken).await?;
-            return outcome.map(drop);
+            return outcome;
         }
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         change.freed = subtract(&wide.runs(blocks), &kept, blocks as usize);
-        self.record_wide_stripe(plan, ino, change, written).await
+        self.record_wide_stripe(plan, ino, change, written).await?;
+        Ok(true)
     }
 
     /// Gives the covered runs of a chunk copies. False if there is no room.
     async fn copy_covered(
         &self,
         plan: &dyn MovePlan,
-        (wide, number, index, chunk): (&WideStripe, usize, u64, Chunk),
+        ((wide, number, index, chunk), copies): ((&WideStripe, usize, u64, Chunk), usize),
         (change, written, kept): (&mut WideStripeChange, &mut Vec<Unsynced>, &mut Vec<Run>),
     ) -> Result<bool, Error> {
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
@@ -202,7 +205,7 @@ impl ContentMover {
         let is_moving = wide.data.get(number).is_some_and(|shard| plan.is_moving(shard.start));
         for run in chunk.runs.iter().filter(|run| run.form.covered) {
             let own = run.first_place();
-            let copies = if is_moving {
+            let first = if is_moving {
                 let first = plan.allocate_beside(vec![vec![own]], unit).await?;
                 change.taken.extend(first.iter().flatten());
                 first
@@ -210,34 +213,23 @@ impl ContentMover {
                 kept.push(own);
                 Some(vec![own])
             };
-            let Some(first) = copies else { return Ok(false) };
-            let mut copies = vec![first];
-            for _ in &wide.parity {
-                let Some(further) = plan.allocate_beside(copies.clone(), unit).await? else {
+            let Some(first) = first else { return Ok(false) };
+            let mut places = vec![first];
+            while places.len() < copies {
+                let Some(further) = plan.allocate_beside(places.clone(), unit).await? else {
                     return Ok(false);
                 };
                 change.taken.extend(&further);
-                copies.push(further);
+                places.push(further);
             }
-            let content = self.read_shard(wide, number, wide.range_of(number, own, blocks)).await?;
-            for copy in copies.iter().filter(|copy| copy[..] != [own]) {
-                written.extend(self.write(copy, std::slice::from_ref(&content)).await?);
+            if places[..] != [vec![own]] {
+                let range = wide.range_of(number, own, blocks);
+                let content = self.read_shard(wide, number, range).await?;
+                for copy in places.iter().filter(|copy| copy[..] != [own]) {
+                    written.extend(self.write(copy, std::slice::from_ref(&content)).await?);
+                }
             }
-            let blocks_of = |runs: &Vec<Run>| runs.iter().flat_map(Run::blocks).collect();
-            let copies: Vec<Vec<u64>> = copies.iter().map(blocks_of).collect();
-            let at = u32::from(run.at) / unit;
-            let places = slots[at as usize..].iter_mut().take(run.checksums.len());
-            for (place, slot) in places.enumerate() {
-                let block = place * unit as usize;
-                let mut mirrors = Mirrors::default();
-                copies[1..].iter().for_each(|copy| mirrors.push(copy[block]));
-                *slot = slot.map(|slot| BlockSlot {
-                    block: copies[0][block],
-                    covered: false,
-                    mirrors,
-                    ..slot
-                });
-            }
+            put_places(&mut slots, (run, unit), &places);
         }
         change.chunks.push((index, Chunk::from_slots(&slots, blocks, unit)));
         Ok(true)

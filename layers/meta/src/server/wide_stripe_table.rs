@@ -1,6 +1,6 @@
 //! The wide stripes of the files of one node ([`FindWideStripe`](crate::protocol::FindWideStripe)).
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 
 use blockio::redundancy::DATA_SHARDS_MAX;
@@ -16,7 +16,7 @@ pub(crate) struct WideStripeTable {
 }
 
 impl WideStripeTable {
-    pub(super) fn new(base: &Rc<NodeBase>) -> Self {
+    pub(crate) fn new(base: &Rc<NodeBase>) -> Self {
         Self { base: base.clone() }
     }
 
@@ -26,35 +26,44 @@ impl WideStripeTable {
         ino: u64,
         index: u64,
     ) -> Result<Option<PlacedWideStripe>, Error> {
-        let first = index.saturating_sub(u64::from(DATA_SHARDS_MAX) - 1);
-        let (from, end) = (keys::wide_stripe(ino, first), keys::wide_stripes_end(ino));
-        let found =
-            self.base.store.scan(Bound::Included(&from), &end, DATA_SHARDS_MAX as usize).await?;
-        for (key, value) in found {
+        Ok(self.within(ino, index..index.saturating_add(1)).await?.pop())
+    }
+
+    /// The wide stripes that some of these chunks are in. They have no chunk together, but where
+    /// the class of the file has changed they may begin anywhere.
+    pub(crate) async fn within(
+        &self,
+        ino: u64,
+        chunks: Range<u64>,
+    ) -> Result<Vec<PlacedWideStripe>, Error> {
+        let first = chunks.start.saturating_sub(u64::from(DATA_SHARDS_MAX) - 1);
+        let (from, end) = (keys::wide_stripe(ino, first), keys::wide_stripe(ino, chunks.end));
+        let mut found = Vec::new();
+        for (key, value) in self.base.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let first = keys::chunk_index(&key).ok_or(Error::Damaged {})?;
             let wide = self.decode(&value)?;
-            if (first..first + wide.chunks()).contains(&index) {
-                return Ok(Some(PlacedWideStripe { first, wide }));
+            if first.saturating_add(wide.chunks()) > chunks.start {
+                found.push(PlacedWideStripe { first, wide });
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// The wide stripe whose first chunk is `first`.
-    pub(super) async fn get(&self, ino: u64, first: u64) -> Result<Option<WideStripe>, Error> {
+    pub(crate) async fn get(&self, ino: u64, first: u64) -> Result<Option<WideStripe>, Error> {
         let value = self.base.store.get(&keys::wide_stripe(ino, first)).await?;
         value.map(|value| self.decode(&value)).transpose()
     }
 
     /// A wide stripe as it is stored.
-    pub(super) fn decode(&self, value: &[u8]) -> Result<WideStripe, Error> {
+    pub(crate) fn decode(&self, value: &[u8]) -> Result<WideStripe, Error> {
         let wide: WideStripe = decode(value)?;
         let blocks = self.base.stripes.geometry().blocks_per_stripe();
         if wide.is_valid(blocks) { Ok(wide) } else { Err(Error::Damaged {}) }
     }
 
     /// `count` chunks from `first` on, as the store has them.
-    pub(super) async fn chunks(
+    pub(crate) async fn chunks(
         &self,
         ino: u64,
         first: u64,

@@ -1,0 +1,86 @@
+//! The classes of files change while clients work with them, disks come and go, and the power goes.
+//! They are never weaker than that of the volume: the operator takes no more disks away than that
+//! survives.
+
+use std::time::Duration;
+
+use blockio::volume_map::classes_of;
+use blockio::{RedundancyClass, VolumeMap};
+use fileio::protocol::{
+    Change, ChangeDisks, Credentials, DiskChange, DiskRefusal, Error, GetAttributes, GetDisks,
+    Handle, ROOT, SetAttributes,
+};
+use runtime::seed::Rng;
+
+use super::harness::{CallFailure, Harness, PowerCut, WorkResult};
+
+/// The client that changes them.
+const CLIENT: u32 = 5;
+
+/// Changes the classes of files.
+#[derive(Debug)]
+pub(super) struct ClassChanger;
+
+impl ClassChanger {
+    /// Changes them until the round is over.
+    pub(super) async fn work(&self, harness: &Harness, files: &[Handle], mut rng: Rng) {
+        while !harness.is_over() {
+            harness.pass(Duration::from_millis(rng.below(300))).await;
+            let file = files[rng.index(files.len())];
+            let class = choose(&harness.cluster.map(), &mut rng);
+            if let Err(PowerCut) = self.change(harness, file, class).await {
+                return;
+            }
+        }
+    }
+
+    async fn change(&self, harness: &Harness, file: Handle, class: RedundancyClass) -> WorkResult {
+        let who = Credentials::root();
+        if !classes_of(&harness.cluster.map()).has(class) {
+            let change = DiskChange::AllowClass { class: class.to_string() };
+            match harness.ask(CLIENT, ChangeDisks { who: who.clone(), root: ROOT, change }).await {
+                Ok(()) => {}
+                // There are fewer disks in use now, or a host is away.
+                Err(CallFailure::Refused(Error::DisksUnchanged {
+                    why: DiskRefusal::TooFewDisks { .. } | DiskRefusal::NotReady {},
+                })) => return Ok(()),
+                Err(failure) => return failure.power_cut(),
+            }
+        }
+        let change = Change { redundancy: Some(class), ..Change::default() };
+        let call = SetAttributes { who, file, change, only_if_ctime: None, durable: true };
+        let set = harness.ask(CLIENT, call).await.or_else(CallFailure::power_cut)?;
+        assert_eq!(set.redundancy, Some(class));
+        Ok(())
+    }
+
+    /// Once nothing goes wrong any more: what has too few copies, or too many, has the right number
+    /// in bounded time. For a wide stripe there may be too few disks.
+    pub(super) async fn finish(&self, harness: &Harness, files: &[Handle]) {
+        let mut classes = vec![harness.cluster.map().redundancy()];
+        for file in files {
+            let found = harness.ask(CLIENT, GetAttributes { file: *file }).await;
+            let Ok(found) = found else { panic!("no crash was asked for") };
+            classes.extend(found.redundancy);
+        }
+        let (who, root) = (Credentials::root(), ROOT);
+        while !classes.iter().any(|class| class.wide_stripes().is_some()) {
+            let list = harness.ask(CLIENT, GetDisks { who: who.clone(), root }).await;
+            let Ok(list) = list else { panic!("no crash was asked for") };
+            if list.waiting_pieces == 0 {
+                return;
+            }
+            harness.cluster.application(CLIENT).sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// One that survives the loss of as many disks as that of the volume.
+fn choose(map: &VolumeMap, rng: &mut Rng) -> RedundancyClass {
+    let volume = map.redundancy();
+    let copies = volume.metadata_copies() as u8;
+    let of_data = |data| RedundancyClass::Parity { data, parity: copies - 1 };
+    let same = RedundancyClass::Copies { count: copies };
+    let classes = [volume, same, of_data(2), of_data(3), of_data(2), of_data(4)];
+    classes[rng.index(classes.len())]
+}
