@@ -4,6 +4,9 @@
 //! behind those that arrived before it. The other end begins to receive before the first has sent
 //! all: the network cuts through. Links are full duplex. Small control messages have a lane of
 //! their own: they take the delay but do not wait for bulk.
+//!
+//! `machine_emu::World` has a rate for each pair of nodes, but the ports of nodes are what limits
+//! the makers of parity. So this module has a kernel of its own.
 
 use std::collections::BTreeMap;
 

@@ -27,6 +27,10 @@ pub(super) enum StripeNotice {
     Flushed { number: u64, node: BootedNode },
     /// The switch cannot encode.
     Unable,
+    /// Is the switch up?
+    Probe,
+    /// The switch is up.
+    Present,
 }
 
 /// Who is who: writers first, then storage nodes, then the switch.

@@ -107,6 +107,7 @@ fn tables(scale: ExperimentScale) -> Vec<ParityTable> {
         chapter2::raid4(scale),
         chapter2::raid5(scale),
         chapter2::scaling(scale),
+        chapter2::order(scale),
         chapter2::traffic(scale),
         safety::updates(scale),
         safety::acknowledgements(scale),

@@ -69,6 +69,7 @@ impl ExperimentScale {
             maker,
             is_dedicated: false,
             writers: 1,
+            in_waves: true,
             stripes: self.stripes,
             block: self.block(64),
             slots: 16,

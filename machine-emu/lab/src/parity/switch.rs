@@ -46,6 +46,15 @@ impl ParitySwitch {
         encoder.arrived(transport, slot, key);
     }
 
+    /// A control message has come. A switch that is up answers.
+    pub(super) fn hear(transport: &mut RingTransport<StripeMessage>, message: &StripeMessage) {
+        if matches!(message.body, StripeNotice::Probe) {
+            let StripeMessage { writer, epoch, .. } = *message;
+            let body = StripeNotice::Present;
+            transport.tell(writer, StripeMessage { writer, epoch, body });
+        }
+    }
+
     /// The XOR module has had the time for one block.
     pub(super) fn computed(&mut self, transport: &mut RingTransport<StripeMessage>, work: XorWork) {
         let Some(slot) = work.data.filter(|_| self.is_programmable) else { return };

@@ -36,6 +36,8 @@ pub(super) struct ParityRun {
     /// The ring has a network of its own.
     pub(super) is_dedicated: bool,
     pub(super) writers: usize,
+    /// Writers send blocks in the order that hides the depth of the pipelines.
+    pub(super) in_waves: bool,
     /// Of each writer.
     pub(super) stripes: u64,
     pub(super) block: usize,
@@ -158,7 +160,8 @@ impl ParityWorld {
         for writer in 0..map.writers {
             transport.route(writer, map.switch(), (0, map.nodes + writer));
         }
-        let task = WriterTask { stripes: run.stripes, block: run.block, seed: run.seed };
+        let ParityRun { stripes, block, seed, in_waves, .. } = run;
+        let task = WriterTask { stripes, block, seed, in_waves };
         let both = (map, run.layout);
         let writer =
             |writer| StripeWriter::new(writer, both, run.maker, task, run.slots, run.window());
@@ -212,6 +215,9 @@ impl ParityWorld {
             Occurrence::Message { to, message } if to < first_node => {
                 let acknowledged = self.writers[to].hear(transport, message);
                 self.acknowledge(to, &acknowledged);
+            }
+            Occurrence::Message { to, message } if to == self.map.switch() => {
+                ParitySwitch::hear(transport, &message);
             }
             Occurrence::Message { to, message } => {
                 self.nodes[to - first_node].hear(transport, message);

@@ -13,6 +13,9 @@ use super::window::AckWindow;
 /// Blocks that a writer has at its port: one that leaves and the next.
 const POSTED_MAX: usize = 2;
 
+/// A timeout doubles this often, at most.
+const DOUBLINGS_MAX: u32 = 10;
+
 /// Who makes the parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParityPolicy {
@@ -43,6 +46,8 @@ pub(super) struct WriterTask {
     pub(super) stripes: u64,
     pub(super) block: usize,
     pub(super) seed: u64,
+    /// Blocks for the ring are sent in the order of the thesis, else one stripe after the other.
+    pub(super) in_waves: bool,
 }
 
 /// A writer.
@@ -66,6 +71,11 @@ pub(super) struct StripeWriter {
     window: Option<AckWindow>,
     /// When something was heard last.
     news_ps: u64,
+    /// How often it has sent again since a stripe was acknowledged. The timeout doubles with each
+    /// time: media that are behind would get ever more to do.
+    repeats: u32,
+    /// The switch was asked since whether it is up, and whether it has answered.
+    probe: Option<bool>,
     pub(super) kept_max: usize,
 }
 
@@ -93,6 +103,8 @@ impl StripeWriter {
             epoch: 1,
             window,
             news_ps: 0,
+            repeats: 0,
+            probe: None,
             kept_max: 0,
         }
     }
@@ -179,7 +191,7 @@ impl StripeWriter {
             }
         }
         let order = match self.maker {
-            ParityPolicy::Ring => self.layout.waves(stripes),
+            ParityPolicy::Ring if self.task.in_waves => self.layout.waves(stripes),
             ParityPolicy::Writer => in_stripe_order(stripes, shards),
             _ => in_stripe_order(stripes, data),
         };
@@ -254,7 +266,11 @@ impl StripeWriter {
         let Some(window) = self.window.as_mut().filter(|_| message.epoch == self.epoch) else {
             return Vec::new();
         };
-        self.news_ps = transport.now_ps();
+        if matches!(message.body, StripeNotice::Present) {
+            self.probe = Some(true);
+            return Vec::new();
+        }
+        (self.news_ps, self.probe) = (transport.now_ps(), None);
         let outcome = match message.body {
             StripeNotice::Stored { stripe, boots } => {
                 window.stored(stripe, boots);
@@ -278,6 +294,9 @@ impl StripeWriter {
             for index in 0..self.layout.shards() {
                 self.kept.remove(&ShardKey { writer: self.writer, stripe: *stripe, index });
             }
+        }
+        if !outcome.acknowledged.is_empty() {
+            self.repeats = 0;
         }
         if outcome.has_lost {
             self.send_again(transport);
@@ -306,20 +325,31 @@ impl StripeWriter {
         self.fill(transport);
     }
 
-    /// The timer has ticked.
+    /// The timer has ticked. After half of the timeout without news the switch is asked whether it
+    /// is up: a node may be dead as well.
     pub(super) fn timeout(&mut self, transport: &mut RingTransport<StripeMessage>) {
         let Some(window) = &self.window else { return };
         if window.is_empty() && self.next == self.task.stripes {
             return;
         }
-        let (now_ps, timeout_ps) = (transport.now_ps(), transport.timing().timeout_ps);
-        if now_ps >= self.news_ps + timeout_ps {
-            self.news_ps = now_ps;
-            if self.maker == ParityPolicy::Switch {
+        let now_ps = transport.now_ps();
+        let timeout_ps = transport.timing().timeout_ps << self.repeats.min(DOUBLINGS_MAX);
+        let silent_ps = now_ps - self.news_ps;
+        if silent_ps >= timeout_ps {
+            if self.maker == ParityPolicy::Switch && self.probe == Some(false) {
                 self.maker = ParityPolicy::Writer;
             }
+            (self.news_ps, self.probe) = (now_ps, None);
+            self.repeats += 1;
             self.send_again(transport);
+        } else if silent_ps >= timeout_ps / 2 && self.probe.is_none() {
+            self.probe = Some(false);
+            let (writer, epoch) = (self.writer, self.epoch);
+            let probe = StripeMessage { writer, epoch, body: StripeNotice::Probe };
+            transport.tell(self.map.switch(), probe);
         }
-        transport.timer(self.writer, self.news_ps + timeout_ps - now_ps, 0);
+        let timeout_ps = transport.timing().timeout_ps << self.repeats.min(DOUBLINGS_MAX);
+        let wait_ps = if self.probe.is_some() { timeout_ps } else { timeout_ps / 2 };
+        transport.timer(self.writer, self.news_ps + wait_ps - now_ps, 0);
     }
 }
