@@ -1,5 +1,7 @@
 //! Runs that find the planted faults.
 
+use runtime::seed::Rng;
+
 use super::kernel::{MICROSECOND_PS, ParityTiming};
 use super::plant::ParityPlant;
 use super::setup::{CHAPTER_2, ExperimentScale};
@@ -39,6 +41,8 @@ pub(super) fn flaws(plant: ParityPlant, is_planted: bool, seed: u64) -> u64 {
 /// A run of updates with doubled messages and nodes that die.
 pub(super) fn chain(plant: Option<ParityPlant>, seed: u64) -> UpdateRun {
     let scale = ExperimentScale { shrink: 16, ..ExperimentScale::full(seed) };
+    let mut rng = Rng::new(seed);
+    let mut crash = || (rng.below(160), rng.index(5), 1 + rng.below(8));
     UpdateRun {
         nodes: 5,
         way: UpdateWay::Chain,
@@ -49,7 +53,7 @@ pub(super) fn chain(plant: Option<ParityPlant>, seed: u64) -> UpdateRun {
         block: 256,
         timing: scale.timing(CHAPTER_2),
         doubled_percent: 10,
-        crashes: (0..20).map(|i| (8 * i + 3, (i % 5) as usize, 4)).collect(),
+        crashes: (0..20).map(|_| crash()).collect(),
         plant,
         seed,
     }

@@ -208,6 +208,8 @@ fn deaths_from_a_seed_lose_no_acknowledged_stripe() {
             run.layout.nodes = 3 + rng.index(3);
             run.writers = 1 + rng.index(3);
             run.window = Some(run.layout.nodes + rng.index(12));
+            run.is_dedicated = rng.chance(1, 2);
+            run.slots = 2 + rng.index(15);
             run.timing.medium_rate >>= rng.below(5);
             run.seed = rng.bits();
             run.faults = random_deaths(rng, &run);
@@ -236,7 +238,7 @@ fn media_that_are_behind_do_not_get_ever_more_to_do() {
 fn updates_keep_the_parity_right_amid_deaths_and_doubled_messages() {
     runtime::seed::with_seed(|rng| {
         let mut repeated = 0;
-        for _ in 0..10 {
+        for _ in 0..20 {
             let outcome = planted::chain(None, rng.bits()).run();
             assert_eq!((outcome.flaws, outcome.unfinished), (0, 0), "{outcome:?}");
             repeated += outcome.repeated;

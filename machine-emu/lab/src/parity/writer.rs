@@ -239,7 +239,7 @@ impl StripeWriter {
         }
         let mut words = Vec::new();
         for index in 0..data {
-            // The data is kept as long as something of its stripe may be sent.
+            // Without a window a block is let go when it is sent; the program still has it.
             let block = match self.kept.get(&ShardKey { index, ..key }) {
                 Some(block) => Rc::clone(block),
                 None => content(self.task.seed, ShardKey { index, ..key }, 0, self.task.block),
