@@ -7,6 +7,7 @@
 //! | `sim/` | whole clusters in virtual time, with faults from seeds |
 //! | `emulate/` | the J-Machine of 1996 and the figures of the thesis |
 //! | `wide/` | clients over links with delay |
+//! | `parity/` | who makes parity: writers, a ring of storage nodes, a switch |
 //! | `crashes.rs` | every crash of every small workload |
 //! | `convert.rs` | text between this computer and the J-Machine |
 //! | `span.rs` | durations on the command line |
@@ -17,6 +18,7 @@
 mod convert;
 mod crashes;
 mod emulate;
+mod parity;
 mod sim;
 mod span;
 #[cfg(test)]
@@ -46,6 +48,7 @@ enum LabCommand {
     Crashes(crashes::CrashSearch),
     Emulate(Box<emulate::Emulate>),
     Wide(wide::Wide),
+    Parity(parity::Parity),
     Convert(convert::Convert),
     #[command(after_help = "Examples:
   mdfs-lab completion bash > ~/.local/share/bash-completion/completions/mdfs-lab
@@ -66,6 +69,7 @@ impl Commands for LabProgram {
             LabCommand::Crashes(crashes) => crashes.run(session),
             LabCommand::Emulate(emulate) => emulate.run(session),
             LabCommand::Wide(wide) => wide.run(session),
+            LabCommand::Parity(parity) => parity.run(session),
             LabCommand::Convert(convert) => convert.run(session),
             LabCommand::Completion(completion) => completion.run::<Self>(session),
             LabCommand::Man(man) => man.run::<Self>(session),

@@ -153,3 +153,9 @@ fn clients_over_links_with_delay_reach_the_figures_of_the_thesis() {
     let table = Lab::new().ok(&["wide"]);
     assert!(table.contains("Table 4.3: read 512 KB, seek 3.5 MB"), "{table}");
 }
+
+#[test]
+fn a_planted_fault_of_makers_of_parity_fails_the_command() {
+    let failure = Lab::new().run(&["parity", "--plant", "dropped-tail"]).unwrap_err();
+    assert!(failure.starts_with("the planted fault shows: "), "{failure}");
+}
