@@ -96,7 +96,9 @@ impl SetRedundancy {
             let list = volume.disks().map_err(failed)?;
             let class = self.class.to_string();
             if !is_allowed(&list, &class) {
-                volume.change_disks(DiskChange::AllowClass { class }).map_err(failed)?;
+                let allowed = volume.change_disks(DiskChange::AllowClass { class });
+                let operation = "use this redundancy in";
+                allowed.map_err(|error| failed(client::Error { operation, ..error }))?;
             }
             self.set(&volume, path).map_err(failed)?;
         }

@@ -194,6 +194,63 @@ fn a_cluster_goes_on_without_the_disks_of_two_of_five_hosts() {
 }
 
 #[test]
+fn directories_of_other_classes_are_used_while_a_host_is_away() {
+    with_seed(|rng| {
+        let mut cluster = Cluster::started(Shape { members: 4, ..with_copies() });
+        let dies = 1 + rng.index(4);
+        let stays = dies % 4 + 1;
+        let directory = cluster.directory(stays).display().to_string();
+        let classes = ["2+1", "3+1", "2x"];
+        let set = |cluster: &Cluster, class: &str, path: &str| {
+            let place = format!("{directory}:{path}");
+            let done = cluster.run(&["redundancy", "set", "-r", class, &place]);
+            assert!(done.status.success(), "{done:?}");
+        };
+        // Several wide stripes.
+        let content = |number| Content { seed: number, length: 4_000_000 };
+        for (number, class) in (0..).zip(classes) {
+            let path = format!("/d{number}");
+            let made = cluster.run(&["mkdir", &format!("{directory}:{path}")]);
+            assert!(made.status.success(), "{made:?}");
+            set(&cluster, class, &path);
+        }
+        let compare = |cluster: &Cluster, number: u64| {
+            for file in ["before", "amid"] {
+                let path = format!("{directory}:/d{number}/{file}");
+                content(number).compare(&cluster.run(&["cat", &path]).stdout[..]);
+            }
+        };
+        let volume = cluster.open(stays).unwrap();
+        let write = |path: &str, number| {
+            let file = volume.create(path).unwrap();
+            file.write_at(0, content(number).bytes()).unwrap();
+            file.sync().unwrap();
+        };
+        (0..3).for_each(|number| write(&format!("/d{number}/before"), number));
+        cluster.kill(dies);
+        (0..3).for_each(|number| write(&format!("/d{number}/amid"), number));
+        (0..3).for_each(|number| compare(&cluster, number));
+        // Each gets another class meanwhile.
+        for (number, class) in (0..3).zip(["2x", "2+1", "3+1"]) {
+            set(&cluster, class, &format!("/d{number}"));
+        }
+        thread::sleep(Duration::from_secs(3));
+        (0..3).for_each(|number| compare(&cluster, number));
+        cluster.start_member(dies);
+        cluster.wait_until_ready(dies);
+        wait_until_online(&cluster, stays);
+        cluster.kill(stays % 4 + 1);
+        (0..3).for_each(|number| compare(&cluster, number));
+        cluster.start_member(stays % 4 + 1);
+        cluster.wait_until_ready(stays % 4 + 1);
+        wait_until_online(&cluster, stays);
+        drop(volume);
+        cluster.stop();
+        assert!(cluster.check().contains("sound"));
+    });
+}
+
+#[test]
 fn what_was_on_a_host_that_never_comes_back_is_made_anew_on_others() {
     with_seed(|rng| {
         let mut cluster = Cluster::started(Shape { members: 4, ..with_copies() });
