@@ -96,5 +96,6 @@ fn read(client: &ClientHost, size: u64) -> f64 {
     for mut reader in readers.collect::<Vec<_>>() {
         assert!(reader.wait().unwrap().success());
     }
-    FILES as f64 * size as f64 * 1_048_576.0 / start.elapsed().as_secs_f64() / 1e6
+    let mebibytes = u32::try_from(FILES * size).unwrap();
+    f64::from(mebibytes) * 1_048_576.0 / start.elapsed().as_secs_f64() / 1e6
 }
