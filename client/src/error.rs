@@ -196,6 +196,9 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         R::FewerMetadataCopies { .. } => {
             "choose one for the loss of fewer disks, or copy the volume to one that was made for more"
         }
+        R::Weaker {} => {
+            "choose one for the loss of as many; a volume of its own can have less redundancy"
+        }
         R::TooManyClasses { .. } => "choose one of those that `mdfs redundancy show` names",
         R::LongStripes { .. } => "choose K+M with a smaller K",
         R::OnlyCopy {} => "bring back the host or the disk that is away; its data is kept",

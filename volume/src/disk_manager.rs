@@ -151,7 +151,7 @@ impl DiskManager {
     /// Replaces the record, if it is still as it was read.
     async fn write(&self, next: &VolumeRecord, read: Option<&Record>) -> Result<(), Error> {
         let engine = (self.engine)().map_err(|error| no_record(&error))?;
-        let written = engine.write(VOLUME_KEY, &to_bytes(next), Expect::still(read), None).await;
+        let written = engine.write(VOLUME_KEY, &next.to_stored(), Expect::still(read), None).await;
         match written.map_err(|error| no_record(&error))? {
             WriteOutcome::Done { .. } => Ok(()),
             WriteOutcome::Differs { .. } => Err(Undelivered::Busy.into()),
@@ -582,6 +582,7 @@ fn refused_map(error: GeometryError) -> DiskRefusal {
         GeometryError::MetadataCopies { found, .. } => {
             DiskRefusal::FewerMetadataCopies { copies: found }
         }
+        GeometryError::WeakerClass { .. } => DiskRefusal::Weaker {},
         GeometryError::TooManyClasses => DiskRefusal::TooManyClasses { max: CLASSES_MAX as u32 },
         GeometryError::WideStripe { largest_bytes, .. } => {
             DiskRefusal::LongStripes { largest_bytes }

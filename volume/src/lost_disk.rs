@@ -7,7 +7,6 @@ use cluster::coordination::Coordination as _;
 use futures::executor::block_on;
 use meta::store::Examination;
 use runtime::Epoch;
-use runtime::wire::to_bytes;
 
 use crate::VolumeError;
 use crate::boot::examine_nodes;
@@ -59,7 +58,7 @@ pub fn give_up_disk(path: &Path, disk: DiskName, loss: DataLoss) -> Result<Volum
     }
     let examined = examine_nodes(&machine, &next, Examination::All);
     examined.map_err(|error| with_path(error, &directory, &next))?;
-    block_on(engine.put(VOLUME_KEY, &to_bytes(&record)))?;
+    block_on(engine.put(VOLUME_KEY, &record.to_stored()))?;
     tracing::info!(%disk, "a disk is given up");
     Ok(next)
 }

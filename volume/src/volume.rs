@@ -107,7 +107,7 @@ fn fill(
 
     // The record makes it a volume: last, so that a format that was cut off can be repeated.
     let engine = directory.coordination()?;
-    block_on(engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(&map))))?;
+    block_on(engine.put(VOLUME_KEY, &VolumeRecord::of(&map).to_stored()))?;
     block_on(next_epoch(&engine, FORMAT_EPOCH))?;
     drop(engine);
     directory.finish()?;
@@ -254,7 +254,7 @@ fn rebuild(
     let how = if is_old { "an old copy" } else { "missing" };
     tracing::warn!("the volume's record is {how}; it is rebuilt from the disks");
     let (map, epoch) = identify_disks(directory, DiskAccess::from_environment()?)?;
-    block_on(engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(&map))))?;
+    block_on(engine.put(VOLUME_KEY, &VolumeRecord::of(&map).to_stored()))?;
     Ok((map, epoch))
 }
 

@@ -33,8 +33,9 @@ enum RedundancyAction {
 /// Set the redundancy of files and directories.
 ///
 /// What is made in a directory gets its redundancy; a file keeps it when it is renamed. The data of
-/// a file that has another one is stored anew in the background, while the file is used. Files of a
-/// weaker redundancy than the volume's are lost with their disks, and fail while those are away.
+/// a file that has another one is stored anew in the background, while the file is used. It cannot
+/// be weaker than that of the volume. In a volume with `none` it saves files from a lost disk, as
+/// `mdfs disk lost --accept-data-loss` says; the volume does not go on without the disk by itself.
 /// The first time that a redundancy is chosen in a volume root or the owner of its root directory
 /// has to do it; after that, all may choose it for their files.
 #[derive(Debug, clap::Args)]
@@ -76,6 +77,8 @@ struct RedundancyReport {
     others: Vec<String>,
     /// Pieces of files of the volume that wait to be stored as they shall be.
     waiting_pieces: u64,
+    /// Nodes that do not say what waits at them.
+    silent_nodes: u32,
 }
 
 impl RedundancyCommand {
@@ -142,6 +145,7 @@ impl ShowRedundancy {
             volume_redundancy: list.redundancy,
             others: list.classes,
             waiting_pieces: list.waiting_pieces,
+            silent_nodes: list.silent_nodes,
         };
         if self.json {
             return session.print_json(&report);
@@ -162,10 +166,13 @@ fn describe(report: &RedundancyReport) -> String {
     } else {
         format!("also used: {}", others.join(", "))
     };
-    let waiting = match report.waiting_pieces {
+    let mut waiting = match report.waiting_pieces {
         0 => String::new(),
         count => format!("{count} pieces of files wait to be stored as they shall be\n"),
     };
+    if report.silent_nodes > 0 {
+        waiting += "some nodes do not answer: what waits there is not counted\n";
+    }
     format!(
         "{path}: redundancy {redundancy}, {source}\n\
          volume: redundancy {volume_redundancy}; {others}\n{waiting}"

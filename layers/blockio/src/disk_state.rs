@@ -258,6 +258,16 @@ impl VolumeRecord {
         VolumeMap::grid(geometry, disk_nodes, disks_per_node, stripes_per_disk).ok()
     }
 
+    /// As the coordination engine keeps it: older programs know no classes of directories, and read
+    /// it as long as there are none.
+    pub fn to_stored(&self) -> Vec<u8> {
+        let mut stored = to_bytes(self);
+        if self.classes.is_empty() {
+            stored.truncate(stored.len() - to_bytes(&0_u32).len());
+        }
+        stored
+    }
+
     /// What is done with `disk`.
     pub fn state(&self, disk: DiskName) -> DiskStage {
         let entry = self.states.iter().find(|entry| entry.disk == disk);

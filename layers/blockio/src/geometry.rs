@@ -144,6 +144,17 @@ pub enum GeometryError {
         /// Those that the volume has.
         found: u32,
     },
+    /// Data would not survive what the volume goes on after.
+    #[error(
+        "redundancy {class} is weaker than that of the volume, whose files survive the loss of {} \
+         disks", copies - 1
+    )]
+    WeakerClass {
+        /// What was asked for.
+        class: RedundancyClass,
+        /// Copies of the volume's data.
+        copies: u32,
+    },
     /// There are as many classes as there may be.
     #[error("directories of a volume have at most {CLASSES_MAX} classes besides its own")]
     TooManyClasses,

@@ -75,7 +75,8 @@ pub fn plan_redundancy(
 }
 
 /// The record of the same volume once directories and files may have `class`, too; `None` if they
-/// may already. Refused if its disks are too few, or if more data than metadata would survive.
+/// may already. Refused if its disks are too few, if more data than metadata would survive, or if
+/// less would than the volume's class promises: it goes on without disks by that.
 pub fn plan_class(
     map: &VolumeMap,
     class: RedundancyClass,
@@ -87,6 +88,9 @@ pub fn plan_class(
     let (needed, found) = (class.metadata_copies(), record.redundancy.metadata_copies());
     if needed > found {
         return Err(GeometryError::MetadataCopies { class, needed, found });
+    }
+    if class.copies() < record.redundancy.copies() {
+        return Err(GeometryError::WeakerClass { class, copies: record.redundancy.copies() });
     }
     if record.classes.len() >= CLASSES_MAX {
         return Err(GeometryError::TooManyClasses);

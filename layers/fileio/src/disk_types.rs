@@ -276,6 +276,9 @@ runtime::choice! {
             /// How long they may be.
             largest_bytes: u32,
         },
+        /// The volume goes on without disks by its own class.
+        #[error("it survives the loss of fewer disks than the redundancy of the volume")]
+        20 Weaker {},
     }
 }
 

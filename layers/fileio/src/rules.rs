@@ -210,6 +210,10 @@ pub(crate) fn new_inode(
         ..*directory
     };
     check_new_owner(who, &plain, change)?;
+    // It is the directory's, and can be changed once it is there.
+    if change.redundancy.is_some() {
+        return Err(Error::Invalid {});
+    }
     check_size(change.size.unwrap_or(0))?;
     let given = inode_change(who, &plain, &Change { size: None, ..change.clone() }, now);
     let inherited = if inherits && is_directory { SETGID } else { 0 };

@@ -398,7 +398,7 @@ impl MetaServer {
             Rc::new(OpenFileRequests::new(&base, effects.clone(), content.commit_locks.clone()));
         let intents = IntentManager::new(&base, &locks, effects, reclaim.clone(), boot_id);
         Self {
-            inodes: InodeRequests::new(&base, queue),
+            inodes: InodeRequests::new(&base, (queue, space.disks.clone())),
             names: NameRequests::new(&base, locks.names.clone()),
             replies: ReplyLookup::new(&base, intents.sender.clone()),
             flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),

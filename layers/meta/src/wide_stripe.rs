@@ -34,6 +34,11 @@ impl StripeShard {
 }
 
 impl WideStripe {
+    /// How many stripes it has.
+    pub fn shape(&self) -> WideStripeShape {
+        WideStripeShape { data: self.data.len() as u32, parity: self.parity.len() as u32 }
+    }
+
     /// That of runs that are a stripe each, with this parity in these places.
     pub fn of_runs(runs: &[&BlockRun], places: &[Run], parity: &[Bytes]) -> Self {
         let unit = runs.first().map_or(1, |run| run.unit());

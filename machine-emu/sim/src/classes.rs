@@ -2,6 +2,7 @@
 //! They are never weaker than that of the volume: the operator takes no more disks away than that
 //! survives.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use blockio::volume_map::classes_of;
@@ -54,21 +55,37 @@ impl ClassChanger {
         Ok(())
     }
 
-    /// Once nothing goes wrong any more: what has too few copies, or too many, has the right number
-    /// in bounded time. For a wide stripe there may be too few disks.
+    /// Once nothing goes wrong any more: what is stored in another way than its file wants is
+    /// stored anew in bounded time. For a wide stripe there may be too few disks, or no room on
+    /// some: all has copies then.
     pub(super) async fn finish(&self, harness: &Harness, files: &[Handle]) {
-        let mut classes = vec![harness.cluster.map().redundancy()];
+        let map = harness.cluster.map();
+        let (mut classes, mut narrow) = (Vec::new(), BTreeSet::new());
         for file in files {
             let found = harness.ask(CLIENT, GetAttributes { file: *file }).await;
             let Ok(found) = found else { panic!("no crash was asked for") };
-            classes.extend(found.redundancy);
+            let class = found.redundancy.unwrap_or_else(|| map.redundancy());
+            if class.wide_stripes().is_none() {
+                narrow.insert(file.ino);
+            }
+            classes.push(class);
         }
         let (who, root) = (Credentials::root(), ROOT);
-        while !classes.iter().any(|class| class.wide_stripes().is_some()) {
+        let unfit = async || -> BTreeSet<u64> {
+            let audit = harness.audit().await.expect("it can be read");
+            audit.unfit.intersection(&narrow).copied().collect()
+        };
+        loop {
+            let before = unfit().await;
+            if before.is_empty() {
+                return;
+            }
             let list = harness.ask(CLIENT, GetDisks { who: who.clone(), root }).await;
             let Ok(list) = list else { panic!("no crash was asked for") };
-            if list.waiting_pieces == 0 {
-                return;
+            if list.waiting_pieces == 0 && list.silent_nodes == 0 {
+                let after = unfit().await;
+                let mut stay = before.intersection(&after);
+                assert!(stay.next().is_none(), "files {after:?} stay as they are, of {classes:?}");
             }
             harness.cluster.application(CLIENT).sleep(Duration::from_millis(500)).await;
         }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use blockio::{DiskStage, VolumeMap, VolumeRecord};
 use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
 use cluster::membership::{NodeMap, Process, ProcessId};
-use runtime::wire::to_bytes;
 use runtime::{Context, NodeKind};
 
 use super::VOLUME_KEY;
@@ -101,7 +100,7 @@ impl AbsentHosts {
             if !missed.is_empty() {
                 record = without(record, &map, &missed);
                 let expect = Expect::still(stored.as_ref());
-                let next = to_bytes(&record);
+                let next = record.to_stored();
                 let written = self.engine.write(VOLUME_KEY, &next, expect, None).await?;
                 if let WriteOutcome::Differs { .. } = written {
                     continue;

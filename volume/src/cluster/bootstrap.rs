@@ -11,7 +11,6 @@ use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
 use cluster::membership::{self, Founder, GoneRecord, NodeMap, ProcessId};
 use futures::executor::block_on;
 use runtime::embedded::{Config, DiskAccess, Embedded};
-use runtime::wire::to_bytes;
 use runtime::{Context, Epoch};
 
 use super::records::{SECURITY_PREFIX, SERVED_PREFIX, joining, removed, volume_map};
@@ -43,7 +42,7 @@ pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<VolumeMap, Vol
     let map = plan_volume(geometry, disks, Spread::default())?;
     let map = plan_redundancy(&map, shape.redundancy)?;
     check_size(&map)?;
-    let record = to_bytes(&VolumeRecord::of(&map));
+    let record = VolumeRecord::of(&map).to_stored();
     let first = NodeMap::first(fs_nodes, &shape.founders);
     let first = first.map_err(|error| ClusterError::Map(error.into()))?;
     ask(engine, move |_, engine| async move {

@@ -194,7 +194,7 @@ async fn rebuild(
             engine.remove(&joining_key(disk_node), Expect::Any {}).await?;
         }
     }
-    engine.put(VOLUME_KEY, &to_bytes(&VolumeRecord::of(volume))).await?;
+    engine.put(VOLUME_KEY, &VolumeRecord::of(volume).to_stored()).await?;
     say_all_made(engine, volume).await?;
     let after = known.as_ref().map_or(newest, |known| known.epoch.max(newest));
     // An older copy may not know who has joined since.

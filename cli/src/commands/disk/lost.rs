@@ -126,9 +126,10 @@ impl LostDisk {
             return session.print_json(&LostReport { disk, disks_left, disks_needed });
         }
         let volume = volume.display();
+        let others = if self.accept_data_loss { " and elsewhere; the rest is lost" } else { "" };
         session.print(format!(
             "{volume} goes on without {lost}. Next: mdfs serve {volume}, which makes anew what was \
-             on it\n"
+             on it{others}\n"
         ))?;
         if disks_left < disks_needed as usize {
             session.print(format!(

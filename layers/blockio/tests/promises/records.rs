@@ -125,6 +125,7 @@ fn a_record_or_superblock_without_a_class_has_one_copy_of_all() {
     for missing in [none, delay + none, class + delay + none] {
         assert_eq!(VolumeRecord::decode(&bytes[..bytes.len() - missing]), Some(map()));
     }
+    assert_eq!(record.to_stored(), bytes[..bytes.len() - none], "as older programs have it");
     let twice = plan_redundancy(&map(), RedundancyClass::Copies { count: 2 }).expect("four disks");
     let bytes = to_bytes(&VolumeRecord::of(&twice));
     assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&twice));
@@ -157,6 +158,10 @@ fn classes_of_directories_are_allowed_one_after_the_other() {
     );
     assert!(!classes_of(&volume).have_wide_stripes());
     assert_eq!(plan_class(&volume, copies(2)), Ok(None));
+    let twice = plan_redundancy(&map(), copies(2)).expect("four disks");
+    let refused = plan_class(&twice, RedundancyClass::None {});
+    assert!(matches!(refused, Err(GeometryError::WeakerClass { copies: 2, .. })));
+    assert!(matches!(plan_class(&twice, parity(2, 1)), Ok(Some(_))));
     let bytes = to_bytes(&record);
     assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&volume));
     // None is taken back.

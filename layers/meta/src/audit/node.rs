@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockio::VolumeMap;
+use blockio::{RedundancyClass, VolumeMap};
 use runtime::wire::{Wire, from_bytes};
 
 use super::files::{BadData, LostKeys};
@@ -14,9 +14,10 @@ use crate::hash::{ino_node, name_node};
 use crate::keys;
 use crate::partition::{PartitionNumber, partition_of};
 use crate::protocol::{
-    Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply, WideStripe,
+    BlockRun, Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply, WideStripe,
 };
 use crate::store::VALUE_BYTES_MAX;
+use crate::wide_stripe::has_copies_of;
 
 /// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
 #[derive(Clone, Debug, Default)]
@@ -79,6 +80,10 @@ pub struct NodeAudit {
     pub(crate) bad_data: BTreeMap<u64, BadData>,
     /// Its wide stripes, until they were compared with its chunks.
     pub(crate) wide_stripes: WideStripeAudit,
+    /// The classes of files that have one of their own.
+    pub(crate) classes: BTreeMap<u64, RedundancyClass>,
+    /// Files of which something is not stored as their class wants, yet.
+    pub unfit: BTreeSet<u64>,
     /// What contradicts itself. Empty on a sound node.
     pub flaws: Flaws,
 }
@@ -105,6 +110,8 @@ impl NodeAudit {
         self.adopted_sets = adopted.min(other.adopted_sets);
         self.set_ends = other.set_ends;
         self.inodes.extend(other.inodes);
+        self.classes.extend(other.classes);
+        self.unfit.extend(other.unfit);
         self.names.extend(other.names);
         for (ino, blocks) in other.blocks {
             *self.blocks.entry(ino).or_default() += blocks;
@@ -167,6 +174,7 @@ impl NodeAudit {
 
     /// What is stored several times is to be on as many disks.
     pub(crate) fn check_copies(&mut self, map: &VolumeMap, entry: &DataEntry) {
+        self.compare_class(map, entry);
         let (ino, index, chunk) = match entry {
             DataEntry::Chunk { ino, index, chunk } => (*ino, *index, chunk),
             DataEntry::WideStripe { ino, first, wide } => {
@@ -184,6 +192,30 @@ impl NodeAudit {
                 let what = format!("blocks of chunk {index} have two copies on one disk");
                 self.flaws.push(Flaw::of(ino, what, REPLACE));
             }
+        }
+    }
+
+    /// Is it stored as the class of its file wants?
+    fn compare_class(&mut self, map: &VolumeMap, entry: &DataEntry) {
+        let class = |ino| self.classes.get(&ino).copied().unwrap_or_else(|| map.redundancy());
+        let (ino, is_fit) = match entry {
+            DataEntry::Chunk { ino, chunk, .. } => {
+                let has_wide_stripes = class(*ino).wide_stripes().is_some();
+                let is_fit = |run: &BlockRun| {
+                    if run.form.covered {
+                        has_wide_stripes
+                    } else {
+                        has_copies_of(class(*ino), run)
+                    }
+                };
+                (*ino, chunk.runs.iter().all(is_fit))
+            }
+            DataEntry::WideStripe { ino, wide, .. } => {
+                (*ino, class(*ino).wide_stripes() == Some(wide.shape()))
+            }
+        };
+        if !is_fit {
+            self.unfit.insert(ino);
         }
     }
 
@@ -265,6 +297,9 @@ impl NodeAudit {
         if inode.attributes.ino != ino || !self.is_here(ino) {
             let what = format!("it is kept at node {} as inode {ino}", self.node);
             self.flaws.push(Flaw::of(inode.attributes.ino, what, COPY_OUT));
+        }
+        if let Some(class) = inode.attributes.redundancy {
+            self.classes.insert(ino, class);
         }
         self.inodes.push(inode);
     }

@@ -3,8 +3,10 @@
 use std::rc::Rc;
 
 use runtime::Context;
+use runtime::protocol::Undelivered;
 
 use super::base::NodeBase;
+use super::space::disk_mover::DiskMover;
 use super::space::encode_queue::EncodeQueue;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
@@ -55,11 +57,15 @@ pub(super) struct InodeRequests {
     base: Rc<NodeBase>,
     /// Hears of files whose content is to survive in another way.
     queue: Rc<EncodeQueue>,
+    disks: Rc<DiskMover>,
 }
 
 impl InodeRequests {
-    pub(super) fn new(base: &Rc<NodeBase>, queue: Rc<EncodeQueue>) -> Self {
-        Self { base: base.clone(), queue }
+    pub(super) fn new(
+        base: &Rc<NodeBase>,
+        (queue, disks): (Rc<EncodeQueue>, Rc<DiskMover>),
+    ) -> Self {
+        Self { base: base.clone(), queue, disks }
     }
 
     /// Answers [`GetInode`], if the inode is in memory.
@@ -84,6 +90,10 @@ impl InodeRequests {
 
     pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {
         let ChangeInode { ino, generation, change, redundancy, only_if_ctime, durable } = request;
+        // A disk that does not know of the class would be used by programs that know none.
+        if redundancy.is_some() && !self.disks.is_recorded() {
+            return Err(Undelivered::Busy.into());
+        }
         let apply = |inode: &mut Inode| {
             apply(&change, inode);
             let own = &mut inode.attributes.redundancy;
@@ -91,7 +101,6 @@ impl InodeRequests {
         };
         let _kept = self.base.inodes.keep(ino);
         self.base.inodes.load(ino, generation).await?;
-        let class_before = self.base.class_at_hand(ino);
         let make = || {
             self.base.inodes.with(ino, |active| {
                 let ctime = active.inode.attributes.ctime;
@@ -120,7 +129,7 @@ impl InodeRequests {
                 Ok((position, active.inode.attributes))
             })
         })?;
-        if class_before != self.base.class_at_hand(ino) && attributes.kind == (Kind::File {}) {
+        if redundancy.is_some() && attributes.kind == (Kind::File {}) {
             self.queue.note_file(ino);
         }
         self.base.records.ensure_durable(position, durable).await?;

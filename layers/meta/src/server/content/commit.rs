@@ -305,7 +305,12 @@ impl Commits {
         let classes = classes_of(&self.base.stripes.map());
         if classes.have_wide_stripes() || classes.differ() {
             let class = self.base.class_at_hand(ino);
-            let left = chunks.iter().filter(|(_, change)| may_change(class, &change.chunk));
+            let is_left = |change: &Uncommitted| {
+                // The class may have changed since it was read for the wide stripe.
+                let shape = change.encoded.as_ref().map(|encoded| encoded.wide.shape());
+                may_change(class, &change.chunk) || shape.is_some() && shape != class.wide_stripes()
+            };
+            let left = chunks.iter().filter(|(_, change)| is_left(change));
             let indices = left.map(|(index, _)| *index);
             self.queue.note(ino, indices, (chunks_together(class), self.base.context.now()));
         }

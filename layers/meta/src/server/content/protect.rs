@@ -111,9 +111,11 @@ impl ContentProtection {
             return Ok(encoded);
         }
         // A copy may take the place of parity that was written.
-        let first = group[0].0;
         let forget = |active: &mut ActiveInode| {
-            active.forget_parity(first);
+            // In wide stripes of another class it was noted with another chunk.
+            for (index, _) in &group {
+                active.forget_parity(*index);
+            }
             Ok(())
         };
         self.base.inodes.with(ino, forget)?;

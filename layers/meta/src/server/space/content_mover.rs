@@ -347,7 +347,12 @@ impl ContentMover {
                     continue;
                 }
                 copies.remove(number);
-                let taken = plan.allocate_beside(copies.clone(), unit).await?;
+                // Where the class of a file has changed, some of a chunk may have one copy yet.
+                let taken = if copies.is_empty() {
+                    plan.allocate(place.count, unit).await?
+                } else {
+                    plan.allocate_beside(copies.clone(), unit).await?
+                };
                 let Some(taken) = taken else {
                     copies.insert(number, vec![place]);
                     continue;

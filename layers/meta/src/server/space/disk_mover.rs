@@ -104,6 +104,11 @@ impl DiskMover {
         self.base.stripes.map()
     }
 
+    /// Do all disks know what the record of the volume says?
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.version.get() >= self.map().version()
+    }
+
     /// Answers [`AdoptRecord`](crate::protocol::AdoptRecord).
     pub(crate) async fn adopt_record(self: &Rc<Self>, record: &[u8]) -> Result<(), Error> {
         let record: VolumeRecord = from_bytes(record).map_err(|_| Undelivered::ProtocolMismatch)?;

@@ -105,13 +105,18 @@ impl EncodeQueue {
 
     /// When there is something to do; `None` if nothing is left.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        if self.noted.borrow().is_empty() && self.is_incomplete.take() {
+        // What waits for long does not keep from the rest.
+        if self.noted.borrow().len() < NOTED_MAX / 2 && self.is_incomplete.take() {
             self.scan_from.replace(Some(Vec::new()));
         }
-        if self.next_scan().is_some() {
+        if self.has_scan() {
             return Some(Duration::ZERO);
         }
         self.due.borrow().first().map(|(at, _)| *at)
+    }
+
+    fn has_scan(&self) -> bool {
+        !self.files.borrow().is_empty() || self.scan_from.borrow().is_some()
     }
 
     /// Takes the next that is due.
@@ -123,31 +128,29 @@ impl EncodeQueue {
         Some(first.1)
     }
 
-    /// Which chunks are to be looked at next.
-    pub(super) fn next_scan(&self) -> Option<ScanExtent> {
-        let files = self.files.borrow();
-        let file = files.first_key_value().map(|(&ino, &next)| ScanExtent::File(ino, next));
-        file.or_else(|| self.scan_from.borrow().clone().map(ScanExtent::Node))
+    /// Takes the chunks that are to be looked at next. What is noted meanwhile comes after that.
+    pub(super) fn take_scan(&self) -> Option<ScanExtent> {
+        let file = self.files.borrow_mut().pop_first();
+        let file = file.map(|(ino, next)| ScanExtent::File(ino, next));
+        file.or_else(|| self.scan_from.take().map(ScanExtent::Node))
     }
 
-    /// Chunks of a file were looked at, up to this one; all of them if it is `None`.
-    pub(super) fn scanned_file(&self, ino: u64, last: Option<u64>) {
-        let mut files = self.files.borrow_mut();
-        match last {
-            Some(last) => files.insert(ino, last + 1),
-            None => files.remove(&ino),
-        };
+    /// These are to be looked at, too, unless all of them are already.
+    pub(super) fn scan_later(&self, extent: ScanExtent) {
+        match extent {
+            ScanExtent::File(ino, next) => {
+                self.files.borrow_mut().entry(ino).or_insert(next);
+            }
+            ScanExtent::Node(from) => {
+                self.scan_from.borrow_mut().get_or_insert(from);
+            }
+        }
     }
 
     /// How many are to be looked at, as far as that is known.
     pub(super) fn waiting(&self) -> u64 {
         (self.noted.borrow().len() + self.files.borrow().len()) as u64
             + u64::from(self.scan_from.borrow().is_some())
-    }
-
-    /// Those of the node were looked at, up to `next`; all of them if that is `None`.
-    pub(super) fn scanned(&self, next: Option<Vec<u8>>) {
-        self.scan_from.replace(next);
     }
 }
 
@@ -176,8 +179,25 @@ mod tests {
             taken += 1;
         }
         assert_eq!((taken, queue.next_due()), (NOTED_MAX, Some(Duration::ZERO)));
-        assert_eq!(queue.next_scan(), Some(ScanExtent::Node(Vec::new())));
-        queue.scanned(None);
+        assert_eq!(queue.take_scan(), Some(ScanExtent::Node(Vec::new())));
         assert_eq!(queue.next_due(), None);
+    }
+
+    #[test]
+    fn what_is_noted_while_it_is_looked_at_is_looked_at_again() {
+        let queue = EncodeQueue::default();
+        queue.note_file(7);
+        assert_eq!(queue.take_scan(), Some(ScanExtent::File(7, 0)));
+        queue.note_file(7);
+        queue.scan_later(ScanExtent::File(7, 30));
+        assert_eq!(queue.take_scan(), Some(ScanExtent::File(7, 0)));
+        queue.scan_later(ScanExtent::File(7, 30));
+        assert_eq!(queue.take_scan(), Some(ScanExtent::File(7, 30)));
+        queue.note_all();
+        assert_eq!(queue.take_scan(), Some(ScanExtent::Node(Vec::new())));
+        queue.note_all();
+        queue.scan_later(ScanExtent::Node(vec![1]));
+        assert_eq!(queue.take_scan(), Some(ScanExtent::Node(Vec::new())));
+        assert_eq!((queue.take_scan(), queue.waiting()), (None, 0));
     }
 }

@@ -57,6 +57,15 @@ pub(crate) struct WideStripeEncoder {
     has_looked: Cell<bool>,
 }
 
+/// What is done with a file that is being written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InUse {
+    /// It is left alone: it will be written to its end, or cut.
+    Leave,
+    /// Its turn comes all the same: else a file that is always written to never got its class.
+    Wait,
+}
+
 /// What became of chunks that were to be a wide stripe, or to get copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EncodeOutcome {
@@ -98,7 +107,9 @@ impl WideStripeEncoder {
 
     /// Pieces of files that are to be looked at, as far as they are known.
     pub(crate) fn waiting(&self) -> u64 {
-        self.queue.waiting()
+        // One may be looked at just now, or all will be, soon after a start.
+        let is_unknown = self.has_work() && !self.has_looked.get();
+        self.queue.waiting().max(u64::from(self.running.get() || is_unknown))
     }
 
     /// Waits for nothing from now on.
@@ -144,18 +155,19 @@ impl WideStripeEncoder {
 
     /// Does what is due. True if something has to wait for `pause`.
     async fn run_round(&self, pause: Duration) -> bool {
-        if let Some(extent) = self.queue.next_scan()
-            && let Err(error) = self.scan(extent).await
+        let mut is_stuck = false;
+        if let Some(extent) = self.queue.take_scan()
+            && let Err(error) = self.scan(&extent).await
         {
             tracing::debug!(%error, "chunks cannot be looked at");
+            self.queue.scan_later(extent);
             self.base.context.sleep(pause).await;
-            return true;
+            is_stuck = true;
         }
-        let mut is_stuck = false;
         let now = self.base.context.now();
         while let Some(what) = self.queue.take(now) {
             match self.visit(what).await {
-                Ok(EncodeOutcome::Done) | Err(Error::Stale {} | Error::LostWrites {}) => {}
+                Ok(EncodeOutcome::Done) | Err(Error::Stale {}) => {}
                 Ok(EncodeOutcome::Again) => self.queue.put(what, self.base.context.now()),
                 Ok(EncodeOutcome::InUse) => self.queue.put(what, now + IN_USE_PAUSE),
                 outcome => {
@@ -169,8 +181,8 @@ impl WideStripeEncoder {
     }
 
     /// Notes those of the next chunks in the store for which there may be something to do.
-    async fn scan(&self, extent: ScanExtent) -> Result<(), Error> {
-        let (from, end) = match &extent {
+    async fn scan(&self, extent: &ScanExtent) -> Result<(), Error> {
+        let (from, end) = match extent {
             ScanExtent::File(ino, next) => {
                 (Bound::Included(keys::chunk(*ino, *next)), keys::chunks_end(*ino))
             }
@@ -185,46 +197,53 @@ impl WideStripeEncoder {
         };
         let after = from.as_ref().map(Vec::as_slice);
         let found = self.base.store.scan(after, &end, SCANNED_MAX).await?;
-        let mut last_group = None;
+        let mut settled = BTreeSet::new();
         for (key, value) in &found {
-            let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
-            let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
-            let class = match self.base.class_of(ino).await {
-                // It was removed, and is being freed.
-                Err(Error::Stale {}) => continue,
-                class => class?,
-            };
-            let together = chunks_together(class);
-            let group = (ino, index / together * together);
-            if last_group != Some(group) && self.needs_visit(group, class, &decode(value)?).await? {
-                self.queue.put(group, self.base.context.now());
-                last_group = Some(group);
+            match self.scan_chunk(key, value, &mut settled).await {
+                // It was removed, and is being freed; or it is damaged, which a check tells.
+                Ok(()) | Err(Error::Stale {} | Error::Damaged {}) => {}
+                Err(error) => return Err(error),
             }
         }
-        let last = found.last().filter(|_| found.len() == SCANNED_MAX).map(|(key, _)| key);
-        match extent {
-            ScanExtent::File(ino, _) => {
-                self.queue.scanned_file(ino, last.and_then(|key| keys::chunk_index(key)));
+        let Some((last, _)) = found.last().filter(|_| found.len() == SCANNED_MAX) else {
+            return Ok(());
+        };
+        self.queue.scan_later(match (extent, keys::chunk_index(last)) {
+            (ScanExtent::File(ino, _), Some(index)) => ScanExtent::File(*ino, index + 1),
+            _ => ScanExtent::Node(last.to_vec()),
+        });
+        Ok(())
+    }
+
+    /// Notes a chunk, unless it is among those that are `settled` already.
+    async fn scan_chunk(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        settled: &mut BTreeSet<(u64, u64)>,
+    ) -> Result<(), Error> {
+        let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
+        let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
+        let class = self.base.class_of(ino).await?;
+        let together = chunks_together(class);
+        let first = index / together * together;
+        let chunk: Chunk = decode(value)?;
+        if self.needs_visit(class, &chunk) {
+            self.queue.put((ino, first), self.base.context.now());
+        } else if settled.insert((ino, first)) {
+            let chunks = first..first + together;
+            if self.unfit_wide_stripe(ino, chunks, class).await?.is_some() {
+                self.queue.put((ino, first), self.base.context.now());
             }
-            ScanExtent::Node(_) => self.queue.scanned(last.map(|key| key.to_vec())),
         }
         Ok(())
     }
 
-    /// May there be something to do with chunks that are looked at together, of which this is one?
-    async fn needs_visit(
-        &self,
-        (ino, first): (u64, u64),
-        class: RedundancyClass,
-        chunk: &Chunk,
-    ) -> Result<bool, Error> {
-        if may_change(class, chunk) {
-            let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
-            let has_copies = |run: &BlockRun| run.form.covered || has_copies_of(class, run);
-            return Ok(chunk.count() == blocks || !chunk.runs.iter().all(has_copies));
-        }
-        let chunks = first..first + chunks_together(class);
-        Ok(self.unfit_wide_stripe(ino, chunks, class).await?.is_some())
+    /// Does a chunk of this class, as it is, have to be looked at with its neighbours?
+    fn needs_visit(&self, class: RedundancyClass, chunk: &Chunk) -> bool {
+        let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
+        let has_copies = |run: &BlockRun| run.form.covered || has_copies_of(class, run);
+        may_change(class, chunk) && (chunk.count() == blocks || !chunk.runs.iter().all(has_copies))
     }
 
     /// A wide stripe of another class than the file has now that has some of these chunks.
@@ -238,11 +257,7 @@ impl WideStripeEncoder {
             return Ok(None);
         }
         let is_fit = |PlacedWideStripe { first, wide }: &PlacedWideStripe| {
-            class.wide_stripes().is_some_and(|shape| {
-                *first == chunks.start
-                    && wide.data.len() == shape.data as usize
-                    && wide.parity.len() == shape.parity as usize
-            })
+            *first == chunks.start && class.wide_stripes() == Some(wide.shape())
         };
         let found = self.table.within(ino, chunks.clone()).await?;
         Ok(found.into_iter().find(|wide| !is_fit(wide)))
@@ -262,8 +277,10 @@ impl WideStripeEncoder {
             Some(shape) => self.visit_wide((ino, first), (class, shape)).await?,
             None => EncodeOutcome::Done,
         };
-        if encoded == EncodeOutcome::Done && classes_of(&self.base.stripes.map()).differ() {
-            return self.visit_copies((ino, chunks), class).await;
+        // What is in no wide stripe yet has copies meanwhile.
+        if encoded != EncodeOutcome::Again && classes_of(&self.base.stripes.map()).differ() {
+            let copied = self.visit_copies((ino, chunks), class).await?;
+            return Ok(if copied == EncodeOutcome::Done { encoded } else { copied });
         }
         Ok(encoded)
     }
@@ -276,7 +293,7 @@ impl WideStripeEncoder {
         class: RedundancyClass,
     ) -> Result<EncodeOutcome, Error> {
         let PlacedWideStripe { first, wide } = unfit;
-        let Some(_quiet) = self.quiet((ino, class), wide.chunks()).await? else {
+        let Some(_quiet) = self.quiet((ino, class), wide.chunks(), InUse::Wait).await? else {
             return Ok(EncodeOutcome::InUse);
         };
         // It may have changed meanwhile.
@@ -306,7 +323,7 @@ impl WideStripeEncoder {
         if !found.iter().flat_map(|chunk| &chunk.runs).any(is_unfit) {
             return Ok(EncodeOutcome::Done);
         }
-        let Some(_quiet) = self.quiet((ino, class), count).await? else {
+        let Some(_quiet) = self.quiet((ino, class), count, InUse::Wait).await? else {
             return Ok(EncodeOutcome::InUse);
         };
         let copies = class.copies() as usize;
@@ -315,15 +332,16 @@ impl WideStripeEncoder {
     }
 
     /// Commits a file and keeps all others from it, in its turn for as many chunks; `None` if it is
-    /// in use, unless space is short, or has got another class.
+    /// in use and is to be left alone then, unless space is short, or has got another class.
     async fn quiet(
         &self,
         (ino, class): (u64, RedundancyClass),
         chunks: u64,
+        in_use: InUse,
     ) -> Result<Option<QuietFile>, Error> {
         let is_pressing = self.queue.is_eager() || self.base.store.space().is_short();
         let is_in_use = self.base.inodes.with(ino, |active| Ok(!active.is_clean()));
-        if is_in_use == Ok(true) && !is_pressing {
+        if is_in_use == Ok(true) && in_use == InUse::Leave && !is_pressing {
             return Ok(None);
         }
         if !is_pressing {
@@ -350,7 +368,7 @@ impl WideStripeEncoder {
         if work == EncodeWork::Encode && !has_disks_for(&self.base.stripes.map(), shape.shards()) {
             return Ok(EncodeOutcome::Later);
         }
-        let Some(_quiet) = self.quiet((ino, class), count).await? else {
+        let Some(_quiet) = self.quiet((ino, class), count, InUse::Leave).await? else {
             return Ok(EncodeOutcome::InUse);
         };
         // It may have changed meanwhile.

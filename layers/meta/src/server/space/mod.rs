@@ -3,7 +3,7 @@
 pub(super) mod allocate;
 mod content_mover;
 pub(super) mod content_repair;
-mod disk_mover;
+pub(super) mod disk_mover;
 pub(super) mod emptying;
 pub(super) mod encode_queue;
 mod encoder;

@@ -100,6 +100,10 @@ impl DirectWriter {
         let unit = wide.unit(self.writer.content.geometry.blocks_per_stripe());
         let index = group[0].index;
         if !request.parity.is_empty() {
+            // Clients make it for wide stripes of the volume's class.
+            let map = self.writer.content.stripes.map();
+            let is_usual = map.redundancy().wide_stripes() == Some(wide.shape());
+            let number = number.filter(|_| is_usual);
             let left = number.and_then(|it| shards_of(request, it, &wide));
             let parts = left.and_then(|left| self.parts_of_parity(left, &mut wide, unit));
             let mut made = Some(LeftParity { index, wide });

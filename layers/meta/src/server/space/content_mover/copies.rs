@@ -4,9 +4,11 @@ use blockio::DROPPED;
 use blockio::protocol::Unsynced;
 
 use super::{ContentMover, MovePlan, MovedChunk, RESERVE_CHUNKS_MAX};
+use crate::audit::bad_blocks;
 use crate::chunks::put_places;
 use crate::keys;
 use crate::protocol::{BlockRun, Chunk, Error, Run};
+use crate::server::content::chunk_records::chunks_per_record;
 use crate::server::record_log::decode;
 use crate::store::StoreError;
 use crate::wide_stripe::is_online;
@@ -28,26 +30,30 @@ impl ContentMover {
             }
         }
         if outcome == Ok(true) {
-            outcome = self.record_copies(ino, &moved, written).await.map(|()| true);
+            outcome = self.sync_copies(written).await.map(|()| true);
         }
-        if outcome != Ok(true) {
-            let taken = moved.into_iter().flat_map(|chunk| chunk.taken).collect();
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let most = chunks_per_record(&self.base.store, blocks).min(RESERVE_CHUNKS_MAX);
+        let mut recorded = 0;
+        while outcome == Ok(true) && recorded < moved.len() {
+            let part = &moved[recorded..moved.len().min(recorded + most)];
+            outcome = self.record(ino, part).await.map(|()| true);
+            if outcome == Ok(true) {
+                for chunk in part {
+                    plan.moved(&chunk.freed);
+                }
+                recorded += part.len();
+            }
+        }
+        let taken: Vec<Run> = moved.drain(recorded..).flat_map(|chunk| chunk.taken).collect();
+        if !taken.is_empty() {
             self.reclaim.discard_and_release(taken).await?;
-            return outcome;
         }
-        for chunk in &moved {
-            plan.moved(&chunk.freed);
-        }
-        Ok(true)
+        outcome
     }
 
-    /// Makes what was written durable, and then records it: all chunks or none.
-    async fn record_copies(
-        &self,
-        ino: u64,
-        moved: &[MovedChunk],
-        written: Vec<Unsynced>,
-    ) -> Result<(), Error> {
+    /// Makes what was written durable.
+    async fn sync_copies(&self, written: Vec<Unsynced>) -> Result<(), Error> {
         // A disk has gone away meanwhile, and with it what was written there.
         if written.iter().any(|written| written.boot_id == DROPPED) {
             return Err(Error::LostWrites {});
@@ -55,8 +61,7 @@ impl ContentMover {
         if !written.is_empty() {
             self.base.stripes.sync(written).await.map_err(StoreError::from)?;
         }
-        debug_assert!(moved.len() <= RESERVE_CHUNKS_MAX, "one record has them");
-        self.record(ino, moved).await
+        Ok(())
     }
 
     async fn set_copies_of(
@@ -78,7 +83,7 @@ impl ContentMover {
         moved.push(MovedChunk { index, chunk: old.clone(), taken: Vec::new(), freed: Vec::new() });
         let Some(change) = moved.last_mut() else { return Ok(true) };
         for run in old.runs.iter().filter(|run| !run.form.covered) {
-            let (mut kept, dropped) = self.choose_copies(run, copies);
+            let (mut kept, dropped) = self.choose_copies(run, copies).await?;
             change.freed.extend(dropped);
             let known = kept.len();
             while kept.len() < copies {
@@ -103,13 +108,31 @@ impl ContentMover {
         Ok(true)
     }
 
-    /// The places of a run that stay, `copies` at most, and the others: those on disks that are in
-    /// use stay first.
-    fn choose_copies(&self, run: &BlockRun, copies: usize) -> (Vec<Vec<Run>>, Vec<Run>) {
-        let map = self.base.stripes.map();
-        let mut places: Vec<Run> = run.places().collect();
-        places.sort_by_key(|place| !is_online(&map, place.start));
-        let dropped = places.split_off(copies.min(places.len()));
-        (places.into_iter().map(|place| vec![place]).collect(), dropped)
+    /// The places of a run that stay, `copies` at most, and the others. Where some go, those that
+    /// stay have the content, and are on disks that are in use.
+    async fn choose_copies(
+        &self,
+        run: &BlockRun,
+        copies: usize,
+    ) -> Result<(Vec<Vec<Run>>, Vec<Run>), Error> {
+        let mut dropped: Vec<Run> = run.places().collect();
+        let mut kept = Vec::with_capacity(copies);
+        if dropped.len() <= copies {
+            kept.extend(dropped.into_iter().map(|place| vec![place]));
+            return Ok((kept, Vec::new()));
+        }
+        let (map, stripes) = (self.base.stripes.map(), &self.base.stripes);
+        // What a cache has says nothing of the disk.
+        let disks = stripes.below().unwrap_or_else(|| stripes.clone());
+        for place in run.places() {
+            let is_good = is_online(&map, place.start)
+                && bad_blocks(&*disks, place, &run.checksums).await.is_empty();
+            if is_good && kept.len() < copies {
+                dropped.retain(|other| *other != place);
+                kept.push(vec![place]);
+            }
+        }
+        // A scrub makes bad ones anew, and disks come back.
+        if kept.len() < copies { Err(Error::Damaged {}) } else { Ok((kept, dropped)) }
     }
 }
