@@ -152,6 +152,36 @@ fn a_scrub_makes_bad_copies_anew() {
 }
 
 #[test]
+fn ten_thousand_bad_blocks_are_all_found_and_made_anew() {
+    const ALL: u64 = 80;
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let disk = |disk_node| volume.join(format!("disks/n{disk_node}d0"));
+    volume::format(&volume, &shape(2, 1, TWICE)).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    for number in 0..ALL {
+        put(&client, number).unwrap();
+    }
+    running.flush().unwrap();
+    running.stop().unwrap();
+    damage_data(&disk(1));
+    let blocks: usize = (0..ALL).map(|number| content(number).len().div_ceil(BLOCK)).sum();
+    assert!(blocks > 10_000, "{blocks}");
+    let running = run(&volume);
+    let client = running.client_handle();
+    let mended = scrub(&client, true);
+    assert_eq!(mended.len(), blocks);
+    assert!(mended.iter().all(|flaw| flaw.is_mended));
+    assert_eq!(scrub(&client, false), []);
+    running.stop().unwrap();
+    damage_data(&disk(0));
+    let running = run(&volume);
+    read_all(&running.client_handle(), ALL);
+    running.stop().unwrap();
+}
+
+#[test]
 fn too_few_disks_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");

@@ -161,7 +161,8 @@ fn classes_of_directories_are_allowed_one_after_the_other() {
     let twice = plan_redundancy(&map(), copies(2)).expect("four disks");
     let refused = plan_class(&twice, RedundancyClass::None {});
     assert!(matches!(refused, Err(GeometryError::WeakerClass { copies: 2, .. })));
-    assert!(matches!(plan_class(&twice, parity(2, 1)), Ok(Some(_))));
+    let refused = plan_class(&twice, parity(2, 1));
+    assert!(matches!(refused, Err(GeometryError::TooFewDiskNodes { needed: 3, .. })));
     let bytes = to_bytes(&record);
     assert_eq!(VolumeRecord::decode(&bytes).as_ref(), Some(&volume));
     // None is taken back.
