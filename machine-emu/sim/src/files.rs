@@ -213,6 +213,8 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         if let Some(classes) = &classes {
             let stored = classes.finish(harness, &handles);
             harness.within_limit("storing files as their classes want", stored).await;
+            let flaws = harness.scrub(false).await;
+            assert!(flaws.is_empty(), "{flaws:?}");
         }
         harness.within_limit("a check", workload.check_all()).await;
         let audit = harness.audit().await.expect("it can be read");

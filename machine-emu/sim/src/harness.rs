@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use fileio::protocol::{CallId, Error, FileIo, Flush};
+use fileio::protocol::{CallId, Credentials, Error, FileIo, Flush, ROOT, Scrub, ScrubFlaw};
 use futures::future::{Either, LocalBoxFuture, join, join_all, select};
 use meta::NodeAudit;
 use meta::store::StoreError;
@@ -257,6 +257,33 @@ impl Harness {
             Either::Left((outcome, _)) => outcome,
             Either::Right(_) => panic!("{what} takes more than {DONE_WITHIN:?}"),
         }
+    }
+
+    /// What is wrong at all nodes.
+    pub(super) async fn scrub(&self, repair: bool) -> Vec<ScrubFlaw> {
+        let context = self.cluster.application(0);
+        let mut flaws = Vec::new();
+        for node in (0..self.cluster.geometry().fs_nodes).map(NodeId::fs) {
+            let mut next = Some(Vec::new());
+            while let Some(after) = next {
+                let who = Credentials::root();
+                let call = Scrub { who, root: ROOT, after: after.clone(), data: true, repair };
+                let asked = self.within_limit("a scrub", context.spawn(node, call)).await;
+                match asked {
+                    Ok(part) => {
+                        flaws.extend(part.flaws);
+                        next = part.next;
+                    }
+                    // Checkpoints came between again and again, or the network lost it.
+                    Err(error) if error.not_applied() || error.is_lost() => {
+                        context.sleep(RETRY_PAUSE).await;
+                        next = Some(after);
+                    }
+                    Err(error) => panic!("a scrub of node {node}: {error}"),
+                }
+            }
+        }
+        flaws
     }
 
     /// What all stores hold: read again as long as checkpoints come between.
