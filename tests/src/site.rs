@@ -110,6 +110,13 @@ impl Site {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The one document that it prints, which [`ok`](Self::ok) runs.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        let printed = self.ok(arguments);
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
+    }
+
     /// Runs the program, which shall refuse: with one of its exit codes, and in words.
     #[track_caller]
     pub fn refused(&self, arguments: &[&str]) -> Refusal {

@@ -45,16 +45,9 @@ fn begin(site: &Site, arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The one document that a command prints.
-#[track_caller]
-fn json_of(site: &Site, arguments: &[&str]) -> Value {
-    let printed = site.ok(arguments);
-    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
-}
-
 /// The disks with their states.
 fn states(site: &Site) -> Vec<(String, String)> {
-    let list = json_of(site, &["disk", "list", "--json", VOLUME]);
+    let list = site.json(&["disk", "list", "--json", VOLUME]);
     let text = |disk: &Value, key: &str| disk[key].as_str().unwrap().to_owned();
     let disks = list["disks"].as_array().unwrap().iter();
     disks.map(|disk| (text(disk, "disk"), text(disk, "state"))).collect()
@@ -96,9 +89,9 @@ fn a_cancelled_drain_is_reported_as_cancelled() {
     assert!(told.contains("the drain of n0d0 was cancelled"), "{told}");
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(output.stdout.is_empty(), "nothing is said to be done");
-    let told = json_of(&site, &["disk", "drain", "--cancel", "--json", VOLUME, "n0d0"]);
+    let told = site.json(&["disk", "drain", "--cancel", "--json", VOLUME, "n0d0"]);
     assert_eq!(told, json!({ "volume": VOLUME, "disk": "n0d0", "state": "online" }));
-    let told = json_of(&site, &["rebalance", "--cancel", "--json", VOLUME]);
+    let told = site.json(&["rebalance", "--cancel", "--json", VOLUME]);
     assert_eq!(told, json!({ "volume": VOLUME, "state": "cancelled" }));
     compare(&site, 40);
     served.stop();
@@ -109,19 +102,19 @@ fn commands_that_move_data_print_one_json_document() {
     let site = Site::formatted(1200, 8);
     let served = site.serve();
     fill(&site, 10);
-    let told = json_of(&site, &["disk", "drain", "--json", VOLUME, "n0d0"]);
+    let told = site.json(&["disk", "drain", "--json", VOLUME, "n0d0"]);
     assert_eq!((&told["disk"], &told["state"]), (&json!("n0d0"), &json!("drained")));
     assert!(told["moved_bytes"].as_u64().unwrap() > 1 << 20, "{told}");
-    let told = json_of(&site, &["disk", "drain", "--json", "--no-wait", VOLUME, "n0d0"]);
+    let told = site.json(&["disk", "drain", "--json", "--no-wait", VOLUME, "n0d0"]);
     assert_eq!((&told["state"], &told["moved_bytes"]), (&json!("draining"), &json!(0)));
-    let told = json_of(&site, &["disk", "retire", "--json", VOLUME, "n0d0"]);
+    let told = site.json(&["disk", "retire", "--json", VOLUME, "n0d0"]);
     assert_eq!(told, json!({ "volume": VOLUME, "disk": "n0d0", "state": "retired" }));
     let replace = ["disk", "replace", "--size", "300MiB", "--json", VOLUME, "n0d1"];
-    let told = json_of(&site, &replace);
+    let told = site.json(&replace);
     assert_eq!((&told["disk"], &told["state"]), (&json!("n0d1"), &json!("retired")));
     assert_eq!(told["added"], json!("n0d2"));
     assert!(told["moved_bytes"].as_u64().unwrap() > 1 << 20, "{told}");
-    let told = json_of(&site, &["rebalance", "--json", VOLUME]);
+    let told = site.json(&["rebalance", "--json", VOLUME]);
     assert_eq!(told["state"], json!("balanced"));
     compare(&site, 10);
     served.stop();
@@ -227,12 +220,12 @@ fn a_retired_disk_that_is_given_again_blocks_nothing() {
     let served = site.serve();
     assert_eq!((count(&site, "online"), count(&site, "retired")), (7, 1), "{:?}", states(&site));
     compare(&site, 4);
-    let list = json_of(&site, &["disk", "list", "--json", VOLUME]);
+    let list = site.json(&["disk", "list", "--json", VOLUME]);
     let in_use = list["disks"].as_array().unwrap().iter().filter(|it| it["state"] == "online");
     let bytes: u64 = in_use.map(|it| it["bytes"].as_u64().unwrap()).sum();
     served.stop();
     assert!(site.ok(&["check", "--data", VOLUME]).contains("sound"));
-    let told = json_of(&site, &["check", "--json", VOLUME]);
+    let told = site.json(&["check", "--json", VOLUME]);
     assert_eq!(told["total_bytes"].as_u64().unwrap(), bytes, "the retired one does not count");
 }
 
@@ -252,7 +245,7 @@ fn a_lost_disk_is_replaced_though_the_server_is_killed_on_the_way() {
     fs::remove_file(site.path(VOLUME).join("disks/n1d0")).unwrap();
     let refused = site.refused(&["serve", VOLUME]).text;
     assert!(refused.contains("`mdfs disk lost`"), "{refused}");
-    let told = json_of(&site, &lost);
+    let told = site.json(&lost);
     assert_eq!(told, json!({ "disk": "n1d0", "disks_left": 1, "disks_needed": 2 }));
 
     let served = site.serve();

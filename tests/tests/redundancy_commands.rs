@@ -20,11 +20,6 @@ fn content(number: u64) -> Content {
     Content { seed: number, length: 700_000 }
 }
 
-fn json_of(site: &Site, arguments: &[&str]) -> Value {
-    let printed = site.ok(arguments);
-    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
-}
-
 fn put_files(site: &Site, folder: &str) {
     for number in 0..FILES {
         content(number).write(&site.path("file"));
@@ -33,7 +28,7 @@ fn put_files(site: &Site, folder: &str) {
 }
 
 fn class_of(site: &Site, path: &str) -> Value {
-    json_of(site, &["stat", "--json", &format!("{VOLUME}:{path}")])["redundancy"].clone()
+    site.json(&["stat", "--json", &format!("{VOLUME}:{path}")])["redundancy"].clone()
 }
 
 /// How many files of a folder cannot be read.
@@ -70,8 +65,8 @@ fn what_a_directory_keeps_when_a_disk_is_lost_is_what_it_was_told_to_keep() {
     site.ok(&["redundancy", "set", "-r", "2x", "VOL:/old"]);
     let show = ["redundancy", "show", "--json", "VOL:/old/3"];
     let start = Instant::now();
-    while json_of(&site, &show)["waiting_pieces"] != 0 {
-        assert!(start.elapsed() < Duration::from_mins(1), "{}", json_of(&site, &show));
+    while site.json(&show)["waiting_pieces"] != 0 {
+        assert!(start.elapsed() < Duration::from_mins(1), "{}", site.json(&show));
         sleep(Duration::from_millis(100));
     }
     let told = site.ok(&["redundancy", "show", "VOL:/old/3"]);

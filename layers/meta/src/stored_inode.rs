@@ -28,6 +28,8 @@ impl Inode {
 
     /// Where the class is in the form of [`runtime::wire`].
     const CLASS_AT: usize = 105;
+    /// Bytes of one: a flag, which of the three it is, and up to two numbers.
+    const CLASS_BYTES: std::ops::RangeInclusive<usize> = 2..=4;
 
     /// Reads a stored one without a class.
     fn plain(value: &[u8]) -> Result<Self, Malformed> {
@@ -36,15 +38,12 @@ impl Inode {
 
     /// Reads a stored one with a class.
     fn of_class(value: &[u8]) -> Result<Self, Malformed> {
-        let classes = [RedundancyClass::None {}, RedundancyClass::Copies { count: 0 }];
-        let lengths = classes.iter().chain([&RedundancyClass::Parity { data: 0, parity: 0 }]);
-        let mut ends = lengths.map(|class| value.len().checked_sub(to_bytes(&Some(*class)).len()));
-        let read = |end: Option<usize>| {
-            let (rest, class) = value.split_at_checked(end?)?;
+        let read = |length: usize| {
+            let (rest, class) = value.split_at_checked(value.len().checked_sub(length)?)?;
             from_bytes::<Option<RedundancyClass>>(class).ok().flatten()?;
             Self::with_class(rest, class).ok()
         };
-        ends.find_map(read).ok_or(Malformed("inode"))
+        Self::CLASS_BYTES.into_iter().find_map(read).ok_or(Malformed("inode"))
     }
 
     fn with_class(rest: &[u8], class: &[u8]) -> Result<Self, Malformed> {

@@ -259,18 +259,17 @@ pub(crate) fn chunks_together(class: RedundancyClass) -> u64 {
 /// May a chunk of a file of this class have to be stored in another way?
 pub(crate) fn may_change(class: RedundancyClass, chunk: &Chunk) -> bool {
     let has_wide_stripes = class.wide_stripes().is_some();
-    chunk.runs.iter().any(|run| {
-        if run.form.covered {
-            !has_wide_stripes
-        } else {
-            has_wide_stripes || !has_copies_of(class, run)
-        }
-    })
+    let may_be_covered = |run: &BlockRun| has_wide_stripes && !run.form.covered;
+    chunk.runs.iter().any(|run| may_be_covered(run) || !is_stored_as(class, run))
 }
 
-/// Has a run that is in no wide stripe as many copies as its class wants?
-pub(crate) fn has_copies_of(class: RedundancyClass, run: &BlockRun) -> bool {
-    run.places().count() == class.copies() as usize
+/// Is a run stored as its class wants, whatever the shape of the wide stripe that it is in?
+pub(crate) fn is_stored_as(class: RedundancyClass, run: &BlockRun) -> bool {
+    if run.form.covered {
+        class.wide_stripes().is_some()
+    } else {
+        run.places().count() == class.copies() as usize
+    }
 }
 
 /// Is the chunk one stripe, with places for copies that have no content yet?

@@ -1,13 +1,14 @@
 //! Directories and files have a redundancy of their own, which can be changed.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
 use runtime::ClientHandle;
-use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass};
+use tempfile::TempDir;
+use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass, RunningVolume};
 
 use crate::data_files::*;
 use crate::running::{check, run, wait_until};
@@ -22,8 +23,13 @@ fn plain() -> FormatOptions {
     shape(5, 1, NONE)
 }
 
-fn disks(client: &ClientHandle) -> DiskList {
-    block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap()
+/// A new volume of these, in its directory, in use.
+fn plain_volume() -> (TempDir, PathBuf, RunningVolume) {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    volume::format(&volume, &plain()).unwrap();
+    let running = run(&volume);
+    (directory, volume, running)
 }
 
 fn allow(client: &ClientHandle, class: RedundancyClass) -> Result<(), Error> {
@@ -62,12 +68,6 @@ fn remove(client: &ClientHandle, number: u64) {
     block_on(ask(client, call)).unwrap();
 }
 
-/// Bytes of the disks that are in use.
-fn raw_used(client: &ClientHandle) -> u64 {
-    let space = block_on(ask(client, GetSpace { partition: 0 })).unwrap();
-    space.raw_total_bytes - space.raw_free_bytes
-}
-
 fn wait_until_stored(client: &ClientHandle) {
     wait_until("all is stored as it shall be", || disks(client).waiting_pieces == 0);
 }
@@ -90,10 +90,7 @@ fn lost_without_one(volume: &Path) -> u64 {
 #[test]
 fn what_is_made_in_a_directory_has_its_redundancy() {
     for class in [TWICE, TWO_AND_ONE, FOUR_AND_ONE] {
-        let directory = tempfile::tempdir().unwrap();
-        let volume = directory.path().join("volume");
-        volume::format(&volume, &plain()).unwrap();
-        let running = run(&volume);
+        let (_directory, volume, running) = plain_volume();
         let client = running.client_handle();
         let root = block_on(ask(&client, GetAttributes { file: ROOT })).unwrap();
         assert_eq!(root.redundancy, None);
@@ -116,10 +113,7 @@ fn what_is_made_in_a_directory_has_its_redundancy() {
 
 #[test]
 fn files_are_stored_anew_when_their_redundancy_changes() {
-    let directory = tempfile::tempdir().unwrap();
-    let volume = directory.path().join("volume");
-    volume::format(&volume, &plain()).unwrap();
-    let running = run(&volume);
+    let (_directory, volume, running) = plain_volume();
     let client = running.client_handle();
     let empty = raw_used(&client);
     for number in 0..FILES {
@@ -161,10 +155,7 @@ fn files_are_stored_anew_when_their_redundancy_changes() {
 
 #[test]
 fn a_file_that_is_written_while_its_redundancy_changes_keeps_every_byte() {
-    let directory = tempfile::tempdir().unwrap();
-    let volume = directory.path().join("volume");
-    volume::format(&volume, &plain()).unwrap();
-    let running = run(&volume);
+    let (_directory, volume, running) = plain_volume();
     let client = running.client_handle();
     let classes = [TWICE, FOUR_AND_ONE, NONE, TWO_AND_ONE];
     for class in classes {
@@ -175,12 +166,10 @@ fn a_file_that_is_written_while_its_redundancy_changes_keeps_every_byte() {
     }
     for round in 0..12_usize {
         for number in 0..FILES {
-            let (file, content) = (handle_of(&find(&client, number)), content(number));
+            let file = handle_of(&find(&client, number));
             set(&client, file, classes[(round + number as usize) % classes.len()]).unwrap();
             // The same bytes, in new blocks.
-            for (part, bytes) in content.chunks(PART).enumerate() {
-                write(&client, file, (part * PART) as u64, bytes).unwrap();
-            }
+            fill_file(&client, file, number).unwrap();
         }
     }
     wait_until_stored(&client);
@@ -191,10 +180,7 @@ fn a_file_that_is_written_while_its_redundancy_changes_keeps_every_byte() {
 
 #[test]
 fn who_may_choose_a_redundancy_and_which() {
-    let directory = tempfile::tempdir().unwrap();
-    let volume = directory.path().join("volume");
-    volume::format(&volume, &plain()).unwrap();
-    let running = run(&volume);
+    let (directory, _, running) = plain_volume();
     let client = running.client_handle();
     let refusal = |class: &str| {
         let change = DiskChange::AllowClass { class: class.to_owned() };
@@ -232,10 +218,7 @@ fn who_may_choose_a_redundancy_and_which() {
 
 #[test]
 fn a_copy_that_is_bad_is_not_the_one_that_stays() {
-    let directory = tempfile::tempdir().unwrap();
-    let volume = directory.path().join("volume");
-    volume::format(&volume, &plain()).unwrap();
-    let running = run(&volume);
+    let (_directory, volume, running) = plain_volume();
     let client = running.client_handle();
     allow(&client, TWICE).unwrap();
     set(&client, ROOT, TWICE).unwrap();
@@ -276,10 +259,7 @@ fn a_copy_that_is_bad_is_not_the_one_that_stays() {
 
 #[test]
 fn a_volume_without_redundancy_goes_on_with_what_was_not_on_a_lost_disk() {
-    let directory = tempfile::tempdir().unwrap();
-    let volume = directory.path().join("volume");
-    volume::format(&volume, &plain()).unwrap();
-    let running = run(&volume);
+    let (_directory, volume, running) = plain_volume();
     let client = running.client_handle();
     allow(&client, TWICE).unwrap();
     let is_safe = |number: u64| number % 10 == 4;
@@ -288,9 +268,7 @@ fn a_volume_without_redundancy_goes_on_with_what_was_not_on_a_lost_disk() {
         if is_safe(number) {
             set(&client, file, TWICE).unwrap();
         }
-        for (part, bytes) in content(number).chunks(PART).enumerate() {
-            write(&client, file, (part * PART) as u64, bytes).unwrap();
-        }
+        fill_file(&client, file, number).unwrap();
     }
     running.flush().unwrap();
     wait_until_stored(&client);

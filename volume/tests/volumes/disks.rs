@@ -19,6 +19,7 @@ use futures::executor::block_on;
 use runtime::ClientHandle;
 use volume::{FormatOptions, RunOptions};
 
+use crate::data_files::disks;
 use crate::running::{check, run, wait_until};
 
 const DISK_BYTES: u64 = 48 << 20;
@@ -79,10 +80,6 @@ fn check_files(client: &ClientHandle, numbers: std::ops::Range<u64>) {
         let read = block_on(ask(client, call)).unwrap().data.concat();
         assert!(read == content(number), "file {number}");
     }
-}
-
-fn disks(client: &ClientHandle) -> DiskList {
-    block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap()
 }
 
 fn report(client: &ClientHandle, disk_node: u32, disk: u32) -> DiskReport {

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
-use runtime::ClientHandle;
 use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use crate::data_files::*;
@@ -19,12 +18,6 @@ use crate::running::{check, run, wait_until};
 const TWO_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 1 };
 const TWO_AND_TWO: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 2 };
 const THREE_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 3, parity: 1 };
-
-/// Bytes of the disks that are in use.
-fn raw_used(client: &ClientHandle) -> u64 {
-    let space = block_on(ask(client, GetSpace { partition: 0 })).unwrap();
-    space.raw_total_bytes - space.raw_free_bytes
-}
 
 fn data_bytes(files: u64) -> u64 {
     (0..files).map(|number| content(number).len() as u64).sum()

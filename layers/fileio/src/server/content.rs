@@ -59,12 +59,11 @@ impl ContentAccess {
 
     /// The same, unless the file has to be asked for.
     pub(super) fn class_at_hand(&self, ino: u64) -> Option<RedundancyClass> {
-        let map = self.stripes.map();
-        if !classes_of(&map).differ() {
-            return Some(map.redundancy());
-        }
-        let own = self.base.information.class(ino)?;
-        Some(own.unwrap_or_else(|| map.redundancy()))
+        let own = match self.base.information.class(ino) {
+            None if classes_of(&self.stripes.map()).differ() => return None,
+            known => known.flatten(),
+        };
+        Some(own.unwrap_or_else(|| self.stripes.map().redundancy()))
     }
 
     /// Bytes `from..to` of the file, at least one: one request for the map, then all stripes at

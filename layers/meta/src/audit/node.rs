@@ -14,10 +14,10 @@ use crate::hash::{ino_node, name_node};
 use crate::keys;
 use crate::partition::{PartitionNumber, partition_of};
 use crate::protocol::{
-    BlockRun, Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply, WideStripe,
+    Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply, WideStripe,
 };
 use crate::store::VALUE_BYTES_MAX;
-use crate::wide_stripe::has_copies_of;
+use crate::wide_stripe::is_stored_as;
 
 /// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
 #[derive(Clone, Debug, Default)]
@@ -200,15 +200,7 @@ impl NodeAudit {
         let class = |ino| self.classes.get(&ino).copied().unwrap_or_else(|| map.redundancy());
         let (ino, is_fit) = match entry {
             DataEntry::Chunk { ino, chunk, .. } => {
-                let has_wide_stripes = class(*ino).wide_stripes().is_some();
-                let is_fit = |run: &BlockRun| {
-                    if run.form.covered {
-                        has_wide_stripes
-                    } else {
-                        has_copies_of(class(*ino), run)
-                    }
-                };
-                (*ino, chunk.runs.iter().all(is_fit))
+                (*ino, chunk.runs.iter().all(|run| is_stored_as(class(*ino), run)))
             }
             DataEntry::WideStripe { ino, wide, .. } => {
                 (*ino, class(*ino).wide_stripes() == Some(wide.shape()))

@@ -36,7 +36,7 @@ pub(super) struct NodeBase {
 impl NodeBase {
     /// How the content of a file survives the loss of disks.
     pub(super) async fn class_of(&self, ino: u64) -> Result<RedundancyClass, Error> {
-        if classes_of(&self.stripes.map()).differ() {
+        if !self.inodes.contains(ino) && classes_of(&self.stripes.map()).differ() {
             self.inodes.load(ino, 0).await?;
         }
         Ok(self.class_at_hand(ino))

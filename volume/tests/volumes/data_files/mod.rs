@@ -153,14 +153,28 @@ pub(crate) fn read_all(client: &ClientHandle, until: u64) {
 }
 
 pub(crate) fn put(client: &ClientHandle, number: u64) -> Result<(), Error> {
-    let file = try_create(client, number)?;
+    fill_file(client, try_create(client, number)?, number)
+}
+
+/// Writes all of file `number`.
+pub(crate) fn fill_file(client: &ClientHandle, file: Handle, number: u64) -> Result<(), Error> {
     let content = content(number);
     let mut parts = content.chunks(PART).enumerate();
     parts.try_for_each(|(part, bytes)| write(client, file, (part * PART) as u64, bytes))
 }
 
+pub(crate) fn disks(client: &ClientHandle) -> DiskList {
+    block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap()
+}
+
+/// Bytes of the disks that are in use.
+pub(crate) fn raw_used(client: &ClientHandle) -> u64 {
+    let space = block_on(ask(client, GetSpace { partition: 0 })).unwrap();
+    space.raw_total_bytes - space.raw_free_bytes
+}
+
 pub(crate) fn condition(client: &ClientHandle, disk: DiskName) -> DiskCondition {
-    let list = block_on(ask(client, GetDisks { who: Credentials::root(), root: ROOT })).unwrap();
+    let list = disks(client);
     let is_it =
         |report: &&DiskReport| (report.disk_node, report.disk) == (disk.disk_node, disk.disk);
     list.disks.iter().find(is_it).unwrap().condition

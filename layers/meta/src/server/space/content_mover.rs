@@ -28,7 +28,9 @@ use crate::keys;
 use crate::protocol::{BlockRun, Chunk, Error, Run, Seal};
 use crate::server::base::NodeBase;
 use crate::server::content::FileContent;
-use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, put_chunk};
+use crate::server::content::chunk_records::{
+    RESERVE_CHUNKS_MAX, add_runs, chunks_per_record, put_chunk,
+};
 use crate::server::inode_cache::Pinned;
 use crate::server::record_log::decode;
 use crate::server::wide_stripe_table::WideStripeTable;
@@ -205,10 +207,28 @@ impl ContentMover {
         let Some(_quiet) = self.quiet(ino).await? else { return Ok(()) };
         let mut moved = Vec::with_capacity(indices.len());
         let mut unread = None;
-        let mut outcome = self.write_all(plan, (ino, &indices), &mut moved, &mut unread).await;
-        let mut recorded = 0;
+        let written = self.write_all(plan, (ino, &indices), &mut moved, &mut unread).await;
+        if let Err(error) = written {
+            self.give_back(moved).await?;
+            return Err(error);
+        }
+        self.record_all(plan, ino, moved).await?;
+        unread.map_or(Ok(()), Err)
+    }
+
+    /// Records chunks in their new places, as many together as one record holds. What those have
+    /// taken that are not recorded is given back.
+    async fn record_all(
+        &self,
+        plan: &dyn MovePlan,
+        ino: u64,
+        mut moved: Vec<MovedChunk>,
+    ) -> Result<(), Error> {
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let most = chunks_per_record(&self.base.store, blocks).min(RESERVE_CHUNKS_MAX);
+        let (mut recorded, mut outcome) = (0, Ok(()));
         while outcome.is_ok() && recorded < moved.len() {
-            let part = &moved[recorded..moved.len().min(recorded + RESERVE_CHUNKS_MAX)];
+            let part = &moved[recorded..moved.len().min(recorded + most)];
             outcome = self.record(ino, part).await;
             if outcome.is_ok() {
                 for chunk in part {
@@ -217,11 +237,17 @@ impl ContentMover {
                 recorded += part.len();
             }
         }
-        let taken: Vec<Run> = moved.drain(recorded..).flat_map(|moved| moved.taken).collect();
+        self.give_back(moved.split_off(recorded)).await?;
+        outcome
+    }
+
+    /// Gives back what chunks have taken that are not recorded.
+    async fn give_back(&self, moved: Vec<MovedChunk>) -> Result<(), Error> {
+        let taken: Vec<Run> = moved.into_iter().flat_map(|chunk| chunk.taken).collect();
         if !taken.is_empty() {
             self.reclaim.discard_and_release(taken).await?;
         }
-        outcome.and(unread.map_or(Ok(()), Err))
+        Ok(())
     }
 
     /// Commits a file, and keeps all others from it. `None` if some of it is not committed.

@@ -33,7 +33,7 @@ use crate::server::record_log::decode;
 use crate::server::wide_stripe_table::WideStripeTable;
 use crate::store::StoreError;
 use crate::wide_stripe::{
-    are_apart, chunks_together, failure_domain_of, has_copies_of, has_disks_for, is_online,
+    are_apart, chunks_together, failure_domain_of, has_disks_for, is_online, is_stored_as,
     may_change,
 };
 
@@ -242,8 +242,8 @@ impl WideStripeEncoder {
     /// Does a chunk of this class, as it is, have to be looked at with its neighbours?
     fn needs_visit(&self, class: RedundancyClass, chunk: &Chunk) -> bool {
         let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
-        let has_copies = |run: &BlockRun| run.form.covered || has_copies_of(class, run);
-        may_change(class, chunk) && (chunk.count() == blocks || !chunk.runs.iter().all(has_copies))
+        may_change(class, chunk)
+            && (chunk.count() == blocks || !chunk.runs.iter().all(|run| is_stored_as(class, run)))
     }
 
     /// A wide stripe of another class than the file has now that has some of these chunks.
@@ -317,7 +317,7 @@ impl WideStripeEncoder {
         (ino, chunks): (u64, Range<u64>),
         class: RedundancyClass,
     ) -> Result<EncodeOutcome, Error> {
-        let is_unfit = |run: &BlockRun| !run.form.covered && !has_copies_of(class, run);
+        let is_unfit = |run: &BlockRun| !run.form.covered && !is_stored_as(class, run);
         let count = chunks.end - chunks.start;
         let found = self.table.chunks(ino, chunks.start, count).await?;
         if !found.iter().flat_map(|chunk| &chunk.runs).any(is_unfit) {

@@ -3,12 +3,11 @@
 use blockio::DROPPED;
 use blockio::protocol::Unsynced;
 
-use super::{ContentMover, MovePlan, MovedChunk, RESERVE_CHUNKS_MAX};
+use super::{ContentMover, MovePlan, MovedChunk};
 use crate::audit::bad_blocks;
 use crate::chunks::put_places;
 use crate::keys;
 use crate::protocol::{BlockRun, Chunk, Error, Run};
-use crate::server::content::chunk_records::chunks_per_record;
 use crate::server::record_log::decode;
 use crate::store::StoreError;
 use crate::wide_stripe::is_online;
@@ -32,24 +31,11 @@ impl ContentMover {
         if outcome == Ok(true) {
             outcome = self.sync_copies(written).await.map(|()| true);
         }
-        let blocks = self.base.stripes.geometry().blocks_per_stripe();
-        let most = chunks_per_record(&self.base.store, blocks).min(RESERVE_CHUNKS_MAX);
-        let mut recorded = 0;
-        while outcome == Ok(true) && recorded < moved.len() {
-            let part = &moved[recorded..moved.len().min(recorded + most)];
-            outcome = self.record(ino, part).await.map(|()| true);
-            if outcome == Ok(true) {
-                for chunk in part {
-                    plan.moved(&chunk.freed);
-                }
-                recorded += part.len();
-            }
+        if outcome != Ok(true) {
+            self.give_back(moved).await?;
+            return outcome;
         }
-        let taken: Vec<Run> = moved.drain(recorded..).flat_map(|chunk| chunk.taken).collect();
-        if !taken.is_empty() {
-            self.reclaim.discard_and_release(taken).await?;
-        }
-        outcome
+        self.record_all(plan, ino, moved).await.map(|()| true)
     }
 
     /// Makes what was written durable.
