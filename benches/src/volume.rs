@@ -45,7 +45,7 @@ impl Scratch {
         };
         volume::format(&directory.path().join("volume"), &format).expect("the shape is possible");
         let BenchVolumeShape { threads, cache_bytes, prefault, .. } = shape;
-        let options = RunOptions { threads, cache_bytes, prefault };
+        let options = RunOptions { threads, cache_bytes, prefault, ..RunOptions::default() };
         let mut scratch = Self { options, running: None, directory };
         scratch.reopen();
         scratch

@@ -17,6 +17,11 @@ pub fn since_1970() -> Duration {
     now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
+/// That many days.
+pub fn days(days: u32) -> Duration {
+    Duration::from_hours(24 * u64::from(days))
+}
+
 /// The date of a time since 1970, as [`date`] writes it.
 pub fn date_of(since_1970: Duration) -> String {
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);

@@ -19,6 +19,7 @@ use super::disk_manager::OpenEngine;
 use super::error::VolumeError;
 use super::impaired::{ImpairedNode, impaired_node};
 use super::node::{self, ProcessMemory};
+use super::options::RunOptions;
 
 /// Where the disks are, disk node by disk node.
 pub(super) fn disk_paths(directory: &VolumeDirectory, map: &VolumeMap) -> Vec<Vec<PathBuf>> {
@@ -130,15 +131,15 @@ enum BootPhase {
 
 type PhaseRequest = (BootPhase, oneshot::Sender<Result<(), VolumeError>>);
 
-/// Brings up cache, metadata and files of each node. `cache_bytes` is for the stripes of all nodes
-/// together; metadata take half as much again.
+/// Brings up cache, metadata and files of each node.
 pub(super) fn boot_nodes(
     machine: &Embedded,
     map: &VolumeMap,
-    cache_bytes: usize,
+    run: &RunOptions,
     directory: &VolumeDirectory,
 ) -> Result<(), VolumeError> {
-    let memory = ProcessMemory::of_machine(machine, &map.geometry(), cache_bytes);
+    let memory = ProcessMemory::of_machine(machine, &map.geometry(), run);
+    let cache_bytes = run.cache_bytes;
     let (map, engine) = (map.clone(), directory.engine());
     run_phases(machine, map.geometry(), move |context, phases| {
         let (memory, engine) = ((cache_bytes, memory.clone()), Box::new(engine.clone()));
@@ -151,10 +152,10 @@ pub(super) fn boot_nodes(
 pub(super) fn boot_nodes_to_read(
     machine: &Embedded,
     map: &VolumeMap,
-    cache_bytes: usize,
+    run: &RunOptions,
 ) -> Result<Vec<ImpairedNode>, VolumeError> {
-    let memory = ProcessMemory::of_machine(machine, &map.geometry(), cache_bytes);
-    let map = map.clone();
+    let memory = ProcessMemory::of_machine(machine, &map.geometry(), run);
+    let (map, cache_bytes) = (map.clone(), run.cache_bytes);
     let (found, mut impaired) = mpsc::unbounded();
     run_phases(machine, map.geometry(), move |context, phases| {
         boot_node_to_read(context, map.clone(), cache_bytes, memory.clone(), phases, found.clone())

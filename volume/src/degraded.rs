@@ -87,7 +87,7 @@ pub fn open_degraded(
     let machine = known.start_to_read(options.threads, options.cache_bytes)?;
     options.find_memory(&machine, &known.map.geometry());
     let disks = serve_disks(&machine, &directory, &known)?;
-    let nodes = boot::boot_nodes_to_read(&machine, &known.map, options.cache_bytes)?;
+    let nodes = boot::boot_nodes_to_read(&machine, &known.map, options)?;
     let running = RunningVolume::alone(machine, known.map, true, directory);
     Ok((running, MissingParts { disks, nodes }))
 }

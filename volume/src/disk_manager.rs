@@ -9,6 +9,7 @@
 
 mod away;
 mod failed;
+mod list;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +20,7 @@ use std::time::Duration;
 use blockio::disk_state::DRAINING_MAX;
 use blockio::geometry::{BLOCK_SIZE, GeometryError, SETS_MAX, STATES_MAX};
 use blockio::plan::{FreeDisk, Spread, plan_class, plan_sets};
-use blockio::protocol::{
-    BlockIo, Describe, DiskStatus, Error as DiskNodeAnswer, FollowRecord, PrepareDisks,
-};
+use blockio::protocol::{BlockIo, Error as DiskNodeAnswer, FollowRecord, PrepareDisks};
 use blockio::redundancy::CLASSES_MAX;
 use blockio::volume_map::classes_of;
 use blockio::{
@@ -29,11 +28,9 @@ use blockio::{
 };
 use cluster::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
 use fileio::disk_types::DiskAdministration;
-use fileio::protocol::{
-    AddedDisk, DiskChange, DiskCondition, DiskList, DiskRefusal, DiskReport, Error,
-};
+use fileio::protocol::{AddedDisk, DiskChange, DiskList, DiskRefusal, Error};
 use futures::FutureExt as _;
-use futures::future::{Either, LocalBoxFuture, join, join_all, select};
+use futures::future::{Either, LocalBoxFuture, join_all, select};
 use meta::protocol::{AdoptRecord, GetMoves, NodeMoves};
 use runtime::ids::DISK_NODES_MAX;
 use runtime::protocol::ErrorOf;
@@ -43,6 +40,7 @@ use runtime::wire::to_bytes;
 use runtime::{Call, Context, NodeId};
 
 pub use self::away::can_do_without;
+use self::list::MoveMeter;
 pub use crate::record::VOLUME_KEY;
 
 /// Opens the coordination engine.
@@ -77,6 +75,8 @@ pub struct DiskManager {
     brought_about: Cell<u64>,
     /// Since when hosts are away: of their disk nodes.
     away_since: RefCell<BTreeMap<u32, Duration>>,
+    /// How fast data moves.
+    meter: MoveMeter,
 }
 
 impl DiskManager {
@@ -108,6 +108,7 @@ impl DiskManager {
             taking_back: Cell::new(false),
             brought_about: Cell::new(0),
             away_since: RefCell::default(),
+            meter: MoveMeter::default(),
         })
     }
 
@@ -434,6 +435,7 @@ impl DiskManager {
                 me.context.sleep(WATCH_PAUSE).await;
                 let version = me.map.version();
                 let Ok(moves) = me.moves().await else { continue };
+                me.meter.note(me.context.now(), &moves);
                 if moves.iter().any(|moves| moves.version < version) {
                     // A node has started since.
                     me.resume_later();
@@ -456,80 +458,6 @@ impl DiskManager {
             if self.change_once(DiskChange::Retire { disk_node, disk }).await.is_ok() {
                 tracing::info!(disk_node, disk, "all that was on a lost disk is on others");
             }
-        }
-    }
-
-    async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
-        let nodes: BTreeSet<u32> = self.map.disks().iter().map(|disk| disk.disk_node).collect();
-        let asked = nodes.into_iter().map(|node| async move {
-            let is_transient = DiskNodeAnswer::is_transient;
-            (node, self.ask_within(LIST_WAIT, NodeId::disk(node), Describe {}, is_transient).await)
-        });
-        let mut found = BTreeMap::new();
-        for (disk_node, answer) in join_all(asked).await {
-            for status in answer.unwrap_or_default() {
-                found.insert(DiskName { disk_node, disk: status.disk }, status);
-            }
-        }
-        found
-    }
-
-    async fn list_all(&self) -> DiskList {
-        let ((moves, silent_nodes), there) = join(self.moves_now(), self.describe()).await;
-        let record = VolumeRecord::of(&self.map);
-        let mut used: BTreeMap<DiskName, (u64, bool, bool)> = BTreeMap::new();
-        for share in moves.iter().flat_map(|moves| &moves.disks) {
-            let name = DiskName { disk_node: share.disk_node, disk: share.disk };
-            let (blocks, has_roots, is_open) = used.entry(name).or_default();
-            *blocks += share.used_blocks;
-            *has_roots |= share.has_roots;
-            *is_open |= share.is_open;
-        }
-        let gone = record.states.iter().filter(|entry| entry.state.is_gone());
-        let names = self.map.disks().into_iter().chain(gone.map(|entry| entry.disk));
-        let report = |disk: DiskName| {
-            let (blocks, has_roots, is_open) = used.get(&disk).copied().unwrap_or_default();
-            let is_empty = blocks == 0 && !has_roots && !is_open && silent_nodes == 0;
-            let status = there.get(&disk);
-            let is_there = status.is_some_and(|status| status.healthy);
-            let condition = match record.state(disk) {
-                DiskStage::Retired {} => DiskCondition::Retired {},
-                DiskStage::Lost {} => DiskCondition::Lost {},
-                DiskStage::Offline {} => DiskCondition::Offline {},
-                _ if !is_there => DiskCondition::Offline {},
-                DiskStage::Online {} => DiskCondition::Online {},
-                DiskStage::Returning {} => DiskCondition::Returning {},
-                DiskStage::Draining {} if is_empty => DiskCondition::Drained {},
-                DiskStage::Draining {} => DiskCondition::Draining {},
-            };
-            DiskReport {
-                disk_node: disk.disk_node,
-                disk: disk.disk,
-                condition,
-                bytes: self.map.stripes_on(disk) * u64::from(self.map.geometry().stripe_size),
-                used_bytes: blocks * BLOCK,
-                has_roots,
-                path: status.map_or_else(String::new, |status| status.path.clone()),
-                obstacle: status.and_then(|status| status.obstacle),
-            }
-        };
-        let mut disks: Vec<DiskReport> = names.map(report).collect();
-        disks.sort_unstable_by_key(|report| (report.disk_node, report.disk));
-        let trouble = moves.iter().find(|moves| !moves.trouble.is_empty());
-        DiskList {
-            version: record.version,
-            disks,
-            next: (0..self.map.disk_nodes()).map(|node| self.map.next_disk(node)).collect(),
-            pace: record.policy.name().to_owned(),
-            redundancy: record.redundancy.to_string(),
-            classes: record.classes.iter().map(ToString::to_string).collect(),
-            waiting_pieces: moves.iter().map(|moves| moves.waiting_pieces).sum(),
-            losses_left: record.losses_left(),
-            loss_delay_seconds: record.loss_delay_seconds,
-            balancing: record.balancing,
-            moved_bytes: moves.iter().map(|moves| moves.moved_blocks * BLOCK).sum(),
-            trouble: trouble.map_or_else(String::new, |moves| moves.trouble.clone()),
-            silent_nodes,
         }
     }
 }

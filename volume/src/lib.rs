@@ -59,6 +59,6 @@ pub use blockio::plan::Spread;
 pub use blockio::protocol::{DiskStatus, WriteObstacle};
 pub use blockio::{DiskName, Geometry, RedundancyClass, VolumeMap};
 pub use cache::protocol::CacheStatus;
-pub use meta::RootOwner;
 pub use meta::audit::{Flaw, PendingWork, Summary, UnreadableFile, UnreadableFiles};
 pub use meta::memory::MemoryBudget;
+pub use meta::{RootOwner, SCRUB_INTERVAL};

@@ -16,7 +16,7 @@ use futures::future::{join_all, try_join_all};
 use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Meta, Rejoin};
 use meta::store::{Examination, StoreError};
-use meta::{LostMetadata, MetaServer, MovePace, RootOwner, SharedAttrCache};
+use meta::{LostMetadata, MetaServer, MovePace, RootOwner, SCRUB_INTERVAL, SharedAttrCache};
 use runtime::disk::Disk;
 use runtime::embedded::Embedded;
 use runtime::{Call, Context, Epoch, NodeKind};
@@ -25,11 +25,12 @@ use super::disk_manager::{DiskManager, OpenEngine};
 use super::error::VolumeError;
 use super::hand_over::NodeHandover;
 pub use super::hand_over::NodeServers;
+use super::options::RunOptions;
 
 /// The pause before a phase of a start is tried again, while a disk takes no writes.
 const UNWRITABLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// The memory that the nodes of one process share.
+/// What the nodes of one process share, and how they use it.
 #[derive(Clone)]
 pub struct ProcessMemory {
     /// For their metadata.
@@ -38,20 +39,23 @@ pub struct ProcessMemory {
     pub shared_attrs: Option<Arc<SharedAttrCache>>,
     /// How fast they move data between disks.
     pub pace: Arc<MovePace>,
+    /// The time between two comparisons of all data with its checksums; zero for never.
+    pub scrub_interval: Duration,
 }
 
 impl ProcessMemory {
     /// Of nodes that share only a budget for metadata.
     pub fn unshared(metadata: Arc<MemoryBudget>) -> Self {
-        Self { metadata, shared_attrs: None, pace: Arc::default() }
+        Self { metadata, shared_attrs: None, pace: Arc::default(), scrub_interval: SCRUB_INTERVAL }
     }
 
-    /// Of the nodes of `machine`: `cache_bytes` for stripes, half as much again for metadata.
-    pub(super) fn of_machine(machine: &Embedded, geometry: &Geometry, cache_bytes: usize) -> Self {
+    /// Of the nodes of `machine`: half as much for metadata as for stripes.
+    pub(super) fn of_machine(machine: &Embedded, geometry: &Geometry, run: &RunOptions) -> Self {
         let shared_attrs = Arc::new(SharedAttrCache::new(geometry.fs_nodes));
         machine.serve_shared::<FileIo>(Arc::new(SharedFileServer(shared_attrs.clone())));
-        let metadata = MemoryBudget::beside_cache(cache_bytes);
-        Self { metadata, shared_attrs: Some(shared_attrs), pace: Arc::default() }
+        let metadata = MemoryBudget::beside_cache(run.cache_bytes);
+        let (shared_attrs, scrub_interval) = (Some(shared_attrs), run.scrub_interval);
+        Self { metadata, shared_attrs, pace: Arc::default(), scrub_interval }
     }
 }
 
@@ -192,10 +196,11 @@ pub async fn serve_metadata(
     map: VolumeMap,
     memory: ProcessMemory,
 ) -> Result<Rc<MetaServer>, VolumeError> {
-    let ProcessMemory { metadata, shared_attrs, pace } = memory;
+    let ProcessMemory { metadata, shared_attrs, pace, scrub_interval } = memory;
     let stripes = cached(&context, &map);
     let mounted = MetaServer::mount(context.clone(), stripes, metadata, shared_attrs, pace).await;
     let meta = mounted.map_err(|error| VolumeError::Metadata { node: context.node(), error })?;
+    meta.scrub_every(scrub_interval);
     context.serve::<meta::protocol::Meta>(meta.clone());
     Ok(meta)
 }

@@ -1,10 +1,11 @@
 //! How a volume is made and run.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use blockio::plan::Spread;
 use blockio::{Geometry, RedundancyClass};
-use meta::RootOwner;
+use meta::{RootOwner, SCRUB_INTERVAL};
 use runtime::embedded::Embedded;
 
 /// The default number of nodes of a volume; small ones have fewer.
@@ -68,11 +69,18 @@ pub struct RunOptions {
     /// The memory of the cache is found at the start, and not when it is first used: who reads or
     /// writes first need not wait for it.
     pub prefault: bool,
+    /// The time between two comparisons of all data with its checksums; zero for never.
+    pub scrub_interval: Duration,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { threads: 0, cache_bytes: CACHE_BYTES, prefault: false }
+        Self {
+            threads: 0,
+            cache_bytes: CACHE_BYTES,
+            prefault: false,
+            scrub_interval: SCRUB_INTERVAL,
+        }
     }
 }
 

@@ -172,7 +172,7 @@ pub fn open(path: &Path, options: &RunOptions) -> Result<RunningVolume, VolumeEr
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
     block_on(engine.put(SERVED_KEY, &to_bytes(&epoch.0)))?;
     drop(engine);
-    let booted = boot_nodes(&machine, &map, options.cache_bytes, &directory);
+    let booted = boot_nodes(&machine, &map, options, &directory);
     booted.map_err(|error| with_path(error, &directory, &map))?;
     Ok(RunningVolume::alone(machine, map, false, directory))
 }

@@ -19,7 +19,7 @@ use runtime::net::Address;
 use transport::fabric::{FabricOptions, Fabrics, Provider, unknown_provider};
 use transport::tls::volume_keys;
 use transport::{Guard, Security};
-use volume::{MissingParts, RunOptions, RunningVolume};
+use volume::{MissingParts, RunOptions, RunningVolume, SCRUB_INTERVAL};
 
 use crate::connection::volume_directory;
 use crate::exit::{CommandFailure, ServeError, say};
@@ -27,7 +27,11 @@ use crate::rpcbind::{self, RpcbindRegistration};
 use crate::session::CommandSession;
 use crate::signals::{EndSignals, secret};
 use crate::size::{ByteSize, cache_size};
+use crate::time::days;
 use crate::watch::StatusServer;
+
+/// See `--scrub-days`.
+const SCRUB_DAYS: u32 = (SCRUB_INTERVAL.as_secs() / 86_400) as u32;
 
 /// Serve a volume to the other commands and, with --nfs, to NFS clients, until SIGTERM or SIGINT.
 ///
@@ -97,6 +101,10 @@ pub(crate) struct Serve {
     /// for 2 GiB, which the first reads and writes then do not wait for.
     #[arg(long)]
     prefault: bool,
+    /// Compare all data with its checksums every DAYS days, in the background, and make anew what
+    /// is bad; 0 for never. `mdfs disk list` says when that was done and what was found.
+    #[arg(long, value_name = "DAYS", default_value_t = SCRUB_DAYS)]
+    scrub_days: u32,
 }
 
 impl Serve {
@@ -113,7 +121,12 @@ impl Serve {
             caught.map_err(|error| failed("serve", ServeError::Signals(error)))?;
         }
         let cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);
-        let options = RunOptions { threads: self.threads, cache_bytes, prefault: self.prefault };
+        let options = RunOptions {
+            threads: self.threads,
+            cache_bytes,
+            prefault: self.prefault,
+            scrub_interval: days(self.scrub_days),
+        };
         let opened = if self.degraded {
             volume::open_degraded(volume, &options).map(|(running, missing)| {
                 tell_missing(volume, &missing);

@@ -61,6 +61,14 @@ runtime::record! {
         path: String,
         /// Why it takes no writes for now.
         obstacle: Option<WriteObstacle>,
+        /// When a scrub of it ended last: seconds since 1970; 0 for never.
+        scrubbed: u64,
+        /// Blocks that were made anew.
+        repairs: u64,
+        /// Of these, in the last 24 hours.
+        repairs_in_day: u64,
+        /// Blocks that the last scrub could not make anew.
+        damaged: u64,
     }
 }
 
@@ -89,6 +97,10 @@ runtime::record! {
         loss_delay_seconds: u32,
         /// Bytes that the nodes have moved since they started.
         moved_bytes: u64,
+        /// Bytes that move per second; 0 if unknown.
+        moved_per_second: u64,
+        /// What the scrub under way has read.
+        scrubbed_bytes: Option<u64>,
         /// Why something could not be moved, the last time.
         trouble: String,
         /// File-system nodes that do not answer. What they have on the disks is not counted.

@@ -127,7 +127,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 6;
+    FileIo id 4 version 7;
 
     /// Find a name.
     1 Control Lookup {

@@ -35,5 +35,28 @@ runtime::record! {
         /// Pieces of files that wait to become wide stripes, or to be stored as the class of their
         /// file wants, as far as they are known.
         waiting_pieces: u64,
+        /// What scrubs found.
+        scrubs: Vec<DiskScrub>,
+        /// What the scrub under way has read.
+        scrubbed_bytes: Option<u64>,
+    }
+}
+
+runtime::record! {
+    /// What one node has found on a disk.
+    #[derive(Copy)]
+    pub struct DiskScrub {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within the node.
+        disk: u32,
+        /// When a scrub of it ended last: seconds since 1970; 0 for never.
+        scrubbed: u64,
+        /// Blocks that were made anew.
+        repairs: u64,
+        /// Of these, in the last 24 hours.
+        repairs_in_day: u64,
+        /// Blocks that the last scrub could not make anew.
+        damaged: u64,
     }
 }

@@ -24,6 +24,7 @@ pub(crate) enum KeyTable {
     Unlinked = 9,
     OpenFiles = 10,
     WideStripe = 11,
+    ScrubProgress = 12,
     Adopted = 15,
 }
 
@@ -33,11 +34,22 @@ const PARTITION_USES: u64 = 2;
 
 pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
     use KeyTable::{
-        Adopted, Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, Unlinked,
-        WideStripe, Xattr,
+        Adopted, Applied, Chunk, Count, Inode, Intent, Name, OpenFiles, Reply, ScrubProgress,
+        Unlinked, WideStripe, Xattr,
     };
     let tables = [
-        Inode, Chunk, Name, Reply, Intent, Count, Applied, Xattr, Unlinked, OpenFiles, WideStripe,
+        Inode,
+        Chunk,
+        Name,
+        Reply,
+        Intent,
+        Count,
+        Applied,
+        Xattr,
+        Unlinked,
+        OpenFiles,
+        WideStripe,
+        ScrubProgress,
         Adopted,
     ];
     tables.into_iter().find(|&table| key.first() == Some(&(table as u8)))
@@ -218,6 +230,11 @@ pub(crate) fn adopted() -> Vec<u8> {
     key(KeyTable::Adopted, &[1])
 }
 
+/// How far the node has compared what it has with its checksums.
+pub(crate) fn scrub_progress() -> Vec<u8> {
+    key(KeyTable::ScrubProgress, &[1])
+}
+
 /// The range that holds nothing but `key`.
 pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
@@ -294,6 +311,7 @@ mod tests {
             (unlinked(1), KeyTable::Unlinked),
             (open_files(), KeyTable::OpenFiles),
             (wide_stripe(1, 2), KeyTable::WideStripe),
+            (scrub_progress(), KeyTable::ScrubProgress),
             (adopted(), KeyTable::Adopted),
         ];
         for (key, table) in keys {

@@ -73,6 +73,8 @@ pub mod operations;
 pub mod partition;
 pub mod protocol;
 #[cfg(feature = "server")]
+mod scrub_progress;
+#[cfg(feature = "server")]
 mod server;
 mod shared_attrs;
 #[cfg(feature = "server")]
@@ -88,5 +90,5 @@ pub use {
     audit::NodeAudit,
     information::{FileInformation, InodeView},
     move_pace::{MovePace, OtherWork},
-    server::{LostMetadata, MetaHandover, MetaServer, RootOwner},
+    server::{LostMetadata, MetaHandover, MetaServer, RootOwner, SCRUB_INTERVAL},
 };

@@ -19,7 +19,7 @@ pub use crate::chunk_types::{
     BlockRun, Chunk, ChunkPage, ChunkUpdate, IndexedChunk, MIRRORS_MAX, Mirrors, PlacedWideStripe,
     RunForm, StripeShard, WideStripe,
 };
-pub use crate::disk_types::{DiskShare, NodeMoves};
+pub use crate::disk_types::{DiskScrub, DiskShare, NodeMoves};
 pub use crate::marks::{CommitMark, EPOCH_SHIFT, GAPS_MAX, SequenceGap};
 pub use crate::operations::{
     AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, ScrubFlaw, ScrubPart,
@@ -260,7 +260,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 7;
+    Meta id 3 version 8;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.

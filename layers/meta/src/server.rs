@@ -27,6 +27,7 @@ mod names;
 mod open_file_table;
 mod open_files;
 pub(crate) mod partition_use;
+mod periodic_scrub;
 mod record_log;
 mod replies;
 mod scrub;
@@ -37,6 +38,7 @@ mod xattrs;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blockio::Stripes;
 use futures::FutureExt as _;
@@ -60,6 +62,8 @@ use self::locks::owner::RemoteLockId;
 pub use self::lost::LostMetadata;
 use self::names::NameRequests;
 use self::open_files::OpenFileRequests;
+use self::periodic_scrub::PeriodicScrub;
+pub use self::periodic_scrub::SCRUB_INTERVAL;
 use self::scrub::Scrubber;
 use self::space::SpaceManager;
 use self::space::encode_queue::EncodeQueue;
@@ -75,10 +79,10 @@ use crate::protocol::{
     FinalCheckpoint, FindChunks, FindName, FindReply, FindWideStripe, FinishIntents, Flush,
     FlushApplied, FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace,
     GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, Install, ListUntrimmed, ListXattrs,
-    LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted, OpenHandle,
-    Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack, ScanNames,
-    Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
-    UnlockName, UnlockRename, WaitForIntents,
+    LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeMoves, NodeRestarted,
+    OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack,
+    ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive,
+    UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError, mount_to_read, refuse_changes};
@@ -99,7 +103,7 @@ pub struct MetaServer {
     xattrs: Rc<Xattrs>,
     flusher: Flusher,
     housekeeping: Housekeeping,
-    scrubber: Scrubber,
+    scrubs: Rc<PeriodicScrub>,
 }
 
 impl std::fmt::Debug for MetaServer {
@@ -212,6 +216,7 @@ runtime::handlers! { MetaServer;
         if request.age_ms < u64::MAX {
             // Files are changed, and all nodes are there.
             server.space.encoder.look_at_all_once();
+            server.scrubs.tick();
         }
         Ok(server.housekeeping.dirty(request.age_ms))
     };
@@ -225,7 +230,9 @@ runtime::handlers! { MetaServer;
         Ok(())
     };
     GetMoves => |server, _, _request| {
-        Ok(server.space.disks.get_moves(server.space.encoder.waiting()))
+        let (scrubs, scrubbed_bytes) = server.scrubs.report();
+        let waiting_pieces = server.space.encoder.waiting();
+        Ok(NodeMoves { waiting_pieces, scrubs, scrubbed_bytes, ..server.space.disks.get_moves() })
     };
     CheckLoss => |server, _, request| server.space.disks.check_loss(&request).await;
     LockRename => |server, caller, request| {
@@ -259,7 +266,7 @@ runtime::handlers! { MetaServer;
     WaitForIntents => |server, _, request| {
         server.intents.sender.wait_for_intents(request.node).await
     };
-    Scrub => |server, _, request| server.scrubber.scrub(request).await;
+    Scrub => |server, _, request| server.scrubs.scrub(request).await;
 }
 
 impl MetaServer {
@@ -367,6 +374,11 @@ impl MetaServer {
         self.space.encoder.encode_at_once();
     }
 
+    /// Sets the time between two comparisons of all data with its checksums; zero for never.
+    pub fn scrub_every(&self, interval: Duration) {
+        self.scrubs.set_interval(interval);
+    }
+
     /// What the file layer of this node may read without a message.
     pub fn information(&self) -> FileInformation {
         let inodes = self.base.inodes.table();
@@ -397,13 +409,14 @@ impl MetaServer {
         let open_files =
             Rc::new(OpenFileRequests::new(&base, effects.clone(), content.commit_locks.clone()));
         let intents = IntentManager::new(&base, &locks, effects, reclaim.clone(), boot_id);
+        let scrubber = Scrubber::new(&base, space.repairer.clone());
         Self {
             inodes: InodeRequests::new(&base, (queue, space.disks.clone())),
             names: NameRequests::new(&base, locks.names.clone()),
             replies: ReplyLookup::new(&base, intents.sender.clone()),
             flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),
             housekeeping: Housekeeping::new(&base, locks.directories.clone()),
-            scrubber: Scrubber::new(&base, space.repairer.clone()),
+            scrubs: PeriodicScrub::new(&base, scrubber, space.disks.clone()),
             base,
             locks,
             content,

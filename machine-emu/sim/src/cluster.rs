@@ -193,7 +193,8 @@ impl SimulatedCluster {
             let NodeKind::Fs(index) = node.kind() else { return None };
             caches.get(index as usize % caches.len()).cloned()
         });
-        ProcessMemory { metadata: self.memory.clone(), shared_attrs, pace: Arc::default() }
+        let unshared = ProcessMemory::unshared(self.memory.clone());
+        ProcessMemory { shared_attrs, ..unshared }
     }
 
     /// The paths of all disks, in the order in which they were created.

@@ -1,5 +1,7 @@
 //! In what form the content of files is stored.
 
+use std::time::Duration;
+
 use blockio::RedundancyClass;
 use fileio::FileServer;
 use meta::MetaServer;
@@ -15,7 +17,12 @@ pub(super) struct ContentForm {
     pub(super) changes_classes: bool,
     /// Chunks become wide stripes at once, instead of when they were left alone for a while.
     pub(super) encodes_at_once: bool,
+    /// All of it is compared with its checksums again and again.
+    pub(super) is_scrubbed: bool,
 }
+
+/// The time between two comparisons.
+const SCRUB_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ContentForm {
     pub(super) const USUAL: Self = Self {
@@ -23,6 +30,7 @@ impl ContentForm {
         redundancy: RedundancyClass::None {},
         changes_classes: false,
         encodes_at_once: false,
+        is_scrubbed: false,
     };
 
     /// Copies of what is in no wide stripe.
@@ -45,6 +53,9 @@ impl ContentForm {
         files.set_unit(self.unit);
         if self.encodes_at_once {
             metadata.encode_at_once();
+        }
+        if self.is_scrubbed {
+            metadata.scrub_every(SCRUB_INTERVAL);
         }
     }
 }

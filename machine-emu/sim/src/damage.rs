@@ -47,6 +47,8 @@ struct StampedFile {
     blocks: Vec<Versions<u64>>,
     /// It was committed when all of it was written: a crash does not shorten it.
     whole: bool,
+    /// That of the writes that no commit has answered for.
+    verifier: Option<u64>,
 }
 
 /// What a name may name: files by their place in `files`.
@@ -274,7 +276,13 @@ impl DamageWorkload<'_> {
     async fn create(&self, client: u32, key: &NameKey, blocks: u64) -> Result<usize, CallFailure> {
         self.numbers.set(self.numbers.get() + 1);
         let blocks = vec![Versions::new(0); blocks as usize];
-        let file = StampedFile { number: self.numbers.get(), handle: None, blocks, whole: false };
+        let file = StampedFile {
+            number: self.numbers.get(),
+            handle: None,
+            blocks,
+            whole: false,
+            verifier: None,
+        };
         let (place, issued) = self.change(key, |entry| {
             entry.files.push(file);
             let place = entry.files.len() - 1;
@@ -319,7 +327,8 @@ impl DamageWorkload<'_> {
         });
         let (who, offset) = (Credentials::root(), first as u64 * BLOCK);
         let write = Write { who, file, offset, data: vec![data], durable: false };
-        self.harness.ask(client, write).await?;
+        let verifier = self.harness.ask(client, write).await?.write_verifier;
+        self.change(key, |entry| entry.files[place].follow(verifier))?;
         self.change(key, |entry| {
             for (versions, number) in entry.files[place].blocks[range].iter_mut().zip(issued) {
                 versions.acknowledge(number);
@@ -329,9 +338,14 @@ impl DamageWorkload<'_> {
     }
 
     async fn commit(&self, client: u32, key: &NameKey, place: usize) -> Result<(), CallFailure> {
-        self.harness.ask(client, Commit { file: self.handle(key, place) }).await?;
-        self.change(key, |entry| entry.files[place].committed());
-        Ok(())
+        let commit = Commit { file: self.handle(key, place) };
+        let verifier = self.harness.ask(client, commit).await?.write_verifier;
+        self.change(key, |entry| {
+            let file = &mut entry.files[place];
+            file.follow(verifier)?;
+            file.committed();
+            Ok(())
+        })
     }
 
     async fn remove(&self, client: u32, key: &NameKey) -> Result<(), CallFailure> {
@@ -345,7 +359,8 @@ impl DamageWorkload<'_> {
         Ok(())
     }
 
-    /// There is no other writer: the file is as acknowledged, or damaged.
+    /// There is no other writer: the file is as acknowledged, or damaged, or a commit says that
+    /// writes are lost.
     async fn read_own(&self, client: u32, key: &NameKey, place: usize) -> Result<(), CallFailure> {
         let file = self.model.borrow()[key].files[place].clone();
         let found = self.read(client, &file).await?;
@@ -354,6 +369,9 @@ impl DamageWorkload<'_> {
             let version = version_of(&bytes, file.number, block);
             let version = version.unwrap_or_else(|wrong| panic!("{key:?}: {wrong}"));
             let possible = versions.visible(versions.acknowledged());
+            if !possible.contains(&version) && versions.after_crash().contains(&version) {
+                self.commit(client, key, place).await?;
+            }
             let right = possible.contains(&version);
             assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");
         }
@@ -419,7 +437,16 @@ impl DamageWorkload<'_> {
 }
 
 impl StampedFile {
+    /// Takes over the verifier of an answer. Another one than before says that writes are lost.
+    fn follow(&mut self, verifier: u64) -> Result<(), CallFailure> {
+        if *self.verifier.get_or_insert(verifier) == verifier {
+            return Ok(());
+        }
+        Err(CallFailure::Refused(Error::Damaged {}))
+    }
+
     fn committed(&mut self) {
+        self.verifier = None;
         self.whole |= self.blocks.iter().all(|block| block.acknowledged() > 0);
         for block in &mut self.blocks {
             block.durable(block.acknowledged());

@@ -134,6 +134,9 @@ const PARITY_SALT: u64 = 0x9A_2147;
 /// Draws whether chunks become wide stripes at once.
 const IDLE_SALT: u64 = 0x1D_7E00;
 
+/// Says in which runs all data is compared with its checksums again and again.
+const SCRUB_SALT: u64 = 0x5C_12B0;
+
 /// What clients do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
@@ -351,7 +354,9 @@ impl Case {
         let encodes_at_once = Rng::new(self.seed ^ IDLE_SALT).chance(3, 4);
         let changes_classes =
             self.workload == Workload::Elastic && Rng::new(self.seed ^ CLASS_SALT).chance(1, 2);
-        layout.content = ContentForm { unit, redundancy, changes_classes, encodes_at_once };
+        let is_scrubbed = Rng::new(self.seed ^ SCRUB_SALT).chance(1, 2);
+        layout.content =
+            ContentForm { unit, redundancy, changes_classes, encodes_at_once, is_scrubbed };
         layout.stripes_per_node *= u64::from(layout.content.copies_max());
         // Between the steps of a change of disks the power may go.
         layout.slow_engine =

@@ -222,7 +222,7 @@ impl ClusterMember {
         let living = map.processes.len().max(1);
         // As if the nodes were spread evenly; a process that takes over has more.
         let cache_bytes = run.cache_bytes * living;
-        let memory = ProcessMemory::of_machine(&machine, &geometry, run.cache_bytes);
+        let memory = ProcessMemory::of_machine(&machine, &geometry, run);
         let running =
             RunningVolume::of_cluster(machine, volume_map, (number, client_budget), directory);
         Ok(Self {

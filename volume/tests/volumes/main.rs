@@ -15,4 +15,5 @@ mod one_process;
 mod parity;
 mod partitions;
 mod running;
+mod scrubs;
 mod unfinished;

@@ -61,6 +61,7 @@ address = "127.0.0.1:7401"  # where the other processes reach it
 directory = "/srv/mdfs/1"   # its disks and its socket, on its host
 cache = "512MiB"            # memory for cached data
 prefault = true             # is found at the start, not when it is first used
+scrub-days = 7              # between comparisons of all data with its checksums; 0: never
 
 [[process]]
 number = 2
@@ -157,6 +158,7 @@ pub(super) struct ProcessTable {
     pub(super) cache: Option<ByteSize>,
     #[serde(default)]
     pub(super) prefault: bool,
+    pub(super) scrub_days: Option<u32>,
 }
 
 fn yes() -> bool {

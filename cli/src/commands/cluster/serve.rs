@@ -14,6 +14,7 @@ use crate::commands::serve::{VolumeServer, read_settings};
 use crate::exit::{CommandFailure, ServeError};
 use crate::session::CommandSession;
 use crate::signals::EndSignals;
+use crate::time::days;
 use crate::watch::StatusServer;
 
 /// Serve the nodes that the node map gives to one process, until SIGTERM or SIGINT.
@@ -61,6 +62,9 @@ impl ServeProcess {
             CommandFailure::Serve { operation, volume: volume.clone(), error }
         };
         let mut run = RunOptions { prefault: process.prefault, ..RunOptions::default() };
+        if let Some(scrub_days) = process.scrub_days {
+            run.scrub_interval = days(scrub_days);
+        }
         if let Some(cache) = process.cache {
             run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
         }

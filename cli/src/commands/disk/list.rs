@@ -1,5 +1,7 @@
 //! `mdfs disk list`.
 
+use std::time::Duration;
+
 use client::VolumeAddress;
 use client::protocol::{DiskCondition, DiskList, DiskReport, NEVER_LOST};
 use serde::Serialize;
@@ -9,12 +11,17 @@ use crate::exit::CommandFailure;
 use crate::output::table;
 use crate::session::CommandSession;
 use crate::size::human;
+use crate::time::date_of;
+
+/// A disk with this number of repairs within a day should be replaced.
+const REPAIRS_MAX: u64 = 10;
 
 /// Show the disks of a volume: how they are, what is on them, and what to do next.
 ///
 /// online: in use. offline: its server does not answer, or it has failed. draining: what it holds
 /// moves to others. drained: nothing is on it any more. retired: it is not part of the volume.
-/// lost: what was on it is being made anew on others.
+/// lost: what was on it is being made anew on others. Scrubbed: when all that is on it was last
+/// compared with its checksums (`mdfs serve --scrub-days`).
 /// Where the disks are only root and the owner of the volume's root directory see.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -40,6 +47,11 @@ struct ListedDisk {
     bytes: u64,
     used_bytes: u64,
     path: String,
+    /// Since 1970, in seconds; 0 for never.
+    scrubbed: u64,
+    repairs: u64,
+    repairs_in_day: u64,
+    damaged: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,6 +65,9 @@ struct DisksRecord {
     /// With none they are not given up.
     loss_delay_seconds: Option<u32>,
     moved_bytes: u64,
+    moved_per_second: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scrubbed_bytes: Option<u64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     trouble: String,
     silent_nodes: u32,
@@ -68,8 +83,9 @@ impl ListDisks {
             return session.print_json(&record(&self.volume, list));
         }
         let address = self.volume.to_string();
-        let row = |cells: [String; 6]| cells.map(String::into_bytes).to_vec();
-        let heads = ["Disk", "State", "Size", "Used", "Use%", "Where"].map(str::to_owned);
+        let row = |cells: [String; 7]| cells.map(String::into_bytes).to_vec();
+        let heads =
+            ["Disk", "State", "Size", "Used", "Use%", "Scrubbed", "Where"].map(str::to_owned);
         let mut rows = vec![row(heads)];
         rows.extend(list.disks.iter().map(|disk| {
             row([
@@ -78,15 +94,27 @@ impl ListDisks {
                 human(disk.bytes),
                 human(disk.used_bytes),
                 format!("{}%", percent(disk)),
+                scrubbed(disk),
                 disk.path.clone(),
             ])
         }));
-        session.print(table(&rows, &[false, false, true, true, true, false]))?;
+        session.print(table(&rows, &[false, false, true, true, true, false, false]))?;
         session.print(format!("{}\n", redundancy(&list)))?;
         for disk in &list.disks {
             if let Some(meaning) = meaning(&address, disk) {
                 session.print(format!("{}: {meaning}\n", name(disk)))?;
             }
+            if let Some(advice) = advice(&address, disk) {
+                session.print(format!("{}: {advice}\n", name(disk)))?;
+            }
+        }
+        if let Some(rest) = rest(&list) {
+            session.print(format!("{rest}\n"))?;
+        }
+        if let Some(bytes) = list.scrubbed_bytes {
+            let read = human(bytes);
+            session
+                .print(format!("data is compared with its checksums: {read} were read so far\n"))?;
         }
         if list.balancing {
             session.print("data moves from fuller disks to emptier ones\n")?;
@@ -113,6 +141,10 @@ fn record(address: &VolumeAddress, list: DiskList) -> DisksRecord {
         bytes: disk.bytes,
         used_bytes: disk.used_bytes,
         path: disk.path.clone(),
+        scrubbed: disk.scrubbed,
+        repairs: disk.repairs,
+        repairs_in_day: disk.repairs_in_day,
+        damaged: disk.damaged,
     };
     let disks = list.disks.iter().map(of).collect();
     DisksRecord {
@@ -124,6 +156,8 @@ fn record(address: &VolumeAddress, list: DiskList) -> DisksRecord {
         redundancy: list.redundancy,
         losses_left: list.losses_left,
         moved_bytes: list.moved_bytes,
+        moved_per_second: list.moved_per_second,
+        scrubbed_bytes: list.scrubbed_bytes,
         trouble: list.trouble,
         silent_nodes: list.silent_nodes,
         disks,
@@ -214,6 +248,56 @@ fn meaning(volume: &str, disk: &DiskReport) -> Option<String> {
     }
 }
 
+/// When all that is on a disk was compared with its checksums.
+fn scrubbed(disk: &DiskReport) -> String {
+    if disk.scrubbed == 0 {
+        return "never".to_owned();
+    }
+    let date = date_of(Duration::from_secs(disk.scrubbed));
+    date.chars().take("2026-01-31 23:59".len()).collect()
+}
+
+/// What the blocks that were bad say of a disk.
+fn advice(volume: &str, disk: &DiskReport) -> Option<String> {
+    let DiskReport { repairs, repairs_in_day, damaged, .. } = *disk;
+    let name = name(disk);
+    if damaged > 0 {
+        return Some(format!(
+            "{damaged} blocks on it are bad and have no good copy: `mdfs check --files {volume}` \
+             names the files, which are to be restored from a backup"
+        ));
+    }
+    if repairs_in_day >= REPAIRS_MAX {
+        return Some(format!(
+            "{repairs_in_day} repairs in 24 h: replace it; add another one with `mdfs disk add`, \
+             then empty it with `mdfs disk drain {volume} {name}`"
+        ));
+    }
+    (repairs > 0).then(|| format!("{repairs} bad blocks on it were made anew on other disks"))
+}
+
+/// How long data still moves off disks.
+fn rest(list: &DiskList) -> Option<String> {
+    let is_left = |disk: &&DiskReport| {
+        matches!(disk.condition, DiskCondition::Draining {} | DiskCondition::Lost {})
+    };
+    let left: u64 = list.disks.iter().filter(is_left).map(|disk| disk.used_bytes).sum();
+    let seconds = left.checked_div(list.moved_per_second)?;
+    (left > 0).then(|| {
+        let (left, rate) = (human(left), human(list.moved_per_second));
+        format!("{left} are left to move at {rate}/s: about {}", duration(seconds))
+    })
+}
+
+/// As `90 s`, `15 min` or `7 h`.
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +316,8 @@ mod tests {
             losses_left,
             loss_delay_seconds,
             moved_bytes: 0,
+            moved_per_second: 0,
+            scrubbed_bytes: None,
             trouble: String::new(),
             silent_nodes: 0,
         };
@@ -254,6 +340,10 @@ mod tests {
             has_roots: false,
             path: String::new(),
             obstacle: None,
+            scrubbed: 0,
+            repairs: 0,
+            repairs_in_day: 0,
+            damaged: 0,
         };
         assert_eq!(meaning("V", &disk(DiskCondition::Online {})), None);
         let drained = meaning("V", &disk(DiskCondition::Drained {})).unwrap();

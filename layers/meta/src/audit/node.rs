@@ -16,6 +16,7 @@ use crate::partition::{PartitionNumber, partition_of};
 use crate::protocol::{
     Chunk, Dentry, Effect, Inode, IntentId, PartitionUse, Run, StoredReply, WideStripe,
 };
+use crate::scrub_progress::ScrubProgress;
 use crate::store::VALUE_BYTES_MAX;
 use crate::wide_stripe::is_stored_as;
 
@@ -261,6 +262,9 @@ impl NodeAudit {
             keys::KeyTable::Adopted => {
                 let (set, _): (u64, u64) = value(raw)?;
                 self.adopted_sets = set;
+            }
+            keys::KeyTable::ScrubProgress => {
+                let _: ScrubProgress = value(raw)?;
             }
             keys::KeyTable::Unlinked => self.unlinked.push(first?),
             keys::KeyTable::Applied => {

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use blockio::protocol::CheckSuperblocks;
-use blockio::{BLOCK_SIZE, Stripes};
+use blockio::{BLOCK_SIZE, DiskName, Stripes};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
@@ -35,6 +35,29 @@ const CHANGES_MAX: usize = 16;
 /// Runs of blocks that are read concurrently.
 const READS_MAX: usize = 8;
 
+/// What was found in a part, and on which disks.
+#[derive(Default)]
+pub(super) struct ScrubFindings {
+    pub(super) part: ScrubPart,
+    /// Blocks that are bad, each with its disk, and whether it was made anew.
+    pub(super) bad: Vec<(DiskName, bool)>,
+}
+
+impl ScrubFindings {
+    /// What was found in pages.
+    fn add_pages(&mut self, found: &ScrubbedKeys, repair: bool) {
+        self.part.read_bytes += found.read_bytes;
+        self.part.flaws.extend(page_flaws(found, repair));
+        self.bad.extend(found.bad.iter().map(|copy| (copy.disk, repair)));
+    }
+
+    /// A block of data on a disk is bad.
+    fn add_data(&mut self, disk: DiskName, flaw: ScrubFlaw) {
+        self.bad.push((disk, flaw.is_mended));
+        self.part.flaws.push(flaw);
+    }
+}
+
 /// Scrubs one node.
 pub(super) struct Scrubber {
     base: Rc<NodeBase>,
@@ -60,43 +83,43 @@ impl Scrubber {
         Self { base: base.clone(), repairer }
     }
 
-    pub(super) async fn scrub(&self, request: Scrub) -> Result<ScrubPart, Error> {
+    /// Answers [`Scrub`].
+    pub(super) async fn scrub(&self, request: Scrub) -> Result<ScrubFindings, Error> {
         let Scrub { after, data, repair } = request;
         let store = &self.base.store;
         let below = self.base.stripes.below().unwrap_or_else(|| self.base.stripes.clone());
-        let mut part = ScrubPart::default();
+        let mut findings = ScrubFindings::default();
         if after.is_empty() {
             let mut told = self.scrub_superblocks(repair).await?;
             told.extend(scrub_roots(store, repair).await);
             told.extend(scrub_log(store, &below, repair).await?);
             let flaw = |what| ScrubFlaw { is_mended: repair, ..note(what) };
-            part.flaws.extend(told.into_iter().map(flaw));
+            findings.part.flaws.extend(told.into_iter().map(flaw));
             let map = scrub_map(store, &below, repair).await?;
-            part.read_bytes += map.read_bytes;
-            part.flaws.extend(page_flaws(&map, repair));
+            findings.add_pages(&map, repair);
         }
         let found = match scrub_keys(store, &below, &after, (KEYS_MAX, repair)).await {
             Ok(found) => found,
             Err(error) if error.is_busy() => return Err(error.into()),
             Err(error) => {
-                part.flaws.push(note(format!("{error}; what lies behind it was not looked at")));
-                return Ok(part);
+                let what = format!("{error}; what lies behind it was not looked at");
+                findings.part.flaws.push(note(what));
+                return Ok(findings);
             }
         };
-        part.read_bytes += found.read_bytes;
-        part.flaws.extend(page_flaws(&found, repair));
-        part.next = found.next.map(|next| next.to_vec());
+        findings.add_pages(&found, repair);
+        findings.part.next = found.next.map(|next| next.to_vec());
         for (key, value) in found.entries {
-            part.keys += 1;
-            if !data || !self.scrub_data(&below, (&key, value), repair, &mut part).await? {
+            findings.part.keys += 1;
+            if !data || !self.scrub_data(&below, (&key, value), repair, &mut findings).await? {
                 continue;
             }
-            if part.read_bytes >= DATA_BYTES {
-                part.next = Some([&key, &[0][..]].concat());
+            if findings.part.read_bytes >= DATA_BYTES {
+                findings.part.next = Some([&key, &[0][..]].concat());
                 break;
             }
         }
-        Ok(part)
+        Ok(findings)
     }
 
     /// What is wrong with superblocks: each disk node is asked by one node.
@@ -123,7 +146,7 @@ impl Scrubber {
         below: &Rc<dyn Stripes>,
         (key, mut value): (&[u8], Bytes),
         repair: bool,
-        part: &mut ScrubPart,
+        findings: &mut ScrubFindings,
     ) -> Result<bool, Error> {
         let table = keys::table_of(key);
         let is_chunk = table == Some(keys::KeyTable::Chunk);
@@ -133,15 +156,15 @@ impl Scrubber {
         for _ in 0..=CHANGES_MAX {
             let entry = (key, &value[..]);
             let changed = if is_chunk {
-                self.scrub_chunk(below, entry, repair, part).await?
+                self.scrub_chunk(below, entry, repair, findings).await?
             } else {
-                self.scrub_wide_stripe(below, entry, repair, part).await?
+                self.scrub_wide_stripe(below, entry, repair, findings).await?
             };
             let Some(now) = changed else { return Ok(true) };
             value = now;
         }
         let what = if is_chunk { "a chunk" } else { "a wide stripe" };
-        part.flaws.push(note(format!("{what} changes too fast to be compared")));
+        findings.part.flaws.push(note(format!("{what} changes too fast to be compared")));
         Ok(true)
     }
 
@@ -152,7 +175,7 @@ impl Scrubber {
         below: &Rc<dyn Stripes>,
         (key, value): (&[u8], &[u8]),
         repair: bool,
-        part: &mut ScrubPart,
+        findings: &mut ScrubFindings,
     ) -> Result<Option<Bytes>, Error> {
         let blocks = below.geometry().blocks_per_stripe();
         let (Some(ino), Some(index)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
@@ -161,13 +184,13 @@ impl Scrubber {
         let flaw = |offset, what| ScrubFlaw { inode: ino, offset, ..note(what) };
         let Some(chunk) = from_bytes::<Chunk>(value).ok().filter(|chunk| chunk.is_valid(blocks))
         else {
-            part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
+            findings.part.flaws.push(flaw(0, format!("the block map of chunk {index} cannot be")));
             return Ok(None);
         };
         // Covered runs are compared with their wide stripe.
         let own = chunk.runs.iter().filter(|run| !run.form.covered);
         let places = own.flat_map(|run| run.places().map(move |place| (run, place)));
-        part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
+        findings.part.read_bytes += chunk.count_of_copies() * BLOCK_SIZE as u64;
         let runs = places.map(|(run, place)| async move {
             let bad = bad_unless_away(&**below, place, &run.checksums).await;
             let bad = bad.into_iter();
@@ -200,7 +223,7 @@ impl Scrubber {
             let offset = offset_of(index, block, blocks);
             let what = format!("{bytes} bytes at offset {offset}: {why}");
             let is_mended = is_mended.contains(&copy);
-            part.flaws.push(ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
+            findings.add_data(disk, ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
         }
         Ok(None)
     }
@@ -219,7 +242,7 @@ impl Scrubber {
         below: &Rc<dyn Stripes>,
         (key, value): (&[u8], &[u8]),
         repair: bool,
-        part: &mut ScrubPart,
+        findings: &mut ScrubFindings,
     ) -> Result<Option<Bytes>, Error> {
         let blocks = below.geometry().blocks_per_stripe();
         let (Some(ino), Some(first)) = (keys::chunk_ino(key), keys::chunk_index(key)) else {
@@ -228,11 +251,15 @@ impl Scrubber {
         let flaw = |offset, what| ScrubFlaw { inode: ino, offset, ..note(what) };
         let wide = from_bytes::<WideStripe>(value).ok().filter(|wide| wide.is_valid(blocks));
         let Some(wide) = wide else {
-            part.flaws.push(flaw(0, format!("the wide stripe of chunk {first} cannot be")));
+            findings
+                .part
+                .flaws
+                .push(flaw(0, format!("the wide stripe of chunk {first} cannot be")));
             return Ok(None);
         };
         let shards: Vec<&StripeShard> = wide.shards().collect();
-        part.read_bytes += shards.len() as u64 * u64::from(blocks) * BLOCK_SIZE as u64;
+        let shard_bytes = u64::from(blocks) * BLOCK_SIZE as u64;
+        findings.part.read_bytes += shards.len() as u64 * shard_bytes;
         let reads = shards.iter().map(|shard| {
             let below = below.clone();
             async move { bad_unless_away(&*below, shard.run(blocks), &shard.checksums).await }
@@ -267,7 +294,7 @@ impl Scrubber {
                     format!("{bytes} bytes of the parity of chunk {first}: {why}")
                 };
                 let is_mended = is_mended.contains(&shard.start);
-                part.flaws.push(ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
+                findings.add_data(disk, ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
             }
         }
         Ok(None)

@@ -166,7 +166,8 @@ impl DiskMover {
     }
 
     /// Answers [`GetMoves`](crate::protocol::GetMoves).
-    pub(crate) fn get_moves(&self, waiting_pieces: u64) -> NodeMoves {
+    /// But for what others know.
+    pub(crate) fn get_moves(&self) -> NodeMoves {
         let space = self.base.store.space();
         let holders = space.root_holders();
         let mut on = space.blocks_on_disks();
@@ -191,8 +192,15 @@ impl DiskMover {
             moved_blocks: self.moved_blocks.get(),
             balancing: self.is_balance_due(),
             trouble: self.trouble.get().map_or_else(String::new, |error| self.explain(error)),
-            waiting_pieces,
+            waiting_pieces: 0,
+            scrubs: Vec::new(),
+            scrubbed_bytes: None,
         }
+    }
+
+    /// Does it move something? Not if it cannot, for lack of space, say.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.running.get() && self.trouble.get().is_none()
     }
 
     /// Answers [`CheckLoss`].
