@@ -252,7 +252,7 @@ mod tests {
             assert_eq!(class.to_string().parse(), Ok(class));
             assert!(class.is_known());
         }
-        for unknown in ["9x", "1+1", "17+1", "2+5", "2+0", "2+", "300+1"] {
+        for unknown in ["4x", "9x", "1+1", "17+1", "2+5", "2+0", "2+", "300+1"] {
             assert!(unknown.parse::<RedundancyClass>().is_err());
         }
         assert!(!RedundancyClass::Copies { count: 0 }.is_known());

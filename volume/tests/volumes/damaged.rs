@@ -15,6 +15,8 @@ use runtime::ClientHandle;
 use runtime::seed::{Rng, with_seed};
 use volume::{CheckOptions, FormatOptions, RunOptions, RunningVolume, VolumeError};
 
+use crate::disk_files::copy_all;
+
 /// Volumes that are damaged, each in another way.
 const VOLUMES: u64 = if cfg!(debug_assertions) { 120 } else { 400 };
 const FILES: u64 = 400;
@@ -79,21 +81,6 @@ fn read_all(handle: &ClientHandle, how: &str) {
         let read = block_on(ask(handle, read));
         let read = read.unwrap_or_else(|error| panic!("{how}: {number}: {error}"));
         assert!(read.data.concat() == content(number), "{how}: {number} has other bytes");
-    }
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    let _ = fs::remove_dir_all(to);
-    fs::create_dir(to).unwrap();
-    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_all(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
     }
 }
 

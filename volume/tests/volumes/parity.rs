@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use futures::executor::block_on;
 use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use crate::data_files::*;
-use crate::disk_files::make_disk;
+use crate::disk_files::{copy_all, make_disk};
 use crate::running::{check, run, wait_until};
 
 const TWO_AND_ONE: RedundancyClass = RedundancyClass::Parity { data: 2, parity: 1 };
@@ -82,35 +83,116 @@ fn with_two_stripes_of_parity_all_files_are_read_without_any_two_disks() {
     }
 }
 
+/// Names of empty files: with them the tree of a node has several pages.
+const NAMES: Range<u64> = 1_000_000..1_002_000;
+
+/// Files and names are read without any of these sets of disks after a crash: most are in trees,
+/// and what came last is in logs only.
+fn outlives_disks(options: &FormatOptions, sets: &[Vec<DiskName>]) {
+    let directory = tempfile::tempdir().unwrap();
+    let [volume, image] = ["volume", "image"].map(|name| directory.path().join(name));
+    fill_encoded(&volume, options);
+    let running = run(&volume);
+    let client = running.client_handle();
+    for number in NAMES {
+        create(&client, number);
+    }
+    running.stop().unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    for number in FILES..FILES + 5 {
+        put(&client, number).unwrap();
+    }
+    running.flush().unwrap();
+    copy_all(&volume, &image);
+    running.stop().unwrap();
+    check(&volume);
+    for taken in sets {
+        without_disks(&image, taken, |client| {
+            read_all(client, FILES + 5);
+            for number in NAMES {
+                let (who, name) = (Credentials::root(), name(number));
+                let found = block_on(ask(client, Lookup { who, directory: ROOT, name }));
+                assert!(found.is_ok(), "name {number}: {found:?} without {taken:?}");
+            }
+        });
+    }
+}
+
+/// Every `one_in`th of the sets of this number of disks. Each disk is in one of them at least.
+fn sample_of_sets(count: u32, one_in: usize, shape: &FormatOptions) -> Vec<Vec<DiskName>> {
+    let sets: Vec<_> = sets_of_disks(count, shape).into_iter().step_by(one_in).collect();
+    let taken: BTreeSet<DiskName> = sets.iter().flatten().copied().collect();
+    assert_eq!(taken.len(), disks_of(shape).len());
+    sets
+}
+
+#[test]
+fn with_three_stripes_of_parity_all_files_are_read_without_any_three_disks() {
+    // All 10 sets of three of five disks; every third of the 35 of seven.
+    for (disk_nodes, disks_per_node, data, one_in) in [(5, 1, 2, 1), (1, 7, 3, 3)] {
+        let class = RedundancyClass::Parity { data, parity: 3 };
+        let shape = shape(disk_nodes, disks_per_node, class);
+        outlives_disks(&shape, &sample_of_sets(3, one_in, &shape));
+    }
+}
+
+#[test]
+fn with_four_stripes_of_parity_all_files_are_read_without_any_four_disks() {
+    // All 15 sets of four of six disks; every fourth of the 35 of seven.
+    for (disk_nodes, disks_per_node, data, one_in) in [(6, 1, 2, 1), (1, 7, 3, 4)] {
+        let class = RedundancyClass::Parity { data, parity: 4 };
+        let shape = shape(disk_nodes, disks_per_node, class);
+        outlives_disks(&shape, &sample_of_sets(4, one_in, &shape));
+    }
+}
+
+/// A volume of one disk per disk node loses as many of them as it has stripes of parity, and makes
+/// anew what was on them. Then it is read without as many of the others: every set of them, or
+/// every `one_in`th.
+fn as_many_are_lost_twice(class: RedundancyClass, disk_nodes: u32, one_in: usize) {
+    let parity = class.wide_stripes().unwrap().parity;
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let shape = shape(disk_nodes, 1, class);
+    fill_encoded(&volume, &shape);
+    let lost: Vec<_> = (1..=parity).map(|disk_node| DiskName { disk_node, disk: 0 }).collect();
+    for disk in &lost {
+        fs::remove_file(volume.join(format!("disks/{disk}"))).unwrap();
+    }
+    for &disk in &lost {
+        volume::give_up_disk(&volume, disk, DataLoss::Refused).unwrap();
+    }
+    let running = run(&volume);
+    let client = running.client_handle();
+    read_all(&client, FILES);
+    put(&client, FILES).unwrap();
+    for &disk in &lost {
+        wait_until_retired(&client, disk);
+    }
+    running.stop().unwrap();
+    check(&volume);
+    let mut sets = sets_of_disks(parity, &shape);
+    sets.retain(|taken| !taken.iter().any(|disk| lost.contains(disk)));
+    for taken in sets.iter().step_by(one_in) {
+        assert_eq!(lost_without_disks(&volume, taken, FILES + 1), 0, "{class}: {taken:?}");
+    }
+}
+
 #[test]
 fn what_was_on_two_lost_disks_is_made_anew_on_others() {
     // With two disks to spare, as wide stripes; without, as copies.
     for disk_nodes in [6, 5] {
-        let directory = tempfile::tempdir().unwrap();
-        let volume = directory.path().join("volume");
-        let shape = shape(disk_nodes, 1, TWO_AND_TWO);
-        fill_encoded(&volume, &shape);
-        let lost = [1, 2].map(|disk_node| DiskName { disk_node, disk: 0 });
-        for disk in lost {
-            fs::remove_file(volume.join(format!("disks/{disk}"))).unwrap();
-        }
-        for disk in lost {
-            volume::give_up_disk(&volume, disk, DataLoss::Refused).unwrap();
-        }
-        let running = run(&volume);
-        let client = running.client_handle();
-        read_all(&client, FILES);
-        put(&client, FILES).unwrap();
-        for disk in lost {
-            wait_until_retired(&client, disk);
-        }
-        running.stop().unwrap();
-        check(&volume);
-        let mut sets = sets_of_disks(2, &shape);
-        sets.retain(|taken| !taken.iter().any(|disk| lost.contains(disk)));
-        for taken in sets {
-            assert_eq!(lost_without_disks(&volume, &taken, FILES + 1), 0, "{taken:?}");
-        }
+        as_many_are_lost_twice(TWO_AND_TWO, disk_nodes, 1);
+    }
+}
+
+#[test]
+fn what_was_on_three_or_four_lost_disks_is_made_anew_on_others() {
+    // As wide stripes; as copies.
+    for (parity, disk_nodes) in [(3, 8), (4, 9)] {
+        let class = RedundancyClass::Parity { data: 2, parity };
+        as_many_are_lost_twice(class, disk_nodes, 2);
     }
 }
 

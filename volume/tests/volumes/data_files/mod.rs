@@ -208,6 +208,26 @@ pub(crate) fn disks_of(shape: &FormatOptions) -> Vec<DiskName> {
 
 /// Takes disks away, and counts the files that cannot be read without them.
 pub(crate) fn lost_without_disks(volume: &Path, taken: &[DiskName], files: u64) -> u64 {
+    let count = |client: &ClientHandle| {
+        let lost = (0..files).filter(|&number| match read(client, number) {
+            Ok(bytes) => {
+                assert!(bytes == content(number), "file {number} has other bytes");
+                false
+            }
+            Err(_) => true,
+        });
+        lost.count() as u64
+    };
+    without_disks(volume, taken, count)
+}
+
+/// Takes disks away while `look` looks at the volume. The metadata of all nodes is there without
+/// them.
+pub(crate) fn without_disks<T>(
+    volume: &Path,
+    taken: &[DiskName],
+    look: impl FnOnce(&ClientHandle) -> T,
+) -> T {
     let path = |disk| volume.join(format!("disks/{disk}"));
     let aside = |disk| volume.join(format!("aside-{disk}"));
     for &disk in taken {
@@ -215,18 +235,11 @@ pub(crate) fn lost_without_disks(volume: &Path, taken: &[DiskName], files: u64) 
     }
     assert!(volume::open(volume, &RunOptions::default()).is_err());
     let (running, missing) = volume::open_degraded(volume, &RunOptions::default()).unwrap();
-    assert_eq!((missing.disks.len(), missing.nodes.len()), (taken.len(), 0));
-    let client = running.client_handle();
-    let mut lost = 0;
-    for number in 0..files {
-        match read(&client, number) {
-            Ok(bytes) => assert!(bytes == content(number), "file {number} has other bytes"),
-            Err(_) => lost += 1,
-        }
-    }
+    assert_eq!((missing.disks.len(), missing.nodes.len()), (taken.len(), 0), "{taken:?}");
+    let seen = look(&running.client_handle());
     running.stop().unwrap();
     for &disk in taken {
         fs::rename(aside(disk), path(disk)).unwrap();
     }
-    lost
+    seen
 }

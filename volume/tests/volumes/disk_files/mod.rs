@@ -22,3 +22,20 @@ pub(crate) fn make_disk(path: &Path, bytes: u64) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     file.set_len(bytes).unwrap();
 }
+
+/// Copies a volume, as a crash would leave it if it is in use.
+#[allow(dead_code, reason = "not every test copies one")]
+pub(crate) fn copy_all(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir(to).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_all(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
