@@ -18,6 +18,7 @@ macro_rules! statuses {
 
 statuses! {
     OK 0
+    PERM 1
     NOENT 2
     NXIO 6
     ACCESS 13
@@ -74,7 +75,6 @@ statuses! {
     CLIENTID_BUSY 10074
     SEQ_FALSE_RETRY 10076
     NOT_ONLY_OP 10081
-    WRONG_CRED 10082
     WRONG_TYPE 10083
 }
 

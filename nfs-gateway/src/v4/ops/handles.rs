@@ -89,8 +89,11 @@ pub(super) async fn look_up_parent(
 
 /// The parent of a directory.
 pub(super) async fn parent(fh: &CurrentFh) -> Result<CurrentFh, OperationError> {
-    if fh.attributes().await?.kind != (Kind::Directory {}) {
-        return Err(Status::NOTDIR.into());
+    match fh.attributes().await?.kind {
+        Kind::Directory {} => {}
+        //= rfc8881 18.14.3: NFS4ERR_SYMLINK, as for LOOKUP
+        Kind::Symlink {} => return Err(Status::SYMLINK.into()),
+        _ => return Err(Status::NOTDIR.into()),
     }
     if let Some(parent) = pseudo_fs::parent(fh).await? {
         return Ok(parent);

@@ -14,13 +14,18 @@ use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, name};
-use crate::v4::state::{READ, ShareReservation, WRITE};
+use crate::v4::state::{READ, ShareReservation, StateidTable, WRITE};
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
-use crate::xdr::CallArguments;
+use crate::xdr::{CallArguments, XdrEncoder};
 
-/// Bits of `share_access` for the access; the others request delegations.
+/// Bits of `share_access` for the access.
 const ACCESS_BITS: u32 = READ | WRITE;
+/// Bits of `share_access` that say which delegation is wanted (`OPEN4_SHARE_ACCESS_WANT_*`).
+const WANT_BITS: u32 = 0xFF00;
+/// None (`OPEN4_SHARE_ACCESS_WANT_NO_DELEG`), or no more (`OPEN4_SHARE_ACCESS_WANT_CANCEL`).
+const WANT_NONE: u32 = 0x0400;
+const WANT_CANCEL: u32 = 0x0500;
 
 /// Locks have POSIX semantics (`OPEN4_RESULT_LOCKTYPE_POSIX`).
 const LOCKTYPE_POSIX: u32 = 4;
@@ -29,9 +34,17 @@ const LOCKTYPE_POSIX: u32 = 4;
 const PRESERVE_UNLINKED: u32 = 8;
 /// `OPEN_DELEGATE_NONE`.
 const NO_DELEGATION: u32 = 0;
+/// `OPEN_DELEGATE_NONE_EXT`: none, with the reason.
+const NO_DELEGATION_BECAUSE: u32 = 3;
+/// `WND4_NOT_WANTED`, `WND4_RESOURCE` and `WND4_CANCELLED`.
+const NOT_WANTED: u32 = 0;
+const RESOURCE: u32 = 2;
+const CANCELLED: u32 = 7;
 
 struct OpenArguments {
     share: ShareReservation,
+    /// [`WANT_BITS`].
+    want: u32,
     owner: Bytes,
     how: OpenHow,
     claim: OpenClaim,
@@ -89,7 +102,10 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     }
     let file = opened.holding.file();
     let (share, owner) = (args.share, args.owner.clone());
-    let added = compound.tables(|tables, client| tables.states.open(client, owner, file, share));
+    let added = compound.tables(|tables, client| {
+        let open = |states: &mut StateidTable| states.open(client, owner.clone(), file, share);
+        tables.attempt(&compound.state().ctx, open)
+    });
     let (number, again) = added.map_err(|status| match (status, &args.claim) {
         (Status::SHARE_DENIED, OpenClaim::Previous) => Status::RECLAIM_CONFLICT,
         _ => status,
@@ -103,15 +119,33 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     opened.directory.encode(&mut xdr.out);
     xdr.out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED);
     opened.attrset.encode(&mut xdr.out);
-    xdr.out.u32(NO_DELEGATION);
+    encode_no_delegation(args.want, &mut xdr.out);
     compound.set_current(fh);
     compound.stateid = Some(stateid);
     Ok(())
 }
 
+//= rfc8881 18.16.3: who says what it wants is told why it does not get it
+/// There are no delegations.
+fn encode_no_delegation(want: u32, out: &mut XdrEncoder) {
+    let why = match want {
+        0 => return out.u32(NO_DELEGATION),
+        WANT_NONE => NOT_WANTED,
+        WANT_CANCEL => CANCELLED,
+        _ => RESOURCE,
+    };
+    out.u32(NO_DELEGATION_BECAUSE);
+    out.u32(why);
+    if why == RESOURCE {
+        // Nor will the client be told when there is one.
+        out.bool(false);
+    }
+}
+
 fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> {
     let _seqid = arguments.take::<u32>()?;
-    let access = arguments.take::<u32>()? & ACCESS_BITS;
+    let access = arguments.take::<u32>()?;
+    let (access, want) = (access & ACCESS_BITS, access & WANT_BITS);
     let deny = arguments.take::<u32>()?;
     let owner = take_owner(arguments)?;
     let how = take_how(arguments)?;
@@ -133,7 +167,7 @@ fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> 
     if !matches!(claim, OpenClaim::Null(_)) && !matches!(how, OpenHow::NoCreate) {
         return Err(Status::INVAL.into());
     }
-    Ok(OpenArguments { share: ShareReservation { access, deny }, owner, how, claim })
+    Ok(OpenArguments { share: ShareReservation { access, deny }, want, owner, how, claim })
 }
 
 /// Takes an `openflag4`.
@@ -195,7 +229,10 @@ async fn check_truncation(
         return Ok(());
     };
     compound.tables(|tables, client| {
-        tables.states.check_share(handle_of(&found), client, &args.owner, args.share)
+        let file = handle_of(&found);
+        let check =
+            |states: &mut StateidTable| states.check_share(file, client, &args.owner, args.share);
+        tables.attempt(&compound.state().ctx, check)
     })
 }
 

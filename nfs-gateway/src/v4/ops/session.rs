@@ -16,6 +16,8 @@ const CONFIRMED: u32 = 0x8000_0000;
 const USE_NON_PNFS: u32 = 0x0001_0000;
 /// All flags of arguments that the RFC defines.
 const FLAGS: u32 = 0x4007_0103;
+/// All flags of `CREATE_SESSION` that the RFC defines.
+const SESSION_FLAGS: u32 = 7;
 /// `SP4_NONE`.
 const NO_PROTECTION: u32 = 0;
 /// `CDFS4_FORE`: there is no back channel.
@@ -114,11 +116,16 @@ pub(super) fn create(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Operati
     let client = xdr.arguments.take::<u64>()?;
     let sequence = xdr.arguments.take::<u32>()?;
     // Sessions are not persistent, and there is no back channel.
-    let _flags = xdr.arguments.take::<u32>()?;
+    let flags = xdr.arguments.take::<u32>()?;
     let fore = take_channel(&mut xdr.arguments)?;
     let back = take_channel(&mut xdr.arguments)?;
     let _callback_program = xdr.arguments.take::<u32>()?;
     take_callback_security(&mut xdr.arguments)?;
+    if flags & !SESSION_FLAGS != 0 {
+        return Err(Status::INVAL.into());
+    }
+    back.check_back()?;
+    let principal = compound.context.credential().map(|user| user.uid);
     let state = compound.state();
     let encode = |id: &SessionId, session: &Nfs4Session| {
         let mut result = XdrEncoder::default();
@@ -129,8 +136,9 @@ pub(super) fn create(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Operati
         encode_channel(&back, &mut result);
         result.body(Vec::new()).head
     };
-    let created = state.tables_mut().create_session(&state.ctx, client, sequence, fore, encode);
-    xdr.out.fixed(&created?);
+    let (mut tables, who) = (state.tables_mut(), (client, principal));
+    let created = tables.create_session(&state.ctx, who, sequence, fore, encode)?;
+    xdr.out.fixed(&created);
     Ok(())
 }
 

@@ -36,7 +36,7 @@ pub(super) fn test(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Operation
 
 //= rfc8881 18.38
 pub(super) fn free(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
-    let stateid = Stateid::take(&mut xdr.arguments)?;
+    let stateid = compound.resolve_stateid(Stateid::take(&mut xdr.arguments)?)?;
     let leases = compound.slot()?.leases.clone();
     compound.tables(|tables, client| {
         let number = tables.states.find(client, &stateid)?;

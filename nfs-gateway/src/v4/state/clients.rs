@@ -107,20 +107,27 @@ impl StateTables {
         let known = self.of_name(&args.name, true);
         let known = known.and_then(|id| Some((id, self.clients.get_mut(&id)?)));
         match known {
-            Some((id, client)) if client.verifier == args.verifier => {
-                if client.principal != args.principal {
-                    return Err(if args.update { Status::WRONG_CRED } else { Status::CLID_INUSE });
+            Some((_, client)) if client.principal != args.principal && args.update => {
+                return Err(if client.verifier == args.verifier {
+                    Status::PERM
+                } else {
+                    Status::NOT_SAME
+                });
+            }
+            // Another user's client of this name ends at once, if it has nothing to lose.
+            Some((id, client)) if client.principal != args.principal => {
+                let is_expired = client.renewed + LEASE < now;
+                if !is_expired && (self.states.count_of(id) > 0 || self.sessions.count_of(id) > 0) {
+                    return Err(Status::CLID_INUSE);
                 }
+                self.expire(ctx, id);
+            }
+            Some((id, client)) if client.verifier == args.verifier => {
                 client.renewed = now;
                 let next_session = client.next_session;
                 return Ok(ExchangeIdResult { client: id, next_session, confirmed: true });
             }
             Some(_) if args.update => return Err(Status::NOT_SAME),
-            Some((id, client))
-                if client.principal != args.principal && self.states.count_of(id) > 0 =>
-            {
-                return Err(Status::CLID_INUSE);
-            }
             None if args.update => return Err(Status::NOENT),
             // A new client, or a restarted one: its old state is removed when it creates a session.
             _ => {}
@@ -163,18 +170,27 @@ impl StateTables {
     pub(crate) fn create_session(
         &mut self,
         ctx: &Context,
-        id: u64,
+        (id, principal): (u64, Option<u32>),
         sequence: u32,
         requested: ChannelAttrs,
         encode: impl FnOnce(&SessionId, &Nfs4Session) -> Vec<u8>,
     ) -> Result<Vec<u8>, Status> {
+        let now = ctx.now();
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
-        client.renewed = ctx.now();
+        //= rfc8881 18.35.4: an unconfirmed record ends with the lease
+        if !client.confirmed && client.renewed + LEASE < now {
+            self.clients.remove(&id);
+            return Err(Status::STALE_CLIENTID);
+        }
+        client.renewed = now;
         if sequence.wrapping_add(1) == client.next_session {
             return client.last_session.clone().ok_or(Status::SEQ_MISORDERED);
         }
         if sequence != client.next_session {
             return Err(Status::SEQ_MISORDERED);
+        }
+        if !client.confirmed && client.principal != principal {
+            return Err(Status::CLID_INUSE);
         }
         let is_full = self.sessions.len() >= SESSIONS_MAX;
         if is_full || self.sessions.count_of(id) >= SESSIONS_PER_CLIENT_MAX {
@@ -265,6 +281,21 @@ impl StateTables {
         }
         self.sessions.remove_of(id);
         self.clients.remove(&id);
+    }
+
+    /// Makes an attempt; again without the clients whose leases have expired, if it was denied.
+    pub(crate) fn attempt<T>(
+        &mut self,
+        ctx: &Context,
+        attempt: impl Fn(&mut StateidTable) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        match attempt(&mut self.states) {
+            Err(Status::SHARE_DENIED) => {
+                self.expire_leases(ctx, ctx.now());
+                attempt(&mut self.states)
+            }
+            done => done,
+        }
     }
 
     /// Removes all clients whose leases have expired.

@@ -19,7 +19,7 @@ use runtime::Context;
 pub(crate) use clients::{ExchangeIdArgs, ExchangeIdResult, StateTables};
 pub(crate) use lock_owners::{Locker, owner_id};
 pub(crate) use sessions::{ChannelAttrs, Nfs4Session, SlotLookup, UnknownOutcome};
-pub(crate) use stateids::{READ, ShareReservation, WRITE};
+pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};
 
 use super::limits::{GRACE, LEASE};
 

@@ -11,8 +11,12 @@ use crate::v4::limits::{
 use crate::v4::status::Status;
 use crate::v4::types::SessionId;
 
-/// The smallest channel: a reply to a READDIR or a READ of one byte fits.
-const BYTES_MIN: u32 = 512;
+/// The smallest channel: a reply to a READ of one byte fits.
+const BYTES_MIN: u32 = 256;
+/// Bytes of a callback: a recall with a file handle fits.
+const BACK_BYTES_MIN: u32 = 512;
+/// Operations of a callback: `CB_SEQUENCE`, and what it is for.
+const BACK_OPERATIONS_MIN: u32 = 2;
 
 /// The limits of a session's requests (`channel_attrs4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,16 @@ pub(crate) enum SlotLookup {
     },
     /// A retransmission, with the cached reply.
     Replay(Vec<u8>),
+}
+
+impl ChannelAttrs {
+    //= rfc8881 18.36.3: "the server cannot use the backchannel": NFS4ERR_TOOSMALL
+    /// Could callbacks be sent over a back channel with these limits?
+    pub(crate) fn check_back(&self) -> Result<(), Status> {
+        let bytes = self.request_bytes_max.min(self.reply_bytes_max);
+        let is_enough = bytes >= BACK_BYTES_MIN && self.operations_max >= BACK_OPERATIONS_MIN;
+        if is_enough { Ok(()) } else { Err(Status::TOOSMALL) }
+    }
 }
 
 impl Nfs4Session {
