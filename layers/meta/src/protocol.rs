@@ -683,6 +683,15 @@ runtime::protocol! {
         disk: u32,
     } -> bool, by caller, retry idempotent, from servers, after recovery;
 
+    /// A block of a chunk was bad where it is, and was read from elsewhere: compare the chunk with
+    /// its checksums, and make anew what is bad, in the background.
+    62 Control HealChunk {
+        /// The file.
+        ino: u64,
+        /// The chunk.
+        index: u64,
+    } -> (), by caller, retry idempotent, from servers, after recovery;
+
     /// Compare a part of what this node has on the disks with its checksums.
     70 Bulk Scrub {
         /// Where to go on ([`ScrubPart::next`]); empty for the start.

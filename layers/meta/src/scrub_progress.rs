@@ -40,8 +40,10 @@ runtime::record! {
         repairs: u64,
         /// How many of these in which of the last hours, counted since 1970.
         recent: Vec<(u64, u64)>,
-        /// Blocks that the last pass, or the one under way, could not make anew.
+        /// Blocks that the last pass could not make anew.
         damaged: u64,
+        /// The same of the pass under way.
+        damaged_now: u64,
     }
 }
 
@@ -59,7 +61,7 @@ impl ScrubProgress {
         (self.began, self.after) = (now, Some(Vec::new()));
         self.missed.clear();
         for health in &mut self.disks {
-            health.damaged = 0;
+            health.damaged_now = 0;
         }
         Vec::new()
     }
@@ -79,7 +81,7 @@ impl ScrubProgress {
     pub(crate) fn note_bad(&mut self, disk: DiskName, is_mended: bool, now: u64) {
         let health = self.health(disk);
         if !is_mended {
-            health.damaged += 1;
+            health.damaged_now += 1;
             return;
         }
         health.repairs += 1;
@@ -96,6 +98,9 @@ impl ScrubProgress {
         self.after = None;
         let (missed, disks) = (take(&mut self.missed), map.disks());
         self.disks.retain(|health| disks.contains(&health.name()));
+        for health in &mut self.disks {
+            health.damaged = health.damaged_now;
+        }
         for disk in disks {
             if !missed.contains(&(disk.disk_node, disk.disk)) {
                 self.health(disk).scrubbed = now;
@@ -110,7 +115,7 @@ impl ScrubProgress {
             scrubbed: health.scrubbed,
             repairs: health.repairs,
             repairs_in_day: health.in_day(now),
-            damaged: health.damaged,
+            damaged: health.damaged.max(health.damaged_now),
         };
         self.disks.iter().map(report).collect()
     }
@@ -174,6 +179,6 @@ mod tests {
         assert_eq!((progress.begin(20), progress.began), (vec![7], 10));
         progress.after = None;
         assert!(progress.begin(30).is_empty());
-        assert_eq!((progress.began, progress.report(30)[0].damaged), (30, 0));
+        assert_eq!((progress.began, progress.disks[0].damaged_now), (30, 0));
     }
 }

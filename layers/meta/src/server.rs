@@ -78,11 +78,11 @@ use crate::protocol::{
     ChangeXattr, CheckLoss, CloseHandle, Commit, ConfirmGroups, EndGrace, EndRecovery, Execute,
     FinalCheckpoint, FindChunks, FindName, FindReply, FindWideStripe, FinishIntents, Flush,
     FlushApplied, FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace,
-    GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, Install, ListUntrimmed, ListXattrs,
-    LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeMoves, NodeRestarted,
-    OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack,
-    ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive,
-    UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
+    GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, HealChunk, Install, ListUntrimmed,
+    ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeMoves,
+    NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
+    RequestGroups, RollBack, ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate,
+    UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError, mount_to_read, refuse_changes};
@@ -266,6 +266,10 @@ runtime::handlers! { MetaServer;
     WaitForIntents => |server, _, request| {
         server.intents.sender.wait_for_intents(request.node).await
     };
+    HealChunk => |server, _, request| {
+        server.scrubs.heal((request.ino, request.index));
+        Ok(())
+    };
     Scrub => |server, _, request| server.scrubs.scrub(request).await;
 }
 
@@ -409,7 +413,7 @@ impl MetaServer {
         let open_files =
             Rc::new(OpenFileRequests::new(&base, effects.clone(), content.commit_locks.clone()));
         let intents = IntentManager::new(&base, &locks, effects, reclaim.clone(), boot_id);
-        let scrubber = Scrubber::new(&base, space.repairer.clone());
+        let scrubber = Scrubber::new(&base, space.repairer.clone(), space.wide_stripes.clone());
         Self {
             inodes: InodeRequests::new(&base, (queue, space.disks.clone())),
             names: NameRequests::new(&base, locks.names.clone()),

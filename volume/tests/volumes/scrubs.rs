@@ -2,6 +2,8 @@
 //! anew.
 #![allow(clippy::disallowed_methods, reason = "the servers run in threads of their own")]
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,8 +27,8 @@ fn run_with_scrubs(volume: &Path) -> RunningVolume {
 }
 
 /// A volume with files, and blocks of their data on each disk.
-fn make(volume: &Path, redundancy: RedundancyClass) -> u64 {
-    volume::format(volume, &shape(2, 1, redundancy)).unwrap();
+fn make(volume: &Path, disks: u32, redundancy: RedundancyClass) -> u64 {
+    volume::format(volume, &shape(disks, 1, redundancy)).unwrap();
     let running = run(volume);
     let client = running.client_handle();
     for number in 0..ALL {
@@ -46,7 +48,7 @@ fn bad_copies_are_found_and_made_anew_without_being_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");
     let disk = |disk_node| volume.join(format!("disks/n{disk_node}d0"));
-    let blocks = make(&volume, TWICE);
+    let blocks = make(&volume, 2, TWICE);
     damage_data(&disk(1));
     let running = run_with_scrubs(&volume);
     let client = running.client_handle();
@@ -72,11 +74,59 @@ fn bad_copies_are_found_and_made_anew_without_being_asked_for() {
     running.stop().unwrap();
 }
 
+/// Changes each second block of files on a disk, from block `first` of each file on. Returns how
+/// many.
+fn damage_each_second(disk: &Path, first: usize) -> u64 {
+    let mut numbers = BTreeMap::new();
+    for number in 0..ALL {
+        let content = content(number);
+        numbers.extend(
+            content.chunks_exact(BLOCK).enumerate().map(|(at, block)| (block.to_vec(), at)),
+        );
+    }
+    let (mut bytes, mut damaged) = (fs::read(disk).unwrap(), 0);
+    for block in bytes.chunks_exact_mut(BLOCK) {
+        if numbers.get(block).is_some_and(|at| at % 2 == first) {
+            block[100] ^= 1;
+            damaged += 1;
+        }
+    }
+    fs::write(disk, bytes).unwrap();
+    damaged
+}
+
+#[test]
+fn a_read_finds_the_good_place_of_each_block_and_has_the_bad_ones_made_anew() {
+    for class in [TWICE, RedundancyClass::Parity { data: 2, parity: 1 }] {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        make(&volume, 3, class);
+        let disk = |disk_node| volume.join(format!("disks/n{disk_node}d0"));
+        let damaged = [0, 1].map(|disk_node| damage_each_second(&disk(disk_node), disk_node % 2));
+        assert!(damaged.iter().all(|blocks| *blocks > 100), "{damaged:?}");
+        let running = run(&volume);
+        let client = running.client_handle();
+        read_all(&client, ALL);
+        let repairs = || disks(&client).disks.iter().map(|disk| disk.repairs).sum::<u64>();
+        // Reads meet what they read first: of two copies one.
+        wait_until("what was met is made anew", || repairs() >= damaged[0].min(damaged[1]));
+        read_all(&client, ALL);
+        running.stop().unwrap();
+        let running = run_with_scrubs(&volume);
+        let client = running.client_handle();
+        wait_until("all was compared", || {
+            disks(&client).disks.iter().all(|disk| disk.scrubbed > 0)
+        });
+        assert_eq!(scrub(&client, false), []);
+        running.stop().unwrap();
+    }
+}
+
 #[test]
 fn what_has_no_good_copy_is_counted_and_stays() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");
-    let blocks = make(&volume, RedundancyClass::None {});
+    let blocks = make(&volume, 2, RedundancyClass::None {});
     for disk_node in 0..2 {
         damage_data(&volume.join(format!("disks/n{disk_node}d0")));
     }
@@ -93,7 +143,7 @@ fn what_has_no_good_copy_is_counted_and_stays() {
 fn with_an_interval_of_zero_nothing_is_read() {
     let directory = tempfile::tempdir().unwrap();
     let volume = directory.path().join("volume");
-    make(&volume, TWICE);
+    make(&volume, 2, TWICE);
     let scrub_interval = Duration::ZERO;
     let options =
         RunOptions { threads: 2, cache_bytes: 32 << 20, scrub_interval, ..RunOptions::default() };

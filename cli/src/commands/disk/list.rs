@@ -176,7 +176,11 @@ fn redundancy(list: &DiskList) -> String {
         None => "waited for".to_owned(),
     };
     match (&redundancy[..], losses_left) {
-        ("none", _) => "redundancy none: a disk that is lost takes data with it".to_owned(),
+        ("none", _) => {
+            "redundancy none: a disk that is lost takes data with it, but for what has a class \
+                        of its own"
+                .to_owned()
+        }
         (_, 0) => format!(
             "redundancy {redundancy}: data is at risk, no further disk may be lost; hosts that are \
              away are {delay}"

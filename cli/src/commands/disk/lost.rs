@@ -30,13 +30,13 @@ impl FromStr for LossDelay {
     }
 }
 
-/// Go on without a disk that is lost, in a volume with two copies of its data.
+/// Go on without a disk that is lost, where all data is on others, too.
 ///
 /// All that was on it is made anew on other disks from the other copies, while files are read and
 /// written. The lost disk cannot come back. While the volume is served, a disk that fails is given
 /// up by itself, and so are those of a host that is away for 10 minutes (`--after`); this command
 /// does not wait for that. Else the volume can be served without the disk from then on. Every block
-/// needs two disks: if only one is left, add another while it is served.
+/// needs as many disks as it has copies: if fewer are left, add others while it is served.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs disk lost scratch n0d1 && mdfs serve scratch

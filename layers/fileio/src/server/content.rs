@@ -9,15 +9,14 @@ use blockio::volume_map::classes_of;
 use blockio::{DiskName, Geometry, RedundancyClass, Stripes};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use meta::protocol::{
-    BlockRun, Chunk, FindWideStripe, GetInode, Map, PlacedWideStripe, Release, Run,
-};
+use meta::protocol::{BlockRun, Chunk, GetInode, Map, Release, Run};
 use runtime::Context;
 use runtime::delivery::DeliveredRange;
 use runtime::sync::{KeyGuard, KeyedLock};
 
 use super::base::MetadataAccess;
 use super::direct::ReadDelivery;
+use super::other_source::{OtherKind, OtherSource};
 use crate::protocol::{Error, Handle};
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
@@ -209,27 +208,21 @@ impl ContentAccess {
         run: &BlockRun,
         blocks: &Range<usize>,
     ) -> Option<Box<OtherSource>> {
-        let stripes = self.stripes.clone();
-        if run.form.covered {
-            let start = run.start + (blocks.start * run.unit() as usize) as u64;
-            let run = Run { start, count: blocks.len() as u32 * run.unit() };
-            let base = self.base.clone();
-            let covered = CoveredBlocks { base, stripes, chunk, run };
-            return Some(Box::new(OtherSource::WideStripe(covered)));
-        }
-        let mirrors = run.mirrors.after((blocks.start * run.unit() as usize) as u64);
-        let places: Vec<_> =
-            mirrors.starts().iter().map(|&start| self.geometry.block(start)).collect();
-        if run.form.deferred {
-            let (stripe, offset) = self.geometry.block(run.start);
-            return Some(Box::new(OtherSource::NotYet { stripe, block: offset / BLOCK as u32 }));
-        }
-        if places.is_empty() {
+        let first = run.start + (blocks.start * run.unit() as usize) as u64;
+        let kind = if run.form.covered {
+            OtherKind::WideStripe
+        } else if run.form.deferred {
+            OtherKind::NotYet
+        } else {
+            let mirrors = run.mirrors.after(first - run.start);
+            OtherKind::Copies(mirrors.starts().to_vec())
+        };
+        if matches!(&kind, OtherKind::Copies(starts) if starts.is_empty()) {
             return None;
         }
-        let expect = run.checksums[blocks.clone()].to_vec();
-        let length = self.bytes_of(run, blocks).2;
-        Some(Box::new(OtherSource::Copies(OtherCopies { stripes, places, length, expect })))
+        let (base, stripes) = (self.base.clone(), self.stripes.clone());
+        let (unit, expect) = (run.unit(), run.checksums[blocks.clone()].to_vec());
+        Some(Box::new(OtherSource { base, stripes, chunk, first, unit, expect, kind }))
     }
 
     /// Releases reserved blocks that nothing names.
@@ -316,92 +309,6 @@ enum ReadPart {
         disk: Option<DiskName>,
         others: Option<Box<OtherSource>>,
     },
-}
-
-/// Where else is what is read.
-enum OtherSource {
-    Copies(OtherCopies),
-    WideStripe(CoveredBlocks),
-    /// Nowhere before the next commit, of blocks that begin there.
-    NotYet {
-        stripe: u64,
-        block: u32,
-    },
-}
-
-impl OtherSource {
-    /// Reads it there, after the first place could not be read for this `reason`, which is the
-    /// answer if no other can.
-    async fn read(&self, reason: BlockError) -> Result<Bytes, BlockError> {
-        match self {
-            Self::Copies(copies) => copies.read(reason).await,
-            Self::WideStripe(covered) => covered.reconstruct(reason).await,
-            // Lost with its disk, which that commit finds out.
-            &Self::NotYet { stripe, block } => match reason {
-                BlockError::Missing { .. } => Err(BlockError::Corrupt { stripe, block }),
-                reason => Err(reason),
-            },
-        }
-    }
-}
-
-/// Logical blocks of a chunk that is in a wide stripe.
-struct CoveredBlocks {
-    base: MetadataAccess,
-    stripes: Rc<dyn Stripes>,
-    chunk: ChunkId,
-    run: Run,
-}
-
-impl CoveredBlocks {
-    /// Makes them of the other shards.
-    async fn reconstruct(&self, reason: BlockError) -> Result<Bytes, BlockError> {
-        let (ino, index) = self.chunk;
-        let found = self.base.meta_here(FindWideStripe { ino, index }).await;
-        let Ok(Some(PlacedWideStripe { first, wide })) = found else {
-            tracing::debug!(ino, index, ?found, "there is no wide stripe");
-            return Err(reason);
-        };
-        let number = (index - first) as usize;
-        let blocks = self.stripes.geometry().blocks_per_stripe();
-        let range = wide.range_of(number, self.run, blocks);
-        match wide.reconstruct(&*self.stripes, number, range).await {
-            Ok(made) => {
-                tracing::debug!(%reason, ino, index, "blocks are made of other shards");
-                Ok(made)
-            }
-            Err(error) => {
-                tracing::debug!(%error, ino, index, "blocks cannot be made of other shards");
-                Err(reason)
-            }
-        }
-    }
-}
-
-/// The further copies of what is read.
-struct OtherCopies {
-    stripes: Rc<dyn Stripes>,
-    /// The stripe of each, and where it begins there.
-    places: Vec<(u64, u32)>,
-    length: u32,
-    expect: Vec<u32>,
-}
-
-impl OtherCopies {
-    /// Reads one that is whole.
-    async fn read(&self, reason: BlockError) -> Result<Bytes, BlockError> {
-        for &(stripe, offset) in &self.places {
-            let reading = self.stripes.read(stripe, offset, self.length, self.expect.clone());
-            match reading.await {
-                Ok(read) => {
-                    tracing::debug!(%reason, stripe, "a further copy is read");
-                    return Ok(read);
-                }
-                Err(error) => tracing::debug!(%error, stripe, "a further copy cannot be read"),
-            }
-        }
-        Err(reason)
-    }
 }
 
 impl ReadPart {

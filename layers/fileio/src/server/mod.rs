@@ -33,6 +33,7 @@ mod names;
 mod occupancy;
 mod open;
 mod open_files;
+mod other_source;
 mod partial_block_cache;
 mod partition_manager;
 mod partitions;

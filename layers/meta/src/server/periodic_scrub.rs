@@ -6,6 +6,7 @@
 //! repaired on which disk, is durable: it goes on after a restart.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,9 @@ const MOVES_PAUSE: Duration = Duration::from_secs(5);
 /// The longest nap on the way to the time when the next part may be read: the load may change.
 const NAP_MAX: Duration = Duration::from_millis(50);
 
+/// Chunks that wait to be healed, at most: the next pass finds others.
+const HEALS_MAX: usize = 1024;
+
 /// The repeated scrub of one node.
 pub(super) struct PeriodicScrub {
     base: Rc<NodeBase>,
@@ -47,6 +51,9 @@ pub(super) struct PeriodicScrub {
     running: Cell<bool>,
     /// What the pass under way has read, since the node started.
     read_bytes: Cell<u64>,
+    /// Chunks in which a read has met bad blocks.
+    heals: RefCell<BTreeSet<(u64, u64)>>,
+    is_healing: Cell<bool>,
 }
 
 impl PeriodicScrub {
@@ -61,6 +68,8 @@ impl PeriodicScrub {
             unsaved_since: Cell::default(),
             running: Cell::default(),
             read_bytes: Cell::default(),
+            heals: RefCell::default(),
+            is_healing: Cell::default(),
         })
     }
 
@@ -74,6 +83,31 @@ impl PeriodicScrub {
         let ScrubFindings { part, bad } = self.scrubber.scrub(request).await?;
         self.note(bad.into_iter().filter(|(_, is_mended)| *is_mended));
         Ok(part)
+    }
+
+    /// Answers [`HealChunk`](crate::protocol::HealChunk).
+    pub(super) fn heal(self: &Rc<Self>, chunk: (u64, u64)) {
+        if self.heals.borrow().len() < HEALS_MAX {
+            self.heals.borrow_mut().insert(chunk);
+        }
+        if self.is_healing.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.base.context.task(async move {
+            loop {
+                let next = me.heals.borrow_mut().pop_first();
+                let Some((ino, index)) = next else { break };
+                match me.scrubber.scrub_one((ino, index)).await {
+                    Ok(ScrubFindings { part, bad }) => {
+                        me.note(bad.into_iter());
+                        me.wait_for_pace(part.read_bytes).await;
+                    }
+                    Err(error) => tracing::debug!(%error, ino, index, "a chunk is not healed yet"),
+                }
+            }
+            me.is_healing.set(false);
+        });
     }
 
     /// What is known of the disks, and how much the pass under way has read; `None` if there is
@@ -182,8 +216,9 @@ impl PeriodicScrub {
 
     /// Blocks on disks were bad; some of them were made anew.
     fn note(&self, bad: impl Iterator<Item = (DiskName, bool)>) {
-        let now = self.unix_seconds();
-        for (disk, is_mended) in bad {
+        let (map, now) = (self.base.stripes.map(), self.unix_seconds());
+        // What a disk has missed while its host was away is not its fault.
+        for (disk, is_mended) in bad.filter(|(disk, _)| !map.state(*disk).is_behind()) {
             self.change(|progress| progress.note_bad(disk, is_mended, now));
         }
     }

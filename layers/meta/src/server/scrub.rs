@@ -17,6 +17,7 @@ use runtime::{NodeId, NodeKind};
 
 use super::base::NodeBase;
 use super::space::content_repair::ContentRepairer;
+use super::wide_stripe_table::WideStripeTable;
 use crate::audit::{bad_blocks, count_per_block};
 use crate::keys;
 use crate::protocol::{
@@ -62,6 +63,7 @@ impl ScrubFindings {
 pub(super) struct Scrubber {
     base: Rc<NodeBase>,
     repairer: Rc<ContentRepairer>,
+    wide_stripes: Rc<WideStripeTable>,
 }
 
 /// Something that is wrong with metadata.
@@ -79,8 +81,12 @@ fn page_flaws(found: &ScrubbedKeys, repair: bool) -> impl Iterator<Item = ScrubF
 }
 
 impl Scrubber {
-    pub(super) fn new(base: &Rc<NodeBase>, repairer: Rc<ContentRepairer>) -> Self {
-        Self { base: base.clone(), repairer }
+    pub(super) fn new(
+        base: &Rc<NodeBase>,
+        repairer: Rc<ContentRepairer>,
+        wide_stripes: Rc<WideStripeTable>,
+    ) -> Self {
+        Self { base: base.clone(), repairer, wide_stripes }
     }
 
     /// Answers [`Scrub`].
@@ -117,6 +123,20 @@ impl Scrubber {
             if findings.part.read_bytes >= DATA_BYTES {
                 findings.part.next = Some([&key, &[0][..]].concat());
                 break;
+            }
+        }
+        Ok(findings)
+    }
+
+    /// Compares a chunk, and the wide stripe that it is in, and makes anew what is bad.
+    pub(super) async fn scrub_one(&self, (ino, index): (u64, u64)) -> Result<ScrubFindings, Error> {
+        let below = self.base.stripes.below().unwrap_or_else(|| self.base.stripes.clone());
+        let mut findings = ScrubFindings::default();
+        let wide = self.wide_stripes.find(ino, index).await?;
+        let wide = wide.map(|found| keys::wide_stripe(ino, found.first));
+        for key in [Some(keys::chunk(ino, index)), wide].into_iter().flatten() {
+            if let Some(value) = self.value(&key).await? {
+                self.scrub_data(&below, (&key, value), true, &mut findings).await?;
             }
         }
         Ok(findings)
