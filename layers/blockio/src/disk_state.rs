@@ -275,13 +275,15 @@ impl VolumeRecord {
     }
 
     /// Of how many disks or hosts that are away the volume does without what is on them, besides
-    /// the disks of `disk_node`: each has at most one copy of anything.
+    /// the disks of `disk_node`: each has at most one copy of anything. A lost disk of a host that
+    /// is away, or just back, is counted with that host.
     fn losses_besides(&self, disk_node: u32) -> u32 {
-        let lost = |entry: &&DiskEntry| entry.state == DiskStage::Lost {};
-        let lost = self.states.iter().filter(lost).count();
         let behind = self.states.iter().filter(|entry| entry.state.is_behind());
-        let behind = behind.map(|entry| entry.disk.disk_node).filter(|node| *node != disk_node);
-        (lost + behind.collect::<BTreeSet<u32>>().len()) as u32
+        let behind: BTreeSet<u32> = behind.map(|entry| entry.disk.disk_node).collect();
+        let is_apart = |entry: &&DiskEntry| !behind.contains(&entry.disk.disk_node);
+        let lost = self.states.iter().filter(|entry| entry.state == DiskStage::Lost {});
+        let hosts = behind.iter().filter(|node| **node != disk_node);
+        (lost.filter(is_apart).count() + hosts.count()) as u32
     }
 
     /// How many disks more may be lost, each with a copy of the same.
@@ -298,9 +300,15 @@ impl VolumeRecord {
         copies.saturating_sub(1 + self.losses_besides(u32::MAX))
     }
 
-    /// Has what is on `disk` copies elsewhere, whatever is lost already?
+    /// Has what is on `disk` copies elsewhere, whatever is lost already? If its host is away, the
+    /// lost disks of that are retired first: else each of them would count once it is back.
     pub fn can_lose(&self, disk: DiskName) -> bool {
-        !self.state(disk).is_gone() && self.can_lose_node(disk.disk_node)
+        let is_lost_beside = |entry: &DiskEntry| {
+            entry.state == DiskStage::Lost {} && entry.disk.disk_node == disk.disk_node
+        };
+        let state = self.state(disk);
+        let waits = state.is_absent() && self.states.iter().any(is_lost_beside);
+        !state.is_gone() && !waits && self.can_lose_node(disk.disk_node)
     }
 
     /// The same for a disk of `disk_node`, or for all of it as long as its host is away.

@@ -97,6 +97,16 @@ pub const REGRESSIONS: &[RegressionCase] = &[
         schedule: Some(FULL_HOST_AT_SUPERBLOCKS),
         what: "a superblock that was not durable was taken for good, and the other one written",
     },
+    regression(
+        Workload::Elastic,
+        1074,
+        "a disk that failed at its superblock while it was brought up to date was not given up",
+    ),
+    regression(
+        Workload::Elastic,
+        299,
+        "a host that was away counted twice once one of its disks was lost",
+    ),
 ];
 
 /// The host of a disk is full while its superblocks learn of another disk.

@@ -277,7 +277,7 @@ impl Lane {
     /// The disk has lost something, perhaps of writes that were already answered. It must not be
     /// written any more; a retry would only hide the loss. What it has can be read: the layers
     /// above know the checksums.
-    fn fail(&self, disk: usize, why: &io::Error) -> Error {
+    pub(super) fn fail(&self, disk: usize, why: &io::Error) -> Error {
         if !self.failed.replace(true) {
             let path = self.disk().name();
             tracing::error!(

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures::channel::oneshot;
 use runtime::Context;
-use runtime::disk::Disk;
+use runtime::disk::{Disk, GOING_DOWN};
 use runtime::protocol::Undelivered;
 
 use self::lane::{Flush, Lane};
@@ -114,6 +114,16 @@ impl Manager {
     pub(crate) fn is_healthy(&self, number: u32) -> bool {
         let disk = number as usize;
         self.lane(disk).is_ok_and(|lane| lane.check(disk).is_ok())
+    }
+
+    /// A write past the queue has failed: if that is due to the disk, and not to the host, the disk
+    /// has failed.
+    fn note_failure(&self, number: u32, why: &io::Error) {
+        let is_of_host = obstacle_of(why).is_some()
+            || matches!(why.kind(), io::ErrorKind::OutOfMemory | GOING_DOWN);
+        if !is_of_host && let Ok(lane) = self.lane(number as usize) {
+            lane.fail(number as usize, why);
+        }
     }
 
     fn lane(&self, disk: usize) -> Result<&Lane, Error> {

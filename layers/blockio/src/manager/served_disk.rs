@@ -13,7 +13,7 @@ use super::Manager;
 use crate::stripes::BootId;
 
 /// A disk that is served. Its syncs are those of the manager: a sync that fails may lose what the
-/// manager has written, and no later one would say so.
+/// manager has written, and no later one would say so. A write that fails is noted there, too.
 pub(crate) struct ServedDisk {
     manager: Rc<Manager>,
     number: u32,
@@ -41,7 +41,16 @@ impl Disk for ServedDisk {
 
     fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
         self.boot_id.set(self.manager.boot_id());
-        self.disk.write(offset, data)
+        let (manager, number) = (self.manager.clone(), self.number);
+        let written = self.disk.write(offset, data);
+        async move {
+            let written = written.await;
+            if let Err(why) = &written {
+                manager.note_failure(number, why);
+            }
+            written
+        }
+        .boxed_local()
     }
 
     fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::support::disk::Started;
 use crate::support::volume::STRIPE;
 use crate::support::{Kind, Volume, sync_all};
-use blockio::protocol::{Describe, Error, Unsynced, WriteObstacle};
-use blockio::{Config, DiskName, Stripes as _, checksum};
+use blockio::protocol::{Describe, DiskStatus, Error, FollowRecord, Unsynced, WriteObstacle};
+use blockio::{Config, DiskName, Stripes as _, VolumeRecord, checksum};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::NodeId;
+use runtime::wire::to_bytes;
 
 const FAILED: Error = Error::DiskFailed { disk: 0 };
 
@@ -43,6 +44,40 @@ fn a_disk_that_fails_to_write_or_flush_is_never_written_again() {
         let on_disk_0 = |event: &Started| event.disk == 0 && event.kind != Kind::Read;
         assert!(!volume.started().iter().any(on_disk_0));
     }
+}
+
+/// Sends a later record to the disk node; its answer, and the state of its disks then.
+fn follow_record(volume: &Volume) -> (Result<(), Error>, Vec<DiskStatus>) {
+    let record = to_bytes(&VolumeRecord::of(&volume.map).with_balancing(true));
+    let context = volume.context();
+    volume.ask(async move |_| {
+        let node = NodeId::disk(0);
+        let followed = context.spawn(node, FollowRecord { record }).await;
+        (followed, context.spawn(node, Describe {}).await.expect("it is there"))
+    })
+}
+
+#[test]
+fn a_disk_that_fails_to_write_its_superblock_has_failed() {
+    let volume = Volume::start(1, 1, 2, Config::default());
+    volume.disks[0].set_failing(&[Kind::Write]);
+    let (followed, status) = follow_record(&volume);
+    assert_eq!(followed, Ok(()), "the other disk knows it");
+    assert_eq!([status[0].healthy, status[1].healthy], [false, true]);
+    volume.disks[0].set_failing(&[]);
+    assert_eq!(volume.ask(async |client| client.write(0, 0, x()).await), Err(FAILED));
+}
+
+#[test]
+fn a_full_host_below_a_superblock_is_no_failure_of_the_disk() {
+    let volume = Volume::start(1, 1, 2, Config::default());
+    volume.disks[0].set_error(ErrorKind::StorageFull);
+    volume.disks[0].set_failing(&[Kind::Write]);
+    let (followed, status) = follow_record(&volume);
+    assert_eq!(followed, Err(Error::NotReady { disk_node: 0, disk: 0 }));
+    assert!(status[0].healthy);
+    volume.disks[0].set_failing(&[]);
+    assert_eq!(follow_record(&volume).0, Ok(()));
 }
 
 const FULL: Error = Error::Unwritable { disk_node: 0, disk: 0, why: WriteObstacle::Full {} };

@@ -116,6 +116,35 @@ fn a_record_is_followed_forwards_only_and_in_the_same_volume() {
 }
 
 #[test]
+fn a_lost_disk_of_a_host_that_is_away_is_no_loss_more() {
+    let disk = |disk_node, disk| DiskName { disk_node, disk };
+    let with_copies = |count, states: &[(DiskName, DiskStage)]| {
+        let redundancy = RedundancyClass::Copies { count };
+        let record = VolumeRecord { redundancy, ..VolumeRecord::of(&map()) };
+        states.iter().fold(record, |record, &(disk, state)| record.with_state(disk, state))
+    };
+    for behind in [DiskStage::Offline {}, DiskStage::Returning {}] {
+        let states = [(disk(1, 0), DiskStage::Lost {}), (disk(1, 1), behind)];
+        let record = with_copies(3, &states);
+        assert_eq!(record.losses_left(), 1);
+        assert!(record.can_lose(disk(0, 1)), "another disk may fail meanwhile");
+        let next = record.with_state(disk(0, 1), DiskStage::Lost {});
+        assert_eq!(next.losses_left(), 0);
+        assert!(!next.can_lose(disk(0, 0)));
+        assert!(!with_copies(2, &states).can_lose(disk(0, 1)));
+        // One that fails while it is brought up to date must not be waited for.
+        let is_back = behind == DiskStage::Returning {};
+        assert_eq!(with_copies(2, &states).can_lose(disk(1, 1)), is_back);
+        assert_eq!(record.can_lose(disk(1, 1)), is_back);
+    }
+    // Two copies may be on one host if there are few.
+    let record = with_copies(3, &[(disk(1, 0), DiskStage::Lost {})]);
+    assert!(record.can_lose(disk(1, 1)));
+    let record = record.with_state(disk(1, 1), DiskStage::Lost {});
+    assert_eq!(record.losses_left(), 0);
+}
+
+#[test]
 fn a_record_or_superblock_without_a_class_has_one_copy_of_all() {
     let record = VolumeRecord::of(&map());
     let bytes = to_bytes(&record);
