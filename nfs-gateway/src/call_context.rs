@@ -217,7 +217,15 @@ impl CallContext {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        client::ask(self.ctx(), call).await.map_err(translate::status)
+        self.send(call).await.map_err(translate::status)
+    }
+
+    /// The same with the error of file I/O.
+    pub(crate) async fn send<C>(&self, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        client::ask(self.ctx(), call).await
     }
 
     /// Makes a file durable.
@@ -227,6 +235,14 @@ impl CallContext {
 
     /// Sends a request that must be applied once, and records its outcome.
     pub(crate) async fn request_once<C>(&self, call: C) -> Result<C::Reply, nfsstat3>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        self.send_once(call).await.map_err(translate::status)
+    }
+
+    /// The same with the error of file I/O.
+    pub(crate) async fn send_once<C>(&self, call: C) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = FileIo> + Clone,
     {
@@ -248,7 +264,7 @@ impl CallContext {
             Err(_) => {}
         }
         self.volume.set_outcome_unknown(self.id, self.is_outcome_unknown());
-        answer.map_err(translate::status)
+        answer
     }
 
     /// The outcome is unknown, but there is a reply that says so.

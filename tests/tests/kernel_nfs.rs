@@ -10,7 +10,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use client::{ByteRange, LockKind, OpenOptions};
+use client::{ByteRange, LockKind, OpenOptions, XattrMode};
 use runtime::seed::with_seed;
 use tests::conformance::{Cases, fsx_settings, pjdfstest_settings};
 use tests::guest::{POINT, may_boot, run};
@@ -209,6 +209,23 @@ fn a_tree_is_unpacked_and_copied_and_is_the_same() {
         tree = env!("CARGO_MANIFEST_DIR"),
     );
     run(&site, served.port(), 180, &job).ok();
+    served.stop();
+}
+
+#[test]
+fn extended_attributes_are_copied_over_version_4_2() {
+    if !may_boot() {
+        return;
+    }
+    let site = Site::formatted(1024, 16);
+    let served = site.serve();
+    let volume = site.open();
+    volume.create("/marked").unwrap();
+    volume.xattrs("/marked").set("user.mark", "value", XattrMode::Either {}).unwrap();
+    let job = format!("mount_nfs 4.2 {POINT}\ncp --preserve=xattr {POINT}/marked {POINT}/copy");
+    run(&site, served.port(), 180, &job).ok();
+    assert_eq!(volume.xattrs("/copy").get("user.mark").unwrap(), b"value");
+    drop(volume);
     served.stop();
 }
 

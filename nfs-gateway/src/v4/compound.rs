@@ -56,6 +56,8 @@ pub(super) struct Compound<'a> {
     pub(super) server: &'a Nfs4Server,
     /// The call, outside all exports.
     pub(super) context: &'a CallContext,
+    /// The minor version.
+    pub(super) minor: u32,
     /// A hash of the arguments.
     fingerprint: u64,
     request_bytes: usize,
@@ -87,11 +89,12 @@ impl<'a> Compound<'a> {
         server: &'a Nfs4Server,
         context: &'a CallContext,
         (request_bytes, fingerprint): (usize, u64),
-        operations: u32,
+        (minor, operations): (u32, u32),
     ) -> Self {
         Self {
             server,
             context,
+            minor,
             fingerprint,
             request_bytes,
             operations,

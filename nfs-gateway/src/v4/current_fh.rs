@@ -61,7 +61,7 @@ impl CurrentFh {
         Ok(if self.pseudo { Attributes { mode: 0o555, ..attributes } } else { attributes })
     }
 
-    /// The change attribute of a directory; zero if it was removed.
+    /// The change attribute; zero if the file was removed.
     pub(super) async fn change_attribute(&self) -> u64 {
         let attributes = self.context.request(GetAttributes { file: self.file }).await;
         attributes.map_or(0, |attributes| self.context.volume.change_attribute(&attributes))

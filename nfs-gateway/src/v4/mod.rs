@@ -1,4 +1,5 @@
-//! NFS version 4, minor versions 1 and 2 (RFC 8881, RFC 7862). Minor version 0 is refused.
+//! NFS version 4, minor versions 1 and 2 (RFC 8881, RFC 7862, RFC 8276). Minor version 0 is
+//! refused.
 //!
 //! A call is a sequence of operations, processed in order up to the first that fails. All but a few
 //! belong to a session, whose reply cache makes each request apply exactly once.
@@ -20,8 +21,8 @@
 //! | `server.rs` | what all calls share |
 //!
 //! Not implemented: delegations and the back channel that they need, layouts (pNFS), access control
-//! lists, extended attributes, server-side copy. Such operations return `NOTSUPP`; such attributes
-//! are not among the supported ones.
+//! lists, server-side copy. Such operations return `NOTSUPP`; such attributes are not among the
+//! supported ones.
 
 mod attributes;
 mod compound;
@@ -37,6 +38,8 @@ mod state;
 mod status;
 mod types;
 
+use fileio::protocol::XATTR_VALUE_MAX;
+
 use crate::call_context::CallContext;
 use crate::limits::TRANSFER_BYTES;
 use crate::rpc::CallBody;
@@ -46,9 +49,11 @@ pub(crate) use server::Nfs4Server;
 
 const NULL: u32 = 0;
 
-/// Words from the number of a READ to its count, and from that of a READDIR to its maxcount.
+/// Words from the number of a READ to its count, and from that of a READDIR or a LISTXATTRS to its
+/// maxcount.
 const READ_COUNT_AT: usize = 7;
 const READDIR_COUNT_AT: usize = 6;
+const LISTXATTRS_COUNT_AT: usize = 3;
 
 /// Answers `procedure`.
 pub(crate) async fn answer(
@@ -79,6 +84,8 @@ pub(crate) fn reply_bytes_max(call: &CallBody) -> usize {
         let count_at = match word(bytes) {
             number if number == Nfs4Operation::Read as u32 => at + READ_COUNT_AT,
             number if number == Nfs4Operation::Readdir as u32 => at + READDIR_COUNT_AT,
+            number if number == Nfs4Operation::Listxattrs as u32 => at + LISTXATTRS_COUNT_AT,
+            number if number == Nfs4Operation::Getxattr as u32 => return XATTR_VALUE_MAX,
             _ => return 0,
         };
         head.get(4 * count_at..4 * count_at + 4).map_or(0, word).min(TRANSFER_BYTES) as usize

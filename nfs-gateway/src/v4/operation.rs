@@ -2,12 +2,15 @@
 
 /// The version of the program.
 pub(crate) const VERSION: u32 = 4;
+/// The last minor version.
+pub(crate) const MINOR_MAX: u32 = 2;
 /// The procedure that carries operations.
 pub(crate) const COMPOUND: u32 = 1;
 
 /// Passes the table of operations to the macro `$use`. A row is a number (RFC 8881 section 16.2.3,
-/// RFC 7862 section 11), a name, the first minor version, and a class; then the function in `ops/`
-/// that processes the operation, `now` if it never waits, and `boxed` if its future is large.
+/// RFC 7862 section 11, RFC 8276 section 8.4), a name, the first minor version, and a class; then
+/// the function in `ops/` that processes the operation, `now` if it never waits, and `boxed` if its
+/// future is large.
 macro_rules! with_operations {
     ($use:ident) => {
         $use! {
@@ -53,6 +56,10 @@ macro_rules! with_operations {
             59 Allocate 2 ChangesFiles, holes::allocate boxed;
             62 Deallocate 2 ChangesFiles, holes::deallocate boxed;
             69 Seek 2 Reads, holes::seek boxed;
+            72 Getxattr 2 Reads, xattrs::get boxed;
+            73 Setxattr 2 ChangesNames, xattrs::set boxed;
+            74 Listxattrs 2 Reads, xattrs::list boxed;
+            75 Removexattr 2 ChangesNames, xattrs::remove boxed;
         }
     };
 }
@@ -97,7 +104,7 @@ pub(crate) enum OperationClass {
     Reads,
     /// Changes files: a read-only export refuses.
     ChangesFiles,
-    /// Changes names, likewise. The nodes store its reply.
+    /// Changes names, of files or extended attributes, likewise. The nodes store its reply.
     ChangesNames,
     /// Changes the state of a client.
     ChangesState,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::compound::{Compound, EarlierTransmission, OperationXdr};
 use super::exactly_once::{self, RemoveTarget};
 use super::limits::{CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, TAG_BYTES_MAX};
-use super::operation::{ILLEGAL, Nfs4Operation, OperationClass, is_known};
+use super::operation::{ILLEGAL, MINOR_MAX, Nfs4Operation, OperationClass, is_known};
 use super::ops;
 use super::server::Nfs4Server;
 use super::status::{OperationError, OperationResult, Status};
@@ -28,13 +28,13 @@ pub(super) async fn answer(
     let minor = arguments.take::<u32>()?;
     let operations = arguments.take::<u32>()?;
     //= rfc8881 16.2.3: an unknown minor version is MINOR_VERS_MISMATCH, with no results
-    if !(1..=2).contains(&minor) {
+    if !(1..=MINOR_MAX).contains(&minor) {
         return Ok(reply(Status::MINOR_VERS_MISMATCH, &tag, 0, XdrEncoder::default()));
     }
     let request = (request_bytes, fingerprint);
-    let mut compound = Compound::new(server, context, request, operations);
+    let mut compound = Compound::new(server, context, request, (minor, operations));
     let mut xdr = OperationXdr { arguments, out: XdrEncoder::default() };
-    let (mut status, mut results) = compound.run(minor, &mut xdr).await;
+    let (mut status, mut results) = compound.run(&mut xdr).await;
     let mut out = xdr.out;
     if let Some(head) = compound.replay.take() {
         return Ok(ReplyBody { head, tail: Vec::new() });
@@ -60,14 +60,14 @@ fn reply(status: Status, tag: &Bytes, results: u32, out: XdrEncoder) -> ReplyBod
 impl Compound<'_> {
     /// Processes the operations up to the first that fails; returns its status, and the number of
     /// results.
-    async fn run(&mut self, minor: u32, xdr: &mut OperationXdr) -> (Status, u32) {
+    async fn run(&mut self, xdr: &mut OperationXdr) -> (Status, u32) {
         for index in 0..self.operations {
             self.index = index;
             let Ok(number) = xdr.arguments.take::<u32>() else { return (Status::BADXDR, index) };
             let before = xdr.out.mark();
             xdr.out.u32(number);
             xdr.out.u32(Status::OK.0);
-            let failed = match self.operation(index, number, minor) {
+            let failed = match self.operation(index, number) {
                 Ok(operation) => self.counted_step(operation, xdr).await.err(),
                 Err(status) => Some(status.into()),
             };
@@ -90,9 +90,9 @@ impl Compound<'_> {
 
     /// The operation with this number, if it is allowed at this index.
     //= rfc8881 2.10.6.4, 16.2.3, 18.46.3
-    fn operation(&self, index: u32, number: u32, minor: u32) -> Result<Nfs4Operation, Status> {
-        let Some(operation) = Nfs4Operation::of(number, minor) else {
-            let known = is_known(number, minor);
+    fn operation(&self, index: u32, number: u32) -> Result<Nfs4Operation, Status> {
+        let Some(operation) = Nfs4Operation::of(number, self.minor) else {
+            let known = is_known(number, self.minor);
             return Err(match (known, index) {
                 (false, _) => Status::OP_ILLEGAL,
                 (true, 0) => Status::OP_NOT_IN_SESSION,

@@ -76,6 +76,8 @@ statuses! {
     SEQ_FALSE_RETRY 10076
     NOT_ONLY_OP 10081
     WRONG_TYPE 10083
+    NOXATTR 10095
+    XATTR2BIG 10096
 }
 
 impl From<nfsstat3> for Status {

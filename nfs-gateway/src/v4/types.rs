@@ -59,7 +59,7 @@ pub(crate) fn take_bool(arguments: &mut CallArguments) -> Result<bool, Procedure
     }
 }
 
-/// The change attribute of a directory before and after a change (`change_info4`). Others may have
+/// The change attribute of a file before and after a change (`change_info4`). Others may have
 /// changed it in between, so it is never reported as atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChangeInfo {

@@ -224,6 +224,10 @@ fn operations(file: &[u8], client: &[u8]) -> Vec<Words> {
         op(59).raw(&stateid).words(&[0, 0, 0, 4096]),
         op(62).raw(&stateid).words(&[0, 0, 0, 4096]),
         op(69).raw(&stateid).words(&[0, 0, 1]),
+        op(72).opaque(b"mark"),
+        op(73).words(&[0]).opaque(b"mark").opaque(b"value"),
+        op(74).words(&[0, 0, 4096]),
+        op(75).opaque(b"mark"),
         op(42).words(&[0, 8]).opaque(b"other").words(&[0, 0, 0]),
         op(50),
     ]

@@ -1,4 +1,4 @@
-//! Sessions of version 4.1 on connections that break at any time, with requests that come twice:
+//! Sessions of version 4.2 on connections that break at any time, with requests that come twice:
 //! each request is done once and answered rightly.
 
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use runtime::seed::{Rng, with_seed};
 use crate::kit::{Act, Client, Stage, Verdict};
 use crate::v4::{DELAY, OK, Ops, PROGRAM_4, Session, told};
 
-/// Rounds of one run; each is three requests that fail if they are done twice.
+/// Rounds of one run; each is five requests that fail if they are done twice.
 const ROUNDS: u32 = 40;
 /// Slots that are used at the same time.
 const SLOTS: u32 = 4;
@@ -37,7 +37,7 @@ impl Slot<'_> {
     async fn ask(&mut self, ops: &Ops) -> u32 {
         self.sequence += 1;
         let ops = self.session.ops(self.number, self.sequence, ops);
-        let (_, mut record) = self.client.record(PROGRAM_4, &ops.compound(1));
+        let (_, mut record) = self.client.record(PROGRAM_4, &ops.compound(2));
         // Clients of the test number their calls from 1 on each connection.
         let xid = self.sequence + 1_000_000;
         record[..4].copy_from_slice(&xid.to_be_bytes());
@@ -77,8 +77,10 @@ impl Slot<'_> {
             let root = || Ops::default().root();
             let create = root().op(6).word(2).opaque(&made).word(0).word(0);
             let rename = root().op(32).op(29).opaque(&made).opaque(&moved);
+            let mark = root().lookup(&moved).set_xattr(1, b"mark", b"value");
+            let unmark = root().lookup(&moved).remove_xattr(b"mark");
             let remove = root().remove(&moved);
-            for ops in [create, rename, remove] {
+            for ops in [create, rename, mark, unmark, remove] {
                 assert_eq!(self.ask(&ops).await, OK, "slot {} in round {round}", self.number);
             }
         }

@@ -15,3 +15,4 @@ mod mount;
 mod names;
 mod objects;
 mod v4;
+mod xattrs;

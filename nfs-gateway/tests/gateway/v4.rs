@@ -16,8 +16,8 @@ use crate::kit::{Act, Client, Stage, VOLUME, Verdict, config};
 pub(crate) const PROGRAM_4: [u32; 3] = [PROGRAM, 4, 1];
 
 pub(crate) const OK: u32 = 0;
-const NOENT: u32 = 2;
-const ROFS: u32 = 30;
+pub(crate) const NOENT: u32 = 2;
+pub(crate) const ROFS: u32 = 30;
 pub(crate) const DELAY: u32 = 10_008;
 const DENIED: u32 = 10_010;
 const GRACE: u32 = 10_013;
@@ -28,7 +28,7 @@ const BAD_STATEID: u32 = 10_025;
 const NO_GRACE: u32 = 10_033;
 const BADXDR: u32 = 10_036;
 const OPENMODE: u32 = 10_038;
-const OP_ILLEGAL: u32 = 10_044;
+pub(crate) const OP_ILLEGAL: u32 = 10_044;
 const BADSESSION: u32 = 10_052;
 const BADSLOT: u32 = 10_053;
 const SEQ_MISORDERED: u32 = 10_063;
@@ -57,12 +57,12 @@ impl Ops {
         self
     }
 
-    fn long(mut self, long: u64) -> Self {
+    pub(crate) fn long(mut self, long: u64) -> Self {
         self.bytes.extend_from_slice(&long.to_be_bytes());
         self
     }
 
-    fn raw(mut self, bytes: &[u8]) -> Self {
+    pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
@@ -76,7 +76,7 @@ impl Ops {
         self.op(24)
     }
 
-    fn lookup(self, name: &[u8]) -> Self {
+    pub(crate) fn lookup(self, name: &[u8]) -> Self {
         self.op(15).opaque(name)
     }
 
@@ -99,6 +99,15 @@ impl Ops {
         self.op(28).opaque(name)
     }
 
+    /// SETXATTR: in any case (0), a new one (1), one that is there (2).
+    pub(crate) fn set_xattr(self, option: u32, name: &[u8], value: &[u8]) -> Self {
+        self.op(73).word(option).opaque(name).opaque(value)
+    }
+
+    pub(crate) fn remove_xattr(self, name: &[u8]) -> Self {
+        self.op(75).opaque(name)
+    }
+
     /// LOCK of all bytes, to write, by an owner that is new to the open file.
     fn lock(self, open: &[u8], owner: &[u8], reclaim: bool) -> Self {
         let ops = self.op(12).word(2).word(reclaim.into()).long(0).long(u64::MAX);
@@ -117,10 +126,10 @@ pub(crate) struct Told {
     pub(crate) status: u32,
     results: u32,
     /// What follows the count of results.
-    bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
-async fn compound(client: &mut Client, minor: u32, ops: &Ops) -> Told {
+pub(crate) async fn compound(client: &mut Client, minor: u32, ops: &Ops) -> Told {
     let verdict = client.call([PROGRAM, 4, 1], &ops.compound(minor)).await;
     let Verdict::Done(bytes) = verdict else { panic!("{verdict:?}") };
     told(&bytes)
@@ -145,7 +154,7 @@ pub(crate) struct Session {
 
 /// Bytes of the result of SEQUENCE, behind number and status.
 const SEQUENCE_BYTES: usize = 16 + 5 * 4;
-const RESULT: usize = 8;
+pub(crate) const RESULT: usize = 8;
 
 impl Session {
     /// A new client by this name, that had nothing before.
@@ -188,7 +197,7 @@ impl Session {
     }
 
     /// The next request of slot 0: the status, and the results behind that of SEQUENCE.
-    async fn run(&mut self, ops: &Ops) -> Told {
+    pub(crate) async fn run(&mut self, ops: &Ops) -> Told {
         self.sequence += 1;
         self.again(0, self.sequence, ops).await
     }
@@ -203,14 +212,19 @@ impl Session {
     }
 
     /// Makes or opens a file in the root: its state id.
-    async fn open(&mut self, owner: &[u8], name: &[u8], deny: u32) -> Result<Vec<u8>, u32> {
+    pub(crate) async fn open(
+        &mut self,
+        owner: &[u8],
+        name: &[u8],
+        deny: u32,
+    ) -> Result<Vec<u8>, u32> {
         let told = self.run(&Ops::default().root().open(owner, name, deny)).await;
         let at = RESULT + RESULT;
         if told.status == OK { Ok(told.bytes[at..at + 16].to_vec()) } else { Err(told.status) }
     }
 
     /// The status of operations on a file in the root.
-    async fn on(&mut self, name: &[u8], ops: impl FnOnce(Ops) -> Ops) -> u32 {
+    pub(crate) async fn on(&mut self, name: &[u8], ops: impl FnOnce(Ops) -> Ops) -> u32 {
         self.run(&ops(Ops::default().root().lookup(name))).await.status
     }
 }
@@ -513,7 +527,7 @@ fn locks_hold_between_clients_and_end_with_the_open_file() {
     });
 }
 
-const TABLE: &str = r#"
+pub(crate) const TABLE: &str = r#"
 [[export]]
 path = "/a/b"
 [[export.client]]

@@ -6,6 +6,7 @@ use fileio::protocol::{Change, SetTime, Time};
 use super::bitmap::Bitmap;
 use super::numbers::{MODE, OWNER, OWNER_GROUP, SETTABLE, SIZE, TIME_ACCESS_SET, TIME_MODIFY_SET};
 use super::table::supported;
+use crate::v4::operation::MINOR_MAX;
 use crate::v4::status::{OperationError, Status};
 use crate::xdr::{CallArguments, ProcedureError};
 
@@ -29,9 +30,8 @@ pub(crate) fn take_attributes(
     let values = arguments.opaque(usize::MAX)?;
     if !which.is_within(&SETTABLE) {
         //= rfc8881 18.30.3: read-only attributes are NFS4ERR_INVAL, unknown ones ATTRNOTSUPP
-        let status =
-            if which.is_within(&supported()) { Status::INVAL } else { Status::ATTRNOTSUPP };
-        return Ok(Err(status));
+        let known = which.is_within(&supported(MINOR_MAX));
+        return Ok(Err(if known { Status::INVAL } else { Status::ATTRNOTSUPP }));
     }
     match change(&which, values) {
         Ok(change) => Ok(Ok(NewAttributes { which, change })),

@@ -13,6 +13,8 @@ use crate::xdr::XdrEncoder;
 /// The source of attribute values.
 pub(crate) struct AttrSource<'a> {
     pub(crate) context: &'a CallContext,
+    /// The minor version.
+    pub(crate) minor: u32,
     /// The file.
     pub(crate) attributes: &'a Attributes,
     pub(crate) handle: &'a [u8],
@@ -31,7 +33,7 @@ const fn row(number: u32, encode: fn(&AttrSource, &mut XdrEncoder)) -> AttrRow {
 
 /// The attributes that can be read, in the order of their numbers.
 const ROWS: &[AttrRow] = &[
-    row(0, |_, out| supported().encode(out)),
+    row(0, |source, out| supported(source.minor).encode(out)),
     row(1, |source, out| out.u32(file_type(source.attributes.kind))),
     // Handles are persistent.
     row(2, |_, out| out.u32(0)),
@@ -94,28 +96,38 @@ const ROWS: &[AttrRow] = &[
     // Nothing is mounted on a file.
     row(55, |source, out| out.u64(source.attributes.ino)),
     row(75, |_, out| SETTABLE.encode(out)),
+    //= rfc8276 8.2.1: there are extended attributes
+    row(82, |_, out| out.bool(true)),
 ];
 
 /// The attributes that need the space of the volume.
 const SPACE: Bitmap = Bitmap::of(&[21, 22, 23, 42, 43, 44]);
 
-/// All attributes that can be read.
-pub(crate) fn readable() -> Bitmap {
-    const READABLE: Bitmap = {
-        let mut numbers = [0; ROWS.len()];
-        let mut index = 0;
-        while index < ROWS.len() {
-            numbers[index] = ROWS[index].number;
-            index += 1;
-        }
-        Bitmap::of(&numbers)
-    };
-    READABLE
+/// The last attribute of minor version 1 (RFC 8881 section 5.7).
+const LAST_OF_MINOR_1: u32 = 76;
+
+/// All attributes of minor version `minor` that can be read.
+pub(crate) fn readable(minor: u32) -> Bitmap {
+    const MINOR_1: Bitmap = readable_up_to(LAST_OF_MINOR_1);
+    const ALL: Bitmap = readable_up_to(u32::MAX);
+    if minor == 1 { MINOR_1 } else { ALL }
 }
 
-/// All attributes.
-pub(super) fn supported() -> Bitmap {
-    readable().or(&SETTABLE)
+const fn readable_up_to(last: u32) -> Bitmap {
+    let mut numbers = [ROWS[0].number; ROWS.len()];
+    let mut index = 0;
+    while index < ROWS.len() {
+        if ROWS[index].number <= last {
+            numbers[index] = ROWS[index].number;
+        }
+        index += 1;
+    }
+    Bitmap::of(&numbers)
+}
+
+/// All attributes of minor version `minor`.
+pub(super) fn supported(minor: u32) -> Bitmap {
+    readable(minor).or(&SETTABLE)
 }
 
 /// Do these need the space of the volume?
@@ -125,7 +137,7 @@ pub(crate) fn wants_space(wanted: &Bitmap) -> bool {
 
 /// Encodes the supported ones of `wanted` (`fattr4`).
 pub(crate) fn encode(wanted: &Bitmap, source: &AttrSource, out: &mut XdrEncoder) {
-    let supported = wanted.and(&readable());
+    let supported = wanted.and(&readable(source.minor));
     supported.encode(out);
     out.sized(|out| {
         for row in ROWS.iter().filter(|row| supported.has(row.number)) {

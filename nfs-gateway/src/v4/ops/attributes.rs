@@ -17,14 +17,19 @@ use crate::xdr::XdrEncoder;
 //= rfc8881 18.7
 pub(super) async fn get(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
     let wanted = Bitmap::take(&mut xdr.arguments)?;
-    encode_wanted(compound.current_fh()?, &wanted, &mut xdr.out).await
+    encode_wanted(compound, &wanted, &mut xdr.out).await
 }
 
 /// Encodes the supported ones of `wanted`.
-async fn encode_wanted(fh: &CurrentFh, wanted: &Bitmap, out: &mut XdrEncoder) -> OperationResult {
+async fn encode_wanted(
+    compound: &Compound<'_>,
+    wanted: &Bitmap,
+    out: &mut XdrEncoder,
+) -> OperationResult {
+    let fh = compound.current_fh()?;
     let attributes = fh.attributes().await?;
     let space = space(fh, wanted).await?;
-    encode_attributes(fh, &attributes, wanted, space, out)
+    encode_attributes(fh, &attributes, wanted, (compound.minor, space), out)
 }
 
 /// The space of the partition, if `wanted` needs it.
@@ -41,11 +46,12 @@ pub(super) fn encode_attributes(
     fh: &CurrentFh,
     attributes: &Attributes,
     wanted: &Bitmap,
-    space: Space,
+    (minor, space): (u32, Space),
     out: &mut XdrEncoder,
 ) -> OperationResult {
     let handle = if wanted.has(FILEHANDLE) { fh.handle()?.data.into_owned() } else { Vec::new() };
-    encode(wanted, &AttrSource { context: &fh.context, attributes, handle: &handle, space }, out);
+    let context = &fh.context;
+    encode(wanted, &AttrSource { context, minor, attributes, handle: &handle, space }, out);
     Ok(())
 }
 
@@ -79,15 +85,15 @@ pub(super) async fn verify_not(compound: &Compound<'_>, xdr: &mut OperationXdr) 
 async fn is_same(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Result<bool, OperationError> {
     let which = Bitmap::take(&mut xdr.arguments)?;
     let values = xdr.arguments.opaque(usize::MAX)?;
-    let fh = compound.current_fh()?;
-    if !which.is_within(&readable()) {
+    compound.current_fh()?;
+    if !which.is_within(&readable(compound.minor)) {
         return Err(Status::ATTRNOTSUPP.into());
     }
     if which.has(RDATTR_ERROR) {
         return Err(Status::INVAL.into());
     }
     let mut current = XdrEncoder::default();
-    encode_wanted(fh, &which, &mut current).await?;
+    encode_wanted(compound, &which, &mut current).await?;
     let mut expected = XdrEncoder::default();
     which.encode(&mut expected);
     expected.opaque(&values);

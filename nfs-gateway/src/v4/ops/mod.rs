@@ -13,6 +13,7 @@ mod readdir;
 mod security;
 mod session;
 mod stateids;
+mod xattrs;
 
 use super::compound::{Compound, OperationXdr};
 use super::operation::{Nfs4Operation, with_operations};

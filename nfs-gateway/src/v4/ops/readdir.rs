@@ -36,6 +36,8 @@ struct ReaddirArgs {
     /// Bytes of the result.
     bytes: u32,
     wanted: Bitmap,
+    /// The minor version.
+    minor: u32,
 }
 
 //= rfc8881 18.23
@@ -54,14 +56,14 @@ pub(super) async fn serve(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Op
         return Err(Status::BAD_COOKIE.into());
     }
     let bytes = bytes.min(compound.reply_bytes_left(&xdr.out) as u32);
-    let args = ReaddirArgs { cookie, directory_bytes, bytes, wanted };
+    let args = ReaddirArgs { cookie, directory_bytes, bytes, wanted, minor: compound.minor };
     let space = space(fh, &args.wanted).await?;
     let (entries, end) = if fh.pseudo {
         pseudo_entries(fh, &args).await?
     } else {
         // The shortest entry has the attributes of an empty file.
         let mut shortest = XdrEncoder::default();
-        encode_attributes(fh, &blank(fh), &args.wanted, space, &mut shortest)?;
+        encode_attributes(fh, &blank(fh), &args.wanted, (args.minor, space), &mut shortest)?;
         entries(fh, &args, NAME_BYTES_MIN + shortest.length() as u32).await?
     };
     xdr.out.fixed(&own_verifier);
@@ -133,7 +135,7 @@ fn encode_entries(
         out.bool(true);
         out.u64(*cookie);
         out.opaque(name);
-        encode_attributes(fh, &attributes, &args.wanted, space, out)?;
+        encode_attributes(fh, &attributes, &args.wanted, (args.minor, space), out)?;
         if out.length() - begin > bytes_max {
             out.cut(before);
             //= rfc8881 18.23.3: not even one entry: NFS4ERR_TOOSMALL
