@@ -232,6 +232,11 @@ impl Scrubber {
         } else {
             BTreeSet::new()
         };
+        if is_mended.is_empty()
+            && let Some(now) = self.changed(key, value).await?
+        {
+            return Ok(Some(now));
+        }
         let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
         let bad_copies = count_per_block(bad.iter().flatten().map(|(block, ..)| *block));
         let copies_of =
@@ -246,6 +251,11 @@ impl Scrubber {
             findings.add_data(disk, ScrubFlaw { disk_node, is_mended, ..flaw(offset, what) });
         }
         Ok(None)
+    }
+
+    /// What a key has now, if it is not `value` any more: another one has mended it, say.
+    async fn changed(&self, key: &[u8], value: &[u8]) -> Result<Option<Bytes>, Error> {
+        Ok(self.value(key).await?.filter(|now| now[..] != *value))
     }
 
     /// What a key has now.
@@ -300,6 +310,11 @@ impl Scrubber {
         } else {
             BTreeSet::new()
         };
+        if is_mended.is_empty()
+            && let Some(now) = self.changed(key, value).await?
+        {
+            return Ok(Some(now));
+        }
         let bad_shards = count_per_block(bad.iter().flatten().map(|(block, _)| *block));
         let bytes = wide.unit(blocks) as usize * BLOCK_SIZE;
         for (number, (shard, bad)) in shards.iter().zip(bad).enumerate() {
