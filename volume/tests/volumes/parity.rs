@@ -515,3 +515,36 @@ fn too_few_disks_are_refused() {
     assert!(nodes.contains("2+1 needs at least 3 disk nodes"), "{nodes}");
     assert!(!volume.exists(), "nothing is made");
 }
+
+#[test]
+fn disks_by_which_there_would_be_too_few_disk_nodes_are_not_added() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    volume::format(&volume, &shape(2, 3, RedundancyClass::None {})).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let change = |change| {
+        block_on(ask(&client, ChangeDisks { who: Credentials::root(), root: ROOT, change }))
+    };
+    let add = |disk_node, disk| {
+        make_disk(&volume.join(format!("disks/n{disk_node}d{disk}")), 96 << 20);
+        change(DiskChange::Add { disks: vec![AddedDisk { disk_node, disk, bytes: 96 << 20 }] })
+    };
+    let allow = || change(DiskChange::AllowClass { class: TWO_AND_ONE.to_string() });
+    let refused = Error::from(DiskRefusal::TooFewDiskNodes { needed: 3 });
+    assert!(refused.to_string().contains("at least 3 disk nodes"), "{refused}");
+    assert_eq!(allow(), Err(refused));
+    // One disk node is left, with as many disks as 2+1 needs.
+    for disk in 0..3 {
+        change(DiskChange::Drain { disk_node: 1, disk }).unwrap();
+        let name = DiskName { disk_node: 1, disk };
+        wait_until("it is drained", || condition(&client, name) == DiskCondition::Drained {});
+        change(DiskChange::Retire { disk_node: 1, disk }).unwrap();
+    }
+    allow().unwrap();
+    assert_eq!(add(1, 3), Err(refused));
+    add(0, 3).unwrap();
+    put(&client, 4).unwrap();
+    running.stop().unwrap();
+    check(&volume);
+}
