@@ -178,6 +178,9 @@ fn disks_advice(why: &DiskRefusal) -> &'static str {
         R::NotDrained { .. } => "wait; `mdfs disk list` shows how far it is",
         R::NoRoom { .. } => "add a disk first, or remove files",
         R::TooFewDisks { .. } => "add a disk first",
+        R::TooFewDiskNodes { .. } => {
+            "add disks at the disk node of the others, or choose K+M with a smaller K"
+        }
         R::TooMany { .. } => "wait until one of them is retired",
         R::BadSize {} => "use disks of another size",
         R::TooManySets { .. } => {

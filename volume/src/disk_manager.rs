@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use blockio::disk_state::DRAINING_MAX;
 use blockio::geometry::{BLOCK_SIZE, GeometryError, SETS_MAX, STATES_MAX};
-use blockio::plan::{FreeDisk, Spread, plan_class, plan_sets};
+use blockio::plan::{FreeDisk, Spread, check_added, plan_class, plan_sets};
 use blockio::protocol::{BlockIo, Error as DiskNodeAnswer, FollowRecord, PrepareDisks};
 use blockio::redundancy::CLASSES_MAX;
 use blockio::volume_map::classes_of;
@@ -250,7 +250,9 @@ impl DiskManager {
                 if disks.iter().all(is_known) {
                     return Ok(None);
                 }
-                record.with_sets(self.new_sets(&disks)?)
+                let next = record.with_sets(self.new_sets(&disks)?);
+                check_added(&self.map, &next).map_err(refused_map)?;
+                next
             }
             DiskChange::Keep { disk_node, disk } | DiskChange::Retire { disk_node, disk }
                 if record.state(DiskName { disk_node, disk }).is_behind() =>
@@ -505,8 +507,8 @@ fn refused_map(error: GeometryError) -> DiskRefusal {
     match error {
         GeometryError::TooManySets => DiskRefusal::TooManySets { max: SETS_MAX as u32 },
         GeometryError::TooManyStates => DiskRefusal::TooManyStates { max: STATES_MAX as u32 },
-        GeometryError::TooFewDisks { needed, .. }
-        | GeometryError::TooFewDiskNodes { needed, .. } => DiskRefusal::TooFewDisks { needed },
+        GeometryError::TooFewDisks { needed, .. } => DiskRefusal::TooFewDisks { needed },
+        GeometryError::TooFewDiskNodes { needed, .. } => DiskRefusal::TooFewDiskNodes { needed },
         GeometryError::MetadataCopies { found, .. } => {
             DiskRefusal::FewerMetadataCopies { copies: found }
         }

@@ -34,6 +34,7 @@
 //! | `geometry.rs` | the constants of a volume, and how a disk is divided |
 //! | `disk_set.rs`, `volume_map.rs` | which disks there are, and where a stripe is |
 //! | `disk_state.rs` | disks that are being drained, or retired; the record of a volume |
+//! | `failure_domains.rs` | which disks fail together |
 //! | `plan.rs` | the sets that new disks make |
 //! | `superblock.rs` | the identity of a disk, in its first and last block |
 //! | `probe.rs` | what a disk holds that is to be formatted |
@@ -59,6 +60,8 @@ pub mod disk_set;
 pub mod disk_state;
 #[cfg(feature = "server")]
 pub mod failover;
+#[cfg(feature = "server")]
+mod failure_domains;
 #[cfg(feature = "server")]
 pub mod format;
 pub mod geometry;
@@ -95,6 +98,7 @@ pub use {
         DiskStage, MovePolicy, VolumeRecord, has_disk_behind, has_lost_disk, incomplete_disks,
         is_behind, lost_disks,
     },
+    failure_domains::FailureDomains,
     format::format_disk,
     open::{DiskError, ExpectedDisk, identify, open_disk, upgrade_disk},
     probe::{DiskContent, probe},

@@ -7,10 +7,11 @@ use runtime::ids::DISK_NODES_MAX;
 
 use crate::disk_set::{DiskName, DiskSet, SET_DISKS_MAX, SetMember, SetMembers};
 use crate::disk_state::{DiskStage, VolumeRecord};
+use crate::failure_domains::FailureDomains;
 use crate::geometry::{
     Geometry, GeometryError, STRIPES_PER_FS_NODE_MIN, STRIPES_PER_GROUP_MAX, VOLUME_SIZE_MAX,
 };
-use crate::redundancy::{CLASSES_MAX, RedundancyClass};
+use crate::redundancy::{CLASSES_MAX, RedundancyClass, WideStripeShape};
 use crate::volume_map::VolumeMap;
 
 /// Bytes that are together on one disk, and in one cache: a unit.
@@ -119,6 +120,22 @@ fn check_disks_for(map: &VolumeMap, class: RedundancyClass) -> Result<(), Geomet
         }
     }
     Ok(())
+}
+
+/// Refused if `next`, by which disks are added, has too few disk nodes for a class that files may
+/// have, and had more places apart before: disks of one disk node are apart only while there is no
+/// other.
+pub fn check_added(map: &VolumeMap, next: &VolumeRecord) -> Result<(), GeometryError> {
+    let before = FailureDomains::in_use(map).count();
+    let found = FailureDomains::in_use(&VolumeMap::of_record(next)?).count();
+    let shards = |class: &RedundancyClass| class.wide_stripes().map_or(0, WideStripeShape::shards);
+    let classes = next.classes.iter().chain([&next.redundancy]).copied();
+    match classes.max_by_key(shards) {
+        Some(class) if found < before && found < shards(&class) => {
+            Err(GeometryError::TooFewDiskNodes { class, needed: shards(&class), found })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The sets that use all of `disks`, of which the first begins at stripe `first`.

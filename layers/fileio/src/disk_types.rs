@@ -291,13 +291,25 @@ runtime::choice! {
         /// The volume goes on without disks by its own class.
         #[error("it survives the loss of fewer disks than the redundancy of the volume")]
         20 Weaker {},
+        /// The shards of a wide stripe would have no disk nodes of their own.
+        #[error("redundancy needs at least {needed} disk nodes, or all disks at one")]
+        21 TooFewDiskNodes {
+            /// How many.
+            needed: u32,
+        },
     }
 }
 
 impl DiskRefusal {
     /// Will the same disks be refused however often they are to be added?
     pub fn is_of_these_disks(self) -> bool {
-        matches!(self, Self::OtherNumber { .. } | Self::BadSize {} | Self::TooManySets { .. })
+        matches!(
+            self,
+            Self::OtherNumber { .. }
+                | Self::BadSize {}
+                | Self::TooManySets { .. }
+                | Self::TooFewDiskNodes { .. }
+        )
     }
 }
 

@@ -12,7 +12,10 @@ use blockio::checksum::first_mismatch;
 use blockio::geometry::BLOCK_SIZE;
 use blockio::protocol::Error as DiskError;
 use blockio::redundancy::{DATA_SHARDS_MAX, PARITY_SHARDS_MAX};
-use blockio::{Answer, DiskName, DiskStage, RedundancyClass, Stripes, VolumeMap, WideStripeShape};
+use blockio::{
+    Answer, DiskName, DiskStage, FailureDomains, RedundancyClass, Stripes, VolumeMap,
+    WideStripeShape,
+};
 use bytes::Bytes;
 use futures::future::join_all;
 use runtime::hash::crc32c;
@@ -277,42 +280,6 @@ pub fn is_deferred_stripe(chunk: &Chunk, blocks: u32) -> bool {
     matches!(&chunk.runs[..], [run] if run.form.deferred
         && run.count() == blocks
         && run.start.is_multiple_of(blocks.into()))
-}
-
-/// Disks in use, as they fail together.
-#[derive(Default)]
-pub(crate) struct FailureDomains {
-    /// In order.
-    domains: Vec<DiskName>,
-    are_nodes: bool,
-}
-
-impl FailureDomains {
-    /// Those of the disks that are in use.
-    pub(crate) fn in_use(map: &VolumeMap) -> Self {
-        let disks = map.disks();
-        let are_nodes = disks.windows(2).any(|pair| pair[0].disk_node != pair[1].disk_node);
-        let mut found = Self { domains: Vec::new(), are_nodes };
-        let online = disks.into_iter().filter(|disk| map.state(*disk) == DiskStage::Online {});
-        let domains: BTreeSet<DiskName> = online.map(|disk| found.of(disk)).collect();
-        found.domains = domains.into_iter().collect();
-        found
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> u32 {
-        self.domains.len() as u32
-    }
-
-    /// The number of that of a disk.
-    pub(crate) fn number(&self, disk: DiskName) -> Option<u32> {
-        self.domains.binary_search(&self.of(disk)).ok().map(|number| number as u32)
-    }
-
-    /// Who fails together with a disk: its disk node, unless there is only one.
-    fn of(&self, disk: DiskName) -> DiskName {
-        if self.are_nodes { DiskName { disk: 0, ..disk } } else { disk }
-    }
 }
 
 fn disk_of(map: &VolumeMap, start: u64) -> DiskName {

@@ -43,7 +43,10 @@ impl ClassChanger {
                 Ok(()) => {}
                 // There are fewer disks in use now, or a host is away.
                 Err(CallFailure::Refused(Error::DisksUnchanged {
-                    why: DiskRefusal::TooFewDisks { .. } | DiskRefusal::NotReady {},
+                    why:
+                        DiskRefusal::TooFewDisks { .. }
+                        | DiskRefusal::TooFewDiskNodes { .. }
+                        | DiskRefusal::NotReady {},
                 })) => return Ok(()),
                 Err(failure) => return failure.power_cut(),
             }

@@ -134,6 +134,7 @@ impl Operator {
                 DiskRefusal::NotDrained { .. }
                 | DiskRefusal::NoRoom { .. }
                 | DiskRefusal::TooFewDisks { .. }
+                | DiskRefusal::TooFewDiskNodes { .. }
                 | DiskRefusal::OnlyCopy {}
                 | DiskRefusal::TooMany { .. }
                 | DiskRefusal::BadSize {}

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::*;
 use futures::executor::block_on;
+use runtime::ClientHandle;
 use volume::{DataLoss, DiskName, FormatOptions, RedundancyClass, RunOptions};
 
 use crate::data_files::*;
@@ -384,6 +385,84 @@ fn a_file_that_changes_keeps_its_content_and_gives_its_space_back() {
     check(&volume);
 }
 
+/// Files of which each has two wide stripes, until `change` leaves of them what they shall have
+/// then. Soon after, or after a restart, they take no more than `stripes`.
+fn gives_space_back(
+    restarts: bool,
+    stripes: usize,
+    change: impl Fn(&ClientHandle, Handle, &mut Vec<u8>),
+) {
+    const COUNT: u64 = 4;
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    let shape = shape(1, 5, RedundancyClass::Parity { data: 4, parity: 1 });
+    volume::format(&volume, &shape).unwrap();
+    let mut running = run(&volume);
+    let mut client = running.client_handle();
+    let empty = raw_used(&client);
+    let mut expected: Vec<u8> = (0..8 * STRIPE).map(|at| (at / 1000) as u8).collect();
+    let files: Vec<Handle> = (0..COUNT).map(|number| create(&client, number)).collect();
+    for &file in &files {
+        write(&client, file, 0, &expected).unwrap();
+    }
+    running.flush().unwrap();
+    let used = |client: &ClientHandle| raw_used(client).saturating_sub(empty) / STRIPE as u64;
+    wait_until("all is in wide stripes", || used(&client) < COUNT * 11);
+    let written = expected.clone();
+    for &file in &files {
+        expected.clone_from(&written);
+        change(&client, file, &mut expected);
+    }
+    running.flush().unwrap();
+    if restarts {
+        // The wide stripes are not left alone for long enough.
+        running.stop().unwrap();
+        running = run(&volume);
+        client = running.client_handle();
+    }
+    wait_until("what is gone is free", || used(&client) <= stripes as u64);
+    for number in 0..COUNT {
+        assert!(read(&client, number).unwrap() == expected);
+    }
+    running.stop().unwrap();
+    check(&volume);
+    outlives_each_disk_with(&volume, &disks_of(&shape), &expected);
+}
+
+/// Takes the first wide stripe out of a file, and most of the second.
+fn punch(client: &ClientHandle, file: Handle, expected: &mut [u8]) {
+    for hole in [0..4 * STRIPE, 4 * STRIPE + STRIPE / 4..8 * STRIPE] {
+        expected[hole.clone()].fill(0);
+        let (offset, length) = (hole.start as u64, hole.len() as u64);
+        let call = PunchHole { who: Credentials::root(), file, offset, length, durable: true };
+        block_on(ask(client, call)).unwrap();
+    }
+}
+
+/// Cuts off most of the second wide stripe.
+fn cut(client: &ClientHandle, file: Handle, expected: &mut Vec<u8>) {
+    expected.truncate(4 * STRIPE + STRIPE / 4);
+    let change = Change { size: Some(expected.len() as u64), ..Change::default() };
+    let who = Credentials::root();
+    let call = SetAttributes { who, file, change, only_if_ctime: None, durable: true };
+    block_on(ask(client, call)).unwrap();
+}
+
+#[test]
+fn holes_give_their_space_back() {
+    gives_space_back(false, 8, |client, file, expected| punch(client, file, expected));
+}
+
+#[test]
+fn holes_give_their_space_back_after_a_restart() {
+    gives_space_back(true, 8, |client, file, expected| punch(client, file, expected));
+}
+
+#[test]
+fn an_end_that_was_cut_off_gives_its_space_back_after_a_restart() {
+    gives_space_back(true, 28, cut);
+}
+
 #[test]
 fn what_changes_before_the_commit_is_in_the_parity_too() {
     let directory = tempfile::tempdir().unwrap();
@@ -435,4 +514,37 @@ fn too_few_disks_are_refused() {
     let nodes = refusal(2, 2);
     assert!(nodes.contains("2+1 needs at least 3 disk nodes"), "{nodes}");
     assert!(!volume.exists(), "nothing is made");
+}
+
+#[test]
+fn disks_by_which_there_would_be_too_few_disk_nodes_are_not_added() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().join("volume");
+    volume::format(&volume, &shape(2, 3, RedundancyClass::None {})).unwrap();
+    let running = run(&volume);
+    let client = running.client_handle();
+    let change = |change| {
+        block_on(ask(&client, ChangeDisks { who: Credentials::root(), root: ROOT, change }))
+    };
+    let add = |disk_node, disk| {
+        make_disk(&volume.join(format!("disks/n{disk_node}d{disk}")), 96 << 20);
+        change(DiskChange::Add { disks: vec![AddedDisk { disk_node, disk, bytes: 96 << 20 }] })
+    };
+    let allow = || change(DiskChange::AllowClass { class: TWO_AND_ONE.to_string() });
+    let refused = Error::from(DiskRefusal::TooFewDiskNodes { needed: 3 });
+    assert!(refused.to_string().contains("at least 3 disk nodes"), "{refused}");
+    assert_eq!(allow(), Err(refused));
+    // One disk node is left, with as many disks as 2+1 needs.
+    for disk in 0..3 {
+        change(DiskChange::Drain { disk_node: 1, disk }).unwrap();
+        let name = DiskName { disk_node: 1, disk };
+        wait_until("it is drained", || condition(&client, name) == DiskCondition::Drained {});
+        change(DiskChange::Retire { disk_node: 1, disk }).unwrap();
+    }
+    allow().unwrap();
+    assert_eq!(add(1, 3), Err(refused));
+    add(0, 3).unwrap();
+    put(&client, 4).unwrap();
+    running.stop().unwrap();
+    check(&volume);
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::support::{MemoryDisk, World};
 use blockio::geometry::GeometryError;
-use blockio::plan::{plan_class, plan_redundancy};
+use blockio::plan::{FreeDisk, Spread, check_added, plan_class, plan_redundancy, plan_sets};
 use blockio::superblock::{Decided, Superblock};
 use blockio::volume_map::classes_of;
 use blockio::{
-    DiskError, DiskName, DiskSet, DiskStage, ExpectedDisk, RedundancyClass, SetMember, SetMembers,
-    VolumeMap, VolumeRecord, format_disk, identify, open_disk,
+    DiskError, DiskName, DiskSet, DiskStage, ExpectedDisk, Geometry, RedundancyClass, SetMember,
+    SetMembers, VolumeMap, VolumeRecord, format_disk, identify, open_disk,
 };
 use futures::FutureExt as _;
 use runtime::wire::to_bytes;
@@ -207,6 +207,43 @@ fn classes_of_directories_are_allowed_one_after_the_other() {
     }
     assert!(VolumeMap::of_record(&record).is_ok());
     assert!(VolumeMap::of_record(&record.with_class(parity(9, 1))).is_err());
+}
+
+#[test]
+fn disks_are_not_added_where_shards_would_not_be_apart_any_more() {
+    const GEOMETRY: Geometry = Geometry { volume: VolumeId(7), stripe_size: 16384, fs_nodes: 1 };
+    const STRIPES: u64 = 100;
+    let parity = |data| RedundancyClass::Parity { data, parity: 1 };
+    let check = |disk_nodes,
+                 disks_per_node,
+                 classes: [RedundancyClass; 2],
+                 added: &[(u32, u32)]| {
+        let map = VolumeMap::grid(GEOMETRY, disk_nodes, disks_per_node, STRIPES).expect("a grid");
+        let [class, other] = classes;
+        let record = VolumeRecord { redundancy: class, ..VolumeRecord::of(&map) };
+        let map = VolumeMap::of_record(&record.with_class(other)).expect("both are known");
+        let free = |&(disk_node, disk): &(u32, u32)| FreeDisk {
+            disk: DiskName { disk_node, disk },
+            base: 0,
+            stripes: STRIPES,
+        };
+        let free: Vec<FreeDisk> = added.iter().map(free).collect();
+        let sets = plan_sets(&GEOMETRY, map.stripes(), &free, Spread::Modulo).expect("they fit");
+        check_added(&map, &VolumeRecord::of(&map).with_sets(sets))
+    };
+    let (none, twice) = (RedundancyClass::None {}, RedundancyClass::Copies { count: 2 });
+    let refused =
+        |class, needed, found| Err(GeometryError::TooFewDiskNodes { class, needed, found });
+    assert_eq!(check(1, 5, [parity(4), none], &[(1, 0)]), refused(parity(4), 5, 2));
+    assert_eq!(check(1, 5, [twice, parity(2)], &[(1, 0)]), refused(parity(2), 3, 2));
+    assert_eq!(check(1, 5, [parity(2), parity(4)], &[(1, 0), (2, 0)]), refused(parity(4), 5, 3));
+    assert_eq!(check(1, 5, [parity(4), none], &[(0, 5)]), Ok(()));
+    assert_eq!(check(1, 5, [parity(2), twice], &[(1, 0), (2, 0)]), Ok(()));
+    assert_eq!(check(1, 5, [twice, none], &[(1, 0)]), Ok(()));
+    assert_eq!(check(5, 1, [parity(4), none], &[(5, 0)]), Ok(()));
+    // There were too few before, and are no fewer.
+    assert_eq!(check(3, 1, [parity(4), none], &[(3, 0)]), Ok(()));
+    assert_eq!(check(2, 2, [parity(2), none], &[(0, 2)]), Ok(()));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::protect::ContentProtection;
 use crate::active::{SealedState, Uncommitted, add_blocks};
 use crate::attributes::WriteResult;
 use crate::keys;
-use crate::protocol::{CommitMark, Error};
+use crate::protocol::{Chunk, CommitMark, Error};
 use crate::server::base::NodeBase;
 use crate::server::partition_use::UseChange;
 use crate::server::space::encode_queue::EncodeQueue;
@@ -300,15 +300,21 @@ impl Commits {
         Ok(position)
     }
 
-    /// The store has these chunks now: they may become wide stripes, or be of another class.
+    /// The store has these chunks now: they may become wide stripes, or be of another class, or
+    /// leave dead blocks in their wide stripes.
     fn note_recorded(&self, ino: u64, chunks: &[(u64, Uncommitted)]) {
         let classes = classes_of(&self.base.stripes.map());
         if classes.have_wide_stripes() || classes.differ() {
             let class = self.base.class_at_hand(ino);
+            let blocks = u64::from(self.base.stripes.geometry().blocks_per_stripe());
+            let has_holes =
+                |chunk: &Chunk| class.wide_stripes().is_some() && chunk.count() < blocks;
             let is_left = |change: &Uncommitted| {
                 // The class may have changed since it was read for the wide stripe.
                 let shape = change.encoded.as_ref().map(|encoded| encoded.wide.shape());
-                may_change(class, &change.chunk) || shape.is_some() && shape != class.wide_stripes()
+                may_change(class, &change.chunk)
+                    || has_holes(&change.chunk)
+                    || shape.is_some() && shape != class.wide_stripes()
             };
             let left = chunks.iter().filter(|(_, change)| is_left(change));
             let indices = left.map(|(index, _)| *index);

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::VolumeMap;
+use blockio::{FailureDomains, VolumeMap};
 use runtime::protocol::Undelivered;
 
 use super::emptying::GroupEmptier;
@@ -18,7 +18,6 @@ use crate::protocol::{
 };
 use crate::server::base::NodeBase;
 use crate::store::{CopyWishes, StoreError, StripeKind};
-use crate::wide_stripe::FailureDomains;
 
 /// The pause after a search ahead of time has found no space.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);

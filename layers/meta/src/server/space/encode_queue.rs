@@ -17,7 +17,7 @@ const IDLE_TIME: Duration = Duration::from_secs(1);
 pub(super) enum ScanExtent {
     /// Those of this file from one on.
     File(u64, u64),
-    /// All of the node behind this key; empty for the start.
+    /// All of the node behind this key, and then its wide stripes; empty for the start.
     Node(Vec<u8>),
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct EncodeQueue {
     noted: RefCell<BTreeMap<(u64, u64), Duration>>,
     /// The same in the order of time.
     due: RefCell<BTreeSet<(Duration, (u64, u64))>>,
-    /// All chunks behind this key are to be looked at.
+    /// All chunks, and then wide stripes, behind this key are to be looked at.
     scan_from: RefCell<Option<Vec<u8>>>,
     /// All chunks of these files from one on are to be looked at.
     files: RefCell<BTreeMap<u64, u64>>,

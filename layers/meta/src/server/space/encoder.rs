@@ -23,7 +23,7 @@ use super::content_mover::{ContentMover, MovePlan, QuietFile};
 use super::disk_mover::DiskMover;
 use super::encode_queue::{EncodeQueue, ScanExtent};
 use crate::erasure::ErasureCode;
-use crate::keys;
+use crate::keys::{self, KeyTable};
 use crate::protocol::{
     Allocate, BlockRun, Chunk, Error, Mirrors, Near, PlacedWideStripe, Run, RunForm, StripeShard,
     Unsynced, WideStripe,
@@ -180,38 +180,63 @@ impl WideStripeEncoder {
         is_stuck
     }
 
-    /// Notes those of the next chunks in the store for which there may be something to do.
+    /// Notes those of the next chunks, or wide stripes, in the store for which there may be
+    /// something to do.
     async fn scan(&self, extent: &ScanExtent) -> Result<(), Error> {
         let (from, end) = match extent {
             ScanExtent::File(ino, next) => {
                 (Bound::Included(keys::chunk(*ino, *next)), keys::chunks_end(*ino))
             }
             ScanExtent::Node(after) => {
-                let (start, end) = keys::all(keys::KeyTable::Chunk);
-                let is_first = after.is_empty();
-                (
-                    if is_first { Bound::Included(start) } else { Bound::Excluded(after.clone()) },
-                    end,
-                )
+                let (start, end) = keys::all(keys::table_of(after).unwrap_or(KeyTable::Chunk));
+                (Bound::Excluded(start.max(after.clone())), end)
             }
         };
         let after = from.as_ref().map(Vec::as_slice);
         let found = self.base.store.scan(after, &end, SCANNED_MAX).await?;
         let mut settled = BTreeSet::new();
         for (key, value) in &found {
-            match self.scan_chunk(key, value, &mut settled).await {
+            let scanned = match keys::table_of(key) {
+                Some(KeyTable::WideStripe) => self.scan_wide_stripe(key, value).await,
+                _ => self.scan_chunk(key, value, &mut settled).await,
+            };
+            match scanned {
                 // It was removed, and is being freed; or it is damaged, which a check tells.
                 Ok(()) | Err(Error::Stale {} | Error::Damaged {}) => {}
                 Err(error) => return Err(error),
             }
         }
-        let Some((last, _)) = found.last().filter(|_| found.len() == SCANNED_MAX) else {
-            return Ok(());
+        let last = found.last().filter(|_| found.len() == SCANNED_MAX).map(|(key, _)| key.to_vec());
+        let next = match (extent, last) {
+            (ScanExtent::File(ino, _), Some(last)) => {
+                keys::chunk_index(&last).map(|index| ScanExtent::File(*ino, index + 1))
+            }
+            (ScanExtent::Node(_), Some(last)) => Some(ScanExtent::Node(last)),
+            // The chunks of a wide stripe may all be holes.
+            (ScanExtent::Node(_), None) if end == keys::all(KeyTable::Chunk).1 => {
+                Some(ScanExtent::Node(keys::all(KeyTable::WideStripe).0))
+            }
+            _ => None,
         };
-        self.queue.scan_later(match (extent, keys::chunk_index(last)) {
-            (ScanExtent::File(ino, _), Some(index)) => ScanExtent::File(*ino, index + 1),
-            _ => ScanExtent::Node(last.to_vec()),
-        });
+        if let Some(next) = next {
+            self.queue.scan_later(next);
+        }
+        Ok(())
+    }
+
+    /// Notes a wide stripe that is of another class than its file, or has many dead blocks.
+    async fn scan_wide_stripe(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let ino = keys::chunk_ino(key).ok_or(Error::Damaged {})?;
+        let first = keys::chunk_index(key).ok_or(Error::Damaged {})?;
+        let wide = self.table.decode(value)?;
+        let class = self.base.class_of(ino).await?;
+        let chunks = self.table.chunks(ino, first, wide.chunks()).await?;
+        let blocks = self.base.stripes.geometry().blocks_per_stripe();
+        let is_fit = class.wide_stripes() == Some(wide.shape());
+        if !is_fit || work_on(Some(&wide), &chunks, blocks).is_some() {
+            let together = chunks_together(class);
+            self.queue.put((ino, first / together * together), self.base.context.now());
+        }
         Ok(())
     }
 
@@ -384,7 +409,10 @@ impl WideStripeEncoder {
             }
             (Some(EncodeWork::Dissolve), Some(wide)) => {
                 let copies = 1 + wide.parity.len();
-                self.mover.dissolve(&EncodePlan(self), (ino, first), (wide, copies)).await?;
+                let plan = EncodePlan(self);
+                if !self.mover.dissolve(&plan, (ino, first), (wide, copies)).await? {
+                    return Ok(EncodeOutcome::Later);
+                }
                 tracing::debug!(ino, first, "a wide stripe with dead blocks is dissolved");
                 Ok(EncodeOutcome::Done)
             }
