@@ -3,6 +3,7 @@
 
 #![allow(clippy::wildcard_imports, reason = "the words of the protocol are many and prefixed")]
 
+mod clients4;
 mod content;
 mod directories;
 mod exactly_once;

@@ -81,7 +81,7 @@ impl Ops {
     }
 
     /// OPEN to be read and written (3), with what others may not do; made if it is not there.
-    fn open(self, owner: &[u8], name: &[u8], deny: u32) -> Self {
+    pub(crate) fn open(self, owner: &[u8], name: &[u8], deny: u32) -> Self {
         let ops = self.op(18).word(0).word(3).word(deny).long(0).opaque(owner);
         // CREATE, UNCHECKED, the mode 0644; CLAIM_NULL.
         ops.word(1).word(0).word(2).word(0).word(2).word(4).word(0o644).word(0).opaque(name)

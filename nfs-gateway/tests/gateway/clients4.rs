@@ -1,0 +1,109 @@
+//! Records of version 4.1 clients and their sessions, and state ids, as RFC 8881 wants them.
+
+use std::time::Duration;
+
+use bytes::Buf as _;
+use fileio::protocol::LEASE;
+use runtime::NodeId;
+use runtime::seed::with_seed;
+
+use crate::kit::{Client, Stage};
+use crate::v4::{OK, Ops, RESULT, Session, compound};
+
+const INVAL: u32 = 22;
+const TOOSMALL: u32 = 10_005;
+const STALE_CLIENTID: u32 = 10_022;
+const SYMLINK: u32 = 10_029;
+const LOCKS_HELD: u32 = 10_037;
+/// That of RFC 8881 section 16.2.3.1.2.
+const CURRENT: [u8; 16] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Makes a record of a client: its number.
+async fn exchange(client: &mut Client, name: &[u8]) -> u64 {
+    let told =
+        compound(client, 1, &Ops::default().op(42).long(7).opaque(name).word(0).long(0)).await;
+    assert_eq!(told.status, OK);
+    (&told.bytes[RESULT..]).get_u64()
+}
+
+/// The status of `CREATE_SESSION`, with a back channel of `bytes` and `operations`.
+async fn create(
+    client: &mut Client,
+    number: u64,
+    flags: u32,
+    (bytes, operations): (u32, u32),
+) -> u32 {
+    let channel = |ops: Ops, bytes: u32, operations: u32| {
+        ops.word(0).word(bytes).word(bytes).word(4096).word(operations).word(4).word(0)
+    };
+    let ops = Ops::default().op(43).long(number).word(1).word(flags);
+    let ops = channel(channel(ops, 1 << 20, 12), bytes, operations).word(0).word(0);
+    compound(client, 1, &ops).await.status
+}
+
+#[test]
+fn a_session_is_made_only_as_it_can_be_used() {
+    with_seed(|rng| {
+        Stage::new(rng).run(async |mut client, _| {
+            let number = exchange(&mut client, b"client").await;
+            assert_eq!(create(&mut client, number, 0xF, (4096, 2)).await, INVAL);
+            assert_eq!(create(&mut client, number, 0, (10, 2)).await, TOOSMALL);
+            assert_eq!(create(&mut client, number, 0, (4096, 1)).await, TOOSMALL);
+            assert_eq!(create(&mut client, number, 0, (4096, 2)).await, OK);
+        });
+    });
+}
+
+#[test]
+fn a_client_that_makes_no_session_ends_with_its_lease() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let ctx = stage.world.context(NodeId::fs(0));
+        stage.run(async |mut client, _| {
+            let number = exchange(&mut client, b"client").await;
+            ctx.sleep(LEASE + Duration::from_secs(1)).await;
+            assert_eq!(create(&mut client, number, 0, (4096, 2)).await, STALE_CLIENTID);
+        });
+    });
+}
+
+#[test]
+fn the_current_state_id_cannot_be_freed_while_its_file_is_open() {
+    with_seed(|rng| {
+        Stage::new(rng).run(async |client, _| {
+            let mut session = Session::new(client, b"client").await;
+            let ops = Ops::default().root().open(b"owner", b"file", 0).op(45).raw(&CURRENT);
+            assert_eq!(session.run(&ops).await.status, LOCKS_HELD);
+        });
+    });
+}
+
+#[test]
+fn a_symbolic_link_has_no_parent() {
+    with_seed(|rng| {
+        Stage::new(rng).run(async |client, _| {
+            let mut session = Session::new(client, b"client").await;
+            // CREATE of a link, with no attributes.
+            let link = Ops::default().root().op(6).word(5).opaque(b"target").opaque(b"link");
+            assert_eq!(session.run(&link.word(0).word(0)).await.status, OK);
+            assert_eq!(session.on(b"link", |ops| ops.op(16)).await, SYMLINK);
+        });
+    });
+}
+
+#[test]
+fn who_wants_no_delegation_is_told_that_it_gets_none() {
+    with_seed(|rng| {
+        Stage::new(rng).run(async |client, _| {
+            let mut session = Session::new(client, b"client").await;
+            for (want, why) in [(0, &[0][..]), (0x400, &[3, 0]), (0x100, &[3, 2, 0])] {
+                let ops = Ops::default().root().op(18).word(0).word(3 | want).word(0).long(0);
+                let ops = ops.opaque(b"owner").word(1).word(0).word(0).word(0).word(0);
+                let told = session.run(&ops.opaque(b"file")).await;
+                assert_eq!(told.status, OK);
+                let why: Vec<u8> = why.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
+                assert!(told.bytes.ends_with(&why), "{:?}", told.bytes);
+            }
+        });
+    });
+}
