@@ -170,7 +170,8 @@ impl PeriodicScrub {
             return Ok(());
         }
         self.progress.replace(Some(ScrubProgress::starting(self.unix_seconds())));
-        self.save().await
+        self.unsaved_since.set(Some(self.base.context.now()));
+        Ok(())
     }
 
     async fn save(&self) -> Result<(), Error> {
