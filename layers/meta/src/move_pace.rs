@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use blockio::MovePolicy;
+use runtime::Context;
 use runtime::sync::lock;
 
 /// What is recent: the load forgets the past at this pace.
@@ -23,6 +24,9 @@ const UNKNOWN: u64 = ALL / 4;
 const AT_ONCE: Duration = Duration::from_micros(100);
 /// Who would wait for less does not: a timer takes as long.
 const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// The longest nap on the way to the time when bytes may move: load and policy may have changed.
+const NAP_MAX: Duration = Duration::from_millis(50);
 
 /// The rate at which the nodes of a process move data.
 #[derive(Debug, Default)]
@@ -107,13 +111,20 @@ impl MovePace {
         }
     }
 
-    /// Lets `bytes` more move, or tells when to ask again.
-    pub(crate) fn take(
+    /// Waits until `bytes` more may move, by the policy that holds then.
+    pub(crate) async fn wait(
         &self,
-        policy: MovePolicy,
+        context: &Context,
+        policy: impl Fn() -> MovePolicy,
         bytes: u64,
-        now: Duration,
-    ) -> Result<(), Duration> {
+    ) {
+        while let Err(left) = self.take(policy(), bytes, context.now()) {
+            context.sleep(left.min(NAP_MAX)).await;
+        }
+    }
+
+    /// Lets `bytes` more move, or tells when to ask again.
+    fn take(&self, policy: MovePolicy, bytes: u64, now: Duration) -> Result<(), Duration> {
         let share = {
             let mut load = lock(&self.load);
             load.follow(now, Duration::ZERO);

@@ -79,10 +79,10 @@ use crate::protocol::{
     FinalCheckpoint, FindChunks, FindName, FindReply, FindWideStripe, FinishIntents, Flush,
     FlushApplied, FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace,
     GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, HealChunk, Install, ListUntrimmed,
-    ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeMoves,
-    NodeRestarted, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request,
-    RequestGroups, RollBack, ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate,
-    UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
+    ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted,
+    OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack,
+    ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive,
+    UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError, mount_to_read, refuse_changes};
@@ -230,9 +230,7 @@ runtime::handlers! { MetaServer;
         Ok(())
     };
     GetMoves => |server, _, _request| {
-        let (scrubs, scrubbed_bytes) = server.scrubs.report();
-        let waiting_pieces = server.space.encoder.waiting();
-        Ok(NodeMoves { waiting_pieces, scrubs, scrubbed_bytes, ..server.space.disks.get_moves() })
+        Ok(server.space.disks.get_moves(server.space.encoder.waiting(), server.scrubs.report()))
     };
     CheckLoss => |server, _, request| server.space.disks.check_loss(&request).await;
     LockRename => |server, caller, request| {

@@ -214,15 +214,15 @@ impl ContentAccess {
         } else if run.form.deferred {
             OtherKind::NotYet
         } else {
-            let mirrors = run.mirrors.after(first - run.start);
-            OtherKind::Copies(mirrors.starts().to_vec())
+            let starts = run.mirrors.after(first - run.start).starts().to_vec();
+            if starts.is_empty() {
+                return None;
+            }
+            OtherKind::Copies { starts, expect: run.checksums[blocks.clone()].to_vec() }
         };
-        if matches!(&kind, OtherKind::Copies(starts) if starts.is_empty()) {
-            return None;
-        }
         let (base, stripes) = (self.base.clone(), self.stripes.clone());
-        let (unit, expect) = (run.unit(), run.checksums[blocks.clone()].to_vec());
-        Some(Box::new(OtherSource { base, stripes, chunk, first, unit, expect, kind }))
+        let (unit, count) = (run.unit(), blocks.len() as u32);
+        Some(Box::new(OtherSource { base, stripes, chunk, first, unit, count, kind }))
     }
 
     /// Releases reserved blocks that nothing names.

@@ -30,8 +30,6 @@ pub const SCRUB_INTERVAL: Duration = Duration::from_hours(7 * 24);
 const SAVE_PAUSE: Duration = Duration::from_mins(1);
 /// The pause before it is looked again whether disks are still emptied or rebuilt.
 const MOVES_PAUSE: Duration = Duration::from_secs(5);
-/// The longest nap on the way to the time when the next part may be read: the load may change.
-const NAP_MAX: Duration = Duration::from_millis(50);
 
 /// Chunks that wait to be healed, at most: the next pass finds others.
 const HEALS_MAX: usize = 1024;
@@ -80,6 +78,7 @@ impl PeriodicScrub {
 
     /// Answers [`Scrub`].
     pub(super) async fn scrub(&self, request: Scrub) -> Result<ScrubPart, Error> {
+        self.load().await?;
         let ScrubFindings { part, bad } = self.scrubber.scrub(request).await?;
         self.note(bad.into_iter().filter(|(_, is_mended)| *is_mended));
         Ok(part)
@@ -98,16 +97,21 @@ impl PeriodicScrub {
             loop {
                 let next = me.heals.borrow_mut().pop_first();
                 let Some((ino, index)) = next else { break };
-                match me.scrubber.scrub_one((ino, index)).await {
-                    Ok(ScrubFindings { part, bad }) => {
-                        me.note(bad.into_iter());
-                        me.wait_for_pace(part.read_bytes).await;
-                    }
+                match me.heal_one((ino, index)).await {
+                    Ok(read_bytes) => me.wait_for_pace(read_bytes).await,
                     Err(error) => tracing::debug!(%error, ino, index, "a chunk is not healed yet"),
                 }
             }
             me.is_healing.set(false);
         });
+    }
+
+    /// Returns how much was read.
+    async fn heal_one(&self, chunk: (u64, u64)) -> Result<u64, Error> {
+        self.load().await?;
+        let ScrubFindings { part, bad } = self.scrubber.scrub_one(chunk).await?;
+        self.note(bad.into_iter());
+        Ok(part.read_bytes)
     }
 
     /// What is known of the disks, and how much the pass under way has read; `None` if there is
@@ -152,9 +156,7 @@ impl PeriodicScrub {
     }
 
     async fn run(&self) -> Result<(), Error> {
-        if self.progress.borrow().is_none() {
-            self.load().await?;
-        }
+        self.load().await?;
         if self.is_pass_due() {
             let _mover = self.pace.begin_moves(self.base.context.now());
             self.run_pass().await?;
@@ -164,13 +166,21 @@ impl PeriodicScrub {
         Ok(())
     }
 
+    /// Reads what is known, unless that was done. A new node writes nothing while it starts.
     async fn load(&self) -> Result<(), Error> {
-        if let Some(stored) = self.base.store.get(&keys::scrub_progress()).await? {
-            self.progress.replace(Some(decode(&stored)?));
+        if self.progress.borrow().is_some() {
             return Ok(());
         }
-        self.progress.replace(Some(ScrubProgress::starting(self.unix_seconds())));
-        self.unsaved_since.set(Some(self.base.context.now()));
+        let stored = self.base.store.get(&keys::scrub_progress()).await?;
+        let known = stored.as_ref().map(|stored| decode(stored)).transpose()?;
+        let mut progress = self.progress.borrow_mut();
+        // Unless another has read it meanwhile, and noted more.
+        if progress.is_none() {
+            if known.is_none() {
+                self.unsaved_since.set(Some(self.base.context.now()));
+            }
+            *progress = Some(known.unwrap_or_else(|| ScrubProgress::starting(self.unix_seconds())));
+        }
         Ok(())
     }
 
@@ -240,10 +250,7 @@ impl PeriodicScrub {
     }
 
     async fn wait_for_pace(&self, bytes: u64) {
-        let (context, gentle) = (&self.base.context, MovePolicy::Gentle {});
-        while let Err(left) = self.pace.take(gentle, bytes, context.now()) {
-            context.sleep(left.min(NAP_MAX)).await;
-        }
+        self.pace.wait(&self.base.context, || MovePolicy::Gentle {}, bytes).await;
     }
 
     fn unix_seconds(&self) -> u64 {

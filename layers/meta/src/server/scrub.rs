@@ -4,7 +4,7 @@
 //! node has given back meanwhile is looked at again, so that nothing is called damaged by that.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::rc::Rc;
 
 use blockio::protocol::CheckSuperblocks;
@@ -222,8 +222,7 @@ impl Scrubber {
             return Ok(None);
         }
         // Given back meanwhile: others may have written there.
-        let now = self.value(key).await?;
-        if now.as_ref().is_none_or(|now| now[..] != *value) {
+        if let ControlFlow::Break(now) = self.compare(key, value).await? {
             return Ok(now);
         }
         let copies: BTreeSet<u64> = bad.iter().flatten().map(|(_, copy, _)| *copy).collect();
@@ -233,9 +232,9 @@ impl Scrubber {
             BTreeSet::new()
         };
         if is_mended.is_empty()
-            && let Some(now) = self.changed(key, value).await?
+            && let ControlFlow::Break(now) = self.compare(key, value).await?
         {
-            return Ok(Some(now));
+            return Ok(now);
         }
         let bytes = chunk.unit_or(1) as usize * BLOCK_SIZE;
         let bad_copies = count_per_block(bad.iter().flatten().map(|(block, ..)| *block));
@@ -253,9 +252,11 @@ impl Scrubber {
         Ok(None)
     }
 
-    /// What a key has now, if it is not `value` any more: another one has mended it, say.
-    async fn changed(&self, key: &[u8], value: &[u8]) -> Result<Option<Bytes>, Error> {
-        Ok(self.value(key).await?.filter(|now| now[..] != *value))
+    /// Breaks with what a key has now, if it is not `value` any more: it was mended, say.
+    async fn compare(&self, key: &[u8], value: &[u8]) -> Result<ControlFlow<Option<Bytes>>, Error> {
+        let now = self.value(key).await?;
+        let is_same = now.as_ref().is_some_and(|now| now[..] == *value);
+        Ok(if is_same { ControlFlow::Continue(()) } else { ControlFlow::Break(now) })
     }
 
     /// What a key has now.
@@ -298,8 +299,7 @@ impl Scrubber {
         if bad.iter().all(Vec::is_empty) {
             return Ok(None);
         }
-        let now = self.value(key).await?;
-        if now.as_ref().is_none_or(|now| now[..] != *value) {
+        if let ControlFlow::Break(now) = self.compare(key, value).await? {
             return Ok(now);
         }
         let is_bad =
@@ -311,9 +311,9 @@ impl Scrubber {
             BTreeSet::new()
         };
         if is_mended.is_empty()
-            && let Some(now) = self.changed(key, value).await?
+            && let ControlFlow::Break(now) = self.compare(key, value).await?
         {
-            return Ok(Some(now));
+            return Ok(now);
         }
         let bad_shards = count_per_block(bad.iter().flatten().map(|(block, _)| *block));
         let bytes = wide.unit(blocks) as usize * BLOCK_SIZE;

@@ -43,6 +43,13 @@ pub(crate) struct Nfs4Client {
     pub(crate) reclaim_complete: bool,
 }
 
+impl Nfs4Client {
+    /// Is its lease over?
+    fn has_expired(&self, now: Duration) -> bool {
+        self.renewed + LEASE < now
+    }
+}
+
 /// The arguments of an `EXCHANGE_ID`.
 #[derive(Clone, Debug)]
 pub(crate) struct ExchangeIdArgs {
@@ -107,17 +114,17 @@ impl StateTables {
         let known = self.of_name(&args.name, true);
         let known = known.and_then(|id| Some((id, self.clients.get_mut(&id)?)));
         match known {
-            Some((_, client)) if client.principal != args.principal && args.update => {
-                return Err(if client.verifier == args.verifier {
-                    Status::PERM
-                } else {
-                    Status::NOT_SAME
-                });
+            Some((_, client)) if args.update && client.verifier != args.verifier => {
+                return Err(Status::NOT_SAME);
+            }
+            Some((_, client)) if args.update && client.principal != args.principal => {
+                return Err(Status::PERM);
             }
             // Another user's client of this name ends at once, if it has nothing to lose.
             Some((id, client)) if client.principal != args.principal => {
-                let is_expired = client.renewed + LEASE < now;
-                if !is_expired && (self.states.count_of(id) > 0 || self.sessions.count_of(id) > 0) {
+                if !client.has_expired(now)
+                    && (self.states.count_of(id) > 0 || self.sessions.count_of(id) > 0)
+                {
                     return Err(Status::CLID_INUSE);
                 }
                 self.expire(ctx, id);
@@ -127,7 +134,6 @@ impl StateTables {
                 let next_session = client.next_session;
                 return Ok(ExchangeIdResult { client: id, next_session, confirmed: true });
             }
-            Some(_) if args.update => return Err(Status::NOT_SAME),
             None if args.update => return Err(Status::NOENT),
             // A new client, or a restarted one: its old state is removed when it creates a session.
             _ => {}
@@ -178,7 +184,7 @@ impl StateTables {
         let now = ctx.now();
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
         //= rfc8881 18.35.4: an unconfirmed record ends with the lease
-        if !client.confirmed && client.renewed + LEASE < now {
+        if !client.confirmed && client.has_expired(now) {
             self.clients.remove(&id);
             return Err(Status::STALE_CLIENTID);
         }
@@ -300,7 +306,7 @@ impl StateTables {
 
     /// Removes all clients whose leases have expired.
     pub(super) fn expire_leases(&mut self, ctx: &Context, now: Duration) {
-        let expired = self.clients.iter().filter(|(_, client)| client.renewed + LEASE < now);
+        let expired = self.clients.iter().filter(|(_, client)| client.has_expired(now));
         let expired: Vec<u64> = expired.map(|(id, _)| *id).collect();
         for id in expired {
             tracing::info!(target: "mdfs::nfs", client = id, "the lease of an NFS client has expired");

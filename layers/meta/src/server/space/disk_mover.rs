@@ -27,7 +27,7 @@ use super::content_mover::{ContentMover, MovePlan};
 use super::groups::GroupExchange;
 use crate::keys;
 use crate::move_pace::MovePace;
-use crate::protocol::{CheckLoss, DiskShare, Error, GroupUrgency, NodeMoves, Run};
+use crate::protocol::{CheckLoss, DiskScrub, DiskShare, Error, GroupUrgency, NodeMoves, Run};
 use crate::server::base::NodeBase;
 use crate::server::record_log::decode;
 use crate::store::{Batch, GroupLayout, MoveReason, StoreError};
@@ -40,8 +40,6 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 const TROUBLE_PAUSE: Duration = Duration::from_secs(2);
 /// The same after that has happened again and again.
 const TROUBLE_PAUSE_MAX: Duration = Duration::from_secs(16);
-/// The longest nap on the way to the time when bytes may move: load and policy may have changed.
-const NAP_MAX: Duration = Duration::from_millis(50);
 /// Rounds in which balance moves what it can. What is left then stays: pages, say.
 const BALANCE_ROUNDS_MAX: u32 = 4;
 /// A disk sheds what it has above the mean if that is more than this part of the mean.
@@ -165,9 +163,12 @@ impl DiskMover {
         }
     }
 
-    /// Answers [`GetMoves`](crate::protocol::GetMoves).
-    /// But for what others know.
-    pub(crate) fn get_moves(&self) -> NodeMoves {
+    /// Answers [`GetMoves`](crate::protocol::GetMoves), with what others know.
+    pub(crate) fn get_moves(
+        &self,
+        waiting_pieces: u64,
+        (scrubs, scrubbed_bytes): (Vec<DiskScrub>, Option<u64>),
+    ) -> NodeMoves {
         let space = self.base.store.space();
         let holders = space.root_holders();
         let mut on = space.blocks_on_disks();
@@ -192,9 +193,9 @@ impl DiskMover {
             moved_blocks: self.moved_blocks.get(),
             balancing: self.is_balance_due(),
             trouble: self.trouble.get().map_or_else(String::new, |error| self.explain(error)),
-            waiting_pieces: 0,
-            scrubs: Vec::new(),
-            scrubbed_bytes: None,
+            waiting_pieces,
+            scrubs,
+            scrubbed_bytes,
         }
     }
 
@@ -386,10 +387,7 @@ impl DiskMover {
 
     /// Waits until `bytes` more may move.
     pub(super) async fn wait_for_pace(&self, bytes: u64) {
-        let context = &self.base.context;
-        while let Err(left) = self.pace.take(self.map().moves().policy, bytes, context.now()) {
-            context.sleep(left.min(NAP_MAX)).await;
-        }
+        self.pace.wait(&self.base.context, || self.map().moves().policy, bytes).await;
     }
 
     fn note_moved(&self, freed: &[Run]) {
