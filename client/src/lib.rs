@@ -32,6 +32,7 @@
 //! | `list.rs` | many regions of a file in one call |
 //! | `lock.rs` | locks of byte ranges |
 //! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it; by handle, too |
+//! | `delegations.rs` | what a front end may keep of files until that is recalled |
 //! | `unsynced.rs`, `unsynced/` | writes that are kept until they are durable, and sent again |
 //! | `wide.rs`, `wide/` | reading over links with delay; `adaptive.rs`, `adaptive/` how much at once |
 //! | `error.rs` | what went wrong, for people and for programs |
@@ -44,6 +45,7 @@ pub mod adaptive;
 pub mod address;
 mod append;
 pub mod blocking;
+pub mod delegations;
 mod deposits;
 pub mod direct;
 pub mod directory;

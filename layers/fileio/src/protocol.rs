@@ -59,6 +59,13 @@ pub const LEASE: Duration = Duration::from_secs(30);
 /// The interval of renewals: two in a row may be lost.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
+/// A holder of delegations trusts them for this long after it has sent the last [`GetRecalls`] that
+/// was answered.
+pub const DELEGATION_TRUST: Duration = Duration::from_secs(2);
+
+/// A holder of delegations asks for its recalls this often.
+pub const RECALLS_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Hard links of one file, at most.
 pub const LINKS_MAX: u32 = 65_000;
 
@@ -70,6 +77,17 @@ runtime::record! {
         ino: u64,
         /// Which file of that number; never 0.
         generation: u64,
+    }
+}
+
+runtime::record! {
+    /// A delegation that shall be returned.
+    #[derive(Copy)]
+    pub struct DelegationRecall {
+        /// The file.
+        file: Handle,
+        /// The holder's number of the request by which it got it.
+        number: u64,
     }
 }
 
@@ -127,7 +145,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 7;
+    FileIo id 4 version 8;
 
     /// Find a name.
     1 Control Lookup {
@@ -576,6 +594,35 @@ runtime::protocol! {
         data: bool,
         repair: bool,
     } -> ScrubPart, by caller, retry idempotent, from any, after recovery;
+
+    /// Let the holder keep what it reads of a file until that is recalled (ADR 101). Who may not
+    /// have it now, and why does not matter, gets None.
+    53 Control Delegate {
+        /// The front end, by a number that is drawn when it starts.
+        holder: u64,
+        /// The lease that the node has given it; 0 if it has none: then what it had is void.
+        lease: u64,
+        /// The holder's number of the request, above all before.
+        number: u64,
+        file: Handle,
+    } -> Option<u64>, by inode(file.ino), retry never, from any, after recovery;
+
+    /// The holder does not keep the file any more, of all requests up to a number.
+    54 Control ReturnDelegation { holder: u64, number: u64, file: Handle } -> (),
+        by inode(file.ino), retry never, from any, after recovery;
+
+    /// All that the node wants back from a holder. None if it does not know the lease: then all
+    /// that the holder had there is void.
+    55 Control GetRecalls { holder: u64, lease: u64 } -> Option<Vec<DelegationRecall>>,
+        by caller, retry idempotent, from any, after recovery;
+
+    /// Recall a file from all holders, since it is about to be changed; [`Undelivered::Busy`] while
+    /// one of them has it.
+    56 Control BreakDelegations {
+        file: Handle,
+        /// A holder that may keep it; 0 for none.
+        except: u64,
+    } -> (), by inode(file.ino), retry idempotent, from any, after recovery;
 }
 
 runtime::choice! {

@@ -249,6 +249,11 @@ impl Model {
             Request::Unlock(r) => Reply::Unlock(state.open_files.unlock(r)),
             Request::Open(r) => Reply::Open(state.open(r)),
             Request::OpenNew(r) => Reply::OpenNew(state.open_new(r, now)),
+            // The model delegates nothing.
+            Request::Delegate(_) => Reply::Delegate(Ok(None)),
+            Request::ReturnDelegation(_) => Reply::ReturnDelegation(Ok(())),
+            Request::GetRecalls(_) => Reply::GetRecalls(Ok(None)),
+            Request::BreakDelegations(_) => Reply::BreakDelegations(Ok(())),
             // The model keeps no replies.
             Request::WasDone(_) => Reply::WasDone(Ok(false)),
             // Only nodes say this to each other; the model is one.

@@ -13,6 +13,7 @@ use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
 use super::changed_ranges::RangeChange;
+use super::delegations::DelegationTable;
 use super::partitions::Partitions;
 use super::replays::ReplayTable;
 use super::rights::OpenRights;
@@ -34,6 +35,8 @@ pub(super) struct MetadataAccess {
     pub(super) replays: Rc<ReplayTable>,
     /// What users may do with files that they have open.
     pub(super) rights: Rc<OpenRights>,
+    /// Who may keep what it has read.
+    pub(super) delegations: Rc<DelegationTable>,
     pub(super) partitions: Rc<Partitions>,
     /// The volume is only read, with what is there of it.
     pub(super) is_read_only: bool,
@@ -46,10 +49,19 @@ impl MetadataAccess {
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Self {
         let replays = Rc::new(ReplayTable::new(context.clone()));
-        let rights = Rc::default();
+        let (rights, delegations) = Default::default();
         let partitions = Partitions::new(context.clone(), information.clone());
         let is_read_only = false;
-        Self { context, information, shared_attrs, replays, rights, partitions, is_read_only }
+        Self {
+            context,
+            information,
+            shared_attrs,
+            replays,
+            rights,
+            delegations,
+            partitions,
+            is_read_only,
+        }
     }
 
     /// The same for a volume that is only read.

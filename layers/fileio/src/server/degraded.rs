@@ -61,6 +61,10 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::TestLock(_)
         | Request::Unlock(_)
         | Request::SyncDirectory(_)
+        | Request::Delegate(_)
+        | Request::ReturnDelegation(_)
+        | Request::GetRecalls(_)
+        | Request::BreakDelegations(_)
         | Request::WasDone(_) => false,
         Request::Scrub(scrub) => scrub.repair,
     }

@@ -78,6 +78,18 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// What one holder has of the files of a node.
+    pub struct DelegationHandover {
+        /// Its number.
+        holder: u64,
+        /// Its lease.
+        lease: u64,
+        /// The files, each with the holder's number of the request.
+        files: Vec<(Handle, u64)>,
+    }
+}
+
+runtime::record! {
     /// What the file server of a node passes to its successor.
     #[derive(Default)]
     pub struct FilesHandover {
@@ -91,6 +103,8 @@ runtime::record! {
         replays: ReplayHandover,
         /// What was granted when files were opened.
         rights: Vec<RightHandover>,
+        /// Who may keep what it has read.
+        delegations: Vec<DelegationHandover>,
     }
 }
 

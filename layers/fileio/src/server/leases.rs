@@ -246,6 +246,7 @@ impl LeaseTable {
             grace_left_ms,
             replays: ReplayHandover::default(),
             rights: Vec::new(),
+            delegations: Vec::new(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! space   list/    locks        lookup   occupancy
 //! write/   read     open_files   names
 //! readahead   commit   sync   remote_locks   xattrs
-//! content   leases   call_requests   replays   rights
+//! content   leases   call_requests   replays   rights   delegations
 //! base
 //! ```
 
@@ -20,6 +20,7 @@ mod commit;
 mod content;
 mod create;
 mod degraded;
+mod delegations;
 mod direct;
 mod directory;
 mod errors;
@@ -79,6 +80,7 @@ use self::base::MetadataAccess;
 use self::calls::CallTable;
 use self::commit::FileCommits;
 use self::content::ContentAccess;
+use self::delegations::changed_file;
 use self::direct::BlockSender;
 use self::errors::warn_of_retry;
 use self::list::{ListReader, ListWriter};
@@ -91,13 +93,14 @@ use self::replay::Replayer;
 use self::space::FileSpace;
 use self::write::{DirectWriter, FileWriter};
 use crate::protocol::{
-    AdoptPartitions, Allocate, Append, ChangeDisks, ChangePartitions, ClaimSpace, CloseHandle,
-    Commit, Create, Credentials, DiskList, Error, FileIo, Flush, GetAttributes, GetDisks,
-    GetPartitionShare, GetPartitions, GetSpace, GetXattr, Handle, Link, ListXattrs, Lock, Lookup,
-    MakeNode, NewNode, Open, OpenHandle, OpenNew, Parent, PartitionRefusal, PunchHole, ROOT, Read,
-    ReadDirect, ReadDirectory, ReadLink, ReadList, Remove, RemoveDirectory, RemoveXattr, Rename,
-    Renew, ReplayPunch, ReplayWrite, Reply, Request, Scrub, Seek, SetAttributes, SetXattr,
-    SyncDirectory, TestLock, Trim, Unlock, WasDone, Write, WriteDirect, WriteList,
+    AdoptPartitions, Allocate, Append, BreakDelegations, ChangeDisks, ChangePartitions, ClaimSpace,
+    CloseHandle, Commit, Create, Credentials, Delegate, DiskList, Error, FileIo, Flush,
+    GetAttributes, GetDisks, GetPartitionShare, GetPartitions, GetRecalls, GetSpace, GetXattr,
+    Handle, Link, ListXattrs, Lock, Lookup, MakeNode, NewNode, Open, OpenHandle, OpenNew, Parent,
+    PartitionRefusal, PunchHole, ROOT, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove,
+    RemoveDirectory, RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request,
+    ReturnDelegation, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock,
+    WasDone, Write, WriteDirect, WriteList,
 };
 
 /// Is this the root directory of the volume, for a request that is about all of it?
@@ -167,14 +170,25 @@ impl Server<FileIo> for FileServer {
 
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         let context = &self.base.context;
-        let begin = || self.base.information.pace().begin_request(context.now());
-        let Some(work) = is_work(&request).then(begin).flatten() else {
-            return self.answer(caller, request);
+        let change = match changed_file(&request) {
+            None => None,
+            Some(ino) => match self.base.delegations.begin_change(ino, context.now()) {
+                None => return ready(Undelivered::Busy.into()).boxed_local(),
+                change => change,
+            },
         };
+        let begin = || self.base.information.pace().begin_request(context.now());
+        let work = is_work(&request).then(begin).flatten();
+        if work.is_none() && change.is_none() {
+            return self.answer(caller, request);
+        }
         let context = context.clone();
         async move {
             let reply = self.answer(caller, request).await;
-            work.end(context.now());
+            if let Some(work) = work {
+                work.end(context.now());
+            }
+            drop(change);
             reply
         }
         .boxed_local()
@@ -283,6 +297,22 @@ runtime::handlers! { FileServer;
         Ok(server.base.partitions.share(request.partition, request.give_up))
     };
     ClaimSpace => |server, _, request| server.base.partitions.claim(request).await;
+    Delegate => |server, _, request| {
+        let context = &server.base.context;
+        let new_lease = context.random() | 1;
+        Ok(server.base.delegations.delegate(&request, new_lease, context.now()))
+    };
+    ReturnDelegation => |server, _, request| {
+        server.base.delegations.take_back(&request);
+        Ok(())
+    };
+    GetRecalls => |server, _, request| {
+        Ok(server.base.delegations.recalls(&request, server.base.context.now()))
+    };
+    BreakDelegations => |server, _, request| {
+        let is_broken = server.base.delegations.is_broken(&request, server.base.context.now());
+        is_broken.then_some(()).ok_or(Error::from(Undelivered::Busy))
+    };
 }
 
 impl FileServer {

@@ -12,8 +12,11 @@ use runtime::protocol::Undelivered;
 
 use super::base::MetadataAccess;
 use super::commit::FileCommits;
+use super::delegations::ChangeGuard;
 use super::remote_locks::{RemoteLockGuard, RemoteLocks};
-use crate::protocol::{Attributes, Error, Handle, Name, PartitionRefusal, Time, Trim};
+use crate::protocol::{
+    Attributes, BreakDelegations, Error, Handle, Kind, Name, PartitionRefusal, Time, Trim,
+};
 
 /// Attempts of an operation on a name that others change at the same time, at most.
 pub(super) const RACES_MAX: usize = 64;
@@ -59,6 +62,22 @@ impl Names {
             Err(Error::Stale {}) => Err(Error::Changed {}),
             inode => Ok(inode?.attributes),
         }
+    }
+
+    /// Begins to change what a name names: it is recalled from all who may keep what they have
+    /// read. At this node it is delegated to none before the guard is dropped.
+    pub(super) async fn begin_change(&self, dentry: &Dentry) -> Result<Option<ChangeGuard>, Error> {
+        if dentry.kind != (Kind::File {}) {
+            return Ok(None);
+        }
+        let (file, context) = (handle_of(dentry), &self.base.context);
+        let node = self.base.node_of(file.ino);
+        if node == context.node() {
+            let begun = self.base.delegations.begin_change(file.ino, context.now());
+            return begun.map(Some).ok_or(Error::from(Undelivered::Busy));
+        }
+        context.spawn(node, BreakDelegations { file, except: 0 }).await?;
+        Ok(None)
     }
 
     /// As [`with_dir_locked`](Self::with_dir_locked), again after a lost race.

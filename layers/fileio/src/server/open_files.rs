@@ -168,12 +168,14 @@ impl OpenFiles {
 
     /// What the successor of this node needs.
     pub(super) fn hand_over(&self) -> FilesHandover {
-        let rights = self.base.rights.handed();
-        FilesHandover { rights, ..self.leases.handed(self.base.context.now()) }
+        let (rights, delegations) = (self.base.rights.handed(), self.base.delegations.handed());
+        FilesHandover { rights, delegations, ..self.leases.handed(self.base.context.now()) }
     }
 
     /// Continues with what the predecessor of this node had.
-    pub(super) fn resume(self: &Rc<Self>, predecessor: FilesHandover) {
+    pub(super) fn resume(self: &Rc<Self>, mut predecessor: FilesHandover) {
+        let delegations = std::mem::take(&mut predecessor.delegations);
+        self.base.delegations.resume(delegations, self.base.context.now());
         for right in &predecessor.rights {
             self.base.rights.resume(right);
         }

@@ -61,6 +61,7 @@ impl Names {
         if file.kind == (Kind::Directory {}) {
             return Err(Error::IsDirectory {});
         }
+        let _change = self.begin_change(&found).await?;
         let effects = vec![take_name(*directory, name, &found), drop_link(&found, now)];
         execute(effects, durable).await?;
         Ok(((), Some(now)))

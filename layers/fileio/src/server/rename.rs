@@ -10,6 +10,7 @@ use runtime::NodeId;
 
 use super::base::is_in_doubt;
 use super::call_requests::{CallIdRequest, done};
+use super::delegations::ChangeGuard;
 use super::names::{
     Names, check_same_partition, count_directories, drop_link, handle_of, retry_races, take_name,
 };
@@ -41,6 +42,8 @@ struct CheckedRename {
     removals: Vec<CommitDependency>,
     /// The lock of that directory.
     replaced_lock: Option<RemoteLockGuard>,
+    /// What is changed is not delegated before the end.
+    changes: Vec<ChangeGuard>,
 }
 
 /// A name.
@@ -151,7 +154,7 @@ impl RenameOperation<'_> {
         let ([moved, replaced], locks) = self.lock_both(&old, &new).await?;
         let mut after = vec![above.to_made, moved.changed, replaced.changed];
         let prepared = self.prepare(moved.dentry, replaced.dentry, above).await;
-        let CheckedRename { plan, removals, replaced_lock } = match prepared {
+        let CheckedRename { plan, removals, replaced_lock, changes: _changes } = match prepared {
             Ok(Some(prepared)) => prepared,
             nothing => {
                 self.unlock_both(locks, &old, &new).await;
@@ -240,6 +243,10 @@ impl RenameOperation<'_> {
             return Ok(None);
         }
         let plan = self.plan(moved, replaced, above).await?;
+        let mut changes = Vec::new();
+        for dentry in [Some(plan.moved), plan.replaced].into_iter().flatten() {
+            changes.extend(self.names.begin_change(&dentry).await?);
+        }
         let (removals, replaced_lock) = match plan.replaced_directory() {
             Some(replaced) => {
                 let (removals, lock) = self.names.lock_empty_dir(&replaced).await?;
@@ -247,7 +254,7 @@ impl RenameOperation<'_> {
             }
             None => (Vec::new(), None),
         };
-        Ok(Some(CheckedRename { plan, removals, replaced_lock }))
+        Ok(Some(CheckedRename { plan, removals, replaced_lock, changes }))
     }
 
     async fn plan(
