@@ -32,6 +32,7 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `contention.rs` | workload: names that several want at the same time |
+//! | `delegated.rs` | workload: front ends that keep files until these are recalled |
 //! | `open_unlinked/` | workload: files that lose their names while programs have them open; locks |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
@@ -50,6 +51,7 @@ mod content;
 mod content_form;
 mod contention;
 mod damage;
+mod delegated;
 mod disk_damage;
 pub mod emulated;
 mod entries;
@@ -164,6 +166,8 @@ pub enum Workload {
     Damage,
     /// Files that lose their names while they are open.
     OpenUnlinked,
+    /// Front ends that keep files until these are recalled.
+    Delegated,
     /// Processes that take over from each other.
     Members,
     /// NFS clients with sessions, open files and locks.
@@ -180,7 +184,7 @@ pub enum Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -199,6 +203,7 @@ impl Workload {
         Self::Retention,
         Self::Elastic,
         Self::Partitions,
+        Self::Delegated,
     ];
 
     /// The name by which it is chosen.
@@ -222,6 +227,7 @@ impl Workload {
             Self::Retention => "retention",
             Self::Elastic => "elastic",
             Self::Partitions => "partitions",
+            Self::Delegated => "delegated",
         }
     }
 
@@ -253,6 +259,7 @@ impl Workload {
                     | Self::Retention
                     | Self::Damage
                     | Self::OpenUnlinked
+                    | Self::Delegated
             ),
             damage: self == Self::Damage,
             full_hosts_fail_flushes: matches!(self, Self::Disks | Self::Cache),
@@ -277,10 +284,11 @@ impl Workload {
                     | Self::OpenUnlinked
                     | Self::Retention
                     | Self::Partitions
+                    | Self::Delegated
             ),
             restarts: match self {
                 Self::Disks => RestartableNodes::Disks,
-                Self::Cache | Self::OpenUnlinked => RestartableNodes::All,
+                Self::Cache | Self::OpenUnlinked | Self::Delegated => RestartableNodes::All,
                 // What is lost twice cannot always be ordered.
                 Self::Retention if Rng::new(seed ^ RESTARTS_SALT).chance(1, 4) => {
                     RestartableNodes::All
@@ -593,6 +601,7 @@ fn drive<'a>(
         Workload::OpenUnlinked => {
             open_unlinked::run(harness, clients, rounds, round_ms).boxed_local()
         }
+        Workload::Delegated => delegated::run(harness, clients, rounds, round_ms).boxed_local(),
         Workload::Damage => {
             damage::run(harness, clients, rounds, round_ms.min(2_000)).boxed_local()
         }

@@ -98,6 +98,11 @@ fn an_open_file_outlives_its_names_and_nothing_else_does() {
 }
 
 #[test]
+fn who_holds_a_file_sees_each_change_that_was_answered() {
+    gate(Workload::Delegated);
+}
+
+#[test]
 fn checkpoints_survive_power_cuts() {
     gate(Workload::Burst);
 }

@@ -64,6 +64,8 @@ struct Grant {
 #[derive(Debug)]
 struct HolderRecord {
     lease: u64,
+    /// The highest number of a request under this lease.
+    last: u64,
     /// When it has last asked for its recalls.
     heard: Duration,
     files: BTreeSet<u64>,
@@ -127,10 +129,15 @@ impl DelegationTable {
         let &Delegate { holder, lease, number, file } = request;
         let mut tables = self.0.borrow_mut();
         if lease == 0 {
+            // Not by a request that was overtaken: the holder trusts what it got later.
+            if tables.holders.get(&holder).is_some_and(|known| number <= known.last) {
+                return None;
+            }
             tables.add_holder(holder, new_lease, now)?;
         }
         let lease = if lease == 0 { new_lease } else { lease };
-        tables.holders.get(&holder).filter(|known| known.lease == lease)?;
+        let known = tables.holders.get_mut(&holder).filter(|known| known.lease == lease)?;
+        known.last = known.last.max(number);
         if !tables.may_be_delegated(file.ino, now) {
             return None;
         }
@@ -190,7 +197,7 @@ impl DelegationTable {
             let grants = known.files.iter().filter_map(|ino| tables.files.get(ino)).flatten();
             let own = grants.filter(|grant| grant.holder == holder);
             let files = own.map(|grant| (grant.file, grant.number)).collect();
-            DelegationHandover { holder, lease: known.lease, files }
+            DelegationHandover { holder, lease: known.lease, last: known.last, files }
         };
         tables.holders.iter().map(of).collect()
     }
@@ -198,8 +205,11 @@ impl DelegationTable {
     /// Continues with what the predecessor of this node had delegated.
     pub(super) fn resume(&self, handed: Vec<DelegationHandover>, now: Duration) {
         let mut tables = self.0.borrow_mut();
-        for DelegationHandover { holder, lease, files } in handed {
+        for DelegationHandover { holder, lease, last, files } in handed {
             if tables.add_holder(holder, lease, now).is_some() {
+                if let Some(known) = tables.holders.get_mut(&holder) {
+                    known.last = last;
+                }
                 for (file, number) in files {
                     tables.grant(Grant { holder, file, number, recalled: None });
                 }
@@ -221,7 +231,7 @@ impl DelegationState {
         if self.holders.len() >= HOLDERS_MAX {
             return None;
         }
-        let record = HolderRecord { lease, heard: now, files: BTreeSet::new() };
+        let record = HolderRecord { lease, last: 0, heard: now, files: BTreeSet::new() };
         self.holders.insert(holder, record);
         Some(())
     }
@@ -470,6 +480,15 @@ mod tests {
             file: Handle { ino: 0, generation: 1 },
         });
         assert_eq!(of(1 << 20, 1 << 20, 71), Some(71));
+    }
+
+    #[test]
+    fn a_first_request_that_comes_again_voids_nothing() {
+        let table = Rc::new(DelegationTable::default());
+        assert_eq!(ask(&table, 1, 0, 10, 0.0), Some(71));
+        assert_eq!(ask(&table, 1, 0, 10, 0.1), None);
+        assert!(table.begin_change(5, seconds(0.2)).is_none());
+        assert_eq!(recalls(&table, 1, 0.3), Some(vec![10]));
     }
 
     #[test]

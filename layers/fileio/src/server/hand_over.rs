@@ -84,6 +84,8 @@ runtime::record! {
         holder: u64,
         /// Its lease.
         lease: u64,
+        /// The highest number of its requests under that.
+        last: u64,
         /// The files, each with the holder's number of the request.
         files: Vec<(Handle, u64)>,
     }
