@@ -27,6 +27,7 @@ pub mod completion;
 pub mod connection;
 mod copy;
 pub mod exit;
+mod host_users;
 pub mod local;
 pub mod output;
 pub mod progress;

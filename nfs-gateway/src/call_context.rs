@@ -12,6 +12,7 @@ use runtime::{Call, Context};
 
 use crate::exported_volume::ExportedVolume;
 use crate::exports::{ANONYMOUS, Clients, Export, Exports};
+use crate::groups::HostGroups;
 use crate::handle::{self, ExportFile};
 use crate::handle_keys::HandleKeys;
 use crate::peer::RpcPeer;
@@ -27,6 +28,7 @@ pub(crate) struct CallContext {
     pub(crate) exports: Rc<Exports>,
     address: Option<SocketAddr>,
     credential: Option<AuthSys>,
+    groups: HostGroups,
     /// The procedure changes something.
     changes: bool,
     /// The number of the call, the same for all its transmissions.
@@ -69,6 +71,8 @@ pub(crate) struct CallParts<'a> {
     pub(crate) peer: &'a RpcPeer,
     /// The credential of `AUTH_SYS`, if there is one.
     pub(crate) credential: Option<AuthSys>,
+    /// The groups of this user that the host knows, if it was asked.
+    pub(crate) groups: HostGroups,
     /// The procedure changes something.
     pub(crate) changes: bool,
     /// The same for all transmissions of the call; [`CallId::NONE`] if it is idempotent.
@@ -78,7 +82,7 @@ pub(crate) struct CallParts<'a> {
 impl CallContext {
     /// The context of a call outside all exports.
     pub(crate) fn new(parts: CallParts<'_>) -> Self {
-        let CallParts { volume, keys, exports, peer, credential, changes, id } = parts;
+        let CallParts { volume, keys, exports, peer, credential, groups, changes, id } = parts;
         let is_retransmission = Rc::new(Cell::new(volume.is_outcome_unknown(id)));
         Self {
             volume,
@@ -86,6 +90,7 @@ impl CallContext {
             exports,
             address: peer.address,
             credential,
+            groups,
             changes,
             id,
             grant: RefCell::default(),
@@ -102,6 +107,7 @@ impl CallContext {
             exports: self.exports.clone(),
             address: self.address,
             credential: self.credential.clone(),
+            groups: self.groups.clone(),
             changes: false,
             id: self.id,
             grant: RefCell::default(),
@@ -155,7 +161,7 @@ impl CallContext {
     /// Enters `export`, if this peer may use it.
     pub(crate) fn enter(&self, export: &Export) -> Result<(), nfsstat3> {
         let clients = export.clients_of(self.address).ok_or(nfsstat3::NFS3ERR_ACCES)?.clone();
-        let credentials = clients.credentials(self.credential());
+        let credentials = clients.credentials(self.credential(), self.groups.as_deref());
         *self.grant.borrow_mut() = Some(ExportGrant { export: export.id, clients, credentials });
         Ok(())
     }

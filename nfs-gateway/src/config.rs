@@ -1,10 +1,12 @@
 //! The configuration of a gateway: the volume, the exports, the limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use runtime::VolumeId;
 
 use crate::exports::Exports;
+use crate::groups::GroupLookup;
 use crate::handle_keys::KEY_BYTES;
 use crate::limits;
 
@@ -42,6 +44,9 @@ pub struct Config {
     pub stripe_bytes: usize,
     /// A call that takes longer is logged ([`limits::SLOW`]).
     pub slow: Duration,
+    /// Who knows the groups of users, for [`CallerGroups::OfHost`](crate::CallerGroups::OfHost);
+    /// no one by default.
+    pub groups: Option<Arc<dyn GroupLookup>>,
 }
 
 /// Without the secret.
@@ -68,6 +73,7 @@ impl Config {
             drain: limits::DRAIN,
             stripe_bytes: limits::STRIPE_BYTES,
             slow: limits::SLOW,
+            groups: None,
         }
     }
 }

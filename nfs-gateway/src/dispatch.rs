@@ -11,6 +11,7 @@ use crate::call_context::{CallContext, CallParts};
 use crate::config::Config;
 use crate::exported_volume::ExportedVolume;
 use crate::exports::Exports;
+use crate::groups::GroupCache;
 use crate::handle;
 use crate::handle_keys::KeyRing;
 use crate::metrics::Metrics;
@@ -29,6 +30,7 @@ pub(crate) struct RpcPrograms {
     keys: Rc<KeyRing>,
     exports: RefCell<Rc<Exports>>,
     mounts: MountList,
+    groups: GroupCache,
     v4: Nfs4Server,
 }
 
@@ -41,6 +43,7 @@ impl RpcPrograms {
             keys: keys.clone(),
             exports: RefCell::new(Rc::new(config.exports.clone())),
             mounts: MountList::default(),
+            groups: GroupCache::new(ctx.clone(), config.groups.clone()),
             v4: Nfs4Server::new(ctx, keys, metrics),
         }
     }
@@ -104,12 +107,18 @@ impl RpcPrograms {
             key_id = handle::first_of(call.arguments.head()).and_then(handle::key_id);
         }
         let keys = self.keys.keys(key_id).await.map_err(translate::status);
+        let exports = self.exports.borrow().clone();
+        let groups = match &call.credential {
+            Some(caller) if exports.manage_gids() => self.groups.of(caller.uid).await,
+            _ => None,
+        };
         Ok(CallContext::new(CallParts {
             volume: self.volume.clone(),
             keys,
-            exports: self.exports.borrow().clone(),
+            exports,
             peer,
             credential: call.credential.clone(),
+            groups,
             changes: nfs3::changes(call),
             id,
         }))

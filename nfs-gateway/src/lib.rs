@@ -40,6 +40,7 @@
 //! | `exported_volume.rs` | the volume, and calls of unknown outcome |
 //! | `handle.rs`, `handle_keys.rs` | file handles, and the keys that authenticate them |
 //! | `exports/` | exports, clients and their rights |
+//! | `groups.rs` | groups of users that the host knows |
 //! | `config.rs`, `settings.rs`, `limits.rs` | the configuration, its TOML form, default limits |
 //! | `record.rs` | record marking (RFC 5531 section 11) |
 //! | `placement.rs`, `write_data.rs` | direct placement of the data of WRITEs |
@@ -57,6 +58,7 @@ mod connection;
 mod dispatch;
 mod exported_volume;
 mod exports;
+mod groups;
 mod handle;
 mod handle_keys;
 pub mod limits;
@@ -78,7 +80,8 @@ mod write_data;
 mod xdr;
 
 pub use config::Config;
-pub use exports::{ClientNetwork, Clients, Export, Exports, Squash};
+pub use exports::{CallerGroups, ClientNetwork, Clients, Export, Exports, Squash};
+pub use groups::GroupLookup;
 pub use handle_keys::rotate_keys;
 pub use server::{Error, Gateway};
 pub use settings::{Settings, SettingsError};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::config::Config;
-use crate::exports::{ANONYMOUS, ClientNetwork, Clients, Export, Exports, Squash};
+use crate::exports::{ANONYMOUS, CallerGroups, ClientNetwork, Clients, Export, Exports, Squash};
 use crate::limits;
 
 /// Exports in one table, at most.
@@ -65,6 +65,8 @@ struct ClientTable {
     anon_gid: u32,
     #[serde(default = "yes")]
     secure: bool,
+    #[serde(default)]
+    manage_gids: bool,
     #[serde(default = "yes")]
     sync: bool,
 }
@@ -206,6 +208,7 @@ impl ExportTable {
             squash: client.squash,
             anonymous: (client.anon_uid, client.anon_gid),
             secure: client.secure,
+            groups: if client.manage_gids { CallerGroups::OfHost } else { CallerGroups::Sent },
             sync: client.sync,
         });
         Ok(Export::new(path.as_bytes(), clients.collect()))
@@ -239,6 +242,7 @@ squash = "all_squash"
 anon_uid = 1
 anon_gid = 2
 secure = false
+manage_gids = true
 sync = false
 [[export.client]]
 network = "fd00::/8"
@@ -255,6 +259,7 @@ network = "fd00::/8"
             squash: Squash::Root,
             anonymous: (ANONYMOUS, ANONYMOUS),
             secure: true,
+            groups: CallerGroups::Sent,
             sync: true,
         };
         let first = Clients {
@@ -262,6 +267,7 @@ network = "fd00::/8"
             squash: Squash::All,
             anonymous: (1, 2),
             secure: false,
+            groups: CallerGroups::OfHost,
             sync: false,
             ..clients("10.0.0.0/8")
         };

@@ -8,7 +8,7 @@
 use std::ops::RangeInclusive;
 
 /// Groups of one user besides the first, at most.
-pub const GROUPS_MAX: usize = 64;
+pub const GROUPS_MAX: usize = 1024;
 
 crate::record! {
     /// The user and the groups by which the file system judges a request.

@@ -23,6 +23,7 @@ use volume::{MissingParts, RunOptions, RunningVolume, SCRUB_INTERVAL};
 
 use crate::connection::volume_directory;
 use crate::exit::{CommandFailure, ServeError, say};
+use crate::host_users::HostUsers;
 use crate::rpcbind::{self, RpcbindRegistration};
 use crate::session::CommandSession;
 use crate::signals::{EndSignals, secret};
@@ -324,7 +325,7 @@ impl VolumeServer {
         let geometry = running.geometry();
         let stripe_bytes = geometry.stripe_size as usize;
         let config = Config::new(geometry.volume, secret().map_err(ServeError::Secret)?);
-        let config = Config { stripe_bytes, ..config };
+        let config = Config { stripe_bytes, groups: Some(Arc::new(HostUsers)), ..config };
         let config = match settings {
             Some(settings) => settings.apply(&config),
             None => config,

@@ -38,6 +38,15 @@ pub enum Squash {
     All,
 }
 
+/// The groups of a caller besides the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallerGroups {
+    /// Those that it sends, sixteen at most.
+    Sent,
+    /// Those that the [host](crate::GroupLookup) of the gateway knows, if it knows the user.
+    OfHost,
+}
+
 /// What the clients of one network may do in an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
@@ -51,6 +60,8 @@ pub struct Clients {
     pub anonymous: (u32, u32),
     /// Only calls from ports below 1024 are answered.
     pub secure: bool,
+    /// Which groups callers have besides their first.
+    pub groups: CallerGroups,
     /// A change of names or attributes is durable before the reply, as RFC 1813 section 4.8
     /// requires. If not, a crash may undo the changes of the last seconds. (Data are as stable as
     /// the client requests in any case.)
@@ -61,21 +72,37 @@ impl Clients {
     /// All clients in `network`, with all rights and no squashing.
     fn trusted(network: ClientNetwork) -> Self {
         let anonymous = (ANONYMOUS, ANONYMOUS);
-        Self { network, writable: true, squash: Squash::None, anonymous, secure: false, sync: true }
+        Self {
+            network,
+            writable: true,
+            squash: Squash::None,
+            anonymous,
+            secure: false,
+            groups: CallerGroups::Sent,
+            sync: true,
+        }
     }
 
-    /// The user whose rights a caller with `credential` has.
-    pub(crate) fn credentials(&self, credential: Option<&AuthSys>) -> Credentials {
+    /// The user whose rights a caller with `credential` has, of whom the host knows `groups`.
+    pub(crate) fn credentials(
+        &self,
+        credential: Option<&AuthSys>,
+        known: Option<&[u32]>,
+    ) -> Credentials {
         let (user, group) = self.anonymous;
         let unless_root = |id, anonymous| {
             if id == 0 && self.squash == Squash::Root { anonymous } else { id }
         };
         match credential {
-            Some(AuthSys { uid, gid, groups }) if self.squash != Squash::All => Credentials {
-                uid: unless_root(*uid, user),
-                gid: unless_root(*gid, group),
-                groups: groups.iter().map(|gid| unless_root(*gid, group)).collect(),
-            },
+            Some(AuthSys { uid, gid, groups }) if self.squash != Squash::All => {
+                let groups =
+                    known.filter(|_| self.groups == CallerGroups::OfHost).unwrap_or(groups);
+                Credentials {
+                    uid: unless_root(*uid, user),
+                    gid: unless_root(*gid, group),
+                    groups: groups.iter().map(|gid| unless_root(*gid, group)).collect(),
+                }
+            }
             _ => Credentials { uid: user, gid: group, groups: Vec::new() },
         }
     }
@@ -154,6 +181,12 @@ impl Exports {
         self.0.iter()
     }
 
+    /// Do groups of callers have to be looked up?
+    pub(crate) fn manage_gids(&self) -> bool {
+        let is_managed = |clients: &Clients| clients.groups == CallerGroups::OfHost;
+        self.0.iter().any(|export| export.clients.iter().any(is_managed))
+    }
+
     /// The one with this number.
     pub(crate) fn of_id(&self, id: u32) -> Option<&Export> {
         self.0.iter().find(|export| export.id == id)
@@ -198,13 +231,25 @@ mod tests {
 
     #[test]
     fn root_and_its_group_are_squashed_and_others_are_not() {
-        let root = clients(Squash::Root).credentials(Some(&credential(0)));
+        let root = clients(Squash::Root).credentials(Some(&credential(0)), None);
         assert_eq!(root, Credentials { uid: 11, gid: 12, groups: vec![12, 7] });
-        assert_eq!(clients(Squash::Root).credentials(Some(&credential(5))).uid, 5);
-        assert_eq!(clients(Squash::None).credentials(Some(&credential(0))).uid, 0);
-        let all = clients(Squash::All).credentials(Some(&credential(5)));
+        assert_eq!(clients(Squash::Root).credentials(Some(&credential(5)), None).uid, 5);
+        assert_eq!(clients(Squash::None).credentials(Some(&credential(0)), None).uid, 0);
+        let all = clients(Squash::All).credentials(Some(&credential(5)), None);
         assert_eq!(all, Credentials { uid: 11, gid: 12, groups: vec![] });
-        assert_eq!(clients(Squash::None).credentials(None).uid, 11);
+        assert_eq!(clients(Squash::None).credentials(None, None).uid, 11);
+    }
+
+    #[test]
+    fn known_groups_count_where_the_export_says_so_and_are_squashed() {
+        let known = Some(&[0, 8, 9][..]);
+        let sent = clients(Squash::Root).credentials(Some(&credential(5)), known);
+        assert_eq!(sent, Credentials { uid: 5, gid: 12, groups: vec![12, 7] });
+        let managed = Clients { groups: CallerGroups::OfHost, ..clients(Squash::Root) };
+        let found = managed.credentials(Some(&credential(5)), known);
+        assert_eq!(found, Credentials { uid: 5, gid: 12, groups: vec![12, 8, 9] });
+        let unknown = managed.credentials(Some(&credential(5)), None);
+        assert_eq!(unknown.groups, [12, 7]);
     }
 
     #[test]

@@ -238,9 +238,14 @@ impl Client {
 
     /// Asks as this user from now on.
     pub(crate) fn be(&mut self, uid: u32, gid: u32) {
-        let machinename = Opaque::borrowed(b"test");
-        self.credential =
-            opaque_auth::auth_unix(&auth_unix { uid, gid, machinename, ..auth_unix::default() });
+        self.be_in(uid, gid, &[]);
+    }
+
+    /// The same with further groups.
+    pub(crate) fn be_in(&mut self, uid: u32, gid: u32, gids: &[u32]) {
+        let (machinename, gids) = (Opaque::borrowed(b"test"), gids.to_vec());
+        let sent = auth_unix { uid, gid, machinename, gids, ..auth_unix::default() };
+        self.credential = opaque_auth::auth_unix(&sent);
     }
 
     /// Does not say who asks from now on.

@@ -9,6 +9,7 @@ mod directories;
 mod exactly_once;
 mod exports;
 mod flow;
+mod groups;
 mod hostile;
 mod kit;
 mod metrics;
