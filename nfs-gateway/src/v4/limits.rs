@@ -24,18 +24,21 @@ pub(crate) const BITMAP_WORDS_MAX: u32 = 8;
 /// Stateids in one `TEST_STATEID`.
 pub(crate) const TESTED_MAX: u32 = 1024;
 
-/// Clients, confirmed or not.
-pub(crate) const CLIENTS_MAX: usize = 1024;
+/// Clients, confirmed or not. Past it a new one takes the place of one whose lease is over.
+pub(crate) const CLIENTS_MAX: usize = 1 << 13;
 pub(crate) const SESSIONS_PER_CLIENT_MAX: usize = 16;
-/// Sessions of all clients. With the slots and their replies this bounds the reply cache to 256
-/// MiB.
-pub(crate) const SESSIONS_MAX: usize = 1024;
+/// Sessions of all clients.
+pub(crate) const SESSIONS_MAX: usize = 1 << 13;
 /// Slots of one session: as many as a connection may have outstanding calls.
 pub(crate) const SLOTS_MAX: u32 = 64;
-/// Open and lock states of one client.
-pub(crate) const STATES_PER_CLIENT_MAX: usize = 1 << 14;
+/// Sessions that get as many. Others get [`FEW_SLOTS`]: this bounds the replies that are cached to
+/// 368 MiB.
+pub(crate) const SESSIONS_WITH_MANY_SLOTS: usize = 512;
+pub(crate) const FEW_SLOTS: u32 = 8;
+/// Open and lock states of one client, some 500 bytes each, here and at the node of the file.
+pub(crate) const STATES_PER_CLIENT_MAX: usize = 1 << 18;
 /// Open and lock states of all clients.
-pub(crate) const STATES_MAX: usize = 1 << 16;
+pub(crate) const STATES_MAX: usize = 1 << 20;
 
 pub(crate) const REQUEST_BYTES_MAX: u32 = RECORD_BYTES as u32;
 pub(crate) const REPLY_BYTES_MAX: u32 = RECORD_BYTES as u32;

@@ -27,8 +27,10 @@ statuses! {
     ISDIR 21
     INVAL 22
     FBIG 27
+    NOSPC 28
     ROFS 30
     NAMETOOLONG 63
+    DQUOT 69
     STALE 70
     BAD_COOKIE 10003
     NOTSUPP 10004

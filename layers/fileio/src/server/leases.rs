@@ -14,9 +14,9 @@ use crate::protocol::{ByteRange, CallId, FileLock, LEASE, LockKind, LockOwner};
 
 /// Files that all clients together have open at one node, at most; past it the answer is `Busy`. A
 /// file that is open in each process of a parallel program counts once for each.
-const OPEN_FILES_MAX: usize = 1 << 16;
+const OPEN_FILES_MAX: usize = 1 << 18;
 /// Clients with a lease at one node, at most. Past it those without open files are forgotten.
-const CLIENTS_MAX: usize = OPEN_FILES_MAX;
+const CLIENTS_MAX: usize = 1 << 16;
 
 /// One client at this node.
 pub(super) struct LeaseClient {

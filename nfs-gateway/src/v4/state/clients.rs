@@ -141,7 +141,7 @@ impl StateTables {
         if let Some(unconfirmed) = self.of_name(&args.name, false) {
             self.clients.remove(&unconfirmed);
         }
-        self.evict_unconfirmed()?;
+        self.make_room(ctx)?;
         let id = ctx.random();
         let client = Nfs4Client {
             name: args.name,
@@ -160,14 +160,20 @@ impl StateTables {
         Ok(ExchangeIdResult { client: id, next_session: 1, confirmed: false })
     }
 
-    /// Evicts the oldest unconfirmed client if there are too many clients.
-    fn evict_unconfirmed(&mut self) -> Result<(), Status> {
+    /// If there are too many clients, evicts those whose leases are over, or else the oldest that
+    /// is unconfirmed.
+    fn make_room(&mut self, ctx: &Context) -> Result<(), Status> {
+        if self.clients.len() < CLIENTS_MAX {
+            return Ok(());
+        }
+        self.expire_leases(ctx, ctx.now());
         if self.clients.len() < CLIENTS_MAX {
             return Ok(());
         }
         let unconfirmed = self.clients.iter().filter(|(_, client)| !client.confirmed);
         let oldest = unconfirmed.min_by_key(|(_, client)| client.renewed).map(|(id, _)| *id);
-        self.clients.remove(&oldest.ok_or(Status::DELAY)?);
+        //= rfc8881 18.35: there is no other error for it that a client does not wait for
+        self.clients.remove(&oldest.ok_or(Status::SERVERFAULT)?);
         Ok(())
     }
 
@@ -200,9 +206,9 @@ impl StateTables {
         }
         let is_full = self.sessions.len() >= SESSIONS_MAX;
         if is_full || self.sessions.count_of(id) >= SESSIONS_PER_CLIENT_MAX {
-            return Err(Status::DELAY);
+            return Err(Status::NOSPC);
         }
-        let session = Nfs4Session::new(id, requested)?;
+        let session = Nfs4Session::new(id, requested, self.sessions.slots_max())?;
         if !client.confirmed {
             client.began = client.renewed;
             self.replace_instance(ctx, id);
@@ -296,7 +302,7 @@ impl StateTables {
         attempt: impl Fn(&mut StateidTable) -> Result<T, Status>,
     ) -> Result<T, Status> {
         match attempt(&mut self.states) {
-            Err(Status::SHARE_DENIED) => {
+            Err(Status::SHARE_DENIED | Status::DQUOT) => {
                 self.expire_leases(ctx, ctx.now());
                 attempt(&mut self.states)
             }

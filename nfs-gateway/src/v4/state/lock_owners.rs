@@ -36,7 +36,8 @@ impl StateidTable {
                 return self.locker(number);
             }
         }
-        self.check_limits(client)?;
+        //= rfc8881 18.10: LOCK has no other error for it
+        self.check_limits(client).map_err(|_| Status::SERVERFAULT)?;
         let owner_id = owner_id(client, &owner);
         let locks =
             LockOwnerState { client, owner, open, file, owner_id, seqid: 0, has_locks: false };

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use fileio::protocol::CallId;
 
 use crate::v4::limits::{
-    CACHED_BYTES_MAX, OPERATIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SLOTS_MAX,
+    CACHED_BYTES_MAX, FEW_SLOTS, OPERATIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX,
+    SESSIONS_WITH_MANY_SLOTS, SLOTS_MAX,
 };
 use crate::v4::status::Status;
 use crate::v4::types::SessionId;
@@ -90,13 +91,17 @@ impl ChannelAttrs {
 
 impl Nfs4Session {
     /// A session of `client`, with the requested limits as far as they are allowed.
-    pub(super) fn new(client: u64, requested: ChannelAttrs) -> Result<Self, Status> {
+    pub(super) fn new(
+        client: u64,
+        requested: ChannelAttrs,
+        slots_max: u32,
+    ) -> Result<Self, Status> {
         let channel = ChannelAttrs {
             request_bytes_max: requested.request_bytes_max.min(REQUEST_BYTES_MAX),
             reply_bytes_max: requested.reply_bytes_max.min(REPLY_BYTES_MAX),
             cached_bytes_max: requested.cached_bytes_max.min(CACHED_BYTES_MAX),
             operations_max: requested.operations_max.min(OPERATIONS_MAX),
-            slots: requested.slots.min(SLOTS_MAX),
+            slots: requested.slots.min(slots_max),
         };
         //= rfc8881 18.36.3: NFS4ERR_TOOSMALL for a channel with which nothing can be done
         if channel.request_bytes_max.min(channel.reply_bytes_max) < BYTES_MIN {
@@ -125,6 +130,11 @@ impl SessionTable {
     /// Adds a session.
     pub(super) fn insert(&mut self, id: SessionId, session: Nfs4Session) {
         self.sessions.insert(id, session);
+    }
+
+    /// How many slots the next session may have.
+    pub(super) fn slots_max(&self) -> u32 {
+        if self.sessions.len() < SESSIONS_WITH_MANY_SLOTS { SLOTS_MAX } else { FEW_SLOTS }
     }
 
     /// The number of sessions.

@@ -149,10 +149,12 @@ impl StateidTable {
         of_client.map(|(number, _)| *number).collect()
     }
 
-    /// May `client` have one more state?
+    /// May `client` have one more state? If not, programs shall be told: a client that is asked to
+    /// wait waits for ever.
     pub(super) fn check_limits(&self, client: u64) -> Result<(), Status> {
         if self.states.len() >= STATES_MAX || self.count_of(client) >= STATES_PER_CLIENT_MAX {
-            return Err(Status::DELAY);
+            tracing::debug!(target: "mdfs::nfs", client, "it has too many files open");
+            return Err(Status::DQUOT);
         }
         Ok(())
     }
@@ -195,4 +197,29 @@ impl StateidTable {
 /// The seqid after `seqid`.
 pub(super) fn next_seqid(seqid: u32) -> u32 {
     seqid.checked_add(1).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use fileio::protocol::Handle;
+
+    use super::*;
+    use crate::v4::state::{READ, ShareReservation};
+
+    #[test]
+    fn at_a_limit_programs_get_an_error_and_other_clients_are_served() {
+        let mut states = StateidTable::new(1);
+        let share = ShareReservation { access: READ, deny: 0 };
+        let mut open = |client: u64, ino: usize| {
+            let file = Handle { ino: ino as u64, generation: 1 };
+            states.open(client, Bytes::from_static(b"owner"), file, share)
+        };
+        for ino in 0..STATES_PER_CLIENT_MAX {
+            assert!(open(1, ino).is_ok(), "{ino}");
+        }
+        assert_eq!(open(1, STATES_PER_CLIENT_MAX), Err(Status::DQUOT));
+        assert!(open(1, 0).is_ok(), "it is open already");
+        assert!(open(2, STATES_PER_CLIENT_MAX).is_ok());
+    }
 }
