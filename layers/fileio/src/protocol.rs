@@ -616,6 +616,10 @@ runtime::protocol! {
     55 Control GetRecalls { holder: u64, lease: u64 } -> Option<Vec<DelegationRecall>>,
         by caller, retry idempotent, from any, after recovery;
 
+    /// Has a client a file open at this node, or may one claim that it had before the node
+    /// started?
+    57 Control HasOpens {} -> bool, by caller, retry idempotent, from any, after recovery;
+
     /// Recall a file from all holders, since it is about to be changed; [`Undelivered::Busy`] while
     /// one of them has it.
     56 Control BreakDelegations {

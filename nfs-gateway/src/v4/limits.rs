@@ -8,7 +8,7 @@ use crate::limits::{RECORD_BYTES, TRANSFER_BYTES};
 /// that clients notice a restart in time to reclaim their locks (ADR 10).
 pub(crate) const LEASE: Duration = fileio::protocol::LEASE;
 
-/// The grace period after the start of a gateway.
+/// The grace period after the start of a gateway, at most.
 pub(crate) const GRACE: Duration = Duration::from_secs(2 * LEASE.as_secs());
 
 /// Operations in one COMPOUND.

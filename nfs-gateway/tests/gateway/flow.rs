@@ -226,7 +226,7 @@ fn a_call_that_may_have_been_done_is_not_answered_so_that_it_comes_again_as_it_i
             client.file(&root, "file").await;
             service.asked();
             service.rule(|request| match request {
-                Request::Remove(_) => Act::Say(Reply::Remove(Err(Undelivered::Lost.into()))),
+                Request::Remove(_) => Act::AnswerWith(Reply::Remove(Err(Undelivered::Lost.into()))),
                 _ => Act::Answer,
             });
             let program = [PROGRAM, VERSION, NFSPROC3_REMOVE as u32];

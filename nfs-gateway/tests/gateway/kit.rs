@@ -30,7 +30,7 @@ pub(crate) enum Act {
     /// What it should.
     Answer,
     /// Give this answer and do nothing.
-    Say(Reply),
+    AnswerWith(Reply),
     /// What it should, later.
     After(Duration),
     /// Never answer.
@@ -75,7 +75,7 @@ impl Server<FileIo> for AtNode {
             let act = (service.rule.borrow_mut())(&request);
             match act {
                 Act::Answer => {}
-                Act::Say(reply) => return reply,
+                Act::AnswerWith(reply) => return reply,
                 Act::After(duration) => ctx.sleep(duration).await,
                 Act::Hang => futures::future::pending().await,
             }

@@ -77,10 +77,10 @@ fn a_mount_waits_for_nodes_that_move() {
             let mut left = 20;
             service.rule(move |_| {
                 left -= i32::from(left > 0);
-                if left > 0 { Act::Say(Undelivered::Fenced.into()) } else { Act::Answer }
+                if left > 0 { Act::AnswerWith(Undelivered::Fenced.into()) } else { Act::Answer }
             });
             assert_eq!(mount(&mut client, b"/").await, Ok(root.data.to_vec()));
-            service.rule(|_| Act::Say(Undelivered::Fenced.into()));
+            service.rule(|_| Act::AnswerWith(Undelivered::Fenced.into()));
             assert_eq!(
                 mount(&mut client, b"/").await,
                 Err(MNT3ERR_SERVERFAULT as u32),

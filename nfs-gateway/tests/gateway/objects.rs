@@ -291,7 +291,7 @@ fn each_error_of_file_io_has_its_status() {
                 (Undelivered::ProtocolMismatch.into(), NFS3ERR_SERVERFAULT),
                 (Undelivered::Fenced.into(), NFS3ERR_JUKEBOX),
             ] {
-                service.rule(move |_| Act::Say(Reply::GetAttributes(Err(error))));
+                service.rule(move |_| Act::AnswerWith(Reply::GetAttributes(Err(error))));
                 assert_eq!(status(&client.getattr(&root).await), expected, "{error}");
             }
         });
@@ -308,7 +308,7 @@ fn a_busy_node_is_asked_again_and_in_the_end_a_jukebox() {
             move |_: &Request| {
                 let busy = left > 0;
                 left = left.saturating_sub(1);
-                if busy { Act::Say(Undelivered::Busy.into()) } else { Act::Answer }
+                if busy { Act::AnswerWith(Undelivered::Busy.into()) } else { Act::Answer }
             }
         };
         stage.run(async |mut client, root| {

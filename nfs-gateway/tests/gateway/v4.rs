@@ -341,7 +341,7 @@ fn what_is_in_doubt_is_asked_again_by_the_same_call_and_not_answered_before() {
         let losses = std::cell::Cell::new(0);
         stage.service.rule(move |request| match request {
             Request::Remove(_) if losses.replace(losses.get() + 1) < 12 => {
-                Act::Say(Reply::Remove(Err(lost)))
+                Act::AnswerWith(Reply::Remove(Err(lost)))
             }
             _ => Act::Answer,
         });
@@ -389,6 +389,14 @@ fn a_session_is_made_once_however_often_it_is_asked_for() {
     });
 }
 
+/// From now on the nodes say that there may be open files from before the start, or none.
+fn say_has_opens(stage: &Stage, has_opens: bool) {
+    stage.service.rule(move |request| match request {
+        Request::HasOpens(_) => Act::AnswerWith(Reply::HasOpens(Ok(has_opens))),
+        _ => Act::Answer,
+    });
+}
+
 /// Two clients, when the grace is over.
 fn with_two(body: impl AsyncFn(Session, Session, Context)) {
     with_seed(|rng| {
@@ -432,6 +440,7 @@ fn files_are_shared_as_their_openers_allow() {
 fn nothing_new_is_opened_before_a_client_has_reclaimed_and_nothing_reclaimed_after() {
     with_seed(|rng| {
         let stage = Stage::new(rng);
+        say_has_opens(&stage, true);
         let other = stage.client();
         let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
@@ -455,6 +464,31 @@ fn nothing_new_is_opened_before_a_client_has_reclaimed_and_nothing_reclaimed_aft
             assert_eq!(late.on(b"file", reclaim).await, NO_GRACE);
         });
     });
+}
+
+#[test]
+fn the_grace_period_ends_early_where_nothing_was_open() {
+    for has_opens in [false, true] {
+        with_seed(|rng| {
+            let stage = Stage::new(rng);
+            say_has_opens(&stage, has_opens);
+            let ctx = stage.world.context(NodeId::fs(0));
+            stage.run(async |client, _| {
+                ctx.sleep(Duration::from_secs(2)).await;
+                let mut session = Session::new(client, b"client").await;
+                // One that denies others could be in the way of an earlier one.
+                let opened = session.open(b"a", b"file", 3).await;
+                assert_eq!(opened.err(), has_opens.then_some(GRACE));
+                ctx.sleep(Duration::from_secs(25)).await;
+                assert_eq!(session.run(&Ops::default()).await.status, OK);
+                assert_eq!(session.open(b"b", b"other", 3).await.err(), has_opens.then_some(GRACE));
+                ctx.sleep(Duration::from_secs(25)).await;
+                assert_eq!(session.run(&Ops::default()).await.status, OK);
+                ctx.sleep(Duration::from_secs(10)).await;
+                assert!(session.open(b"c", b"third", 3).await.is_ok());
+            });
+        });
+    }
 }
 
 #[test]

@@ -249,6 +249,7 @@ impl Model {
             Request::Unlock(r) => Reply::Unlock(state.open_files.unlock(r)),
             Request::Open(r) => Reply::Open(state.open(r)),
             Request::OpenNew(r) => Reply::OpenNew(state.open_new(r, now)),
+            Request::HasOpens(_) => Reply::HasOpens(Ok(state.open_files.has_any())),
             // The model delegates nothing.
             Request::Delegate(_) => Reply::Delegate(Ok(None)),
             Request::ReturnDelegation(_) => Reply::ReturnDelegation(Ok(())),

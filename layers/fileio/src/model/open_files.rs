@@ -24,6 +24,10 @@ pub(super) struct ModelOpenFiles {
 }
 
 impl ModelOpenFiles {
+    pub(super) fn has_any(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
     pub(super) fn is_open(&self, ino: u64) -> bool {
         self.clients.contains_key(&ino)
     }

@@ -65,6 +65,7 @@ pub(super) fn is_change(request: &Request) -> bool {
         | Request::ReturnDelegation(_)
         | Request::GetRecalls(_)
         | Request::BreakDelegations(_)
+        | Request::HasOpens(_)
         | Request::WasDone(_) => false,
         Request::Scrub(scrub) => scrub.repair,
     }

@@ -109,6 +109,11 @@ impl LeaseTable {
         self.clients.borrow().is_empty()
     }
 
+    /// Is a file open, or may a client reopen what it had before the restart?
+    pub(super) fn has_opens(&self) -> bool {
+        self.open_count.get() > 0 || self.is_in_grace() && self.young_from.get() != Some(0)
+    }
+
     /// There are as many open files as there may be.
     pub(super) fn has_too_many_files(&self) -> bool {
         self.open_count.get() >= OPEN_FILES_MAX

@@ -96,9 +96,9 @@ use crate::protocol::{
     AdoptPartitions, Allocate, Append, BreakDelegations, ChangeDisks, ChangePartitions, ClaimSpace,
     CloseHandle, Commit, Create, Credentials, Delegate, DiskList, Error, FileIo, Flush,
     GetAttributes, GetDisks, GetPartitionShare, GetPartitions, GetRecalls, GetSpace, GetXattr,
-    Handle, Link, ListXattrs, Lock, Lookup, MakeNode, NewNode, Open, OpenHandle, OpenNew, Parent,
-    PartitionRefusal, PunchHole, ROOT, Read, ReadDirect, ReadDirectory, ReadLink, ReadList, Remove,
-    RemoveDirectory, RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request,
+    Handle, HasOpens, Link, ListXattrs, Lock, Lookup, MakeNode, NewNode, Open, OpenHandle, OpenNew,
+    Parent, PartitionRefusal, PunchHole, ROOT, Read, ReadDirect, ReadDirectory, ReadLink, ReadList,
+    Remove, RemoveDirectory, RemoveXattr, Rename, Renew, ReplayPunch, ReplayWrite, Reply, Request,
     ReturnDelegation, Scrub, Seek, SetAttributes, SetXattr, SyncDirectory, TestLock, Trim, Unlock,
     WasDone, Write, WriteDirect, WriteList,
 };
@@ -306,6 +306,7 @@ runtime::handlers! { FileServer;
         server.base.delegations.take_back(&request);
         Ok(())
     };
+    HasOpens => |server, _, _request| Ok(server.open_files.leases.has_opens());
     GetRecalls => |server, _, request| {
         Ok(server.base.delegations.recalls(&request, server.base.context.now()))
     };

@@ -5,6 +5,7 @@
 //! and reclaim their opens and locks; meanwhile the nodes grant these locks to no other client.
 
 mod clients;
+mod grace;
 mod lock_owners;
 mod opens;
 mod sessions;
@@ -21,7 +22,8 @@ pub(crate) use lock_owners::{Locker, owner_id};
 pub(crate) use sessions::{ChannelAttrs, Nfs4Session, SlotLookup, UnknownOutcome};
 pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};
 
-use super::limits::{GRACE, LEASE};
+use self::grace::GracePeriod;
+use super::limits::LEASE;
 
 /// How often leases are checked.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 2);
@@ -31,7 +33,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 2);
 pub(crate) struct Nfs4State {
     /// The node.
     pub(crate) ctx: Context,
-    started: Duration,
+    grace: Rc<GracePeriod>,
     tables: RefCell<StateTables>,
     is_expiring: Cell<bool>,
 }
@@ -40,8 +42,8 @@ impl Nfs4State {
     /// The state of a new gateway: no clients.
     pub(crate) fn new(ctx: Context) -> Rc<Self> {
         let tables = RefCell::new(StateTables::new(ctx.random()));
-        let started = ctx.now();
-        Rc::new(Self { ctx, started, tables, is_expiring: Cell::new(false) })
+        let grace = GracePeriod::begin(ctx.clone());
+        Rc::new(Self { ctx, grace, tables, is_expiring: Cell::new(false) })
     }
 
     /// The tables to read; not across an await.
@@ -56,7 +58,7 @@ impl Nfs4State {
 
     /// Is the grace period running, in which clients reclaim their opens?
     pub(crate) fn is_in_grace(&self) -> bool {
-        self.ctx.now() < self.started + GRACE
+        self.grace.is_running()
     }
 
     /// Starts to expire leases, as long as there are clients.
