@@ -22,6 +22,7 @@ mod rm;
 mod rotate_keys;
 mod serve;
 mod stat;
+mod status;
 mod token;
 mod upgrade;
 
@@ -58,6 +59,7 @@ enum MdfsCommand {
     Mkdir(mkdir::Mkdir),
     Rm(rm::Rm),
     Mv(mv::Mv),
+    Status(status::VolumeSummary),
     Df(df::Df),
     Disk(disk::DiskCommand),
     Rebalance(disk::rebalance::Rebalance),
@@ -100,6 +102,7 @@ impl Commands for MdfsProgram {
             MdfsCommand::Mkdir(mkdir) => mkdir.run(session),
             MdfsCommand::Rm(rm) => rm.run(session),
             MdfsCommand::Mv(mv) => mv.run(session),
+            MdfsCommand::Status(status) => status.run(session),
             MdfsCommand::Df(df) => df.run(session),
             MdfsCommand::Disk(disk) => disk.run(session),
             MdfsCommand::Rebalance(rebalance) => rebalance.run(session),
