@@ -8,6 +8,7 @@ mod cp;
 mod demo;
 mod df;
 mod disk;
+mod du;
 mod format;
 mod get;
 mod ls;
@@ -61,6 +62,7 @@ enum MdfsCommand {
     Mv(mv::Mv),
     Status(status::VolumeSummary),
     Df(df::Df),
+    Du(du::Du),
     Disk(disk::DiskCommand),
     Rebalance(disk::rebalance::Rebalance),
     Redundancy(redundancy::RedundancyCommand),
@@ -104,6 +106,7 @@ impl Commands for MdfsProgram {
             MdfsCommand::Mv(mv) => mv.run(session),
             MdfsCommand::Status(status) => status.run(session),
             MdfsCommand::Df(df) => df.run(session),
+            MdfsCommand::Du(du) => du.run(session),
             MdfsCommand::Disk(disk) => disk.run(session),
             MdfsCommand::Rebalance(rebalance) => rebalance.run(session),
             MdfsCommand::Redundancy(redundancy) => redundancy.run(session),
