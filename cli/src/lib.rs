@@ -7,6 +7,7 @@
 //! | `commands/` | one command each: its arguments, its help, what it does |
 //! | `volume_path.rs` | `VOL:/path` |
 //! | `connection.rs` | how the servers of a volume are reached |
+//! | `disk_report.rs` | what there is to say of the disks of a volume |
 //! | `size.rs` | sizes on the command line and in the output |
 //! | `copy/` | copies of files and trees between this computer and volumes |
 //! | `tree/` | one interface to the files of both |
@@ -26,6 +27,7 @@ mod commands;
 pub mod completion;
 pub mod connection;
 mod copy;
+mod disk_report;
 pub mod exit;
 mod host_users;
 pub mod local;

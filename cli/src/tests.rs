@@ -232,6 +232,33 @@ fn stat_and_df_tell_people_and_programs() {
     );
     let json: serde_json::Value = serde_json::from_str(&mdfs.ok(&["df", "--json", "VOL"])).unwrap();
     assert_eq!((&json["used_bytes"], &json["inodes"]), (&12_288.into(), &2.into()));
+    let raw = ["raw_total_bytes", "raw_used_bytes", "raw_free_bytes"].map(|key| json[key].as_u64());
+    assert_eq!(raw, [1 << 40, 12_288, (1 << 40) - 12_288].map(Some));
+}
+
+#[test]
+fn du_adds_up_the_files_of_a_tree() {
+    let mdfs = TestProgram::new();
+    mdfs.ok(&["mkdir", "-p", "VOL:/a/b/c", "VOL:/d"]);
+    fs::write(mdfs.local("f"), vec![1; 10_000]).unwrap();
+    for path in ["/a/1", "/a/b/2", "/a/b/c/3", "/d/4", "/5"] {
+        mdfs.ok(&["put", &mdfs.local("f"), &format!("VOL:{path}")]);
+    }
+    // Further names of a file, and symbolic links, take nothing.
+    mdfs.volume.hard_link("/a/1", "/a/b/again").unwrap();
+    mdfs.volume.symlink("/a/1", "/a/link").unwrap();
+    let text = mdfs.ok(&["du", "VOL:/"]);
+    assert_eq!(text, "  Size Stored Raw Files Path\n49 KiB 60 KiB   -     5 /\n");
+    let json: serde_json::Value =
+        serde_json::from_str(&mdfs.ok(&["du", "-d", "2", "--json", "VOL:/a", "VOL:/5"])).unwrap();
+    let entries = json["entries"].as_array().unwrap().iter();
+    let rows: Vec<_> = entries
+        .map(|it| (it["path"].as_str().unwrap(), it["files"].clone(), it["size_bytes"].clone()))
+        .collect();
+    // The file with two names is counted where it is found first.
+    let row = |path: &'static str, files: u64| (path, files.into(), (files * 10_000).into());
+    assert_eq!(rows, [row("/a/b/c", 1), row("/a/b", 2), row("/a", 3), row("/5", 1)]);
+    assert!(mdfs.run(&["du", "VOL:/none"]).unwrap_err().contains("no such file"));
 }
 
 #[test]

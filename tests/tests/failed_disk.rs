@@ -28,7 +28,7 @@ const FAILING: &str = "n2d0";
 const WRITTEN_BEFORE: Duration = Duration::from_secs(1);
 const ENCODED_BEFORE: Duration = Duration::from_secs(4);
 /// A program waits no longer for a disk that has failed.
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// All that was on it is on others by then.
 const REBUILT_MAX: Duration = Duration::from_mins(1);
 /// The server is killed after the disk, within this time.

@@ -15,6 +15,8 @@ use tests::{Content, Site};
 
 const VOLUME: &str = "VOL";
 const FILES: u64 = 24;
+/// What metadata takes of the disks of a small volume, at most.
+const METADATA_MAX: u64 = 8 << 20;
 
 fn content(number: u64) -> Content {
     Content { seed: number, length: 700_000 }
@@ -44,6 +46,91 @@ fn unreadable(site: &Site, folder: &str) -> usize {
         !read.status.success()
     };
     (0..FILES).filter(is_gone).count()
+}
+
+/// Bytes of the disks that are in use, with all copies and parity.
+fn raw_used(site: &Site) -> u64 {
+    site.json(&["df", "--json", VOLUME])["raw_used_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn df_shows_what_two_copies_leave_of_the_disks() {
+    let site = Site::new();
+    let shape = ["--disk-nodes", "2", "--disk-size", "256MiB", "--nodes", "4"];
+    site.ok(&[&["format", VOLUME, "--redundancy", "2x"], &shape[..]].concat());
+    let told = site.json(&["df", "--json", VOLUME]);
+    let bytes = |key: &str| told[key].as_u64().unwrap();
+    assert_eq!(bytes("total_bytes"), bytes("raw_total_bytes") / 2, "{told}");
+    assert!(bytes("available_bytes") <= bytes("raw_free_bytes") / 2, "{told}");
+    assert_eq!(bytes("raw_used_bytes") + bytes("raw_free_bytes"), bytes("raw_total_bytes"));
+    let text = site.ok(&["df", VOLUME]);
+    for head in ["Size", "Used", "Avail", "Raw", "RawUsed", "RawFree"] {
+        assert!(text.lines().next().unwrap().split_whitespace().any(|it| it == head), "{text}");
+    }
+}
+
+#[test]
+fn du_shows_the_raw_space_of_each_class() {
+    const LENGTH: u64 = 6 << 20;
+    let site = Site::new();
+    let shape = ["--disk-nodes", "3", "--disk-size", "300MiB", "--nodes", "4"];
+    site.ok(&[&["format", VOLUME], &shape[..]].concat());
+    let served = site.serve();
+    Content { seed: 1, length: LENGTH }.write(&site.path("file"));
+    let mut used = Vec::new();
+    for (folder, class) in [("none", "none"), ("twice", "2x"), ("wide", "2+1")] {
+        site.ok(&["mkdir", &format!("VOL:/{folder}")]);
+        site.ok(&["redundancy", "set", class, &format!("VOL:/{folder}")]);
+        used.push(raw_used(&site));
+        for number in 0..4 {
+            site.ok(&["put", "file", &format!("VOL:/{folder}/{number}")]);
+        }
+    }
+    let wait = Instant::now();
+    while site.json(&["redundancy", "show", "--json", "VOL:/"])["waiting_pieces"] != 0 {
+        assert!(wait.elapsed() < Duration::from_mins(1));
+        sleep(Duration::from_millis(100));
+    }
+    let told = site.json(&["du", "-d", "1", "--json", "VOL:/"]);
+    let entries = told["entries"].as_array().unwrap();
+    let raw: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            let bytes = |key: &str| entry[key].as_u64().unwrap();
+            assert_eq!(entry["is_changing"], false, "{told}");
+            (
+                bytes("size_bytes"),
+                bytes("used_bytes"),
+                bytes("raw_bytes_min"),
+                bytes("raw_bytes_max"),
+            )
+        })
+        .collect();
+    let data = 4 * LENGTH;
+    assert_eq!(
+        raw,
+        [
+            (data, data, data, data),
+            (data, data, 2 * data, 2 * data),
+            (data, data, data / 2 * 3, 2 * data),
+            (3 * data, 3 * data, data / 2 * 9, 5 * data),
+        ],
+        "{told}"
+    );
+    // The disks gave as much, and a little for metadata.
+    used.push(raw_used(&site));
+    let given: Vec<u64> = used.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (given, (_, _, least, most)) in given.iter().zip(&raw) {
+        assert!((*least..most + METADATA_MAX).contains(given), "{given} of {least} to {most}");
+    }
+    let text = site.ok(&["du", "VOL:/wide", "VOL:/twice/0"]);
+    assert_eq!(
+        text,
+        "  Size Stored              Raw Files Path\n\
+         24 MiB 24 MiB 36 MiB to 48 MiB     4 /wide\n \
+         6 MiB  6 MiB           12 MiB     1 /twice/0\n"
+    );
+    served.stop();
 }
 
 #[test]

@@ -8,10 +8,13 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::raw_nfs::RawNfs;
-use tests::{Served, Site, get};
+use tests::{Content, Served, Site, get};
 
 const NODES: usize = 16;
 
@@ -132,6 +135,90 @@ fn the_memory_of_the_cache_is_as_asked_for_and_there_at_the_start_if_wanted() {
     let refused = site.run(&["serve", "VOL", "--cache", "4MiB"]);
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && told.contains("from 16 MiB"), "{told}");
+}
+
+/// The value of a metric, with its labels.
+fn value(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    rest.map(|value| value.parse().unwrap())
+}
+
+/// The status page, as a browser shows it after a while.
+fn shown(site: &Site, address: &str) -> String {
+    let run = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"])
+        .arg(format!("--user-data-dir={}", site.path("browser").display()))
+        .args(["--dump-dom", &format!("http://{address}/")])
+        .output();
+    let run = run.expect("chromium runs: it is in the Debian package of that name");
+    String::from_utf8(run.stdout).unwrap()
+}
+
+#[test]
+fn a_lost_disk_is_shown_until_all_of_it_is_on_others() {
+    let site = Site::new();
+    let shape = ["--disk-nodes", "2", "--disk-size", "256MiB", "--nodes", "4"];
+    site.ok(&[&["format", "VOL", "--redundancy", "2x"], &shape[..]].concat());
+    Content { seed: 1, length: 8 << 20 }.write(&site.path("file"));
+    site.ok(&["put", "file", "VOL:/file"]);
+    fs::remove_file(site.path("VOL/disks/n1d0")).unwrap();
+    site.ok(&["disk", "lost", "VOL", "n1d0"]);
+
+    // Nothing can be made anew: there is one disk.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free.to_string();
+    let arguments = ["serve", "VOL", "--nfs", "127.0.0.1:0", "--metrics", &address];
+    let served = Served::with(&site, &arguments);
+    let disks = || -> Value { serde_json::from_str(&get(&address, "/disks.json").1).unwrap() };
+    let (told, (_, text)) = (disks(), get(&address, "/metrics"));
+    let lost = &told["disks"][1];
+    assert!(told["left_bytes"].as_u64().unwrap() >= 8 << 20, "{told}");
+    assert_eq!((&told["redundancy"], &told["losses_left"]), (&"2x".into(), &0.into()), "{told}");
+    assert_eq!(lost["state"], "lost", "{told}");
+    assert!(lost["meaning"].as_str().unwrap().contains("left to make anew"), "{told}");
+    assert_eq!(value(&text, "mdfs_redundancy_class{class=\"2x\"}"), Some(1));
+    assert_eq!(value(&text, "mdfs_redundancy_losses_left"), Some(0));
+    assert_eq!(value(&text, "mdfs_disks{condition=\"lost\"}"), Some(1));
+    for name in ["mdfs_degraded_bytes", "mdfs_disk_move_left_bytes{node=\"1\",disk=\"0\"}"] {
+        assert!(value(&text, name).unwrap() >= 8 << 20, "{name}: {text}");
+    }
+    let page = shown(&site, &address);
+    for part in [
+        "2x: data is at risk, no further disk may be lost",
+        "are left to move, or to make anew",
+        "<td class=\"bad\">lost</td>",
+        "n1d0: ",
+    ] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+    let summary = site.ok(&["status", "VOL"]);
+    for part in ["redundancy  2x: data is at risk", "1 online, 1 lost", "on disks that are not"] {
+        assert!(summary.contains(part), "{part} is not in {summary}");
+    }
+
+    site.ok(&["disk", "add", "VOL"]);
+    let start = Instant::now();
+    while disks()["disks"][1]["state"] != "retired" && disks()["disks"][2]["state"] != "retired" {
+        assert!(start.elapsed() < Duration::from_mins(1), "{}", disks());
+        sleep(Duration::from_millis(100));
+    }
+    let (told, (_, text)) = (disks(), get(&address, "/metrics"));
+    assert_eq!((&told["left_bytes"], &told["losses_left"]), (&0.into(), &1.into()), "{told}");
+    assert_eq!(value(&text, "mdfs_redundancy_losses_left"), Some(1));
+    assert_eq!(value(&text, "mdfs_degraded_bytes"), Some(0));
+    assert_eq!(value(&text, "mdfs_disks{condition=\"online\"}"), Some(2));
+    let listed = site.json(&["disk", "list", "--json", "VOL"]);
+    for key in ["volume", "redundancy", "summary", "losses_left", "left_bytes", "disks"] {
+        assert_eq!(listed[key], told[key], "the page has what the command says: {key}");
+    }
+    let page = shown(&site, &address);
+    assert!(page.contains("2x: 1 more disk may be lost without loss of data"), "{page}");
+    assert!(page.contains("id=\"moves\" hidden"), "nothing is left to move: {page}");
+    let summary = site.ok(&["status", "VOL"]);
+    for part in ["1 more disk may be lost", "2 online, 1 retired", "nothing is left to move"] {
+        assert!(summary.contains(part), "{part} is not in {summary}");
+    }
+    served.stop();
 }
 
 #[test]

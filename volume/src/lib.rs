@@ -53,7 +53,7 @@ pub use self::token_keys::refresh_token_keys;
 pub use self::upgrade::{UpgradeSummary, upgrade};
 pub use self::used_disks::{UsedDisk, UsedDisks};
 pub use self::volume::{format, open};
-pub use self::volume_status::{VolumeStatus, volume_status};
+pub use self::volume_status::{VolumeStatus, disk_list, volume_status};
 pub use blockio::disk_state::DRAINING_MAX;
 pub use blockio::plan::Spread;
 pub use blockio::protocol::{DiskStatus, WriteObstacle};

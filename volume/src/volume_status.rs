@@ -6,7 +6,7 @@ use std::time::Duration;
 use blockio::VolumeMap;
 use blockio::protocol::{Describe, DiskStatus};
 use cache::protocol::{CacheStatus, Status};
-use fileio::protocol::{GetSpace, Space};
+use fileio::protocol::{Credentials, DiskList, GetDisks, GetSpace, ROOT, Space};
 use futures::future::{Either, select};
 use futures::{StreamExt as _, stream};
 use runtime::{Call, Context, NodeId, NodeKind};
@@ -15,6 +15,8 @@ use runtime::{Call, Context, NodeId, NodeKind};
 const ASKED_CONCURRENCY_MAX: usize = 64;
 /// A node that has not answered by then is shown as away.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The same for the node that lists the disks: it waits for others itself, for 2 s.
+const LIST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// All nodes of a volume, as they answered one after the other.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +57,16 @@ pub async fn volume_status(context: &Context, map: &VolumeMap) -> VolumeStatus {
         cache_processes: fs_nodes().map(|node| context.process_of(node)).collect(),
         disk_processes: disk_nodes().map(|node| context.process_of(node)).collect(),
         space,
+    }
+}
+
+/// The disks of the volume, as `mdfs disk list` shows them to its operator; `None` if the node that
+/// knows them does not answer.
+pub async fn disk_list(context: &Context) -> Option<DiskList> {
+    let asked = fileio::client::ask(context, GetDisks { who: Credentials::root(), root: ROOT });
+    match select(pin!(asked), pin!(context.sleep(LIST_PATIENCE))).await {
+        Either::Left((answer, _)) => answer.ok(),
+        Either::Right(_) => None,
     }
 }
 

@@ -10,6 +10,10 @@ use crate::session::CommandSession;
 use crate::size::human;
 
 /// Show the space of a volume.
+///
+/// Size, Used and Avail are of data as its users have it: each byte once, whatever the redundancy
+/// of the volume is. The columns that begin with Raw are of the disks, with all copies and parity;
+/// they are left out where there are none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs df scratch
@@ -35,8 +39,9 @@ struct SpaceReport {
     /// Of these, what one file can have.
     available_bytes: u64,
     inodes: u64,
-    /// The same with all copies.
+    /// The same with all copies and parity.
     raw_total_bytes: u64,
+    raw_used_bytes: u64,
     raw_free_bytes: u64,
 }
 
@@ -53,6 +58,7 @@ impl Df {
             available_bytes: space.available_bytes,
             inodes: space.inodes,
             raw_total_bytes: space.raw_total_bytes,
+            raw_used_bytes: space.raw_total_bytes.saturating_sub(space.raw_free_bytes),
             raw_free_bytes: space.raw_free_bytes,
         };
         if self.json {
@@ -69,6 +75,8 @@ impl Df {
         ];
         if report.raw_total_bytes != report.total_bytes {
             columns.push(("Raw", human(report.raw_total_bytes)));
+            columns.push(("RawUsed", human(report.raw_used_bytes)));
+            columns.push(("RawFree", human(report.raw_free_bytes)));
         }
         let is_number: Vec<bool> = (0..columns.len()).map(|column| column > 0).collect();
         let (heads, values) = columns.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();

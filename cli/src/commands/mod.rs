@@ -8,6 +8,7 @@ mod cp;
 mod demo;
 mod df;
 mod disk;
+mod du;
 mod format;
 mod get;
 mod ls;
@@ -22,6 +23,7 @@ mod rm;
 mod rotate_keys;
 mod serve;
 mod stat;
+mod status;
 mod token;
 mod upgrade;
 
@@ -58,7 +60,9 @@ enum MdfsCommand {
     Mkdir(mkdir::Mkdir),
     Rm(rm::Rm),
     Mv(mv::Mv),
+    Status(status::VolumeSummary),
     Df(df::Df),
+    Du(du::Du),
     Disk(disk::DiskCommand),
     Rebalance(disk::rebalance::Rebalance),
     Redundancy(redundancy::RedundancyCommand),
@@ -100,7 +104,9 @@ impl Commands for MdfsProgram {
             MdfsCommand::Mkdir(mkdir) => mkdir.run(session),
             MdfsCommand::Rm(rm) => rm.run(session),
             MdfsCommand::Mv(mv) => mv.run(session),
+            MdfsCommand::Status(status) => status.run(session),
             MdfsCommand::Df(df) => df.run(session),
+            MdfsCommand::Du(du) => du.run(session),
             MdfsCommand::Disk(disk) => disk.run(session),
             MdfsCommand::Rebalance(rebalance) => rebalance.run(session),
             MdfsCommand::Redundancy(redundancy) => redundancy.run(session),

@@ -147,7 +147,8 @@ impl Serve {
         let watch = self.metrics.map(|address| {
             let title = format!("MDFS volume {}", volume.display());
             let counts = move || counted.as_ref().map_or_else(String::new, |guard| guard.counts());
-            StatusServer { address, title, counts: Box::new(counts) }
+            let volume = volume.display().to_string();
+            StatusServer { address, title, volume, counts: Box::new(counts) }
         });
         let served = VolumeServer::start(&running, self.nfs, watch, settings.as_ref());
         let (gateway, watched) = served.map_err(|error| failed("serve", error))?;

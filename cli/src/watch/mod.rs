@@ -2,10 +2,12 @@
 //!
 //! | path | what |
 //! | --- | --- |
-//! | `/` | the page (`page.html`), which asks for `/figures.json` every second |
+//! | `/` | the page (`page.html`), which asks for the next two every second |
 //! | `/figures.json` | all nodes as they are now |
+//! | `/disks.json` | what `mdfs disk list --json` shows; `null` if the node that knows is down |
 //! | `/metrics` | the same as Prometheus reads it, and what the other parts of the process count |
 
+mod disk_metrics;
 mod text;
 
 use std::net::SocketAddr;
@@ -14,13 +16,14 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::executor::block_on;
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, join};
 use runtime::Context;
 use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
 use serde::Serialize;
-use volume::{RunningVolume, VolumeMap, VolumeStatus, volume_status};
+use volume::{RunningVolume, VolumeMap, VolumeStatus, disk_list, volume_status};
 
+use crate::disk_report::record;
 use crate::exit::ServeError;
 
 const PAGE: &str = include_str!("page.html");
@@ -34,6 +37,8 @@ pub(crate) struct StatusServer {
     pub(crate) address: SocketAddr,
     /// What the page says at its top.
     pub(crate) title: String,
+    /// The volume as commands name it.
+    pub(crate) volume: String,
     /// What others of this process count.
     pub(crate) counts: MetricsSource,
 }
@@ -53,19 +58,30 @@ impl StatusServer {
         let (address, asking) = (listener.address(), context.clone());
         let page = Bytes::from(PAGE.replace("{{title}}", &escaped(&self.title)));
         let counts = Rc::new(move || more() + &(self.counts)());
+        let volume = self.volume;
         let pages = move |path: &str| -> LocalBoxFuture<'static, Option<HttpPage>> {
             let (context, map, counts) = (asking.clone(), map.clone(), counts.clone());
+            let volume = volume.clone();
             match path {
                 "/" => {
                     let page = HttpPage { kind: "text/html; charset=utf-8", body: page.clone() };
                     async move { Some(page) }.boxed_local()
                 }
                 "/figures.json" => {
-                    async move { Some(json(&volume_status(&context, &map).await)) }.boxed_local()
+                    async move { Some(json(&figures(&volume_status(&context, &map).await))) }
+                        .boxed_local()
                 }
+                "/disks.json" => async move {
+                    let list = disk_list(&context).await;
+                    Some(json(&list.map(|list| record(volume, list))))
+                }
+                .boxed_local(),
                 "/metrics" => async move {
-                    let volume = text::of(&volume_status(&context, &map).await);
-                    let text = volume + &text::of_buffers(context.pool()) + &counts();
+                    let asked = join(volume_status(&context, &map), disk_list(&context));
+                    let (status, list) = asked.await;
+                    let disks = list.as_ref().map(disk_metrics::of).unwrap_or_default();
+                    let counts = text::of_buffers(context.pool()) + &counts();
+                    let text = text::of(&status) + &disks + &counts;
                     Some(HttpPage { kind: "text/plain; version=0.0.4", body: text.into() })
                 }
                 .boxed_local(),
@@ -131,7 +147,7 @@ struct VolumeFigures {
     disk_processes: Vec<Option<u32>>,
 }
 
-fn json(volume_status: &VolumeStatus) -> HttpPage {
+fn figures(volume_status: &VolumeStatus) -> VolumeFigures {
     let nodes = volume_status.caches.iter().map(|cache| {
         cache.map(|cache| NodeFigures {
             lines: cache.lines,
@@ -157,13 +173,16 @@ fn json(volume_status: &VolumeStatus) -> HttpPage {
         });
         Some(disks.collect())
     });
-    let report = VolumeFigures {
+    VolumeFigures {
         nodes: nodes.collect(),
         disks: disks.collect(),
         node_processes: volume_status.cache_processes.clone(),
         disk_processes: volume_status.disk_processes.clone(),
-    };
-    // Numbers and lists are always JSON.
-    let body = serde_json::to_vec(&report).unwrap_or_default();
+    }
+}
+
+fn json(figures: &impl Serialize) -> HttpPage {
+    // Numbers, texts and lists are always JSON.
+    let body = serde_json::to_vec(figures).unwrap_or_default();
     HttpPage { kind: "application/json", body: body.into() }
 }

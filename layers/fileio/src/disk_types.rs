@@ -91,7 +91,8 @@ runtime::record! {
         classes: Vec<String>,
         /// Pieces of files that wait to be stored as their redundancy wants.
         waiting_pieces: u64,
-        /// How many more disks may be lost now without a loss of data.
+        /// How many more disks may be lost now without a loss of data; those that do not answer
+        /// count as lost.
         losses_left: u32,
         /// See [`DiskChange::SetLossDelay`].
         loss_delay_seconds: u32,

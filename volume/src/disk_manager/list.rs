@@ -91,6 +91,20 @@ impl Scrubs {
     }
 }
 
+/// How many disks more may be lost. One that does not answer counts as lost before the record of
+/// the volume says so, unless nothing is on it.
+fn losses_left(record: &VolumeRecord, disks: &[DiskReport], silent_nodes: u32) -> u32 {
+    let has_data = |disk: &DiskReport| disk.used_bytes > 0 || disk.has_roots || silent_nodes > 0;
+    let is_away =
+        |disk: &&DiskReport| disk.condition == DiskCondition::Offline {} && has_data(disk);
+    let name = |report: &DiskReport| DiskName { disk_node: report.disk_node, disk: report.disk };
+    let seen = disks
+        .iter()
+        .filter(is_away)
+        .fold(record.clone(), |record, disk| record.with_state(name(disk), DiskStage::Offline {}));
+    seen.losses_left()
+}
+
 impl DiskManager {
     /// What disk nodes say of their disks.
     pub(super) async fn describe(&self) -> BTreeMap<DiskName, DiskStatus> {
@@ -155,6 +169,7 @@ impl DiskManager {
         };
         let mut disks: Vec<DiskReport> = names.map(report).collect();
         disks.sort_unstable_by_key(|report| (report.disk_node, report.disk));
+        let losses_left = losses_left(&record, &disks, silent_nodes);
         let trouble = moves.iter().find(|moves| !moves.trouble.is_empty());
         DiskList {
             version: record.version,
@@ -164,7 +179,7 @@ impl DiskManager {
             redundancy: record.redundancy.to_string(),
             classes: record.classes.iter().map(ToString::to_string).collect(),
             waiting_pieces: moves.iter().map(|moves| moves.waiting_pieces).sum(),
-            losses_left: record.losses_left(),
+            losses_left,
             loss_delay_seconds: record.loss_delay_seconds,
             balancing: record.balancing,
             moved_per_second: self.meter.note(self.context.now(), &moves),
@@ -178,7 +193,42 @@ impl DiskManager {
 
 #[cfg(test)]
 mod tests {
+    use blockio::{Geometry, RedundancyClass, VolumeMap};
+    use runtime::VolumeId;
+
     use super::*;
+
+    #[test]
+    fn a_disk_that_does_not_answer_counts_as_lost() {
+        let geometry = Geometry { volume: VolumeId(1), stripe_size: 65536, fs_nodes: 4 };
+        let map = VolumeMap::grid(geometry, 4, 1, 1000).expect("a small volume");
+        let redundancy = RedundancyClass::Copies { count: 3 };
+        let record = VolumeRecord { redundancy, ..VolumeRecord::of(&map) };
+        let disk = |disk_node, condition, used_bytes| DiskReport {
+            disk_node,
+            disk: 0,
+            condition,
+            bytes: 1000,
+            used_bytes,
+            has_roots: false,
+            path: String::new(),
+            obstacle: None,
+            scrubbed: 0,
+            repairs: 0,
+            repairs_in_day: 0,
+            damaged: 0,
+        };
+        let (online, offline) = (DiskCondition::Online {}, DiskCondition::Offline {});
+        assert_eq!(losses_left(&record, &[disk(0, online, 1), disk(1, online, 1)], 0), 2);
+        assert_eq!(losses_left(&record, &[disk(0, online, 1), disk(1, offline, 1)], 0), 1);
+        assert_eq!(losses_left(&record, &[disk(0, offline, 1), disk(1, offline, 1)], 0), 0);
+        let drained = [disk(1, offline, 0)];
+        assert_eq!(losses_left(&record, &drained, 0), 2, "nothing is on it");
+        assert_eq!(losses_left(&record, &drained, 1), 1, "a node may have something on it");
+        let away = DiskName { disk_node: 1, disk: 0 };
+        let told = record.with_state(away, DiskStage::Offline {});
+        assert_eq!(losses_left(&told, &[disk(1, offline, 1)], 0), 1, "it counts once");
+    }
 
     #[test]
     fn the_rate_is_that_of_the_last_seconds() {

@@ -95,7 +95,8 @@ impl ServeProcess {
             running.answer_socket()?;
             let watch = self.metrics.map(|address| {
                 let title = format!("MDFS cluster, by process {}", self.number);
-                StatusServer { address, title, counts: Box::new(move || guard.counts()) }
+                let volume = format!("mdfs://{}/{}", process.address, file.name());
+                StatusServer { address, title, volume, counts: Box::new(move || guard.counts()) }
             });
             let watched;
             (gateway, watched) = VolumeServer::start(running, self.nfs, watch, settings.as_ref())?;

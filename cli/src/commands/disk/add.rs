@@ -10,8 +10,8 @@ use serde::Serialize;
 use volume::{DiskName, NewPlaces, PlacedDisk, disk_nodes_in, lock_additions, volume_in};
 
 use super::change::change;
-use super::list::name;
 use crate::connection::volume_directory;
+use crate::disk_report::name;
 use crate::exit::{CommandFailure, ServeError};
 use crate::session::CommandSession;
 use crate::size::{ByteSize, human};

@@ -8,8 +8,8 @@ use client::protocol::{DiskChange, DiskCondition, DiskList, DiskReport};
 use serde::Serialize;
 
 use super::change::change;
-use super::list::name;
 use crate::connection::{ConnectionArguments, volume_address};
+use crate::disk_report::name;
 use crate::exit::CommandFailure;
 use crate::progress::Progress;
 use crate::session::CommandSession;

@@ -7,9 +7,9 @@ use client::VolumeAddress;
 use client::protocol::{AddedDisk, DiskCondition, DiskList};
 
 use super::add::{NewDiskArguments, add, disk_at, name_of, settled_list};
-use super::list::name;
 use super::moving::{ChangeReport, DiskArgument, MoveArguments, drain, is, retire, retired};
 use crate::connection::volume_directory;
+use crate::disk_report::name;
 use crate::exit::CommandFailure;
 use crate::session::CommandSession;
 
