@@ -31,6 +31,7 @@
 //! | --- | --- |
 //! | `server.rs` | accepts and counts connections |
 //! | `connection.rs` | one connection: records in, replies out in any order |
+//! | `callback_link.rs` | calls to a client over its connection |
 //! | `dispatch.rs` | dispatches a call to its program |
 //! | `mount3.rs` | the MOUNT program (RFC 1813 section 5) |
 //! | `nfs3/` | NFS version 3 (RFC 1813 section 3), one file per procedure or small family |
@@ -53,6 +54,7 @@
 //! | `signal.rs` | a one-shot event |
 
 mod call_context;
+mod callback_link;
 mod config;
 mod connection;
 mod dispatch;
