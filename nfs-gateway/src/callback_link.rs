@@ -133,3 +133,33 @@ impl CallbackLink {
         self.calls.take()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use machine_emu::{World, WorldShape};
+    use runtime::NodeId;
+
+    use super::*;
+
+    const CALL: CallbackCall<'static> =
+        CallbackCall { program: 1, credential: (0, &[]), procedure: 0, arguments: &[] };
+
+    #[test]
+    fn calls_beyond_the_limit_are_refused_and_a_dropped_one_makes_room() {
+        let world = World::new(1, WorldShape { fs_nodes: 1, disk_nodes: 0 });
+        let ctx = world.context(NodeId::application(0));
+        let link = CallbackLink::default();
+        let mut calls: Vec<_> = (0..CALLS_MAX).map(|_| Box::pin(link.call(&ctx, CALL))).collect();
+        for call in &mut calls {
+            assert!(call.as_mut().now_or_never().is_none());
+        }
+        assert_eq!(link.call(&ctx, CALL).now_or_never(), Some(Err(CallbackLinkError::Busy)));
+        calls.pop();
+        let mut last = Box::pin(link.call(&ctx, CALL));
+        assert!(last.as_mut().now_or_never().is_none());
+        link.close();
+        assert_eq!(last.now_or_never(), Some(Err(CallbackLinkError::Closed)));
+        assert_eq!(link.call(&ctx, CALL).now_or_never(), Some(Err(CallbackLinkError::Closed)));
+    }
+}

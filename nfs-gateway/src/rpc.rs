@@ -400,6 +400,39 @@ mod tests {
     }
 
     #[test]
+    fn a_call_to_a_client_has_the_agreed_bytes() {
+        let call = CallbackCall {
+            program: 0x4000_0000,
+            credential: (AUTH_SYS, b"12345"),
+            procedure: 1,
+            arguments: &words(&[8]),
+        };
+        let record = callback(7, call);
+        let head = words(&[0x8000_0034, 7, 0, 2, 0x4000_0000, 1, 1, AUTH_SYS, 5]);
+        assert_eq!(record, [&head[..], b"12345\0\0\0", &words(&[0, 0, 8])].concat());
+    }
+
+    #[test]
+    fn a_reply_of_a_client_has_a_result_if_it_was_accepted_and_done() {
+        let reply = |bytes: Vec<u8>| {
+            let record = RpcRecord { head: bytes.into(), rest: Vec::new() };
+            assert!(is_reply(&record));
+            callback_reply(record)
+        };
+        let done = reply(words(&[7, 1, 0, 0, 0, 0, 5, 6]));
+        assert_eq!(done, Some((7, Ok(words(&[5, 6]).into()))));
+        // Denied; PROG_UNAVAIL; cut short; too large.
+        let large = [words(&[7, 1, 0, 0, 0, 0]), vec![0; CALLBACK_RESULT_BYTES_MAX + 4]].concat();
+        for refused in
+            [words(&[7, 1, 1, 0, 2, 2]), words(&[7, 1, 0, 0, 0, 1]), words(&[7, 1]), large]
+        {
+            assert_eq!(reply(refused), Some((7, Err(CallRefused))));
+        }
+        let call = RpcRecord { head: words(&[7, 0]).into(), rest: Vec::new() };
+        assert!(!is_reply(&call));
+    }
+
+    #[test]
     fn data_are_sent_without_a_copy() {
         let data = Bytes::from(vec![7; 1000]);
         let body = ReplyBody { head: words(&[0]), tail: vec![data.clone()] };

@@ -21,7 +21,7 @@
 //! | `limits.rs` | limits |
 //! | `server.rs` | what all calls share |
 //!
-//! Not implemented: delegations and the back channel that they need, layouts (pNFS), access control
+//! Not implemented: delegations for writing or of directories, layouts (pNFS), access control
 //! lists, server-side copy. Such operations return `NOTSUPP`; such attributes are not among the
 //! supported ones.
 

@@ -6,13 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Buf as _;
-use fileio::protocol::{BreakDelegations, DelegationRecall, Handle, LEASE, Reply, Request};
+use fileio::protocol::{
+    BreakDelegations, DelegationRecall, Handle, LEASE, RECALLS_INTERVAL, Reply, Request,
+};
 use runtime::NodeId;
 use runtime::seed::with_seed;
 
 use crate::callbacks4::{CB_PATH_DOWN, called, reachable, reachable_with};
 use crate::kit::{Act, Client, Stage};
-use crate::v4::{BAD_STATEID, OK, OPENMODE, Ops, PROGRAM_4, RESULT, Session};
+use crate::v4::{BAD_STATEID, OK, OPENMODE, Ops, PROGRAM_4, RESULT, SHARE_DENIED, Session};
 
 const NOTSUPP: u32 = 10_004;
 const DELEG_REVOKED: u32 = 10_087;
@@ -256,6 +258,57 @@ async fn send_open(session: &mut Session, ops: &Ops) -> u32 {
     let (xid, record) = session.client.record(PROGRAM_4, &arguments);
     assert!(session.client.send_record(&record).await);
     xid
+}
+
+#[test]
+fn a_change_by_another_client_recalls_without_waiting_for_the_node() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let delegator = Delegator::new(&stage);
+        let second = stage.client();
+        let ctx = stage.world.context(NodeId::fs(0));
+        stage.run(async |client, _| {
+            let mut reader = reachable(client, b"reader").await;
+            let stateid = delegator.delegated(&mut reader, b"file").await;
+            let mut other = Session::new(second, b"other").await;
+            let begun = ctx.now();
+            // SETATTR of the mode.
+            let anonymous = [0; 16];
+            let set = |ops: Ops| ops.op(34).raw(&anonymous).word(2).word(0).word(2).word(4);
+            assert_eq!(other.on(b"file", |ops| set(ops).word(0o600)).await, OK);
+            let (call, recall) = called(&mut reader.client).await;
+            assert_eq!(recall.recalled().0, stateid);
+            assert!(ctx.now() < begun + RECALLS_INTERVAL, "the node has not recalled it");
+            reader.client.answer(&call, &recall.result(OK)).await;
+        });
+    });
+}
+
+#[test]
+fn an_open_that_denies_reading_waits_for_delegations() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let delegator = Delegator::new(&stage);
+        let second = stage.client();
+        // Opens that deny something wait for the end of the grace period.
+        stage.world.advance(Duration::from_secs(61));
+        stage.run(async |client, _| {
+            let mut reader = reachable(client, b"reader").await;
+            let (granted, _, open) = delegator.open(&mut reader, b"file", 0x100).await;
+            let stateid = granted.unwrap();
+            assert_eq!(reader.on(b"file", |ops| ops.close(&open)).await, OK);
+            let mut other = Session::new(second, b"other").await;
+            let denying = Ops::default().root().op(18).word(0).word(1).word(1).long(0);
+            let denying = denying.opaque(b"owner").word(0).word(0).opaque(b"file");
+            send_open(&mut other, &denying).await;
+            let (call, recall) = called(&mut reader.client).await;
+            reader.client.answer(&call, &recall.result(OK)).await;
+            assert_eq!(give_back(&mut reader, b"file", &stateid).await, OK);
+            assert!(other.client.receive().await.is_some());
+            let opened = reader.run(&opening(b"file", 1 | 0x100)).await;
+            assert_eq!(opened.status, SHARE_DENIED);
+        });
+    });
 }
 
 #[test]

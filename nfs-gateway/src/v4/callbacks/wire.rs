@@ -165,3 +165,60 @@ fn operation_result(mut reply: CallArguments) -> Result<Bytes, CallbackError> {
         status => Err(CallbackError::Refused(status)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use runtime::seed::with_seed;
+
+    use super::*;
+
+    const SLOT: TakenSlot = TakenSlot { slot: 3, sequence: 9, highest: 3, unanswered: None };
+
+    /// A reply: the overall status, and these words after the (empty) tag.
+    fn reply(status: u32, words: &[u32]) -> Bytes {
+        let words = [&[status, 0][..], words].concat();
+        words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>().into()
+    }
+
+    fn after_sequence(words: &[u32]) -> Bytes {
+        let sequence = [2, CB_SEQUENCE, 0, 1, 2, 3, 4, SLOT.sequence, SLOT.slot, 5, 5];
+        reply(0, &[&sequence[..], words].concat())
+    }
+
+    #[test]
+    fn an_answer_counts_for_its_slot_only() {
+        let refused = |status| CallbackAnswer::Done(Err(CallbackError::Refused(Status(status))));
+        let cases = [
+            (after_sequence(&[CB_RECALL, 0]), CallbackAnswer::Done(Ok(Bytes::new()))),
+            (after_sequence(&[CB_RECALL, 10_025]), refused(10_025)),
+            (
+                after_sequence(&[CB_RECALL, 10_008]),
+                CallbackAnswer::Done(Err(CallbackError::Delayed)),
+            ),
+            (after_sequence(&[]), refused(Status::SERVERFAULT.0)),
+            (reply(10_008, &[1, CB_SEQUENCE, 10_008]), CallbackAnswer::NotBegun),
+            (reply(10_057, &[0]), CallbackAnswer::NotBegun),
+            (reply(10_068, &[1, CB_SEQUENCE, 10_068]), CallbackAnswer::Done(Ok(Bytes::new()))),
+            (reply(10_052, &[1, CB_SEQUENCE, 10_052]), CallbackAnswer::OutOfSequence),
+            // Another sequence id; no CB_SEQUENCE; nothing.
+            (reply(0, &[1, CB_SEQUENCE, 0, 1, 2, 3, 4, 8, 3, 5, 5]), CallbackAnswer::OutOfSequence),
+            (reply(0, &[1, CB_RECALL, 0]), CallbackAnswer::OutOfSequence),
+            (reply(0, &[0]), CallbackAnswer::OutOfSequence),
+            (Bytes::new(), CallbackAnswer::OutOfSequence),
+        ];
+        for (index, (bytes, expected)) in cases.into_iter().enumerate() {
+            assert_eq!(decode(bytes, &SLOT), expected, "case {index}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_an_answer_and_never_a_panic() {
+        with_seed(|rng| {
+            for _ in 0..20_000 {
+                let mut bytes = vec![0; rng.index(100)];
+                rng.fill(&mut bytes);
+                let _ = decode(bytes.into(), &SLOT);
+            }
+        });
+    }
+}

@@ -193,10 +193,10 @@ fn recall_some(compound: &Compound<'_>, client: u64) {
     });
 }
 
-//= rfc8881 10.4.4: an OPEN for writing conflicts with the delegations of others
-/// Recalls the file that is opened for writing from all but its opener, and waits until it is
+//= rfc8881 10.4: an OPEN to write, or to deny others reading, conflicts with their delegations
+/// Recalls the file that is opened from all but its opener, and waits until it is
 /// returned or revoked.
-pub(super) async fn recall_for_writer(
+pub(super) async fn recall_from_others(
     compound: &Compound<'_>,
     fh: &CurrentFh,
 ) -> Result<(), Status> {

@@ -106,8 +106,8 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     }
     let file = opened.holding.file();
     check_delegation(compound, &args, file)?;
-    if args.share.access & WRITE != 0 && !opened.new {
-        delegations::recall_for_writer(compound, &fh).await?;
+    if args.share.conflicts_with_readers() && !opened.new {
+        delegations::recall_from_others(compound, &fh).await?;
     }
     let (share, owner) = (args.share, args.owner.clone());
     let added = compound.tables(|tables, client| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fileio::protocol::Handle;
 
-use super::stateids::{StateEntry, StateidTable, WRITE};
+use super::stateids::{StateEntry, StateidTable};
 use crate::v4::limits::DELEGATIONS_MAX;
 use crate::v4::status::Status;
 use crate::v4::types::SessionRequest;
@@ -75,11 +75,11 @@ impl StateidTable {
         self.delegations(file).any(|(_, known)| known.client == client)
     }
 
-    /// Is `file` open for writing, or being recalled?
+    /// Is `file` open in a way that excludes delegations, or being recalled?
     pub(crate) fn is_contended(&self, file: Handle) -> bool {
         let of_file = self.by_file.get(&file).into_iter().flatten();
         of_file.filter_map(|number| self.states.get(number)).any(|state| match state {
-            StateEntry::Open(open) => open.share.access & WRITE != 0,
+            StateEntry::Open(open) => open.share.conflicts_with_readers(),
             StateEntry::Delegation(known) => known.is_recalled && !known.is_revoked,
             StateEntry::Locks(_) => false,
         })

@@ -26,6 +26,13 @@ pub(crate) struct ShareReservation {
     pub(crate) deny: u32,
 }
 
+impl ShareReservation {
+    /// Does it exclude that others read the file without asking?
+    pub(crate) fn conflicts_with_readers(self) -> bool {
+        self.access & WRITE != 0 || self.deny & READ != 0
+    }
+}
+
 /// An open file.
 #[derive(Debug)]
 pub(super) struct OpenState {
