@@ -310,6 +310,7 @@ fn a_callback_goes_over_another_connection_if_one_is_silent_or_broken() {
         let stage = Stage::new(rng);
         let delegator = Delegator::new(&stage);
         let (mut second, mut third) = (stage.client(), stage.client());
+        let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
             let mut session = reachable(client, b"client").await;
             for other in [&mut second, &mut third] {
@@ -324,7 +325,9 @@ fn a_callback_goes_over_another_connection_if_one_is_silent_or_broken() {
             let (call, recall) = called(&mut session.client).await;
             assert_eq!(recall, lost, "the same callback with the same sequence id");
             session.client.answer(&call, &recall.result(OK)).await;
+            ctx.sleep(Duration::from_secs(1)).await;
             ping(&mut session.client).await;
+            assert!(!session.client.has_calls(), "it is recalled once");
             let told = session.run(&Ops::default().root()).await;
             assert_eq!((told.status, session.flags), (OK, 0), "one connection works");
         });

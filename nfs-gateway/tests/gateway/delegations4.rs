@@ -2,6 +2,7 @@
 //! delegates files to the gateway.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use bytes::Buf as _;
 use fileio::protocol::{
     BreakDelegations, DelegationRecall, Handle, LEASE, RECALLS_INTERVAL, Reply, Request,
 };
+use futures::future::{Either, select};
 use runtime::NodeId;
 use runtime::seed::with_seed;
 
@@ -228,6 +230,7 @@ fn an_open_for_writing_waits_for_the_delegations_of_others() {
         let stage = Stage::new(rng);
         let delegator = Delegator::new(&stage);
         let (second, third) = (stage.client(), stage.client());
+        let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
             let mut reader = reachable(client, b"reader").await;
             let mut writer = reachable(second, b"writer").await;
@@ -241,6 +244,10 @@ fn an_open_for_writing_waits_for_the_delegations_of_others() {
             // Meanwhile it is not granted to others.
             let mut late = reachable(third, b"late").await;
             assert_eq!(delegator.open(&mut late, b"file", 0x100).await.1, [3, 1, 0]);
+            let second = ctx.sleep(Duration::from_secs(1));
+            let waits =
+                matches!(select(pin!(writer.client.receive()), second).await, Either::Right(_));
+            assert!(waits, "it is opened too early");
             assert_eq!(give_back(&mut reader, b"file", &stateid).await, OK);
             let (xid, _) = writer.client.receive().await.unwrap();
             assert_eq!(xid, writing);

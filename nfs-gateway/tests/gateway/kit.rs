@@ -341,6 +341,11 @@ impl Client {
         Some(Callback::parse(xid, message))
     }
 
+    /// Has the gateway called while a reply was awaited?
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.called.is_empty()
+    }
+
     /// Answers a call of the gateway: it was accepted and done, with this result.
     pub(crate) async fn answer(&mut self, call: &Callback, result: &[u8]) {
         let words = [call.xid, 1, 0, 0, 0, 0];
