@@ -21,7 +21,7 @@ use crate::xdr::{CallArguments, ReplyBody, XdrEncoder};
 /// The slot of a session that processes a COMPOUND.
 #[derive(Clone, Debug)]
 pub(super) struct CompoundSlot {
-    id: SessionId,
+    pub(super) id: SessionId,
     slot: u32,
     pub(super) client: u64,
     /// The client's open files and locks at the nodes.

@@ -54,7 +54,8 @@ pub(crate) const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const DELEGATIONS_PER_CLIENT_MAX: usize = 1 << 12;
 /// Delegations of all clients: they leave room for open files.
 pub(crate) const DELEGATIONS_MAX: usize = STATES_MAX / 4;
-/// Open and lock states and delegations of one client, some 500 bytes each, here and at the node of the file.
+/// Open and lock states and delegations of one client, some 500 bytes each, here and at the node of
+/// the file.
 pub(crate) const STATES_PER_CLIENT_MAX: usize = 1 << 18;
 /// The same of all clients.
 pub(crate) const STATES_MAX: usize = 1 << 20;

@@ -19,7 +19,7 @@ pub(crate) const OK: u32 = 0;
 pub(crate) const NOENT: u32 = 2;
 pub(crate) const ROFS: u32 = 30;
 pub(crate) const DELAY: u32 = 10_008;
-const DENIED: u32 = 10_010;
+pub(crate) const DENIED: u32 = 10_010;
 const GRACE: u32 = 10_013;
 pub(crate) const SHARE_DENIED: u32 = 10_015;
 const NOFILEHANDLE: u32 = 10_020;
@@ -109,7 +109,7 @@ impl Ops {
     }
 
     /// LOCK of all bytes, to write, by an owner that is new to the open file.
-    fn lock(self, open: &[u8], owner: &[u8], reclaim: bool) -> Self {
+    pub(crate) fn lock(self, open: &[u8], owner: &[u8], reclaim: bool) -> Self {
         let ops = self.op(12).word(2).word(reclaim.into()).long(0).long(u64::MAX);
         ops.word(1).word(0).raw(open).word(0).long(0).opaque(owner)
     }

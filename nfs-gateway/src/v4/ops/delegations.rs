@@ -159,7 +159,7 @@ fn check(compound: &Compound<'_>, file: Handle, wish: DelegationWish) -> Result<
     let (client, tables) = (slot.client, compound.state().tables());
     // A client that reclaims may not have answered a call yet; it has had delegations before.
     let has_path = match wish.reclaim {
-        DelegationReclaim::New => tables.sessions.has_proven_path(client),
+        DelegationReclaim::New => tables.sessions.has_proven_path(client, &slot.id),
         _ => tables.sessions.has_path(client),
     };
     if !has_path || tables.states.has_delegation(client, file) {

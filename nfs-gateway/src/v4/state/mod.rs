@@ -30,8 +30,8 @@ pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};
 use self::grace::GracePeriod;
 use super::limits::LEASE;
 
-/// How often leases are checked.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 2);
+/// How often leases are checked: others wait for the locks of a silent client for that much longer.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 6);
 
 /// The state that one gateway keeps for its clients.
 #[derive(Debug)]

@@ -148,9 +148,11 @@ impl SessionTable {
         if is_reachable { flags } else { flags | CB_PATH_DOWN }
     }
 
-    /// Has `client` answered a call over a connection that is open?
-    pub(crate) fn has_proven_path(&self, client: u64) -> bool {
-        self.of(client).any(|session| session.back.is_proven())
+    /// Has `client` answered a call over a connection that is open? Its session `id` is looked at
+    /// first, since there may be many.
+    pub(crate) fn has_proven_path(&self, client: u64, id: &SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|session| session.back.is_proven())
+            || self.of(client).any(|session| session.back.is_proven())
     }
 
     /// Can callbacks be sent to `client`?
