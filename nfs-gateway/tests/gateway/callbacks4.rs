@@ -9,7 +9,7 @@ use runtime::seed::with_seed;
 
 use crate::delegations4::Delegator;
 use crate::kit::{Callback, Client, Stage, Verdict};
-use crate::v4::{CALLBACK_PROGRAM, DELAY, OK, Ops, RESULT, Session, compound};
+use crate::v4::{CALLBACK_PROGRAM, DELAY, OK, Ops, PROGRAM_4, RESULT, Session, compound};
 
 const NOENT: u32 = 2;
 const INVAL: u32 = 22;
@@ -414,6 +414,42 @@ fn a_connection_that_answers_no_probe_is_not_used() {
             ctx.sleep(Duration::from_secs(4)).await;
             session.run(&Ops::default().root()).await;
             assert_eq!(session.flags, CB_PATH_DOWN | CB_PATH_DOWN_SESSION);
+        });
+    });
+}
+
+#[test]
+fn a_callback_goes_out_before_the_replies_that_wait() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let delegator = Delegator::new(&stage);
+        let ctx = stage.world.context(NodeId::fs(0));
+        stage.run(async |client, _| {
+            let mut session = reachable(client, b"client").await;
+            let large = session.open(b"owner", b"large", 0).await.unwrap();
+            let data = vec![7; 900 << 10];
+            let write = |ops: Ops| ops.write(&large, &data);
+            assert_eq!(session.on(b"large", write).await, OK);
+            delegator.delegated(&mut session, b"file").await;
+            let read = Ops::default().root().lookup(b"large").op(25).raw(&large);
+            let read = read.long(0).word(1 << 20);
+            let mut sent = Vec::new();
+            for slot in 1..4 {
+                let arguments = session.ops(slot, 1, &read).uncached().compound(2);
+                let (xid, record) = session.client.record(PROGRAM_4, &arguments);
+                assert!(session.client.send_record(&record).await);
+                sent.push(xid);
+                ctx.sleep(Duration::from_millis(100)).await;
+            }
+            // The first reply is on its way, as far as the client receives.
+            delegator.recall_all();
+            ctx.sleep(Duration::from_millis(500)).await;
+            let mut received = Vec::new();
+            for xid in sent {
+                assert_eq!(session.client.receive().await.map(|(reply, _)| reply), Some(xid));
+                received.push(session.client.has_calls());
+            }
+            assert_eq!(received, [false, true, true]);
         });
     });
 }

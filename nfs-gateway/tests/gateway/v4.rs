@@ -114,6 +114,12 @@ impl Ops {
         ops.word(1).word(0).raw(open).word(0).long(0).opaque(owner)
     }
 
+    /// The reply need not be kept: that is the last word of SEQUENCE, the first operation.
+    pub(crate) fn uncached(mut self) -> Self {
+        self.bytes[4 + 16 + 12 + 3] = 0;
+        self
+    }
+
     /// The bytes alone.
     pub(crate) fn encoded(self) -> Vec<u8> {
         self.bytes
@@ -335,9 +341,7 @@ fn a_reply_that_need_not_be_kept_is_not() {
     with_seed(|rng| {
         Stage::new(rng).run(async |client, _| {
             let mut session = Session::new(client, b"client").await;
-            let mut ops = session.ops(1, 1, &Ops::default().root());
-            // The last word of SEQUENCE: not to be kept.
-            ops.bytes[4 + 16 + 12 + 3] = 0;
+            let ops = session.ops(1, 1, &Ops::default().root()).uncached();
             assert_eq!(compound(&mut session.client, 1, &ops).await.status, OK);
             assert_eq!(compound(&mut session.client, 1, &ops).await.status, RETRY_UNCACHED_REP);
         });
