@@ -65,6 +65,8 @@ impl Delegator {
                     table.broken.push(r.clone());
                     Reply::BreakDelegations(Ok(()))
                 }
+                // Clients may have something to reclaim.
+                Request::HasOpens(_) => Reply::HasOpens(Ok(true)),
                 _ => return Act::Answer,
             };
             Act::AnswerWith(reply)
