@@ -10,6 +10,7 @@ use fileio::protocol::{CallId, Commit, Credentials, Error, FileIo, Handle, Write
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use runtime::{Call, Context};
 
+use crate::callback_link::CallbackLink;
 use crate::exported_volume::ExportedVolume;
 use crate::exports::{ANONYMOUS, Clients, Export, Exports};
 use crate::groups::HostGroups;
@@ -29,6 +30,8 @@ pub(crate) struct CallContext {
     address: Option<SocketAddr>,
     credential: Option<AuthSys>,
     groups: HostGroups,
+    /// Calls to the peer over the connection of this call.
+    pub(crate) callbacks: Rc<CallbackLink>,
     /// The procedure changes something.
     changes: bool,
     /// The number of the call, the same for all its transmissions.
@@ -91,6 +94,7 @@ impl CallContext {
             address: peer.address,
             credential,
             groups,
+            callbacks: peer.callbacks.clone(),
             changes,
             id,
             grant: RefCell::default(),
@@ -108,6 +112,7 @@ impl CallContext {
             address: self.address,
             credential: self.credential.clone(),
             groups: self.groups.clone(),
+            callbacks: self.callbacks.clone(),
             changes: false,
             id: self.id,
             grant: RefCell::default(),

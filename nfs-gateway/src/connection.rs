@@ -4,6 +4,8 @@
 //! wake-up of its own. Any other gets its own task. The replies to all records of one read are sent
 //! by one write.
 //!
+//! Replies to calls of the gateway go to their [callers](crate::callback_link::CallbackLink).
+//!
 //! The reader and the writer share three facts: `draining` (nothing more is read), `closed`
 //! (nothing more is sent) and the outstanding calls. A call is outstanding from the moment its
 //! record is complete until its reply is sent; at the limit the reader stops, so TCP pushes back. A
@@ -14,7 +16,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,7 +34,7 @@ use crate::placement::DirectPlacement;
 use crate::record::{RecordAssembler, RecordError, RpcRecord};
 use crate::recv_buffers::RecvBufferPool;
 use crate::rpc::{self, CallMessage, RpcError};
-use crate::signal::Signal;
+use crate::signal::{Signal, WakerSlot};
 use crate::write_data;
 use crate::xdr::ReplyBody;
 
@@ -71,8 +73,8 @@ pub(crate) struct ClientConnection {
     /// A call is no longer outstanding.
     released: Event,
     replies: RefCell<VecDeque<Reply>>,
-    /// The writer, while it waits for replies.
-    sender: Cell<Option<Waker>>,
+    /// The writer, while it waits for something to send.
+    writer: Rc<WakerSlot>,
     /// When bytes were last received, or began to be sent.
     moved: Cell<Duration>,
     /// When the write in progress began.
@@ -112,8 +114,8 @@ enum ReadEnd {
 }
 
 impl ClientConnection {
-    /// The connection to `peer`.
-    pub(crate) fn new(shared: Rc<GatewayShared>, peer: RpcPeer) -> Rc<Self> {
+    /// The connection to `peer`, whose calls to the client wake `writer`.
+    pub(crate) fn new(shared: Rc<GatewayShared>, peer: RpcPeer, writer: Rc<WakerSlot>) -> Rc<Self> {
         let moved = Cell::new(shared.ctx.now());
         Rc::new(Self {
             shared,
@@ -125,7 +127,7 @@ impl ClientConnection {
             outstanding_bytes: Cell::new(0),
             released: Event::default(),
             replies: RefCell::default(),
-            sender: Cell::default(),
+            writer,
             moved,
             sending_since: Cell::default(),
         })
@@ -176,6 +178,8 @@ impl ClientConnection {
             }
             Err(end) => tracing::warn!(target: "mdfs::nfs", host = self.host(), "{end}"),
         }
+        // Their replies would not be read any more.
+        self.peer.callbacks.close();
         self.draining.raise();
         let drained = pin!(self.drained());
         select(drained, self.shared.ctx.sleep(self.shared.config.drain)).await;
@@ -187,14 +191,9 @@ impl ClientConnection {
         self.closed.raise();
         self.draining.raise();
         self.replies.take();
+        self.peer.callbacks.close();
         self.released.tell();
-        self.wake_sender();
-    }
-
-    fn wake_sender(&self) {
-        if let Some(sender) = self.sender.take() {
-            sender.wake();
-        }
+        self.writer.wake();
     }
 
     /// Closes the connection when it is idle for too long, unless the peer waits for a reply.
@@ -250,6 +249,7 @@ impl ClientConnection {
         let mut spare = None;
         loop {
             while let Some(record) = assembler.next()? {
+                let Some(record) = self.peer.callbacks.take_reply(record) else { continue };
                 let (message, admitted) = self.take(record).await?;
                 let answering = self.clone().answer(message, admitted);
                 let mut place = match spare.take() {
@@ -294,7 +294,7 @@ impl ClientConnection {
         let connection = self.clone();
         self.shared.ctx.task(async move {
             answering.await;
-            connection.wake_sender();
+            connection.writer.wake();
         });
     }
 
@@ -394,10 +394,10 @@ impl ClientConnection {
         let mut closed = pin!(self.closed.wait());
         loop {
             let some = poll_fn(|cx| {
-                if self.closed.is_raised() || !self.replies.borrow().is_empty() {
+                if self.closed.is_raised() || self.has_something_to_send() {
                     return Poll::Ready(());
                 }
-                self.sender.set(Some(cx.waker().clone()));
+                self.writer.set(cx.waker());
                 Poll::Pending
             });
             some.await;
@@ -413,7 +413,12 @@ impl ClientConnection {
         }
     }
 
-    /// The next replies to send, and what they release: calls and bytes.
+    fn has_something_to_send(&self) -> bool {
+        !self.replies.borrow().is_empty() || self.peer.callbacks.has_calls()
+    }
+
+    /// The calls and the next replies to send, and what the replies release: calls and bytes. Calls
+    /// to the client go first: others wait for what they recall.
     fn next_batch(&self) -> (Vec<Bytes>, (usize, usize)) {
         let mut replies = self.replies.borrow_mut();
         let calls = replies.len().min(REPLIES_PER_WRITE);
@@ -423,7 +428,8 @@ impl ClientConnection {
             weight_bytes += reply.weight_bytes;
             reply.parts
         });
-        (joined(parts), (calls, weight_bytes))
+        let callbacks = self.peer.callbacks.take_calls();
+        (joined(callbacks.into_iter().chain(parts)), (calls, weight_bytes))
     }
 
     /// Sends `parts`; closes the connection if they cannot be sent.

@@ -6,8 +6,8 @@
 //! - Each of the 22 procedures of RFC 1813 behaves as the RFC requires; lines `//= rfc1813 3.3.7`
 //!   name the section that the code below them implements (`grep -r '//='` is the list).
 //! - Of RFC 8881 (version 4.1) all that workstations use: sessions with exactly-once semantics,
-//!   open files, share reservations, byte-range locks, leases, reclaim; of RFC 7862 (4.2) sparse
-//!   files.
+//!   open files, share reservations, byte-range locks, leases, reclaim, read delegations with their
+//!   callbacks; of RFC 7862 (4.2) sparse files.
 //! - The result of a stable WRITE, a COMMIT, or a change of a directory is durable before the reply
 //!   (the last one unless the export has `sync = false`).
 //! - File handles are persistent: they stay valid as long as the file exists, also over a restart.
@@ -22,8 +22,9 @@
 //! # Uses
 //!
 //! The applications interface of file I/O ([`fileio::protocol`]) like any other application (thesis
-//! section 2.7), the leases of the client library for open files ([`client::leases`]), and the byte
-//! streams, tasks and timers of its node's [`runtime::Context`].
+//! section 2.7), the leases and delegations of the client library ([`client::leases`],
+//! [`client::delegations`]), and the byte streams, tasks and timers of its node's
+//! [`runtime::Context`].
 //!
 //! # Files
 //!
@@ -31,6 +32,7 @@
 //! | --- | --- |
 //! | `server.rs` | accepts and counts connections |
 //! | `connection.rs` | one connection: records in, replies out in any order |
+//! | `callback_link.rs` | calls to a client over its connection |
 //! | `dispatch.rs` | dispatches a call to its program |
 //! | `mount3.rs` | the MOUNT program (RFC 1813 section 5) |
 //! | `nfs3/` | NFS version 3 (RFC 1813 section 3), one file per procedure or small family |
@@ -53,6 +55,7 @@
 //! | `signal.rs` | a one-shot event |
 
 mod call_context;
+mod callback_link;
 mod config;
 mod connection;
 mod dispatch;

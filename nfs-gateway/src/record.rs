@@ -41,9 +41,9 @@ pub(crate) enum RecordError {
     /// A record in more fragments than the limit.
     #[error("a record has more fragments than the limit")]
     TooManyFragments,
-    /// The record is not an RPC call.
-    #[error("a record is not an RPC call")]
-    NotACall,
+    /// The record is neither an RPC call nor a reply.
+    #[error("a record is no RPC message")]
+    NotAMessage,
 }
 
 /// A complete record: contiguous at its start, then the further pieces.

@@ -12,14 +12,14 @@ use nom::number::complete::be_u32;
 use nom::{IResult, Parser as _};
 
 use crate::record::{FRAGMENT_HEADER_BYTES, RecordError, RpcRecord, sole_fragment_header};
-use crate::xdr::{CallArguments, ProcedureError, ReplyBody, opaque, padding};
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody, XdrEncoder, opaque, padding};
 
 /// Bytes of an authenticator, at most (RFC 5531 section 8.2).
 const AUTH_BYTES_MAX: usize = 400;
 /// Bytes of the machine's name in `AUTH_SYS`, at most (RFC 5531 appendix A).
-const MACHINE_NAME_BYTES_MAX: usize = 255;
+pub(crate) const MACHINE_NAME_BYTES_MAX: usize = 255;
 /// Groups in `AUTH_SYS`, at most (RFC 5531 appendix A).
-const AUTH_SYS_GROUPS_MAX: u32 = 16;
+pub(crate) const AUTH_SYS_GROUPS_MAX: u32 = 16;
 
 /// Bytes at the start of `AUTH_SYS` that a client may change in a retransmission.
 const STAMP_BYTES: usize = 4;
@@ -28,6 +28,9 @@ const STAMP_BYTES: usize = 4;
 pub(crate) const AUTH_NONE: u32 = 0;
 /// The flavour with a user and groups.
 pub(crate) const AUTH_SYS: u32 = 1;
+
+/// Bytes of the result of a call to a client, at most.
+pub(crate) const CALLBACK_RESULT_BYTES_MAX: usize = 8 << 10;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
@@ -87,12 +90,12 @@ impl From<ProcedureError> for RpcError {
 }
 
 impl CallMessage {
-    /// Decodes a record. A record that is not a call gets no reply.
+    /// Decodes a record. A record that is not a call gets no reply: replies are taken before.
     pub(crate) fn parse(record: RpcRecord) -> Result<Self, RecordError> {
         let (rest, (xid, _)) =
             (be_u32::<_, nom::error::Error<&[u8]>>, verify(be_u32, |kind| *kind == CALL))
                 .parse(&record.head[..])
-                .map_err(|_| RecordError::NotACall)?;
+                .map_err(|_| RecordError::NotAMessage)?;
         let rest = record.head.slice_ref(rest);
         Ok(Self { xid, body: CallBody::parse(&rest, record) })
     }
@@ -187,6 +190,69 @@ fn success(xid: u32, ReplyBody { head: result, tail }: ReplyBody) -> Vec<Bytes> 
     parts
 }
 
+/// A call to a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallbackCall<'a> {
+    /// The client's number of its callback program.
+    pub(crate) program: u32,
+    /// The flavour and the body of the credential.
+    pub(crate) credential: (u32, &'a [u8]),
+    pub(crate) procedure: u32,
+    /// The encoded arguments.
+    pub(crate) arguments: &'a [u8],
+}
+
+/// The version of the callback program (RFC 8881 section 20).
+const CALLBACK_VERSION: u32 = 1;
+
+//= rfc5531 9: CALL, RPC version 2, program, version, procedure, credential, a verifier of AUTH_NONE
+/// The record of a call to a client.
+pub(crate) fn callback(xid: u32, call: CallbackCall<'_>) -> Bytes {
+    let CallbackCall { program, credential: (flavour, body), procedure, arguments } = call;
+    let mut out = XdrEncoder::default();
+    for word in [xid, CALL, RPC_VERSION_2, program, CALLBACK_VERSION, procedure, flavour] {
+        out.u32(word);
+    }
+    out.opaque(body);
+    out.u64(u64::from(AUTH_NONE));
+    out.fixed(arguments);
+    let message = out.body(Vec::new()).head;
+    [&sole_fragment_header(message.len())[..], &message].concat().into()
+}
+
+/// The result of a call to a client, or that it refuses the call.
+pub(crate) type ReplyOutcome = Result<Bytes, CallRefused>;
+
+/// A client refuses a call, or its reply cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallRefused;
+
+/// Is the record a reply?
+pub(crate) fn is_reply(record: &RpcRecord) -> bool {
+    record.head.get(4..8) == Some(&REPLY.to_be_bytes())
+}
+
+/// The XID and the outcome of a reply.
+pub(crate) fn callback_reply(record: RpcRecord) -> Option<(u32, ReplyOutcome)> {
+    let mut reply = CallArguments::new(record.head, record.rest);
+    let xid = reply.take::<u32>().ok()?;
+    Some((xid, success_of(reply).ok_or(CallRefused)))
+}
+
+//= rfc5531 9: MSG_ACCEPTED, a verifier, SUCCESS, the result
+/// The result in a reply after its XID, if the call was accepted and done.
+fn success_of(mut reply: CallArguments) -> Option<Bytes> {
+    let is_accepted = (reply.take::<u32>().ok()?, reply.take::<u32>().ok()?) == (REPLY, 0);
+    let _flavour = reply.take::<u32>().ok()?;
+    reply.opaque(AUTH_BYTES_MAX).ok()?;
+    let is_done = reply.take::<u32>().ok()? == 0;
+    if !is_accepted || !is_done || reply.length() > CALLBACK_RESULT_BYTES_MAX {
+        return None;
+    }
+    reply.join();
+    Some(Bytes::copy_from_slice(reply.head()))
+}
+
 fn accepted(reply_data: accept_stat_data) -> reply_body<'static> {
     reply_body::MSG_ACCEPTED(accepted_reply { verf: opaque_auth::default(), reply_data })
 }
@@ -268,8 +334,8 @@ mod tests {
 
     #[test]
     fn other_messages_break_the_stream() {
-        for bytes in [vec![], words(&[1]), words(&[1, 1]), words(&[1, 0xffff_ffff, 2])] {
-            assert_eq!(parse(bytes).unwrap_err(), RecordError::NotACall);
+        for bytes in [vec![], words(&[1]), words(&[1, 2]), words(&[1, 0xffff_ffff, 2])] {
+            assert_eq!(parse(bytes).unwrap_err(), RecordError::NotAMessage);
         }
     }
 
@@ -331,6 +397,39 @@ mod tests {
         let mut expected = [&accepted(&[0, 0, 5])[..], b"abcde\0\0\0"].concat();
         expected[3] += 8;
         assert_eq!(reply(Ok(body)), expected);
+    }
+
+    #[test]
+    fn a_call_to_a_client_has_the_agreed_bytes() {
+        let call = CallbackCall {
+            program: 0x4000_0000,
+            credential: (AUTH_SYS, b"12345"),
+            procedure: 1,
+            arguments: &words(&[8]),
+        };
+        let record = callback(7, call);
+        let head = words(&[0x8000_0034, 7, 0, 2, 0x4000_0000, 1, 1, AUTH_SYS, 5]);
+        assert_eq!(record, [&head[..], b"12345\0\0\0", &words(&[0, 0, 8])].concat());
+    }
+
+    #[test]
+    fn a_reply_of_a_client_has_a_result_if_it_was_accepted_and_done() {
+        let reply = |bytes: Vec<u8>| {
+            let record = RpcRecord { head: bytes.into(), rest: Vec::new() };
+            assert!(is_reply(&record));
+            callback_reply(record)
+        };
+        let done = reply(words(&[7, 1, 0, 0, 0, 0, 5, 6]));
+        assert_eq!(done, Some((7, Ok(words(&[5, 6]).into()))));
+        // Denied; PROG_UNAVAIL; cut short; too large.
+        let large = [words(&[7, 1, 0, 0, 0, 0]), vec![0; CALLBACK_RESULT_BYTES_MAX + 4]].concat();
+        for refused in
+            [words(&[7, 1, 1, 0, 2, 2]), words(&[7, 1, 0, 0, 0, 1]), words(&[7, 1]), large]
+        {
+            assert_eq!(reply(refused), Some((7, Err(CallRefused))));
+        }
+        let call = RpcRecord { head: words(&[7, 0]).into(), rest: Vec::new() };
+        assert!(!is_reply(&call));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::dispatch::RpcPrograms;
 use crate::exports::Exports;
 use crate::metrics::{Gauge, Metrics, SlowCallLog};
 use crate::peer::RpcPeer;
-use crate::signal::Signal;
+use crate::signal::{Signal, WakerSlot};
 
 /// The pause after a failed accept, so that a lack of file descriptors does not become a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -166,7 +166,8 @@ impl Server {
     }
 
     fn connect(self: &Rc<Self>, stream: ByteStream) {
-        let peer = RpcPeer::new(&stream.peer, self.shared.ctx.random());
+        let writer = Rc::<WakerSlot>::default();
+        let peer = RpcPeer::new(&stream.peer, self.shared.ctx.random(), writer.clone());
         if let Err(limit) = self.check_limits(&peer.host) {
             // Dropping the stream closes it.
             tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
@@ -174,7 +175,7 @@ impl Server {
         }
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let connection = ClientConnection::new(self.shared.clone(), peer);
+        let connection = ClientConnection::new(self.shared.clone(), peer, writer);
         self.connections.borrow_mut().insert(id, connection.clone());
         let server = self.clone();
         self.shared.ctx.task(async move {

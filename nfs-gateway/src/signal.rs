@@ -1,6 +1,7 @@
-//! A one-shot event.
+//! A one-shot event, and the waker of a task.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::task::Waker;
 
 use runtime::sync::Event;
 
@@ -27,6 +28,25 @@ impl Signal {
     pub(crate) async fn wait(&self) {
         while !self.raised.get() {
             self.event.next().await;
+        }
+    }
+}
+
+/// The waker of a task that sleeps until there is something to do.
+#[derive(Debug, Default)]
+pub(crate) struct WakerSlot(RefCell<Option<Waker>>);
+
+impl WakerSlot {
+    /// Wakes the task of `waker` next time.
+    pub(crate) fn set(&self, waker: &Waker) {
+        *self.0.borrow_mut() = Some(waker.clone());
+    }
+
+    /// Wakes the task, if it sleeps.
+    pub(crate) fn wake(&self) {
+        let waker = self.0.take();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }

@@ -14,14 +14,14 @@ use super::limits::OPERATIONS_MAX;
 use super::server::Nfs4Server;
 use super::state::{ChannelAttrs, Nfs4State, READ, SlotLookup, StateTables, UnknownOutcome, WRITE};
 use super::status::Status;
-use super::types::{SessionId, Stateid};
+use super::types::{SessionId, SessionRequest, Stateid};
 use crate::call_context::CallContext;
 use crate::xdr::{CallArguments, ReplyBody, XdrEncoder};
 
 /// The slot of a session that processes a COMPOUND.
 #[derive(Clone, Debug)]
 pub(super) struct CompoundSlot {
-    id: SessionId,
+    pub(super) id: SessionId,
     slot: u32,
     pub(super) client: u64,
     /// The client's open files and locks at the nodes.
@@ -200,6 +200,13 @@ impl<'a> Compound<'a> {
     pub(super) fn reply_bytes_left(&self, out: &XdrEncoder) -> usize {
         let most = self.slot.as_ref().map_or(0, |slot| slot.channel.reply_bytes_max);
         (most as usize).saturating_sub(out.length())
+    }
+
+    /// The request of the session.
+    pub(super) fn session_request(&self) -> Result<SessionRequest, Status> {
+        let SessionRequestId { session, slot, sequence, .. } =
+            self.request_id.ok_or(Status::OP_NOT_IN_SESSION)?;
+        Ok(SessionRequest { session, slot, sequence })
     }
 
     pub(super) fn slot(&self) -> Result<&CompoundSlot, Status> {

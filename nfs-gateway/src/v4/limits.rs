@@ -35,9 +35,29 @@ pub(crate) const SLOTS_MAX: u32 = 64;
 /// 368 MiB.
 pub(crate) const SESSIONS_WITH_MANY_SLOTS: usize = 512;
 pub(crate) const FEW_SLOTS: u32 = 8;
-/// Open and lock states of one client, some 500 bytes each, here and at the node of the file.
+/// Slots of a back channel: concurrent callbacks of one session.
+pub(crate) const BACK_SLOTS_MAX: u32 = 16;
+/// Bytes of a callback, and of its reply.
+pub(crate) const BACK_BYTES_MAX: u32 = 4 << 10;
+/// Operations of a callback.
+pub(crate) const BACK_OPERATIONS_MAX: u32 = 16;
+/// Connections that are bound to one back channel.
+pub(crate) const BACK_LINKS_MAX: usize = 8;
+/// Callbacks of all clients that wait for a slot.
+pub(crate) const CALLBACKS_WAITING_MAX: usize = 1024;
+/// Recalls under way; more wait for their turn.
+pub(crate) const RECALLS_CONCURRENCY_MAX: usize = 256;
+/// A client returns a recalled delegation within this time, or it is revoked: sooner than a node
+/// takes the gateway to be gone (15 s).
+pub(crate) const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delegations of one client, before it is asked to return some.
+pub(crate) const DELEGATIONS_PER_CLIENT_MAX: usize = 1 << 12;
+/// Delegations of all clients: they leave room for open files.
+pub(crate) const DELEGATIONS_MAX: usize = STATES_MAX / 4;
+/// Open and lock states and delegations of one client, some 500 bytes each, here and at the node of
+/// the file.
 pub(crate) const STATES_PER_CLIENT_MAX: usize = 1 << 18;
-/// Open and lock states of all clients.
+/// The same of all clients.
 pub(crate) const STATES_MAX: usize = 1 << 20;
 
 pub(crate) const REQUEST_BYTES_MAX: u32 = RECORD_BYTES as u32;

@@ -11,7 +11,8 @@
 //! | `exactly_once.rs` | retransmissions, also of requests whose session is lost |
 //! | `operation.rs` | the table of operations |
 //! | `ops/` | one file per family of operations |
-//! | `state/` | the state of clients: sessions, open files, lock owners |
+//! | `callbacks/` | calls to clients over the back channel |
+//! | `state/` | the state of clients: sessions, open files, lock owners, delegations |
 //! | `attributes/` | attributes |
 //! | `current_fh.rs` | the file of a file handle, with the caller's rights |
 //! | `pseudo_fs.rs` | the directories above the exports |
@@ -20,11 +21,12 @@
 //! | `limits.rs` | limits |
 //! | `server.rs` | what all calls share |
 //!
-//! Not implemented: delegations and the back channel that they need, layouts (pNFS), access control
+//! Not implemented: delegations for writing or of directories, layouts (pNFS), access control
 //! lists, server-side copy. Such operations return `NOTSUPP`; such attributes are not among the
 //! supported ones.
 
 mod attributes;
+mod callbacks;
 mod compound;
 mod current_fh;
 mod exactly_once;

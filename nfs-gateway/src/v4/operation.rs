@@ -18,6 +18,7 @@ macro_rules! with_operations {
             4 Close 1 ChangesState, open::close boxed;
             5 Commit 1 Reads, data::commit boxed;
             6 Create 1 ChangesNames, create::serve boxed;
+            8 Delegreturn 1 ChangesState, delegations::give_back now;
             9 Getattr 1 Reads, attributes::get waits;
             10 Getfh 1 Reads, handles::get now;
             11 Link 1 ChangesNames, names::link boxed;
@@ -43,7 +44,8 @@ macro_rules! with_operations {
             34 Setattr 1 ChangesFiles, attributes::set boxed;
             37 Verify 1 Reads, attributes::verify boxed;
             38 Write 1 ChangesFiles, data::write boxed;
-            41 BindConnToSession 1 Alone, session::bind now;
+            40 BackchannelCtl 1 ChangesState, back_channel::control now;
+            41 BindConnToSession 1 Alone, back_channel::bind now;
             42 ExchangeId 1 Alone, session::exchange_id now;
             43 CreateSession 1 Alone, session::create now;
             44 DestroySession 1 Alone, session::destroy now;

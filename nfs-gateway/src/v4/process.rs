@@ -141,7 +141,10 @@ impl Compound<'_> {
             self.check_reply_bytes(xdr.out.length() + result_bytes_max)?;
         }
         if changes_files {
-            self.current_fh()?.check_writable()?;
+            let fh = self.current_fh()?;
+            fh.check_writable()?;
+            // Its node would ask for that, later.
+            self.state().tables_mut().states.begin_recall(fh.file, None);
         }
         if let EarlierTransmission::SessionLost { .. } = self.earlier {
             self.check_applied(operation).await?;

@@ -10,6 +10,15 @@ pub(crate) type SessionId = [u8; 16];
 /// Chosen by its sender (`verifier4`).
 pub(crate) type Verifier4 = [u8; 8];
 
+/// A request of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionRequest {
+    pub(crate) session: SessionId,
+    pub(crate) slot: u32,
+    /// The sequence id in the slot.
+    pub(crate) sequence: u32,
+}
+
 /// Names the state of an open file or of its locks (RFC 8881 section 8.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stateid {

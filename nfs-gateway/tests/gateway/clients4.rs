@@ -8,7 +8,7 @@ use runtime::NodeId;
 use runtime::seed::with_seed;
 
 use crate::kit::{Client, Stage};
-use crate::v4::{OK, Ops, RESULT, Session, compound};
+use crate::v4::{DENIED, OK, Ops, RESULT, Session, compound};
 
 const INVAL: u32 = 22;
 const TOOSMALL: u32 = 10_005;
@@ -104,6 +104,32 @@ fn who_wants_no_delegation_is_told_that_it_gets_none() {
                 let why: Vec<u8> = why.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
                 assert!(told.bytes.ends_with(&why), "{:?}", told.bytes);
             }
+        });
+    });
+}
+
+#[test]
+fn the_locks_of_a_silent_client_end_soon_after_its_lease() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let second = stage.client();
+        let ctx = stage.world.context(NodeId::fs(0));
+        stage.run(async |client, _| {
+            // Leases are checked at intervals from now on.
+            let mut first = Session::new(client, b"first").await;
+            ctx.sleep(Duration::from_secs(2)).await;
+            let mut silent = Session::new(second, b"silent").await;
+            let open = silent.open(b"owner", b"file", 0).await.unwrap();
+            assert_eq!(silent.on(b"file", |ops| ops.lock(&open, b"locker", false)).await, OK);
+            let open = first.open(b"owner", b"file", 0).await.unwrap();
+            let lock = |ops: Ops| ops.lock(&open, b"locker", false);
+            assert_eq!(first.on(b"file", lock).await, DENIED);
+            for _ in 0..4 {
+                ctx.sleep(LEASE / 4).await;
+                assert_eq!(first.run(&Ops::default().root()).await.status, OK);
+            }
+            ctx.sleep(Duration::from_secs(6)).await;
+            assert_eq!(first.on(b"file", lock).await, OK);
         });
     });
 }

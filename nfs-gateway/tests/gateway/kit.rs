@@ -1,6 +1,7 @@
 //! A world with a gateway in it, and a client that speaks NFS.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -212,11 +213,38 @@ impl Verdict {
     }
 }
 
+/// A call of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Callback {
+    pub(crate) xid: u32,
+    pub(crate) program: u32,
+    pub(crate) procedure: u32,
+    /// The flavour and the body of the credential.
+    pub(crate) credential: (u32, Vec<u8>),
+    pub(crate) arguments: Bytes,
+}
+
+impl Callback {
+    /// From what follows the number of the call.
+    fn parse(xid: u32, mut call: Bytes) -> Self {
+        let mut word = || call.get_u32();
+        assert_eq!((word(), word()), (0, RPC_VERSION_2), "a call");
+        let program = word();
+        assert_eq!(word(), 1, "the version of the callback program");
+        let (procedure, flavour, length) = (word(), word(), word());
+        let body = call.split_to(length as usize).to_vec();
+        assert_eq!((call.get_u32(), call.get_u32()), (0, 0), "an empty verifier");
+        Self { xid, program, procedure, credential: (flavour, body), arguments: call }
+    }
+}
+
 /// One connection of an NFS client.
 pub(crate) struct Client {
     reader: Box<dyn StreamReader>,
     writer: Box<dyn StreamWriter>,
     received: BytesMut,
+    /// Calls of the gateway that came while a reply was awaited.
+    called: VecDeque<Callback>,
     xid: u32,
     credential: opaque_auth<'static>,
 }
@@ -229,6 +257,7 @@ impl Client {
             reader,
             writer,
             received: BytesMut::new(),
+            called: VecDeque::new(),
             xid: 0,
             credential: opaque_auth::default(),
         };
@@ -287,17 +316,53 @@ impl Client {
         xid
     }
 
-    /// The next reply: its number and its verdict; `None` at the end of the stream.
+    /// The next reply: its number and its verdict; `None` at the end of the stream. Calls of the
+    /// gateway wait until they are asked for.
     pub(crate) async fn receive(&mut self) -> Option<(u32, Verdict)> {
         loop {
+            let mut message = self.receive_record().await?;
+            let xid = message.get_u32();
+            if message.starts_with(&[0; 4]) {
+                self.called.push_back(Callback::parse(xid, message));
+            } else {
+                return Some((xid, Verdict::parse(message)));
+            }
+        }
+    }
+
+    /// The next call of the gateway; `None` at the end of the stream.
+    pub(crate) async fn called(&mut self) -> Option<Callback> {
+        if let Some(call) = self.called.pop_front() {
+            return Some(call);
+        }
+        let mut message = self.receive_record().await?;
+        let xid = message.get_u32();
+        assert!(message.starts_with(&[0; 4]), "a call, not a reply");
+        Some(Callback::parse(xid, message))
+    }
+
+    /// Has the gateway called while a reply was awaited?
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.called.is_empty()
+    }
+
+    /// Answers a call of the gateway: it was accepted and done, with this result.
+    pub(crate) async fn answer(&mut self, call: &Callback, result: &[u8]) {
+        let words = [call.xid, 1, 0, 0, 0, 0];
+        let head: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        assert!(self.send_record(&[&head[..], result].concat()).await, "the gateway hung up");
+    }
+
+    /// The next record.
+    async fn receive_record(&mut self) -> Option<Bytes> {
+        loop {
             if let Some(mark) = self.received.first_chunk().copied().map(u32::from_be_bytes) {
-                assert!(mark >> 31 == 1, "replies come in one fragment");
+                assert!(mark >> 31 == 1, "records come in one fragment");
                 let length = (mark & 0x7fff_ffff) as usize;
                 assert_eq!(length % 4, 0, "XDR is padded");
                 if self.received.len() >= 4 + length {
                     self.received.advance(4);
-                    let mut reply = self.received.split_to(length).freeze();
-                    return Some((reply.get_u32(), Verdict::parse(reply)));
+                    return Some(self.received.split_to(length).freeze());
                 }
             }
             if self.reader.read(&mut self.received).await.unwrap_or(0) == 0 {

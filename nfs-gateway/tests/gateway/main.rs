@@ -3,8 +3,10 @@
 
 #![allow(clippy::wildcard_imports, reason = "the words of the protocol are many and prefixed")]
 
+mod callbacks4;
 mod clients4;
 mod content;
+mod delegations4;
 mod directories;
 mod exactly_once;
 mod exports;

@@ -19,15 +19,15 @@ pub(crate) const OK: u32 = 0;
 pub(crate) const NOENT: u32 = 2;
 pub(crate) const ROFS: u32 = 30;
 pub(crate) const DELAY: u32 = 10_008;
-const DENIED: u32 = 10_010;
+pub(crate) const DENIED: u32 = 10_010;
 const GRACE: u32 = 10_013;
-const SHARE_DENIED: u32 = 10_015;
+pub(crate) const SHARE_DENIED: u32 = 10_015;
 const NOFILEHANDLE: u32 = 10_020;
 const MINOR_VERS_MISMATCH: u32 = 10_021;
-const BAD_STATEID: u32 = 10_025;
+pub(crate) const BAD_STATEID: u32 = 10_025;
 const NO_GRACE: u32 = 10_033;
 const BADXDR: u32 = 10_036;
-const OPENMODE: u32 = 10_038;
+pub(crate) const OPENMODE: u32 = 10_038;
 pub(crate) const OP_ILLEGAL: u32 = 10_044;
 const BADSESSION: u32 = 10_052;
 const BADSLOT: u32 = 10_053;
@@ -87,11 +87,11 @@ impl Ops {
         ops.word(1).word(0).word(2).word(0).word(2).word(4).word(0o644).word(0).opaque(name)
     }
 
-    fn close(self, stateid: &[u8]) -> Self {
+    pub(crate) fn close(self, stateid: &[u8]) -> Self {
         self.op(4).word(0).raw(stateid)
     }
 
-    fn write(self, stateid: &[u8], data: &[u8]) -> Self {
+    pub(crate) fn write(self, stateid: &[u8], data: &[u8]) -> Self {
         self.op(38).raw(stateid).long(0).word(2).opaque(data)
     }
 
@@ -109,9 +109,20 @@ impl Ops {
     }
 
     /// LOCK of all bytes, to write, by an owner that is new to the open file.
-    fn lock(self, open: &[u8], owner: &[u8], reclaim: bool) -> Self {
+    pub(crate) fn lock(self, open: &[u8], owner: &[u8], reclaim: bool) -> Self {
         let ops = self.op(12).word(2).word(reclaim.into()).long(0).long(u64::MAX);
         ops.word(1).word(0).raw(open).word(0).long(0).opaque(owner)
+    }
+
+    /// The reply need not be kept: that is the last word of SEQUENCE, the first operation.
+    pub(crate) fn uncached(mut self) -> Self {
+        self.bytes[4 + 16 + 12 + 3] = 0;
+        self
+    }
+
+    /// The bytes alone.
+    pub(crate) fn encoded(self) -> Vec<u8> {
+        self.bytes
     }
 
     pub(crate) fn compound(&self, minor: u32) -> Vec<u8> {
@@ -122,34 +133,39 @@ impl Ops {
 
 /// The reply to a COMPOUND.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct CompoundReply {
     pub(crate) status: u32,
     results: u32,
     /// What follows the count of results.
     pub(crate) bytes: Vec<u8>,
 }
 
-pub(crate) async fn compound(client: &mut Client, minor: u32, ops: &Ops) -> Told {
+pub(crate) async fn compound(client: &mut Client, minor: u32, ops: &Ops) -> CompoundReply {
     let verdict = client.call([PROGRAM, 4, 1], &ops.compound(minor)).await;
     let Verdict::Done(bytes) = verdict else { panic!("{verdict:?}") };
     told(&bytes)
 }
 
-pub(crate) fn told(bytes: &[u8]) -> Told {
+pub(crate) fn told(bytes: &[u8]) -> CompoundReply {
     let mut bytes = bytes;
     let status = bytes.get_u32();
     assert_eq!(bytes.get_u32(), 3);
     assert_eq!(&bytes.copy_to_bytes(4)[..], b"tag\0");
     let results = bytes.get_u32();
-    Told { status, results, bytes: bytes.to_vec() }
+    CompoundReply { status, results, bytes: bytes.to_vec() }
 }
+
+/// The number of the callback program of all clients.
+pub(crate) const CALLBACK_PROGRAM: u32 = 0x4000_0001;
 
 /// A client with a session.
 pub(crate) struct Session {
-    client: Client,
-    number: u64,
-    id: Vec<u8>,
+    pub(crate) client: Client,
+    pub(crate) number: u64,
+    pub(crate) id: Vec<u8>,
     sequence: u32,
+    /// The status flags of the last SEQUENCE.
+    pub(crate) flags: u32,
 }
 
 /// Bytes of the result of SEQUENCE, behind number and status.
@@ -160,29 +176,55 @@ impl Session {
     /// A new client by this name, that had nothing before.
     pub(crate) async fn new(client: Client, name: &[u8]) -> Self {
         let mut session = Self::recovering(client, name).await;
-        let told = session.run(&Ops::default().op(58).word(0)).await;
-        assert_eq!(told.status, OK);
+        session.complete().await;
         session
     }
 
+    /// Nothing is reclaimed any more.
+    pub(crate) async fn complete(&mut self) {
+        let told = self.run(&Ops::default().op(58).word(0)).await;
+        assert_eq!(told.status, OK);
+    }
+
     /// The same, that may still get again what it had.
-    async fn recovering(mut client: Client, name: &[u8]) -> Self {
+    pub(crate) async fn recovering(client: Client, name: &[u8]) -> Self {
+        Self::created(client, name, (0, 4), &Ops::default().word(0)).await
+    }
+
+    /// The same, with these flags, slots of the back channel, and security of callbacks.
+    pub(crate) async fn created(
+        mut client: Client,
+        name: &[u8],
+        back: (u32, u32),
+        security: &Ops,
+    ) -> Self {
         let exchange = Ops::default().op(42).long(7).opaque(name).word(0).word(0).word(0);
         let told = compound(&mut client, 1, &exchange).await;
         assert_eq!(told.status, OK);
         let number = (&told.bytes[RESULT..]).get_u64();
-        let mut session = Self { client, number, id: Vec::new(), sequence: 0 };
-        let told = session.create(1).await;
+        let mut session = Self { client, number, id: Vec::new(), sequence: 0, flags: 0 };
+        let told = session.create_with(1, back, security).await;
         assert_eq!(told.status, OK);
         session.id = told.bytes[RESULT..RESULT + 16].to_vec();
         session
     }
 
-    async fn create(&mut self, sequence: u32) -> Told {
-        let channel =
-            |ops: Ops| ops.word(0).word(1 << 20).word(1 << 20).word(4096).word(12).word(4).word(0);
-        let ops = Ops::default().op(43).long(self.number).word(sequence).word(0);
-        compound(&mut self.client, 1, &channel(channel(ops)).word(0).word(0)).await
+    async fn create(&mut self, sequence: u32) -> CompoundReply {
+        self.create_with(sequence, (0, 4), &Ops::default().word(0)).await
+    }
+
+    pub(crate) async fn create_with(
+        &mut self,
+        sequence: u32,
+        (flags, back_slots): (u32, u32),
+        security: &Ops,
+    ) -> CompoundReply {
+        let channel = |ops: Ops, slots: u32| {
+            ops.word(0).word(1 << 20).word(1 << 20).word(4096).word(12).word(slots).word(0)
+        };
+        let ops = Ops::default().op(43).long(self.number).word(sequence).word(flags);
+        let ops = channel(channel(ops, 4), back_slots).word(CALLBACK_PROGRAM);
+        compound(&mut self.client, 1, &ops.raw(&security.bytes)).await
     }
 
     /// The last sequence number of slot 0.
@@ -197,14 +239,18 @@ impl Session {
     }
 
     /// The next request of slot 0: the status, and the results behind that of SEQUENCE.
-    pub(crate) async fn run(&mut self, ops: &Ops) -> Told {
+    pub(crate) async fn run(&mut self, ops: &Ops) -> CompoundReply {
         self.sequence += 1;
         self.again(0, self.sequence, ops).await
     }
 
-    async fn again(&mut self, slot: u32, sequence: u32, ops: &Ops) -> Told {
+    async fn again(&mut self, slot: u32, sequence: u32, ops: &Ops) -> CompoundReply {
         let ops = self.ops(slot, sequence, ops);
         let mut told = compound(&mut self.client, 2, &ops).await;
+        if told.results > 0 {
+            let flags = told.bytes.get(RESULT + 32..RESULT + SEQUENCE_BYTES);
+            self.flags = flags.map_or(0, |mut flags| flags.get_u32());
+        }
         if told.results > 1 {
             told.bytes.drain(..RESULT + SEQUENCE_BYTES);
         }
@@ -295,9 +341,7 @@ fn a_reply_that_need_not_be_kept_is_not() {
     with_seed(|rng| {
         Stage::new(rng).run(async |client, _| {
             let mut session = Session::new(client, b"client").await;
-            let mut ops = session.ops(1, 1, &Ops::default().root());
-            // The last word of SEQUENCE: not to be kept.
-            ops.bytes[4 + 16 + 12 + 3] = 0;
+            let ops = session.ops(1, 1, &Ops::default().root()).uncached();
             assert_eq!(compound(&mut session.client, 1, &ops).await.status, OK);
             assert_eq!(compound(&mut session.client, 1, &ops).await.status, RETRY_UNCACHED_REP);
         });

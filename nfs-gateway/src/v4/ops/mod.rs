@@ -2,8 +2,10 @@
 
 mod access;
 mod attributes;
+mod back_channel;
 mod create;
 mod data;
+mod delegations;
 mod handles;
 mod holes;
 mod locks;

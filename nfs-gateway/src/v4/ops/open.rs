@@ -5,11 +5,12 @@ use bytes::Bytes;
 use client::leases::{LeaseReply, OpenFileGuard};
 use fileio::protocol::access::{EXECUTE, READ as MAY_READ, WRITE as MAY_WRITE};
 use fileio::protocol::{
-    Attributes, ByteRange, Change, Existing, Kind, Lookup, Name, Open as OpenEntry, OpenHandle,
-    OpenNew, OpenedFile, OpenedNewFile, handle_of,
+    Attributes, ByteRange, Change, Existing, Handle, Kind, Lookup, Name, Open as OpenEntry,
+    OpenHandle, OpenNew, OpenedFile, OpenedNewFile, handle_of,
 };
 use runtime::Context;
 
+use super::delegations::{self, DelegationReclaim, DelegationWish, WANT_BITS};
 use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
@@ -17,37 +18,32 @@ use crate::v4::current_fh::{CurrentFh, name};
 use crate::v4::state::{READ, ShareReservation, StateidTable, WRITE};
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
-use crate::xdr::{CallArguments, XdrEncoder};
+use crate::xdr::CallArguments;
 
 /// Bits of `share_access` for the access.
 const ACCESS_BITS: u32 = READ | WRITE;
-/// Bits of `share_access` that say which delegation is wanted (`OPEN4_SHARE_ACCESS_WANT_*`).
-const WANT_BITS: u32 = 0xFF00;
-/// None (`OPEN4_SHARE_ACCESS_WANT_NO_DELEG`), or no more (`OPEN4_SHARE_ACCESS_WANT_CANCEL`).
-const WANT_NONE: u32 = 0x0400;
-const WANT_CANCEL: u32 = 0x0500;
-
 /// Locks have POSIX semantics (`OPEN4_RESULT_LOCKTYPE_POSIX`).
 const LOCKTYPE_POSIX: u32 = 4;
 /// An open file outlives its last name (`OPEN4_RESULT_PRESERVE_UNLINKED`), so clients need not
 /// rename it.
 const PRESERVE_UNLINKED: u32 = 8;
-/// `OPEN_DELEGATE_NONE`.
-const NO_DELEGATION: u32 = 0;
-/// `OPEN_DELEGATE_NONE_EXT`: none, with the reason.
-const NO_DELEGATION_BECAUSE: u32 = 3;
-/// `WND4_NOT_WANTED`, `WND4_RESOURCE` and `WND4_CANCELLED`.
-const NOT_WANTED: u32 = 0;
-const RESOURCE: u32 = 2;
-const CANCELLED: u32 = 7;
-
 struct OpenArguments {
     share: ShareReservation,
-    /// [`WANT_BITS`].
+    /// Which delegation is wanted ([`WANT_BITS`]).
     want: u32,
     owner: Bytes,
     how: OpenHow,
     claim: OpenClaim,
+}
+
+impl OpenArguments {
+    fn wish(&self) -> DelegationWish {
+        let reclaim = match self.claim {
+            OpenClaim::Previous(reclaim) => reclaim,
+            _ => DelegationReclaim::New,
+        };
+        DelegationWish { want: self.want, access: self.share.access, reclaim }
+    }
 }
 
 /// Whether the file is created (`openflag4`).
@@ -64,8 +60,13 @@ enum OpenClaim {
     Null(Bytes),
     /// `CLAIM_FH`: the current file.
     Fh,
-    /// `CLAIM_PREVIOUS`: the current file, reclaimed after a restart.
-    Previous,
+    /// `CLAIM_PREVIOUS`: the current file, reclaimed after a restart, with the delegation that the
+    /// client had.
+    Previous(DelegationReclaim),
+    /// `CLAIM_DELEGATE_CUR`: like `Null`, by virtue of a delegation.
+    DelegateCur(Stateid, Bytes),
+    /// `CLAIM_DELEG_CUR_FH`: like `Fh`, by virtue of a delegation.
+    DelegateCurFh(Stateid),
 }
 
 /// A file that its node has opened.
@@ -94,52 +95,43 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
                 }
             }
         }
-        OpenClaim::Fh | OpenClaim::Previous => open_current(compound).await?,
+        OpenClaim::DelegateCur(_, bytes) => open_entry(compound, name(bytes.clone())?).await?,
+        OpenClaim::Fh | OpenClaim::Previous(_) | OpenClaim::DelegateCurFh(_) => {
+            open_current(compound).await?
+        }
     };
     let fh = compound.current_fh()?.with_file(&opened.attributes);
     if !opened.new {
         check_mode(&fh, &opened.attributes, args.share.access)?;
     }
     let file = opened.holding.file();
+    check_delegation(compound, &args, file)?;
+    if args.share.conflicts_with_readers() && !opened.new {
+        delegations::recall_from_others(compound, &fh).await?;
+    }
     let (share, owner) = (args.share, args.owner.clone());
     let added = compound.tables(|tables, client| {
         let open = |states: &mut StateidTable| states.open(client, owner.clone(), file, share);
         tables.attempt(&compound.state().ctx, open)
     });
     let (number, again) = added.map_err(|status| match (status, &args.claim) {
-        (Status::SHARE_DENIED, OpenClaim::Previous) => Status::RECLAIM_CONFLICT,
+        (Status::SHARE_DENIED, OpenClaim::Previous(_)) => Status::RECLAIM_CONFLICT,
         _ => status,
     })?;
     if !again {
         // Open at its node until it is closed; at the second OPEN it is already.
         opened.holding.keep();
     }
+    let offer = delegations::offer(compound, &fh, args.wish()).await;
     let stateid = compound.state().tables().states.stateid(number);
     stateid.encode(&mut xdr.out);
     opened.directory.encode(&mut xdr.out);
     xdr.out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED);
     opened.attrset.encode(&mut xdr.out);
-    encode_no_delegation(args.want, &mut xdr.out);
+    offer.encode(&mut xdr.out);
     compound.set_current(fh);
     compound.stateid = Some(stateid);
     Ok(())
-}
-
-//= rfc8881 18.16.3: who says what it wants is told why it does not get it
-/// There are no delegations.
-fn encode_no_delegation(want: u32, out: &mut XdrEncoder) {
-    let why = match want {
-        0 => return out.u32(NO_DELEGATION),
-        WANT_NONE => NOT_WANTED,
-        WANT_CANCEL => CANCELLED,
-        _ => RESOURCE,
-    };
-    out.u32(NO_DELEGATION_BECAUSE);
-    out.u32(why);
-    if why == RESOURCE {
-        // Nor will the client be told when there is one.
-        out.bool(false);
-    }
 }
 
 fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> {
@@ -151,13 +143,16 @@ fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> 
     let how = take_how(arguments)?;
     let claim = match arguments.take::<u32>()? {
         0 => OpenClaim::Null(arguments.opaque(usize::MAX)?),
-        1 => {
-            let _delegation = arguments.take::<u32>()?;
-            OpenClaim::Previous
+        1 => OpenClaim::Previous(DelegationReclaim::of(arguments.take()?)?),
+        2 => {
+            let stateid = Stateid::take(arguments)?;
+            OpenClaim::DelegateCur(stateid, arguments.opaque(usize::MAX)?)
         }
         4 => OpenClaim::Fh,
-        // There are no delegations.
-        2 | 3 | 5 | 6 => return Err(Status::NOTSUPP.into()),
+        5 => OpenClaim::DelegateCurFh(Stateid::take(arguments)?),
+        //= rfc8881 18.16.3: CLAIM_DELEGATE_PREV, CLAIM_DELEG_PREV_FH: delegations do not outlive
+        //= the client
+        3 | 6 => return Err(Status::NOTSUPP.into()),
         _ => return Err(Status::BADXDR.into()),
     };
     //= rfc8881 18.16.3: no access at all, or creation of a file that has a handle
@@ -204,13 +199,35 @@ fn check(compound: &Compound<'_>, args: &OpenArguments) -> Result<(), Status> {
     let in_grace = compound.state().is_in_grace();
     match args.claim {
         //= rfc8881 8.4.2.1, 18.51.3
-        OpenClaim::Previous if reclaim_complete || !in_grace => Err(Status::NO_GRACE),
-        OpenClaim::Previous => Ok(()),
+        OpenClaim::Previous(_) if reclaim_complete || !in_grace => Err(Status::NO_GRACE),
+        OpenClaim::Previous(_) => Ok(()),
         _ if !reclaim_complete => Err(Status::GRACE),
         // Another client may still reclaim an open that this one would deny.
         _ if args.share.deny != 0 && in_grace => Err(Status::GRACE),
         _ => Ok(()),
     }
+}
+
+//= rfc8881 18.16.3: NFS4ERR_OPENMODE, if the delegation does not include the access
+/// May the client open the file by virtue of the delegation that it claims, if any?
+fn check_delegation(
+    compound: &Compound<'_>,
+    args: &OpenArguments,
+    file: Handle,
+) -> Result<(), Status> {
+    let (OpenClaim::DelegateCur(stateid, _) | OpenClaim::DelegateCurFh(stateid)) = args.claim
+    else {
+        return Ok(());
+    };
+    let stateid = compound.resolve_stateid(stateid)?;
+    compound.tables(|tables, client| {
+        let number = tables.states.find(client, &stateid)?;
+        match tables.states.delegation(number)? {
+            delegation if delegation.file != file => Err(Status::BAD_STATEID),
+            _ if args.share.access & WRITE != 0 => Err(Status::OPENMODE),
+            _ => Ok(()),
+        }
+    })
 }
 
 /// A file that would be truncated must not be open with a reservation that denies it.

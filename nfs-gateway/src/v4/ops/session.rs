@@ -1,9 +1,12 @@
 //! `EXCHANGE_ID`, `CREATE_SESSION`, SEQUENCE, and the ends of clients and sessions.
 
-use crate::rpc::{AUTH_NONE, AUTH_SYS};
+use super::back_channel::{bind_connection, take_security};
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::limits::OWNER_BYTES_MAX;
-use crate::v4::state::{ChannelAttrs, ExchangeIdArgs, ExchangeIdResult, Nfs4Session, StateTables};
+use crate::v4::state::{
+    BackChannel, CallbackAttrs, ChannelAttrs, ExchangeIdArgs, ExchangeIdResult, Nfs4Session,
+    StateTables,
+};
 use crate::v4::status::{OperationResult, Status};
 use crate::v4::types::{SessionId, take_bool};
 use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
@@ -18,14 +21,10 @@ const USE_NON_PNFS: u32 = 0x0001_0000;
 const FLAGS: u32 = 0x4007_0103;
 /// All flags of `CREATE_SESSION` that the RFC defines.
 const SESSION_FLAGS: u32 = 7;
+/// `CREATE_SESSION4_FLAG_CONN_BACK_CHAN`: callbacks go over the connection of the call.
+const CONN_BACK_CHAN: u32 = 2;
 /// `SP4_NONE`.
 const NO_PROTECTION: u32 = 0;
-/// `CDFS4_FORE`: there is no back channel.
-const FORE: u32 = 1;
-/// Entries of an array of callback security parameters, at most.
-const SECURITY_MAX: u32 = 16;
-/// Groups of `AUTH_SYS`.
-const GROUPS_MAX: u32 = 16;
 
 //= rfc8881 18.35
 pub(super) fn exchange_id(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
@@ -115,62 +114,38 @@ fn encode_channel(channel: &ChannelAttrs, out: &mut XdrEncoder) {
 pub(super) fn create(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
     let client = xdr.arguments.take::<u64>()?;
     let sequence = xdr.arguments.take::<u32>()?;
-    // Sessions are not persistent, and there is no back channel.
+    // Sessions are not persistent.
     let flags = xdr.arguments.take::<u32>()?;
     let fore = take_channel(&mut xdr.arguments)?;
-    let back = take_channel(&mut xdr.arguments)?;
-    let _callback_program = xdr.arguments.take::<u32>()?;
-    take_callback_security(&mut xdr.arguments)?;
+    let offered = take_channel(&mut xdr.arguments)?;
+    let program = xdr.arguments.take::<u32>()?;
+    let credential = take_security(&mut xdr.arguments)??;
     if flags & !SESSION_FLAGS != 0 {
         return Err(Status::INVAL.into());
     }
-    back.check_back()?;
+    offered.check_back()?;
+    let back =
+        BackChannel::new(CallbackAttrs { minor: compound.minor, program, credential }, offered);
+    let binds = flags & CONN_BACK_CHAN != 0 && back.is_usable();
     let principal = compound.context.credential().map(|user| user.uid);
     let state = compound.state();
     let encode = |id: &SessionId, session: &Nfs4Session| {
         let mut result = XdrEncoder::default();
         result.fixed(id);
         result.u32(sequence);
-        result.u32(0);
+        result.u32(if binds { CONN_BACK_CHAN } else { 0 });
         encode_channel(&session.channel, &mut result);
-        encode_channel(&back, &mut result);
+        encode_channel(&session.back.channel, &mut result);
         result.body(Vec::new()).head
     };
-    let (mut tables, who) = (state.tables_mut(), (client, principal));
-    let created = tables.create_session(&state.ctx, who, sequence, fore, encode)?;
+    let (who, channels) = ((client, principal), (fore, back));
+    let created = state.tables_mut().create_session(&state.ctx, who, sequence, channels, encode)?;
     xdr.out.fixed(&created);
-    Ok(())
-}
-
-/// Takes an array of `callback_sec_parms4`; unused, as there are no callbacks.
-fn take_callback_security(arguments: &mut CallArguments) -> Result<(), ProcedureError> {
-    let count = arguments.take::<u32>()?;
-    if count > SECURITY_MAX {
-        return Err(ProcedureError::GarbageArguments);
-    }
-    for _ in 0..count {
-        match arguments.take::<u32>()? {
-            AUTH_NONE => {}
-            AUTH_SYS => {
-                let _stamp = arguments.take::<u32>()?;
-                arguments.opaque(OWNER_BYTES_MAX)?;
-                let _user_and_group = arguments.take::<u64>()?;
-                let groups = arguments.take::<u32>()?;
-                if groups > GROUPS_MAX {
-                    return Err(ProcedureError::GarbageArguments);
-                }
-                for _ in 0..groups {
-                    arguments.take::<u32>()?;
-                }
-            }
-            // RPCSEC_GSS: the service, and two handles.
-            6 => {
-                let _service = arguments.take::<u32>()?;
-                arguments.opaque(OWNER_BYTES_MAX)?;
-                arguments.opaque(OWNER_BYTES_MAX)?;
-            }
-            _ => return Err(ProcedureError::GarbageArguments),
-        }
+    if let Some(id) = created.first_chunk()
+        && binds
+    {
+        // Its first field. If the reply is a cached one the session may be gone already.
+        let _ = bind_connection(compound, id);
     }
     Ok(())
 }
@@ -189,20 +164,9 @@ pub(super) fn sequence(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> O
     xdr.out.u32(slot);
     xdr.out.u32(last);
     xdr.out.u32(last);
-    // No status flags.
-    xdr.out.u32(0);
-    Ok(())
-}
-
-//= rfc8881 18.34: any connection may be used for any session of ours
-pub(super) fn bind(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
-    let id: SessionId = xdr.arguments.fixed()?;
-    let _direction = xdr.arguments.take::<u32>()?;
-    let _rdma = take_bool(&mut xdr.arguments)?;
-    compound.state().tables().sessions.get(&id)?;
-    xdr.out.fixed(&id);
-    xdr.out.u32(FORE);
-    xdr.out.bool(false);
+    let client = compound.slot().map(|slot| slot.client);
+    let flags = client.map_or(0, |client| compound.state().tables().status_flags(client, &id));
+    xdr.out.u32(flags);
     Ok(())
 }
 

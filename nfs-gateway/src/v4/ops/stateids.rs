@@ -40,8 +40,9 @@ pub(super) fn free(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Operation
     let leases = compound.slot()?.leases.clone();
     compound.tables(|tables, client| {
         let number = tables.states.find(client, &stateid)?;
-        let (file, _) = tables.states.open_file(number)?;
-        tables.states.free(number, leases.has_lost_locks(file))
+        let file = tables.states.open_file(number);
+        let is_lost = file.is_ok_and(|(file, _)| leases.has_lost_locks(file));
+        tables.states.free(number, is_lost)
     })?;
     Ok(())
 }

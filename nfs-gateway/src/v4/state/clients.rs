@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::delegations::DelegationHolder;
 use client::leases::Leases;
+use fileio::protocol::Handle;
 use runtime::Context;
 use runtime::client_handle::CallNumbers;
 
+use super::back_channel::BackChannel;
 use super::sessions::{ChannelAttrs, Nfs4Session, SessionTable};
 use super::stateids::{StateEntry, StateidTable};
 use crate::v4::limits::{CLIENTS_MAX, LEASE, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX};
@@ -16,6 +19,9 @@ use crate::v4::types::{SessionId, Verifier4};
 
 /// Restarts of a client, each within a lease, after which a warning is logged.
 const RESTARTS_SUSPECT: u32 = 4;
+
+/// `SEQ4_STATUS_RECALLABLE_STATE_REVOKED`: there are stateids of revoked delegations to free.
+const RECALLABLE_STATE_REVOKED: u32 = 0x40;
 
 /// A client, identified by its owner string.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub(crate) struct Nfs4Client {
     instances: u32,
     /// It has sent `RECLAIM_COMPLETE`.
     pub(crate) reclaim_complete: bool,
+    /// `CB_RECALL_ANY` is under way.
+    is_recalling_any: bool,
 }
 
 impl Nfs4Client {
@@ -79,15 +87,28 @@ pub(crate) struct ExchangeIdResult {
 pub(crate) struct StateTables {
     clients: BTreeMap<u64, Nfs4Client>,
     pub(crate) sessions: SessionTable,
-    /// Open files and lock owners.
+    /// Open files, lock owners and delegations.
     pub(crate) states: StateidTable,
+    /// What the gateway holds at the nodes, to delegate it to clients.
+    pub(crate) holder: Arc<DelegationHolder>,
 }
 
 impl StateTables {
     /// The empty tables of a gateway instance.
     pub(super) fn new(instance: u64) -> Self {
-        let (clients, sessions) = (BTreeMap::new(), SessionTable::default());
-        Self { clients, sessions, states: StateidTable::new(instance) }
+        Self {
+            clients: BTreeMap::new(),
+            sessions: SessionTable::default(),
+            states: StateidTable::new(instance),
+            holder: DelegationHolder::new(instance),
+        }
+    }
+
+    /// Returns `file` to its node, if no client has it any more.
+    pub(crate) fn release_undelegated(&self, ctx: &Context, file: Handle) {
+        if !self.states.is_delegated(file) {
+            self.holder.give_back(ctx, file);
+        }
     }
 
     /// Is any client known?
@@ -155,6 +176,7 @@ impl StateTables {
             began: now,
             instances: 1,
             reclaim_complete: false,
+            is_recalling_any: false,
         };
         self.clients.insert(id, client);
         Ok(ExchangeIdResult { client: id, next_session: 1, confirmed: false })
@@ -184,7 +206,7 @@ impl StateTables {
         ctx: &Context,
         (id, principal): (u64, Option<u32>),
         sequence: u32,
-        requested: ChannelAttrs,
+        (requested, back): (ChannelAttrs, BackChannel),
         encode: impl FnOnce(&SessionId, &Nfs4Session) -> Vec<u8>,
     ) -> Result<Vec<u8>, Status> {
         let now = ctx.now();
@@ -208,7 +230,8 @@ impl StateTables {
         if is_full || self.sessions.count_of(id) >= SESSIONS_PER_CLIENT_MAX {
             return Err(Status::NOSPC);
         }
-        let session = Nfs4Session::new(id, requested, self.sessions.slots_max())?;
+        let slots_max = self.sessions.slots_max();
+        let session = Nfs4Session::new(id, (requested, slots_max), back)?;
         if !client.confirmed {
             client.began = client.renewed;
             self.replace_instance(ctx, id);
@@ -260,6 +283,26 @@ impl StateTables {
         self.clients.get(&id).ok_or(Status::STALE_CLIENTID)
     }
 
+    /// Records that `CB_RECALL_ANY` is sent to a client; false if it is already.
+    pub(crate) fn begin_recall_any(&mut self, id: u64) -> bool {
+        let client = self.clients.get_mut(&id);
+        client.is_some_and(|client| !std::mem::replace(&mut client.is_recalling_any, true))
+    }
+
+    /// `CB_RECALL_ANY` was sent.
+    pub(crate) fn end_recall_any(&mut self, id: u64) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.is_recalling_any = false;
+        }
+    }
+
+    //= rfc8881 18.46.3: sr_status_flags
+    /// The status flags of a SEQUENCE of `client` in the session `id`.
+    pub(crate) fn status_flags(&self, client: u64, id: &SessionId) -> u32 {
+        let revoked = if self.states.has_revoked(client) { RECALLABLE_STATE_REVOKED } else { 0 };
+        self.sessions.callback_flags(id) | revoked
+    }
+
     /// The client has reclaimed all its state from before a restart.
     pub(crate) fn reclaim_complete(&mut self, id: u64) -> Result<(), Status> {
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
@@ -285,10 +328,13 @@ impl StateTables {
     /// Removes a client with all its state.
     fn expire(&mut self, ctx: &Context, id: u64) {
         for number in self.states.numbers_of(id) {
-            let state = self.states.remove(number);
-            if let (Some(StateEntry::Open(open)), Some(client)) = (state, self.clients.get(&id)) {
+            let Some(state) = self.states.remove(number) else { continue };
+            let Some(client) = self.clients.get(&id) else { continue };
+            match state {
                 // Its locks go with the last open.
-                client.leases.close(ctx, open.file);
+                StateEntry::Open(open) => client.leases.close(ctx, open.file),
+                StateEntry::Delegation(known) => self.release_undelegated(ctx, known.file),
+                StateEntry::Locks(_) => {}
             }
         }
         self.sessions.remove_of(id);

@@ -80,11 +80,15 @@ impl StateidTable {
     }
 
     //= rfc8881 18.38.3: not if there are locks, nor for an open file
-    /// Removes a lock state without locks, or whose locks were lost.
+    /// Removes a lock state without locks, or whose locks were lost, or a revoked delegation.
     pub(crate) fn free(&mut self, number: u64, is_lost: bool) -> Result<(), Status> {
         match self.states.get(&number) {
             Some(StateEntry::Locks(locks)) if is_lost || !locks.has_locks => {
                 self.remove_locks(number);
+                Ok(())
+            }
+            Some(StateEntry::Delegation(known)) if known.is_revoked => {
+                self.remove(number);
                 Ok(())
             }
             Some(_) => Err(Status::LOCKS_HELD),

@@ -1,10 +1,12 @@
 //! The state of clients (RFC 8881 sections 2.4, 2.10, 8 and 9; ADR 21): client ids, sessions with
-//! their reply cache, open files and lock owners.
+//! their reply cache and back channel, open files, lock owners and delegations.
 //!
 //! All of it is in memory. After a restart clients find their sessions unknown, create new ones,
 //! and reclaim their opens and locks; meanwhile the nodes grant these locks to no other client.
 
+mod back_channel;
 mod clients;
+mod delegations;
 mod grace;
 mod lock_owners;
 mod opens;
@@ -16,8 +18,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::Context;
+use runtime::sync::Event;
 
+pub(crate) use back_channel::{BackChannel, CallbackAttrs, SlotOutcome, TakenSlot};
 pub(crate) use clients::{ExchangeIdArgs, ExchangeIdResult, StateTables};
+pub(crate) use delegations::ClientDelegation;
 pub(crate) use lock_owners::{Locker, owner_id};
 pub(crate) use sessions::{ChannelAttrs, Nfs4Session, SlotLookup, UnknownOutcome};
 pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};
@@ -25,8 +30,8 @@ pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};
 use self::grace::GracePeriod;
 use super::limits::LEASE;
 
-/// How often leases are checked.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 2);
+/// How often leases are checked: others wait for the locks of a silent client for that much longer.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(LEASE.as_secs() / 6);
 
 /// The state that one gateway keeps for its clients.
 #[derive(Debug)]
@@ -36,6 +41,11 @@ pub(crate) struct Nfs4State {
     grace: Rc<GracePeriod>,
     tables: RefCell<StateTables>,
     is_expiring: Cell<bool>,
+    /// Callbacks that wait for a slot.
+    pub(crate) callbacks_waiting: Cell<usize>,
+    pub(crate) callback_slot_freed: Event,
+    /// Delegations are recalled.
+    pub(crate) is_recalling: Cell<bool>,
 }
 
 impl Nfs4State {
@@ -43,7 +53,15 @@ impl Nfs4State {
     pub(crate) fn new(ctx: Context) -> Rc<Self> {
         let tables = RefCell::new(StateTables::new(ctx.random()));
         let grace = GracePeriod::begin(ctx.clone());
-        Rc::new(Self { ctx, grace, tables, is_expiring: Cell::new(false) })
+        Rc::new(Self {
+            ctx,
+            grace,
+            tables,
+            is_expiring: Cell::new(false),
+            callbacks_waiting: Cell::new(0),
+            callback_slot_freed: Event::default(),
+            is_recalling: Cell::new(false),
+        })
     }
 
     /// The tables to read; not across an await.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use fileio::protocol::Handle;
 
-use super::stateids::{OpenState, ShareReservation, StateEntry, StateidTable, next_seqid};
+use super::stateids::{OpenState, READ, ShareReservation, StateEntry, StateidTable, next_seqid};
 use crate::v4::status::Status;
 use crate::v4::types::Stateid;
 
@@ -104,11 +104,15 @@ impl StateidTable {
         }
     }
 
-    /// The open file of an open or lock state, and its access bits.
+    /// The file of a state, and what it may be used for.
     pub(crate) fn open_file(&self, number: u64) -> Result<(Handle, u32), Status> {
         match self.states.get(&number) {
             Some(StateEntry::Open(open)) => Ok((open.file, open.share.access)),
             Some(StateEntry::Locks(locks)) => self.open_file(locks.open),
+            Some(StateEntry::Delegation(_)) => {
+                let delegation = self.delegation(number)?;
+                Ok((delegation.file, READ))
+            }
             None => Err(Status::BAD_STATEID),
         }
     }

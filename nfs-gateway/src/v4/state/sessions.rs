@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use fileio::protocol::CallId;
 
+use super::back_channel::{BackChannel, CB_PATH_DOWN, SlotOutcome, TakenSlot};
 use crate::v4::limits::{
     CACHED_BYTES_MAX, FEW_SLOTS, OPERATIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX,
     SESSIONS_WITH_MANY_SLOTS, SLOTS_MAX,
 };
 use crate::v4::status::Status;
-use crate::v4::types::SessionId;
+use crate::v4::types::{SessionId, SessionRequest};
 
 /// The smallest channel: a reply to a READ of one byte fits.
 const BYTES_MIN: u32 = 256;
@@ -38,6 +39,8 @@ pub(crate) struct Nfs4Session {
     client: u64,
     /// Its limits.
     pub(crate) channel: ChannelAttrs,
+    /// Callbacks to the client.
+    pub(crate) back: BackChannel,
     slots: Vec<SessionSlot>,
 }
 
@@ -93,8 +96,8 @@ impl Nfs4Session {
     /// A session of `client`, with the requested limits as far as they are allowed.
     pub(super) fn new(
         client: u64,
-        requested: ChannelAttrs,
-        slots_max: u32,
+        (requested, slots_max): (ChannelAttrs, u32),
+        back: BackChannel,
     ) -> Result<Self, Status> {
         let channel = ChannelAttrs {
             request_bytes_max: requested.request_bytes_max.min(REQUEST_BYTES_MAX),
@@ -111,7 +114,7 @@ impl Nfs4Session {
             return Err(Status::INVAL);
         }
         let slots = (0..channel.slots).map(|_| SessionSlot::default()).collect();
-        Ok(Self { client, channel, slots })
+        Ok(Self { client, channel, back, slots })
     }
 }
 
@@ -125,6 +128,58 @@ impl SessionTable {
     /// Returns a session.
     pub(crate) fn get(&self, id: &SessionId) -> Result<&Nfs4Session, Status> {
         self.sessions.get(id).ok_or(Status::BADSESSION)
+    }
+
+    /// The back channel of a session.
+    pub(crate) fn back(&mut self, id: &SessionId) -> Result<&mut BackChannel, Status> {
+        self.sessions.get_mut(id).map(|session| &mut session.back).ok_or(Status::BADSESSION)
+    }
+
+    /// The sessions of `client`.
+    fn of(&self, client: u64) -> impl Iterator<Item = &Nfs4Session> {
+        self.sessions.values().filter(move |session| session.client == client)
+    }
+
+    /// The status flags of SEQUENCE about the callbacks of a session, and of its client.
+    pub(crate) fn callback_flags(&self, id: &SessionId) -> u32 {
+        let Some(session) = self.sessions.get(id) else { return 0 };
+        let flags = session.back.status_flags();
+        let is_reachable = flags == 0 || self.of(session.client).any(|other| other.back.has_path());
+        if is_reachable { flags } else { flags | CB_PATH_DOWN }
+    }
+
+    /// Has `client` answered a call over a connection that is open? Its session `id` is looked at
+    /// first, since there may be many.
+    pub(crate) fn has_proven_path(&self, client: u64, id: &SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|session| session.back.is_proven())
+            || self.of(client).any(|session| session.back.is_proven())
+    }
+
+    /// Can callbacks be sent to `client`?
+    pub(crate) fn has_path(&self, client: u64) -> bool {
+        self.of(client).any(|session| session.back.has_path())
+    }
+
+    /// Takes a free slot for a callback to `client`.
+    pub(crate) fn take_callback_slot(&mut self, client: u64) -> Option<(SessionId, TakenSlot)> {
+        let sessions = self.sessions.iter_mut().filter(|(_, session)| session.client == client);
+        sessions
+            .filter(|(_, session)| session.back.has_path())
+            .find_map(|(id, session)| Some((*id, session.back.take_slot()?)))
+    }
+
+    /// Records what came of the callback in a slot.
+    pub(crate) fn end_callback(&mut self, id: &SessionId, slot: u32, outcome: SlotOutcome) {
+        if let Ok(back) = self.back(id) {
+            back.end_callback(slot, outcome);
+        }
+    }
+
+    /// Is it the last request of its slot? Then the client may not have its reply yet.
+    pub(crate) fn is_last_request(&self, request: &SessionRequest) -> bool {
+        let session = self.sessions.get(&request.session);
+        let slot = session.and_then(|session| session.slots.get(request.slot as usize));
+        slot.is_some_and(|slot| slot.sequence == request.sequence)
     }
 
     /// Adds a session.
@@ -144,7 +199,7 @@ impl SessionTable {
 
     /// The number of sessions of `client`.
     pub(super) fn count_of(&self, client: u64) -> usize {
-        self.sessions.values().filter(|session| session.client == client).count()
+        self.of(client).count()
     }
 
     /// Ends all sessions of `client`.

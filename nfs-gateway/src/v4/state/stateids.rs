@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fileio::protocol::Handle;
+use runtime::sync::Event;
+
+use super::delegations::{ClientDelegation, DelegationCounts};
 
 use crate::v4::limits::{STATES_MAX, STATES_PER_CLIENT_MAX};
 use crate::v4::status::Status;
@@ -21,6 +24,13 @@ pub(crate) struct ShareReservation {
     pub(crate) access: u32,
     /// What others must not open it for.
     pub(crate) deny: u32,
+}
+
+impl ShareReservation {
+    /// Does it exclude that others read the file without asking?
+    pub(crate) fn conflicts_with_readers(self) -> bool {
+        self.access & WRITE != 0 || self.deny & READ != 0
+    }
 }
 
 /// An open file.
@@ -64,6 +74,8 @@ pub(super) enum StateEntry {
     Open(OpenState),
     /// Byte-range locks on an open file.
     Locks(LockOwnerState),
+    /// A delegation of a file.
+    Delegation(ClientDelegation),
 }
 
 impl StateEntry {
@@ -72,23 +84,40 @@ impl StateEntry {
         match self {
             Self::Open(open) => (open.client, open.seqid),
             Self::Locks(locks) => (locks.client, locks.seqid),
+            // It never changes.
+            Self::Delegation(delegation) => (delegation.client, 1),
+        }
+    }
+
+    /// The file, if the state is one of those that [`StateidTable::by_file`] lists.
+    fn listed_file(&self) -> Option<Handle> {
+        match self {
+            Self::Open(open) => Some(open.file),
+            Self::Delegation(delegation) => Some(delegation.file),
+            Self::Locks(_) => None,
         }
     }
 }
 
-/// All open and lock states. `opens.rs` and `lock_owners.rs` implement their operations.
+/// All open, lock and delegation states. `opens.rs`, `lock_owners.rs` and `delegations.rs`
+/// implement their operations.
 #[derive(Debug)]
 pub(crate) struct StateidTable {
     /// Distinguishes this instance of the gateway from others.
     pub(crate) instance: u64,
     last_number: u64,
     pub(super) states: BTreeMap<u64, StateEntry>,
-    /// The open states of each file.
+    /// The open states and the delegations of each file.
     pub(super) by_file: BTreeMap<Handle, Vec<u64>>,
     /// The number of states of each client.
     by_client: BTreeMap<u64, usize>,
     /// Open states that deny others something.
     pub(super) denials: usize,
+    pub(super) delegated: DelegationCounts,
+    /// Recalls have begun.
+    pub(crate) recall_begun: Event,
+    /// A delegation was returned or revoked.
+    pub(crate) delegation_ended: Event,
 }
 
 impl StateidTable {
@@ -101,6 +130,9 @@ impl StateidTable {
             by_file: BTreeMap::new(),
             by_client: BTreeMap::new(),
             denials: 0,
+            delegated: DelegationCounts::default(),
+            recall_begun: Event::default(),
+            delegation_ended: Event::default(),
         }
     }
 
@@ -162,9 +194,13 @@ impl StateidTable {
     /// Adds a state and returns its number.
     pub(super) fn insert(&mut self, state: StateEntry) -> u64 {
         let number = self.next_number();
-        if let StateEntry::Open(open) = &state {
-            self.by_file.entry(open.file).or_default().push(number);
-            self.denials += usize::from(open.denies());
+        if let Some(file) = state.listed_file() {
+            self.by_file.entry(file).or_default().push(number);
+        }
+        match &state {
+            StateEntry::Open(open) => self.denials += usize::from(open.denies()),
+            StateEntry::Delegation(known) => self.delegated.count(known, true),
+            StateEntry::Locks(_) => {}
         }
         *self.by_client.entry(state.version().0).or_default() += 1;
         self.states.insert(number, state);
@@ -173,13 +209,20 @@ impl StateidTable {
 
     pub(super) fn remove(&mut self, number: u64) -> Option<StateEntry> {
         let state = self.states.remove(&number)?;
-        if let StateEntry::Open(open) = &state {
-            self.denials -= usize::from(open.denies());
-            if let Some(of_file) = self.by_file.get_mut(&open.file) {
-                of_file.retain(|other| *other != number);
-                if of_file.is_empty() {
-                    self.by_file.remove(&open.file);
-                }
+        match &state {
+            StateEntry::Open(open) => self.denials -= usize::from(open.denies()),
+            StateEntry::Delegation(known) => {
+                self.delegated.count(known, false);
+                self.delegation_ended.tell();
+            }
+            StateEntry::Locks(_) => {}
+        }
+        if let Some(file) = state.listed_file()
+            && let Some(of_file) = self.by_file.get_mut(&file)
+        {
+            of_file.retain(|other| *other != number);
+            if of_file.is_empty() {
+                self.by_file.remove(&file);
             }
         }
         let client = state.version().0;

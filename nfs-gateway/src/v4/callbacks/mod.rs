@@ -1,0 +1,15 @@
+//! Callbacks to clients (RFC 8881 section 20).
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `wire.rs` | encodes a `CB_COMPOUND`, decodes its reply |
+//! | `send.rs` | finds a slot and a connection, and sends |
+//! | `recalls.rs` | recalls delegations |
+
+mod recalls;
+mod send;
+mod wire;
+
+pub(super) use recalls::start as start_recalls;
+pub(super) use send::{probe, send};
+pub(super) use wire::CallbackOperation;
