@@ -170,25 +170,35 @@ fn look(cluster: &Cluster, writers: &mut [Writer], rng: &mut Rng) -> u64 {
     space.free_bytes
 }
 
-/// How many rounds, and for how long at most.
-fn rounds() -> (usize, Duration) {
+/// How many rounds, if nothing else is asked for `usual`, and for how long at most.
+fn rounds(usual: usize) -> (usize, Duration) {
     match std::env::var("MDFS_ROUNDS") {
         Ok(said) => (said.parse().expect("MDFS_ROUNDS is a number"), Duration::MAX),
-        Err(_) => (ROUNDS, ROUNDS_TIME_MAX),
+        Err(_) => (usual, ROUNDS_TIME_MAX),
     }
 }
 
 /// `MDFS_ROUNDS=300` for more, however long they take.
 #[test]
 fn what_was_acknowledged_survives_faults_of_processes_and_of_the_network() {
+    survives_faults("none", ROUNDS);
+}
+
+/// The others go on without a host, which is brought up to date when it is back.
+#[test]
+fn what_has_two_copies_survives_faults_of_processes_and_of_the_network() {
+    survives_faults("2x", FAULTS.len());
+}
+
+fn survives_faults(redundancy: &'static str, usual: usize) {
     with_seed(|rng| {
-        let shape = Shape { gateways: 2, on_hosts: true, ..Shape::default() };
+        let shape = Shape { gateways: 2, on_hosts: true, redundancy, ..Shape::default() };
         let mut cluster = Cluster::started(shape);
         let faults = if cluster.has_hosts() { &FAULTS[..] } else { &FAULTS_OF_ONE_HOST };
         let ways = [Writer::new, Writer::new, Writer::over_nfs, Writer::over_nfs];
         let mut writers: Vec<Writer> =
             (0..).zip(ways).map(|(number, way)| way(number, rng.bits())).collect();
-        let ((rounds, time_max), mut longest, mut done) = (rounds(), Duration::ZERO, 0);
+        let ((rounds, time_max), mut longest, mut done) = (rounds(usual), Duration::ZERO, 0);
         let begin = Instant::now();
         for at in (0..rounds).take_while(|_| begin.elapsed() < time_max) {
             let is_long = at / faults.len() % 2 == 1;
