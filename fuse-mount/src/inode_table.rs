@@ -1,12 +1,15 @@
 //! The inode table: inodes, until the kernel forgets them, open files, and lock owners.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use client::protocol::{Attributes, Credentials, Handle, ROOT};
 use client::unsynced::UnsyncedMark;
 use fuser::{INodeNo, Notifier};
 use runtime::Table;
+
+use crate::page_version::{ContentVersion, OpenVerdict, PageVersion};
 
 /// Inodes and open files that the kernel refers to by number. The threads that read from the kernel
 /// and those of the workers share it; its lock is never held across a wait.
@@ -35,6 +38,8 @@ struct KernelInode {
     generation: u64,
     /// The number of replies that named it; the kernel forgets it as often.
     lookups: u64,
+    /// What is known of the kernel's copy of its content.
+    pages: PageVersion,
 }
 
 /// An open file.
@@ -45,6 +50,10 @@ pub(crate) struct OpenFile {
     pub(crate) opener: Arc<Credentials>,
     /// What was written through it since the last sync.
     pub(crate) unsynced: UnsyncedMark,
+    /// That of its [`OpenVerdict`].
+    since: u64,
+    /// A program has used it.
+    is_used: AtomicBool,
     /// Owners that may have locks through this open file.
     owners: Mutex<BTreeSet<u64>>,
 }
@@ -78,10 +87,27 @@ impl InodeTable {
     pub(crate) fn add_lookup(&self, file: &Attributes) {
         let &Attributes { ino, generation, .. } = file;
         let mut tables = self.tables();
-        let inode = tables.inodes.entry(ino).or_insert(KernelInode { generation, lookups: 0 });
-        // A number may be reused after a crash of its node: then the older file is gone.
-        inode.generation = generation;
+        let new = || KernelInode { generation, lookups: 0, pages: PageVersion::default() };
+        let inode = tables.inodes.entry(ino).or_insert_with(new);
+        if inode.generation != generation {
+            // A number may be reused after a crash of its node: then the older file is gone.
+            (inode.generation, inode.pages) = (generation, PageVersion::default());
+        }
         inode.lookups += 1;
+        inode.pages.note_sent(file);
+    }
+
+    /// The kernel is sent attributes in another reply.
+    pub(crate) fn note_sent(&self, file: &Attributes) {
+        let handle = Handle { ino: file.ino, generation: file.generation };
+        self.with_pages(handle, |pages| pages.note_sent(file));
+    }
+
+    fn with_pages(&self, file: Handle, note: impl FnOnce(&mut PageVersion)) {
+        let mut tables = self.tables();
+        if let Some(pages) = tables.pages(file) {
+            note(pages);
+        }
     }
 
     /// The kernel has forgotten `lookups` of the replies that named `ino`.
@@ -90,24 +116,63 @@ impl InodeTable {
         let Some(inode) = tables.inodes.get_mut(&ino) else { return };
         inode.lookups = inode.lookups.saturating_sub(lookups);
         if inode.lookups == 0 {
+            // The kernel has dropped its pages before.
             tables.inodes.remove(&ino);
         }
     }
 
-    /// Adds an open file and returns its number.
-    pub(crate) fn open(&self, handle: Handle, opener: Credentials) -> u64 {
-        let (unsynced, owners) = (UnsyncedMark::default(), Mutex::default());
-        let opener = Arc::new(opener);
-        let file = Arc::new(OpenFile { handle, opener, unsynced, owners });
-        let mut tables = self.tables();
-        tables.last_file += 1;
-        let number = tables.last_file;
-        tables.files.insert(number, file);
-        number
+    /// Adds an open directory and returns its number.
+    pub(crate) fn open_directory(&self, handle: Handle, opener: Credentials) -> u64 {
+        self.tables().add_file(handle, opener, 0)
     }
 
+    /// Adds an open file, of which the open found `version`. Returns its number, and what becomes
+    /// of the kernel's copy.
+    pub(crate) fn open(
+        &self,
+        handle: Handle,
+        opener: Credentials,
+        version: Option<ContentVersion>,
+    ) -> (u64, OpenVerdict) {
+        let mut tables = self.tables();
+        let number = tables.last_file + 1;
+        let verdict = match tables.pages(handle) {
+            Some(pages) => pages.open(number, version),
+            None => PageVersion::default().open(number, None),
+        };
+        (tables.add_file(handle, opener, verdict.since), verdict)
+    }
+
+    /// The open file with this number.
     pub(crate) fn file(&self, number: u64) -> Option<Arc<OpenFile>> {
         self.tables().files.get(&number).cloned()
+    }
+
+    /// The same for a request of a program that has it open: its open is over.
+    pub(crate) fn used_file(&self, number: u64) -> Option<Arc<OpenFile>> {
+        let mut tables = self.tables();
+        let file = tables.files.get(&number)?.clone();
+        if !file.is_used.swap(true, Relaxed)
+            && let Some(pages) = tables.pages(file.handle)
+        {
+            pages.note_use(file.since);
+        }
+        Some(file)
+    }
+
+    /// The version of the pages that the kernel may have of a file, if it is known.
+    pub(crate) fn known_version(&self, file: Handle) -> Option<ContentVersion> {
+        self.tables().pages(file)?.version()
+    }
+
+    /// A read has found this version of a file.
+    pub(crate) fn note_read(&self, file: Handle, version: ContentVersion) {
+        self.with_pages(file, |pages| pages.note_read(version));
+    }
+
+    /// This mount has changed a file from one version to the other, and the kernel's pages with it.
+    pub(crate) fn note_write(&self, file: Handle, before: ContentVersion, after: ContentVersion) {
+        self.with_pages(file, |pages| pages.note_write(before, after));
     }
 
     /// Removes an open file.
@@ -157,6 +222,22 @@ impl InodeTable {
     }
 }
 
+impl InodeTables {
+    fn pages(&mut self, file: Handle) -> Option<&mut PageVersion> {
+        let inode = self.inodes.get_mut(&file.ino)?;
+        (inode.generation == file.generation).then_some(&mut inode.pages)
+    }
+
+    fn add_file(&mut self, handle: Handle, opener: Credentials, since: u64) -> u64 {
+        let (unsynced, owners) = (UnsyncedMark::default(), Mutex::default());
+        let (opener, is_used) = (Arc::new(opener), AtomicBool::default());
+        let file = Arc::new(OpenFile { handle, opener, unsynced, since, is_used, owners });
+        self.last_file += 1;
+        self.files.insert(self.last_file, file);
+        self.last_file
+    }
+}
+
 impl OpenFile {
     fn owners(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
@@ -198,11 +279,39 @@ mod tests {
     }
 
     #[test]
+    fn pages_survive_opens_of_the_same_inode_as_long_as_the_kernel_has_it() {
+        let inodes = InodeTable::default();
+        let open = |generation| {
+            let version = ContentVersion::of(&file(9, generation), None);
+            let handle = Handle { ino: 9, generation };
+            let (number, verdict) = inodes.open(handle, Credentials::root(), Some(version));
+            (number, verdict.keeps_pages)
+        };
+        inodes.add_lookup(&file(9, 4));
+        let (first, keeps_first) = open(4);
+        let (second, keeps_second) = open(4);
+        assert!(!keeps_first && !keeps_second, "no program has used either");
+        inodes.file(first);
+        assert!(!open(4).1);
+        inodes.used_file(second);
+        assert!(open(4).1);
+        // The number names another file with the same times.
+        inodes.add_lookup(&file(9, 5));
+        assert!(!open(4).1 && !open(5).1);
+        inodes.used_file(open(5).0);
+        assert!(open(5).1);
+        inodes.forget(9, 2);
+        inodes.add_lookup(&file(9, 5));
+        assert!(!open(5).1, "of this inode no pages are known");
+    }
+
+    #[test]
     fn a_lock_owner_stays_until_it_has_no_locks() {
         let inodes = InodeTable::default();
-        let number = inodes.open(Handle { ino: 9, generation: 4 }, Credentials::root());
+        let (number, _) = inodes.open(Handle { ino: 9, generation: 4 }, Credentials::root(), None);
         let open = inodes.file(number).unwrap();
-        let other = inodes.file(inodes.open(open.handle, Credentials::root())).unwrap();
+        let (other, _) = inodes.open(open.handle, Credentials::root(), None);
+        let other = inodes.file(other).unwrap();
         assert!(!inodes.has_locked(9, number, 77));
         inodes.add_locker(&open, 77, 123);
         assert!(inodes.has_locked(9, 0, 77) && !inodes.has_locked(8, 0, 77));

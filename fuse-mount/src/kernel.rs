@@ -27,11 +27,11 @@ use fuser::{
 use runtime::Spawn;
 
 pub(crate) use self::dispatch::FuseFilesystem;
-use self::dispatch::OPENED;
+use self::dispatch::open_flags;
 use self::reply::{reply_attr, reply_empty, reply_entry, reply_lock, reply_statfs, reply_xattr};
 use self::request::{
     MODE_BITS, access_mask, byte_range, configure, entry_name, fallocation, lock_kind,
-    new_inode_kind, seek_target, xattr_mode, xattr_name,
+    new_inode_kind, seek_target, write_source, xattr_mode, xattr_name,
 };
 use crate::caller::CallerProcess;
 use crate::operations::{AccessMask, ListedEntry, LockRequest, NewInodeKind, joined};
@@ -74,7 +74,8 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let cache = self.cache;
         self.dispatch_inode(request, ino, move |operations, ino| async move {
-            reply_attr(reply, operations.get_attributes(ino).await, cache);
+            let found = operations.get_attributes(ino).await;
+            reply_attr(&operations, reply, found, cache);
         });
     }
 
@@ -108,7 +109,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         };
         self.dispatch_inode(request, ino, move |operations, ino| async move {
             let changed = operations.set_attributes(caller, ino, change, file.map(|it| it.0)).await;
-            reply_attr(reply, changed, cache);
+            reply_attr(&operations, reply, changed, cache);
         });
     }
 
@@ -247,22 +248,19 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             let mut creating =
                 pin!(operations.create(caller, entry_name, mode, new_only, access_mask));
             match operations.callers.until_killed(caller, &mut creating).await {
-                Some(Ok((file, number))) => {
-                    operations.inodes.add_lookup(&file);
-                    let (number, generation) = (FileHandle(number), Generation(file.generation));
-                    reply.created(
-                        &cache,
-                        &translate::attributes(&file),
-                        generation,
-                        number,
-                        OPENED,
-                    );
+                Some(Ok((file, opened))) => {
+                    let (attributes, generation) =
+                        (translate::attributes(&file), Generation(file.generation));
+                    let (number, flags) = (FileHandle(opened.number), open_flags(opened));
+                    reply.created(&cache, &attributes, generation, number, flags);
                 }
                 Some(Err(error)) => reply.error(error.into()),
                 None => {
                     reply.error(Errno::EINTR);
-                    let created = creating.await.ok();
-                    operations.close_unused(created.map(|(_, number)| number)).await;
+                    if let Ok((file, opened)) = creating.await {
+                        operations.inodes.forget(file.ino, 1);
+                        operations.close_unused(Some(opened)).await;
+                    }
                 }
             }
         });
@@ -294,7 +292,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         file: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -302,11 +300,12 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         // The kernel's bytes are in a buffer that the next request overwrites.
         let data = Bytes::copy_from_slice(data);
         let length = data.len() as u32;
+        let source = write_source(write_flags, flags);
         self.dispatch_inode(request, ino, move |operations, _| async move {
             let written = if flags.0 & libc::O_APPEND == 0 {
-                operations.write(file.0, offset, data).await
+                operations.write(file.0, offset, data, source).await
             } else {
-                operations.append(file.0, offset, data).await
+                operations.append(file.0, offset, data, source).await
             };
             match written {
                 Ok(()) => reply.written(length),
@@ -323,6 +322,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        self.inodes().used_file(file.0);
         if !self.inodes().has_locked(ino.0, file.0, owner.0) {
             return reply.ok();
         }

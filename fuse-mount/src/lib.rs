@@ -17,8 +17,8 @@
 //!   had it fail (`EIO`).
 //! - A program that waits for a server can be killed: its request is given up, at the earliest
 //!   after a second.
-//! - The kernel caches names and attributes for [`MountOptions::cache`], and content until the file
-//!   is opened again.
+//! - The kernel caches names and attributes for [`MountOptions::cache`]. It keeps content, also
+//!   across opens, until an open finds that another client has changed it (close-to-open).
 //!
 //! # Uses
 //!
@@ -36,6 +36,7 @@
 //! | `operations.rs`, `operations/` | the requests to the volume of each operation, by family |
 //! | `volume_client.rs` | the requests and leases of a mount at the volume |
 //! | `inode_table.rs` | inodes and open files that the kernel refers to by number |
+//! | `page_version.rs` | which version of a file the kernel's pages belong to |
 //! | `caller.rs` | the calling process; `caller_watch.rs` gives up what killed programs wait for |
 //! | `translate.rs` | attributes, times and errors of the kernel |
 //!
@@ -48,6 +49,7 @@ mod inode_table;
 mod kernel;
 mod mount;
 mod operations;
+mod page_version;
 mod translate;
 mod volume_client;
 mod worker;

@@ -18,7 +18,7 @@ use runtime::Spawn;
 
 pub(crate) use self::attributes::AccessMask;
 pub(crate) use self::directories::ListedEntry;
-pub(crate) use self::files::joined;
+pub(crate) use self::files::{OpenedNumber, WriteSource, joined};
 pub(crate) use self::locks::{ConflictingLock, LockRequest};
 pub(crate) use self::names::{EntryName, NewInodeKind};
 pub(crate) use self::space::Fallocation;

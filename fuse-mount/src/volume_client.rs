@@ -11,6 +11,7 @@ use client::unsynced::UnsyncedWrites;
 use runtime::{Call, Spawn};
 
 use crate::operations::AccessMask;
+use crate::page_version::ContentVersion;
 use crate::translate::{KernelError, KernelResult};
 
 /// What is opened.
@@ -85,22 +86,40 @@ impl<S: Spawn> VolumeClient<S> {
         self.request(GetAttributes { file }).await
     }
 
-    /// Opens a file or directory at its node, for what the user may do with it now.
+    /// The version of a file with these attributes.
+    pub(crate) fn version(&self, file: &Attributes) -> ContentVersion {
+        ContentVersion::of(file, self.machine.restarts())
+    }
+
+    /// The same for the answer to a request that was sent after so many `restarts`; `None` if a
+    /// server has restarted meanwhile.
+    pub(crate) fn version_since(
+        &self,
+        restarts: Option<u64>,
+        file: &Attributes,
+    ) -> Option<ContentVersion> {
+        (self.machine.restarts() == restarts).then(|| self.version(file))
+    }
+
+    /// Opens a file or directory at its node, for what the user may do with it now. Returns also
+    /// the version that it has; `None` if that may be lost with a server.
     pub(crate) async fn open(
         &self,
         opener: &Credentials,
         file: Handle,
         target: OpenTarget,
-    ) -> KernelResult<OpenFileGuard<S>> {
+    ) -> KernelResult<(OpenFileGuard<S>, Option<ContentVersion>)> {
         let (who, call, access) = (opener.clone(), self.call(), target.access());
         let _opening = self.leases.opening();
+        let restarts = self.machine.restarts();
         let reply = self.request(OpenHandle { who, call, file, access }).await?;
+        let version = self.version_since(restarts, &reply.attributes);
         let answered = LeaseReply { call, lease: reply.lease };
         let granted = (opener, access);
         let holding = self.leases.opened_for(&self.machine, file, answered, granted).await?;
         match (reply.attributes.kind, target) {
             (Kind::File {}, OpenTarget::File(_)) | (Kind::Directory {}, OpenTarget::Directory) => {
-                Ok(holding)
+                Ok((holding, version))
             }
             (Kind::Directory {}, _) => Err(KernelError(libc::EISDIR)),
             (_, OpenTarget::Directory) => Err(KernelError(libc::ENOTDIR)),

@@ -15,13 +15,15 @@ use runtime::{NodeId, NodeKind, Spawn};
 use super::request::entry_name;
 use crate::caller::CallerProcess;
 use crate::inode_table::InodeTable;
-use crate::operations::{EntryName, MountOperations};
+use crate::operations::{EntryName, MountOperations, OpenedNumber};
 use crate::volume_client::OpenTarget;
 use crate::worker::Worker;
 
-/// Flags of an open file. The kernel drops cached content when the file is opened again, so a
-/// reader sees all earlier writes of other clients.
-pub(super) const OPENED: FopenFlags = FopenFlags::empty();
+/// Flags of an open file. Without `FOPEN_KEEP_CACHE` the kernel drops its pages, so that a reader
+/// sees all earlier writes of other clients.
+pub(super) fn open_flags(opened: OpenedNumber) -> FopenFlags {
+    if opened.keeps_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
 
 /// The FUSE file operations that the kernel sends requests to.
 #[derive(Debug)]
@@ -97,7 +99,7 @@ impl<S: Spawn> FuseFilesystem<S> {
         self.dispatch_to_end(ino, move |operations, ino| async move {
             let mut opening = pin!(operations.open(caller, ino, target));
             match operations.callers.until_killed(caller, &mut opening).await {
-                Some(Ok(number)) => reply.opened(FileHandle(number), OPENED),
+                Some(Ok(opened)) => reply.opened(FileHandle(opened.number), open_flags(opened)),
                 Some(Err(error)) => reply.error(error.into()),
                 None => {
                     reply.error(Errno::EINTR);

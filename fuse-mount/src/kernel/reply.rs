@@ -32,9 +32,17 @@ pub(super) fn reply_entry<S: Spawn>(
     }
 }
 
-pub(super) fn reply_attr(reply: ReplyAttr, found: KernelResult<Attributes>, cache: Duration) {
+pub(super) fn reply_attr<S: Spawn>(
+    operations: &MountOperations<S>,
+    reply: ReplyAttr,
+    found: KernelResult<Attributes>,
+    cache: Duration,
+) {
     match found {
-        Ok(file) => reply.attr(&cache, &translate::attributes(&file)),
+        Ok(file) => {
+            operations.inodes.note_sent(&file);
+            reply.attr(&cache, &translate::attributes(&file));
+        }
         Err(error) => reply.error(error.into()),
     }
 }

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use client::protocol::{NewNode, SeekTarget, TRANSFER_MAX, access};
 use client::{ByteRange, LockKind, XattrMode, XattrName};
-use fuser::{INodeNo, InitFlags, KernelConfig, OpenAccMode, OpenFlags};
+use fuser::{INodeNo, InitFlags, KernelConfig, OpenAccMode, OpenFlags, WriteFlags};
 
-use crate::operations::{AccessMask, EntryName, Fallocation, NewInodeKind};
+use crate::operations::{AccessMask, EntryName, Fallocation, NewInodeKind, WriteSource};
 use crate::translate;
 
 /// Background requests of the kernel (such as read-ahead), at most.
@@ -74,6 +74,17 @@ pub(super) fn access_mask(flags: OpenFlags) -> AccessMask {
         OpenAccMode::O_WRONLY => access::WRITE,
         OpenAccMode::O_RDWR => access::READ | access::WRITE,
     })
+}
+
+/// Why the kernel writes, by the flags of the request and of the open file.
+pub(super) fn write_source(write: WriteFlags, open: OpenFlags) -> WriteSource {
+    if write.contains(WriteFlags::FUSE_WRITE_CACHE) {
+        WriteSource::MappedPage
+    } else if open.0 & libc::O_DIRECT != 0 {
+        WriteSource::DirectWrite
+    } else {
+        WriteSource::CachedWrite
+    }
 }
 
 /// The kind of inode that `mknod` creates; `None` if it is invalid.

@@ -1,10 +1,11 @@
 //! Attributes: changes, permissions, targets of symbolic links.
 
-use client::protocol::{Attributes, Change, Credentials, ReadLink, SetAttributes};
+use client::protocol::{Attributes, Change, Credentials, Error, ReadLink, SetAttributes, WccAttr};
 use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
+use crate::page_version::ContentVersion;
 use crate::translate::{KernelError, KernelResult};
 
 /// Requested access, in the bits of the mode's lowest triple.
@@ -27,9 +28,22 @@ impl<S: Spawn> MountOperations<S> {
         };
         let who = opener.map_or_else(|| caller.credentials(), |opener| (*opener).clone());
         let durable = self.volume.unsynced.cuts_durably(&change);
-        let only_if_ctime = None;
-        let call = SetAttributes { who, file, change, only_if_ctime, durable };
-        Ok(self.volume.request(call).await?)
+        let known = self.inodes.known_version(file).filter(|_| change.size.is_none());
+        let only_if_ctime = known.map(ContentVersion::ctime);
+        let mut call = SetAttributes { who, file, change, only_if_ctime, durable };
+        match (self.volume.request(call.clone()).await, known) {
+            (Ok(changed), Some(before)) => {
+                // Nothing came between, and the content is the same.
+                let after = before.with(WccAttr::of(&changed));
+                self.inodes.note_write(file, before, after);
+                Ok(changed)
+            }
+            (Err(Error::Changed {}), Some(_)) => {
+                call.only_if_ctime = None;
+                Ok(self.volume.request(call).await?)
+            }
+            (changed, _) => Ok(changed?),
+        }
     }
 
     /// Checks that the caller has this access.

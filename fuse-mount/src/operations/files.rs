@@ -4,33 +4,68 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use client::leases::OpenFileGuard;
-use client::protocol::{Credentials, Read, SyncDirectory, TRANSFER_MAX};
+use client::protocol::{Credentials, Handle, Read, SyncDirectory, TRANSFER_MAX, WriteResult};
 use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
 use crate::inode_table::OpenFile;
+use crate::page_version::ContentVersion;
 use crate::translate::{KernelError, KernelResult};
 use crate::volume_client::OpenTarget;
 
+/// A file that was opened for the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenedNumber {
+    pub(crate) number: u64,
+    /// The kernel's pages of it are up to date.
+    pub(crate) keeps_pages: bool,
+}
+
+/// Why the kernel writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteSource {
+    /// A program writes, and the kernel changes its pages with it.
+    CachedWrite,
+    /// A program writes past the page cache.
+    DirectWrite,
+    /// A page that a program has mapped is written back.
+    MappedPage,
+}
+
 impl<S: Spawn> MountOperations<S> {
-    /// Opens a regular file or a directory at its node; returns its number.
+    /// Opens a regular file or a directory at its node.
     pub(crate) async fn open(
         &self,
         caller: CallerProcess,
         ino: u64,
         target: OpenTarget,
-    ) -> KernelResult<u64> {
+    ) -> KernelResult<OpenedNumber> {
         let (file, opener) = (self.handle(ino)?, caller.credentials());
-        let holding = self.volume.open(&opener, file, target).await?;
-        Ok(self.add_open_file(holding, opener))
+        let (holding, version) = self.volume.open(&opener, file, target).await?;
+        if let OpenTarget::File(_) = target {
+            return Ok(self.add_open_file(holding, opener, version));
+        }
+        let number = self.inodes.open_directory(file, opener);
+        holding.keep();
+        Ok(OpenedNumber { number, keeps_pages: false })
     }
 
     /// The number of an open file, until it is [closed](Self::close).
-    pub(super) fn add_open_file(&self, holding: OpenFileGuard<S>, opener: Credentials) -> u64 {
-        let number = self.inodes.open(holding.file(), opener);
+    pub(super) fn add_open_file(
+        &self,
+        holding: OpenFileGuard<S>,
+        opener: Credentials,
+        version: Option<ContentVersion>,
+    ) -> OpenedNumber {
+        let file = holding.file();
+        let (number, verdict) = self.inodes.open(file, opener, version);
         holding.keep();
-        number
+        if verdict.has_old_attributes {
+            // Before the program has the file: it must see the size.
+            self.inodes.invalidate(file.ino);
+        }
+        OpenedNumber { number, keeps_pages: verdict.keeps_pages }
     }
 
     /// Closes an open file and releases the locks made through it.
@@ -45,14 +80,14 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Closes a file that was opened for a program that has been killed.
-    pub(crate) async fn close_unused(&self, number: Option<u64>) {
-        if let Some(number) = number {
-            self.close(number).await;
+    pub(crate) async fn close_unused(&self, opened: Option<OpenedNumber>) {
+        if let Some(opened) = opened {
+            self.close(opened.number).await;
         }
     }
 
     pub(super) fn open_file(&self, number: u64) -> KernelResult<Arc<OpenFile>> {
-        self.inodes.file(number).ok_or(KernelError(libc::EBADF))
+        self.inodes.used_file(number).ok_or(KernelError(libc::EBADF))
     }
 
     /// The open file with this number, to read or change it. It fails if locks made through it were
@@ -83,6 +118,7 @@ impl<S: Spawn> MountOperations<S> {
             let who = (*open.opener).clone();
             let read = Read { who, file, offset, length };
             let read = self.volume.unsynced.read_large(&self.volume.machine, file, read).await?;
+            self.inodes.note_read(file, self.volume.version(&read.attributes));
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
                 return Err(KernelError(libc::EIO));
@@ -97,16 +133,43 @@ impl<S: Spawn> MountOperations<S> {
     }
 
     /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at `offset`.
-    pub(crate) async fn write(&self, number: u64, offset: u64, data: Bytes) -> KernelResult<()> {
-        let open = self.usable_file(number)?;
+    pub(crate) async fn write(
+        &self,
+        number: u64,
+        offset: u64,
+        data: Bytes,
+        source: WriteSource,
+    ) -> KernelResult<()> {
+        let open = match source {
+            // The kernel chooses any file of those that are open, or are being opened.
+            WriteSource::MappedPage => self.inodes.file(number).ok_or(KernelError(libc::EBADF))?,
+            _ => self.usable_file(number)?,
+        };
         let (machine, place) = (&self.volume.machine, (open.handle, offset, vec![data]));
-        self.volume.unsynced.write(machine, &open.unsynced, &open.opener, place).await?;
+        let written = self.volume.unsynced.write(machine, &open.unsynced, &open.opener, place);
+        let written = written.await?;
+        if source == WriteSource::CachedWrite {
+            self.note_write(open.handle, &written);
+        }
         Ok(())
+    }
+
+    /// A write was done that has changed the kernel's pages too.
+    fn note_write(&self, file: Handle, written: &WriteResult) {
+        let Some(before) = written.before else { return };
+        let after = self.volume.version(&written.attributes);
+        self.inodes.note_write(file, after.with(before), after);
     }
 
     /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at the end of the file, which the kernel
     /// takes to be `end`. It may be old: other clients append too.
-    pub(crate) async fn append(&self, number: u64, end: u64, data: Bytes) -> KernelResult<()> {
+    pub(crate) async fn append(
+        &self,
+        number: u64,
+        end: u64,
+        data: Bytes,
+        source: WriteSource,
+    ) -> KernelResult<()> {
         let open = self.usable_file(number)?;
         let (machine, unsynced) = (&self.volume.machine, &self.volume.unsynced);
         let place = (open.handle, vec![data]);
@@ -114,6 +177,8 @@ impl<S: Spawn> MountOperations<S> {
             client::append(machine, unsynced, &open.unsynced, &open.opener, place).await?;
         if appended.offset != end {
             self.inodes.invalidate(open.handle.ino);
+        } else if source == WriteSource::CachedWrite {
+            self.note_write(open.handle, &appended.written);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use client::protocol::{
 };
 use runtime::Spawn;
 
-use super::{AccessMask, MountOperations};
+use super::{AccessMask, MountOperations, OpenedNumber};
 use crate::caller::CallerProcess;
 use crate::translate::KernelResult;
 use crate::volume_client::OpenTarget;
@@ -72,8 +72,9 @@ impl<S: Spawn> MountOperations<S> {
             .await?)
     }
 
-    /// Creates a regular file and opens it; returns its attributes and number. Unless `new_only` is
-    /// set, a file that another client has created meanwhile is opened, if the mode permits it.
+    /// Creates a regular file and opens it; returns its attributes, counted as a lookup. Unless
+    /// `new_only` is set, a file that another client has created meanwhile is opened, if the mode
+    /// permits it.
     pub(crate) async fn create(
         &self,
         caller: CallerProcess,
@@ -81,7 +82,7 @@ impl<S: Spawn> MountOperations<S> {
         mode: u32,
         new_only: bool,
         access_mask: AccessMask,
-    ) -> KernelResult<(Attributes, u64)> {
+    ) -> KernelResult<(Attributes, OpenedNumber)> {
         let (directory, name) = self.entry(entry)?;
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
@@ -89,19 +90,21 @@ impl<S: Spawn> MountOperations<S> {
         let (opener, call) = (caller.credentials(), self.volume.call());
         let (who, durable) = (opener.clone(), self.volume.names_durably());
         let create = OpenNew { who, call, directory, name, existing, change, durable };
+        let restarts = self.volume.machine.restarts();
         let OpenedNewFile { created, lease } = self.volume.request(create).await?;
         let file = self.volume.with_own_writes(created.attributes).await;
         let mut holding = None;
         if lease != 0 {
             holding = Some(self.volume.record_new(&file, call, lease).await?);
         }
-        let holding = match holding {
+        let (holding, version) = match holding {
             // Its owner may read and write it, whatever the mode.
-            Some(new) if created.new => new,
+            Some(new) if created.new => (new, self.volume.version_since(restarts, &file)),
             // Closed after it is opened once more, for what its mode permits.
             _ => self.volume.open(&opener, handle_of(&file), OpenTarget::File(access_mask)).await?,
         };
-        Ok((file, self.add_open_file(holding, opener)))
+        self.inodes.add_lookup(&file);
+        Ok((file, self.add_open_file(holding, opener, version)))
     }
 
     /// Adds a name to a file.

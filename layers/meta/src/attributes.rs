@@ -161,6 +161,17 @@ impl Time {
         Self { seconds, nanos: since.subsec_nanos() }
     }
 
+    /// This time, or if it is not later than `before`, the first one that is: the time of a change,
+    /// also if the clock is behind.
+    #[must_use]
+    pub fn later_than(self, before: Self) -> Self {
+        let next = match before.nanos + 1 {
+            1_000_000_000 => Self { seconds: before.seconds.saturating_add(1), nanos: 0 },
+            nanos => Self { nanos, ..before },
+        };
+        self.max(next)
+    }
+
     /// The first later time that clients with a resolution of microseconds distinguish from it.
     #[must_use]
     pub fn next(self) -> Self {

@@ -52,6 +52,7 @@ impl FileAttributes {
             return Err(Error::Invalid {});
         }
         let now = self.base.now();
+        let resizes = change.size.is_some();
         if let Some(size) = change.size {
             self.space.set_size(file, size, now, durable).await?;
         }
@@ -59,7 +60,7 @@ impl FileAttributes {
         let redundancy = change.redundancy;
         let change = rules::inode_change(&who, &before, &change, now);
         // Truncation has changed the ctime already.
-        let only_if_ctime = only_if_ctime.filter(|_| change.mtime == Some(before.mtime));
+        let only_if_ctime = only_if_ctime.filter(|_| !resizes);
         let call = ChangeInode { ino, generation, change, redundancy, only_if_ctime, durable };
         self.base.meta_here(call).await
     }

@@ -71,6 +71,8 @@ impl Installer {
             let attributes = &mut active.inode.attributes;
             let before = WccAttr::of(attributes);
             attributes.size = attributes.size.max(size_min);
+            // By its times a client knows whether the content is as it was.
+            let time = time.later_than(before.ctime);
             attributes.mtime = time;
             attributes.ctime = time;
             if drop_setid {

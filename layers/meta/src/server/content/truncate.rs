@@ -107,6 +107,7 @@ impl Truncation {
                     // The store has all that was installed before.
                     stored.committed = mark.clone();
                 }
+                let time = time.later_than(active.inode.attributes.ctime);
                 stored.attributes.size = size;
                 stored.attributes.mtime = time;
                 stored.attributes.ctime = time;
@@ -143,8 +144,8 @@ impl Truncation {
             }
             active.note_installed(mark, None);
             active.inode.attributes.size = size;
-            active.inode.attributes.mtime = time;
-            active.inode.attributes.ctime = time;
+            active.inode.attributes.mtime = active.stored.attributes.mtime;
+            active.inode.attributes.ctime = active.stored.attributes.ctime;
             if let Some(used_bytes) = used_bytes {
                 active.sealed_state.used_bytes = used_bytes;
                 active.inode.attributes.used_bytes = used_bytes;
