@@ -19,6 +19,7 @@ mod rights;
 mod seals;
 mod space;
 mod syncs;
+mod times;
 mod tree;
 mod wrong_node;
 
