@@ -103,6 +103,12 @@ impl InodeTable {
         self.with_pages(handle, |pages| pages.note_sent(file));
     }
 
+    /// The kernel is sent attributes that it has set, which it never discards.
+    pub(crate) fn note_set(&self, file: &Attributes) {
+        let handle = Handle { ino: file.ino, generation: file.generation };
+        self.with_pages(handle, |pages| pages.note_set(file));
+    }
+
     fn with_pages(&self, file: Handle, note: impl FnOnce(&mut PageVersion)) {
         let mut tables = self.tables();
         if let Some(pages) = tables.pages(file) {

@@ -95,6 +95,11 @@ impl PageVersion {
         }
     }
 
+    /// The kernel is sent attributes that it has set, which it never discards.
+    pub(crate) fn note_set(&mut self, file: &Attributes) {
+        self.sent = SentAttributes::Same(WccAttr::of(file));
+    }
+
     /// The file with the number `file` is opened, and has this version; `None` if it is unknown.
     pub(crate) fn open(&mut self, file: u64, version: Option<ContentVersion>) -> OpenVerdict {
         let Some(version) = version else {
@@ -247,5 +252,10 @@ mod tests {
         }
         assert!(is_old(&mut pages, 5) && !is_old(&mut pages, 5));
         assert!(pages.open(1, None).has_old_attributes);
+        send(&mut pages, 6);
+        let time = version(7).attributes.mtime;
+        let blank = Attributes::blank(7, 7, Kind::File {}, time);
+        pages.note_set(&Attributes { size: 9, ..blank });
+        assert!(!is_old(&mut pages, 7), "the kernel has what it has set");
     }
 }

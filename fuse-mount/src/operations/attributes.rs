@@ -31,19 +31,21 @@ impl<S: Spawn> MountOperations<S> {
         let known = self.inodes.known_version(file).filter(|_| change.size.is_none());
         let only_if_ctime = known.map(ContentVersion::ctime);
         let mut call = SetAttributes { who, file, change, only_if_ctime, durable };
-        match (self.volume.request(call.clone()).await, known) {
+        let changed = match (self.volume.request(call.clone()).await, known) {
             (Ok(changed), Some(before)) => {
                 // Nothing came between, and the content is the same.
                 let after = before.with(WccAttr::of(&changed));
                 self.inodes.note_write(file, before, after);
-                Ok(changed)
+                changed
             }
             (Err(Error::Changed {}), Some(_)) => {
                 call.only_if_ctime = None;
-                Ok(self.volume.request(call).await?)
+                self.volume.request(call).await?
             }
-            (changed, _) => Ok(changed?),
-        }
+            (changed, _) => changed?,
+        };
+        self.inodes.note_set(&changed);
+        Ok(changed)
     }
 
     /// Checks that the caller has this access.

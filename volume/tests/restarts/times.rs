@@ -63,8 +63,7 @@ fn a_change_with_a_guard_is_refused_if_a_write_comes_before_it() {
         for round in 0..ROUNDS {
             let ctime = cluster.ask(GetAttributes { file }).await.ctime;
             let change = Change { mode: Some(0o600), ..Change::default() };
-            let guarded =
-                SetAttributes { only_if_ctime: Some(ctime), ..changed(file, change) };
+            let guarded = SetAttributes { only_if_ctime: Some(ctime), ..changed(file, change) };
             let write = Write {
                 who: root(),
                 file,
