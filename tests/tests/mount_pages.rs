@@ -237,8 +237,8 @@ fn content_that_a_crash_has_undone_is_not_kept() {
     // The kernel has a page of a version that goes with its writer and the server.
     open.read_exact_at(&mut page, 0).unwrap();
     assert_eq!(versions(&page), [2]);
-    writer.kill();
     served.kill();
+    writer.kill();
     let served = site.serve_at(port);
     drop(open);
     let now = versions(&fs::read(&here).unwrap());
@@ -252,6 +252,15 @@ fn content_that_a_crash_has_undone_is_not_kept() {
     served.stop();
 }
 
+/// Ends the readers when it is dropped, also by a panic.
+struct EndReaders<'a>(&'a AtomicBool);
+
+impl Drop for EndReaders<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 #[test]
 fn two_mounts_in_turn_never_read_a_stale_page() {
     if !may_mount() {
@@ -263,6 +272,7 @@ fn two_mounts_in_turn_never_read_a_stale_page() {
     // What was written before the writer closed the file.
     let closed: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
     let is_over = AtomicBool::new(false);
+    let end = EndReaders(&is_over);
     let read = |path: &Path| {
         let before: Vec<u64> = closed.iter().map(|page| page.load(SeqCst)).collect();
         let found = versions(&fs::read(path).unwrap());
@@ -273,7 +283,6 @@ fn two_mounts_in_turn_never_read_a_stale_page() {
     };
     with_seed(|rng| {
         let mut rng = Rng::new(rng.bits());
-        is_over.store(false, SeqCst);
         thread::scope(|scope| {
             for path in &paths {
                 scope.spawn(|| {
@@ -298,7 +307,7 @@ fn two_mounts_in_turn_never_read_a_stale_page() {
                     read(path);
                 }
             }
-            is_over.store(true, SeqCst);
+            drop(end);
         });
     });
     two.stop();
