@@ -198,7 +198,7 @@ fn each_change_by_another_client_is_seen_by_the_next_open() {
     check("with a hole", &mut |expected| {
         expected[..PAGE + 9].fill(0);
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&writable(), hole, 0, PAGE as u64 + 9).unwrap();
+        fallocate(writable(), hole, 0, PAGE as u64 + 9).unwrap();
     });
     check("emptied", &mut |expected| {
         expected.clear();
