@@ -91,7 +91,7 @@ impl<S: Spawn> VolumeClient<S> {
         ContentVersion::of(file, self.machine.restarts())
     }
 
-    /// The same for the answer to a request that was sent after so many `restarts`; `None` if a
+    /// The same for the answer to a request; `restarts` were counted when it was sent. `None` if a
     /// server has restarted meanwhile.
     pub(crate) fn version_since(
         &self,

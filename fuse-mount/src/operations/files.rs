@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use client::leases::OpenFileGuard;
-use client::protocol::{Credentials, Handle, Read, SyncDirectory, TRANSFER_MAX, WriteResult};
+use client::protocol::{Credentials, Handle, Read, SyncDirectory, TRANSFER_MAX, WccAttr};
 use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
-use crate::inode_table::OpenFile;
+use crate::inode_table::{InodeTable, OpenFile};
 use crate::page_version::ContentVersion;
 use crate::translate::{KernelError, KernelResult};
 use crate::volume_client::OpenTarget;
@@ -149,16 +149,10 @@ impl<S: Spawn> MountOperations<S> {
         let written = self.volume.unsynced.write(machine, &open.unsynced, &open.opener, place);
         let written = written.await?;
         if source == WriteSource::CachedWrite {
-            self.note_write(open.handle, &written);
+            let after = self.volume.version(&written.attributes);
+            note_write(&self.inodes, open.handle, written.before, after);
         }
         Ok(())
-    }
-
-    /// A write was done that has changed the kernel's pages too.
-    fn note_write(&self, file: Handle, written: &WriteResult) {
-        let Some(before) = written.before else { return };
-        let after = self.volume.version(&written.attributes);
-        self.inodes.note_write(file, after.with(before), after);
     }
 
     /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at the end of the file, which the kernel
@@ -178,7 +172,8 @@ impl<S: Spawn> MountOperations<S> {
         if appended.offset != end {
             self.inodes.invalidate(open.handle.ino);
         } else if source == WriteSource::CachedWrite {
-            self.note_write(open.handle, &appended.written);
+            let after = self.volume.version(&appended.written.attributes);
+            note_write(&self.inodes, open.handle, appended.written.before, after);
         }
         Ok(())
     }
@@ -194,6 +189,13 @@ impl<S: Spawn> MountOperations<S> {
     /// Makes the entries of a directory durable.
     pub(crate) async fn sync_names(&self, ino: u64) -> KernelResult<()> {
         Ok(self.volume.request(SyncDirectory { directory: self.handle(ino)? }).await?)
+    }
+}
+
+/// A write was done that has changed the kernel's pages too.
+fn note_write(inodes: &InodeTable, file: Handle, before: Option<WccAttr>, after: ContentVersion) {
+    if let Some(before) = before {
+        inodes.note_write(file, after.with(before), after);
     }
 }
 
