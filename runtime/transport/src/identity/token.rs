@@ -14,7 +14,7 @@ use runtime::wire::{from_bytes, to_bytes};
 /// Bytes of a public key, and of the seed of a private one.
 pub const KEY_BYTES: usize = 32;
 /// Bytes of a token, at most.
-pub const TOKEN_BYTES_MAX: usize = 1024;
+pub const TOKEN_BYTES_MAX: usize = 6 << 10;
 /// The longest validity.
 pub const VALIDITY_MAX: Duration = Duration::from_hours(24 * 365);
 
