@@ -6,7 +6,8 @@
 //! 1. An open finds the version *v*, and the kernel drops all pages before the program has the
 //!    file. What is read into pages after that is of *v* or later. The mount knows of the drop by
 //!    the first request through that open file: until then another open drops the pages too.
-//! 2. A later open finds *v* again. No version returns, so the content was the same all the time.
+//! 2. A later open finds *v* again. No version returns (a clock that is set back would have
+//!    to show the same nanosecond again), so the content was the same all the time.
 //! 3. A write of this mount, whose result says that the version before it was *v*, changes the
 //!    pages as it changes the file. So they are of the version after it.
 //!

@@ -161,15 +161,15 @@ impl Time {
         Self { seconds, nanos: since.subsec_nanos() }
     }
 
-    /// This time, or if it is not later than `before`, the first one that is: the time of a change,
-    /// also if the clock is behind.
+    /// This time, or if it is that of the change `before`, the next one. It may be earlier, if the
+    /// clock was set back: the next after a time that a crash takes back would come twice.
     #[must_use]
-    pub fn later_than(self, before: Self) -> Self {
-        let next = match before.nanos + 1 {
-            1_000_000_000 => Self { seconds: before.seconds.saturating_add(1), nanos: 0 },
-            nanos => Self { nanos, ..before },
-        };
-        self.max(next)
+    pub fn other_than(self, before: Self) -> Self {
+        match self.nanos + 1 {
+            _ if self != before => self,
+            1_000_000_000 => Self { seconds: self.seconds.saturating_add(1), nanos: 0 },
+            nanos => Self { nanos, ..self },
+        }
     }
 
     /// The first later time that clients with a resolution of microseconds distinguish from it.

@@ -294,7 +294,7 @@ fn drop_link(after: &mut InodeAfter, time: Time) -> bool {
     let left = links.saturating_sub(1);
     for inode in [&mut after.seen, &mut after.stored] {
         inode.attributes.links = left;
-        inode.attributes.ctime = time.max(inode.attributes.ctime);
+        inode.attributes.ctime = time;
     }
     left > 0 && kind != (Kind::Directory {})
 }

@@ -149,8 +149,7 @@ pub(super) fn apply(change: &InodeChange, inode: &mut Inode) {
     attributes.gid = change.gid.unwrap_or(attributes.gid);
     attributes.atime = change.atime.unwrap_or(attributes.atime);
     attributes.mtime = change.mtime.unwrap_or(attributes.mtime);
-    // A change that has waited does not set it back.
-    attributes.ctime = attributes.ctime.max(change.ctime.unwrap_or(attributes.ctime));
+    attributes.ctime = change.ctime.unwrap_or(attributes.ctime);
     // Notes of several nodes about one directory may overtake each other: the sum is right in the
     // end.
     attributes.links = attributes.links.wrapping_add_signed(change.links as i32);

@@ -98,8 +98,8 @@ impl Xattrs {
         let make = || {
             self.base.inodes.with(ino, |active| {
                 let (mut after, mut stored) = (active.inode.clone(), active.stored.clone());
-                after.attributes.ctime = time.max(after.attributes.ctime);
-                stored.attributes.ctime = time.max(stored.attributes.ctime);
+                after.attributes.ctime = time;
+                stored.attributes.ctime = time;
                 let mut batch = Batch::new();
                 put_value(&mut batch, (ino, &name), value.as_deref(), &old);
                 batch.put(keys::inode(ino), stored.to_stored());

@@ -72,7 +72,7 @@ impl Installer {
             let before = WccAttr::of(attributes);
             attributes.size = attributes.size.max(size_min);
             // By its times a client knows whether the content is as it was.
-            let time = time.later_than(before.ctime);
+            let time = time.other_than(before.ctime);
             attributes.mtime = time;
             attributes.ctime = time;
             if drop_setid {

@@ -107,7 +107,7 @@ impl Truncation {
                     // The store has all that was installed before.
                     stored.committed = mark.clone();
                 }
-                let time = time.later_than(active.inode.attributes.ctime);
+                let time = time.other_than(active.inode.attributes.ctime);
                 stored.attributes.size = size;
                 stored.attributes.mtime = time;
                 stored.attributes.ctime = time;
