@@ -6,14 +6,17 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `network.rs` | networks of clients |
+//! | `roots.rs` | where nested exports are in the tree |
 
 mod network;
+mod roots;
 
 use std::net::{IpAddr, SocketAddr};
 
 use fileio::protocol::Credentials;
 
 pub use network::ClientNetwork;
+pub(crate) use roots::{ExportRoots, PathName};
 
 use crate::rpc::AuthSys;
 
@@ -190,6 +193,17 @@ impl Exports {
     /// The one with this number.
     pub(crate) fn of_id(&self, id: u32) -> Option<&Export> {
         self.0.iter().find(|export| export.id == id)
+    }
+
+    /// Those that lie inside another one.
+    pub(crate) fn nested(&self) -> impl Iterator<Item = &Export> {
+        let is_nested = |inner: &&Export| {
+            let contains = |outer: &Export| {
+                outer.parts.len() < inner.parts.len() && inner.parts.starts_with(&outer.parts)
+            };
+            self.0.iter().any(contains)
+        };
+        self.0.iter().filter(is_nested)
     }
 
     /// The innermost one that contains the directory `parts`.

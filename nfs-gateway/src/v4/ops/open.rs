@@ -11,6 +11,7 @@ use fileio::protocol::{
 use runtime::Context;
 
 use super::delegations::{self, DelegationReclaim, DelegationWish, WANT_BITS};
+use crate::nested_exports;
 use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
@@ -87,6 +88,7 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     let opened = match &args.claim {
         OpenClaim::Null(bytes) => {
             let name = name(bytes.clone())?;
+            check_not_root(compound, &args.how, &name)?;
             match &args.how {
                 OpenHow::NoCreate => open_entry(compound, name).await?,
                 OpenHow::OrCreate(existing, new) => {
@@ -95,7 +97,11 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
                 }
             }
         }
-        OpenClaim::DelegateCur(_, bytes) => open_entry(compound, name(bytes.clone())?).await?,
+        OpenClaim::DelegateCur(_, bytes) => {
+            let name = name(bytes.clone())?;
+            check_not_root(compound, &args.how, &name)?;
+            open_entry(compound, name).await?
+        }
         OpenClaim::Fh | OpenClaim::Previous(_) | OpenClaim::DelegateCurFh(_) => {
             open_current(compound).await?
         }
@@ -228,6 +234,16 @@ fn check_delegation(
             _ => Ok(()),
         }
     })
+}
+
+/// The root of a nested export is a directory, and no file can be made in its place.
+fn check_not_root(compound: &Compound<'_>, how: &OpenHow, name: &Name) -> Result<(), Status> {
+    let fh = compound.current_fh()?;
+    match (nested_exports::export_at(&fh.context, fh.file, name)?, how) {
+        (None, _) => Ok(()),
+        (Some(_), OpenHow::NoCreate) => Err(Status::ISDIR),
+        (Some(_), OpenHow::OrCreate(..)) => Err(Status::ACCESS),
+    }
 }
 
 /// A file that would be truncated must not be open with a reservation that denies it.
