@@ -516,3 +516,26 @@ fn version_4_shows_the_way_through_an_export_to_one_that_is_usable() {
         });
     });
 }
+
+#[test]
+fn above_the_exports_no_file_is_opened() {
+    with_seed(|rng| {
+        let (stage, tree) = tree(rng);
+        stage.gateway.export(exports(crate::v4::TABLE));
+        let client = stage.client_at(OUTER);
+        stage.world.run(async {
+            let volume = volume(&stage);
+            volume.mkdir_all("/a/b").await.unwrap();
+            volume.create("/a/file").await.unwrap();
+            let mut session = Session::new(client, b"client").await;
+            let session = &mut session;
+            assert_eq!(run(session, put(&tree.root)).await, 70, "STALE");
+            let open = |name: &[u8]| {
+                let ops = at(&[b"a"]).op(18).word(0).word(1).word(0).long(0).opaque(b"o");
+                ops.word(0).word(0).opaque(name)
+            };
+            assert_eq!(run(session, open(b"file")).await, 2, "NOENT");
+            assert_eq!(run(session, open(b"b")).await, ISDIR);
+        });
+    });
+}

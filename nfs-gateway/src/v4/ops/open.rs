@@ -16,6 +16,7 @@ use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, name};
+use crate::v4::pseudo_fs;
 use crate::v4::state::{READ, ShareReservation, StateidTable, WRITE};
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
@@ -88,7 +89,7 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     let opened = match &args.claim {
         OpenClaim::Null(bytes) => {
             let name = name(bytes.clone())?;
-            check_not_root(compound, &args.how, &name)?;
+            check_entry(compound, &args.how, &name).await?;
             match &args.how {
                 OpenHow::NoCreate => open_entry(compound, name).await?,
                 OpenHow::OrCreate(existing, new) => {
@@ -99,7 +100,7 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
         }
         OpenClaim::DelegateCur(_, bytes) => {
             let name = name(bytes.clone())?;
-            check_not_root(compound, &args.how, &name)?;
+            check_entry(compound, &args.how, &name).await?;
             open_entry(compound, name).await?
         }
         OpenClaim::Fh | OpenClaim::Previous(_) | OpenClaim::DelegateCurFh(_) => {
@@ -236,9 +237,15 @@ fn check_delegation(
     })
 }
 
-/// The root of a nested export is a directory, and no file can be made in its place.
-fn check_not_root(compound: &Compound<'_>, how: &OpenHow, name: &Name) -> Result<(), Status> {
+/// May an entry of the current directory be opened? Above the exports there are only the directories
+/// that lead to them. The root of a nested export is a directory, and no file can be made in its
+/// place.
+async fn check_entry(compound: &Compound<'_>, how: &OpenHow, name: &Name) -> Result<(), Status> {
     let fh = compound.current_fh()?;
+    if fh.pseudo {
+        pseudo_fs::look_up(fh, name.as_bytes()).await?;
+        return Err(Status::ISDIR);
+    }
     match (nested_exports::export_at(&fh.context, fh.file, name)?, how) {
         (None, _) => Ok(()),
         (Some(_), OpenHow::NoCreate) => Err(Status::ISDIR),
