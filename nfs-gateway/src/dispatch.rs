@@ -8,7 +8,7 @@ use runtime::Context;
 
 use crate::call_context::{CallContext, CallParts};
 use crate::config::Config;
-use crate::export_table::ExportTable;
+use crate::current_exports::CurrentExports;
 use crate::exported_volume::ExportedVolume;
 use crate::exports::Exports;
 use crate::groups::GroupCache;
@@ -28,7 +28,7 @@ use crate::xdr::ReplyBody;
 pub(crate) struct RpcPrograms {
     volume: Rc<ExportedVolume>,
     keys: Rc<KeyRing>,
-    exports: Rc<ExportTable>,
+    exports: Rc<CurrentExports>,
     mounts: MountList,
     groups: GroupCache,
     v4: Nfs4Server,
@@ -41,7 +41,7 @@ impl RpcPrograms {
         Self {
             volume: Rc::new(ExportedVolume::new(ctx.clone(), config.volume)),
             keys: keys.clone(),
-            exports: ExportTable::new(ctx.clone(), config.exports.clone()),
+            exports: CurrentExports::new(ctx.clone(), config.exports.clone()),
             mounts: MountList::default(),
             groups: GroupCache::new(ctx.clone(), config.groups.clone()),
             v4: Nfs4Server::new(ctx, keys, metrics),

@@ -41,7 +41,7 @@
 //! | `lookup.rs` | lookups that all programs share |
 //! | `exported_volume.rs` | the volume, and calls of unknown outcome |
 //! | `handle.rs`, `handle_keys.rs` | file handles, and the keys that authenticate them |
-//! | `exports/`, `export_table.rs` | exports, clients and their rights; the table in force |
+//! | `exports/`, `current_exports.rs` | exports, clients and their rights; the table in force |
 //! | `nested_exports.rs` | crossing into an export that lies inside another one |
 //! | `groups.rs` | groups of users that the host knows |
 //! | `config.rs`, `settings.rs`, `limits.rs` | the configuration, its TOML form, default limits |
@@ -59,8 +59,8 @@ mod call_context;
 mod callback_link;
 mod config;
 mod connection;
+mod current_exports;
 mod dispatch;
-mod export_table;
 mod exported_volume;
 mod exports;
 mod groups;

@@ -20,7 +20,7 @@ pub(crate) fn export_at(
             context.clients_of(export)?;
             Ok(Some(export))
         }
-        Some(PathName::Above) | None => Ok(None),
+        Some(PathName::Ancestor) | None => Ok(None),
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn check_not_root(
 ) -> Result<(), nfsstat3> {
     match context.roots()?.name(directory, name.as_bytes()) {
         Some(PathName::Root(_)) => Err(nfsstat3::NFS3ERR_ACCES),
-        Some(PathName::Above) | None => Ok(()),
+        Some(PathName::Ancestor) | None => Ok(()),
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn check_rename(
 ) -> Result<(), nfsstat3> {
     match context.roots()?.name(directory, name.as_bytes()) {
         Some(PathName::Root(_)) => Err(nfsstat3::NFS3ERR_XDEV),
-        Some(PathName::Above) => Err(nfsstat3::NFS3ERR_ACCES),
+        Some(PathName::Ancestor) => Err(nfsstat3::NFS3ERR_ACCES),
         None => Ok(()),
     }
 }
@@ -85,6 +85,6 @@ pub(crate) fn check_link(
 ) -> Result<(), nfsstat3> {
     match context.roots()?.name(directory, name.as_bytes()) {
         Some(PathName::Root(_)) => Err(nfsstat3::NFS3ERR_XDEV),
-        Some(PathName::Above) | None => Ok(()),
+        Some(PathName::Ancestor) | None => Ok(()),
     }
 }

@@ -15,7 +15,7 @@ pub(crate) enum PathName {
     /// The root of the export with this number.
     Root(u32),
     /// A directory above such a root.
-    Above,
+    Ancestor,
 }
 
 /// Where the exports are that lie inside another one. A directory is recognized by its inode, an
@@ -38,15 +38,14 @@ impl ExportRoots {
             for (index, name) in export.parts.iter().enumerate() {
                 let path = &export.parts[..=index];
                 let is_root = path.len() == export.parts.len();
-                let leads_to = if is_root { PathName::Root(export.id) } else { PathName::Above };
+                let leads_to = if is_root { PathName::Root(export.id) } else { PathName::Ancestor };
                 found.add_name(directory, name, leads_to);
-                let entry = match known.get(path) {
-                    Some(entry) => *entry,
-                    None => {
-                        let entry = directory_at(ctx, directory, name).await?;
-                        known.insert(path, entry);
-                        entry
-                    }
+                let entry = if let Some(entry) = known.get(path) {
+                    *entry
+                } else {
+                    let entry = directory_at(ctx, directory, name).await?;
+                    known.insert(path, entry);
+                    entry
                 };
                 let Some(entry) = entry else { break };
                 if is_root {
@@ -60,7 +59,7 @@ impl ExportRoots {
 
     fn add_name(&mut self, directory: Handle, name: &[u8], leads_to: PathName) {
         let known = self.names.entry(directory).or_default();
-        if leads_to != PathName::Above || !known.contains_key(name) {
+        if leads_to != PathName::Ancestor || !known.contains_key(name) {
             known.insert(name.to_vec(), leads_to);
         }
     }
@@ -84,7 +83,7 @@ impl ExportRoots {
     ) -> Option<u32> {
         match self.name(directory, name) {
             Some(PathName::Root(export)) => Some(export),
-            Some(PathName::Above) | None => self.export_of(file),
+            Some(PathName::Ancestor) | None => self.export_of(file),
         }
     }
 }

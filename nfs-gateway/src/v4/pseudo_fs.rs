@@ -108,9 +108,9 @@ async fn innermost(context: &CallContext, path: &[Vec<u8>]) -> Result<CurrentFh,
     }
 }
 
-/// The file `file`, found under `name` if it was looked up in `fh`: in the nested export whose root it
-/// is, or in the export of `fh`. If only exports below the nested one are usable, it shows the way
-/// to them.
+/// The file `file`, found under `name` if it was looked up in `fh`: in the nested export whose root
+/// it is, or in the export of `fh`. If only exports below the nested one are usable, it shows the
+/// way to them.
 pub(super) fn cross(
     fh: &CurrentFh,
     name: Option<&Name>,

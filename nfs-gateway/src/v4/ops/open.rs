@@ -237,9 +237,9 @@ fn check_delegation(
     })
 }
 
-/// May an entry of the current directory be opened? Above the exports there are only the directories
-/// that lead to them. The root of a nested export is a directory, and no file can be made in its
-/// place.
+/// May an entry of the current directory be opened? Above the exports there are only the
+/// directories that lead to them. The root of a nested export is a directory, and no file can be
+/// made in its place.
 async fn check_entry(compound: &Compound<'_>, how: &OpenHow, name: &Name) -> Result<(), Status> {
     let fh = compound.current_fh()?;
     if fh.pseudo {

@@ -16,24 +16,26 @@ use crate::translate;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The table of exports.
-pub(crate) struct ExportTable {
+pub(crate) struct CurrentExports {
     ctx: Context,
     exports: RefCell<Rc<Exports>>,
     /// `None` until they are found for this table.
     roots: RefCell<Option<Rc<ExportRoots>>>,
     /// One look-up at a time.
     looking: KeyedLock<()>,
+    /// Look-ups that failed.
+    failures: Cell<u64>,
     /// The task runs.
     is_refreshing: Cell<bool>,
 }
 
-impl std::fmt::Debug for ExportTable {
+impl std::fmt::Debug for CurrentExports {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExportTable").field("exports", &self.exports).finish_non_exhaustive()
+        f.debug_struct("CurrentExports").field("exports", &self.exports).finish_non_exhaustive()
     }
 }
 
-impl ExportTable {
+impl CurrentExports {
     /// The table of `exports`.
     pub(crate) fn new(ctx: Context, exports: Exports) -> Rc<Self> {
         let table = Rc::new(Self {
@@ -41,6 +43,7 @@ impl ExportTable {
             exports: RefCell::new(Rc::new(Exports::new(Vec::new()))),
             roots: RefCell::default(),
             looking: KeyedLock::default(),
+            failures: Cell::default(),
             is_refreshing: Cell::default(),
         });
         table.replace(exports);
@@ -64,16 +67,18 @@ impl ExportTable {
         if let Some(roots) = self.roots.borrow().clone() {
             return (exports, Ok(roots));
         }
+        let failures = self.failures.get();
         let _alone = self.looking.exclusive(()).await;
-        self.find_if_unknown().await
-    }
-
-    async fn find_if_unknown(&self) -> (Rc<Exports>, Result<Rc<ExportRoots>, nfsstat3>) {
         let exports = self.exports.borrow().clone();
         if let Some(roots) = self.roots.borrow().clone() {
             return (exports, Ok(roots));
         }
-        let roots = self.find(&exports).await;
+        // Calls that wait together fail together.
+        let roots = if self.failures.get() == failures {
+            self.find(&exports).await
+        } else {
+            Err(nfsstat3::NFS3ERR_JUKEBOX)
+        };
         (exports, roots)
     }
 
@@ -81,6 +86,7 @@ impl ExportTable {
     async fn find(&self, exports: &Rc<Exports>) -> Result<Rc<ExportRoots>, nfsstat3> {
         let found = ExportRoots::find(&self.ctx, exports).await.map_err(|error| {
             tracing::warn!(target: "mdfs::nfs", %error, "the roots of exports cannot be looked up");
+            self.failures.set(self.failures.get() + 1);
             translate::status(error)
         })?;
         let found = Rc::new(found);
@@ -94,7 +100,7 @@ impl ExportTable {
 
 /// Looks nested exports up again and again, as long as there are any. If that fails, the places
 /// found before stay in force: the nodes that do not answer rename nothing either.
-async fn refresh(ctx: Context, table: Weak<ExportTable>) {
+async fn refresh(ctx: Context, table: Weak<CurrentExports>) {
     loop {
         let Some(known) = table.upgrade() else { return };
         let exports = known.exports.borrow().clone();
