@@ -60,11 +60,12 @@ const ACCESS: u32 = 13;
 const XDEV: u32 = 18;
 const ISDIR: u32 = 21;
 
-/// Handles of `/`, `/secret` and `/secret/file`, all of them in `/`.
+/// Handles of `/`, `/secret`, and what is in it, all of them in the export `/`.
 struct Tree {
     root: nfs_fh3,
     secret: nfs_fh3,
     file: nfs_fh3,
+    public: nfs_fh3,
 }
 
 /// A tree that was made before there were nested exports.
@@ -74,13 +75,13 @@ fn tree(rng: &mut Rng) -> (Stage, Tree) {
         let secret = client.directory(&root, "secret").await;
         client.setattr(&secret, mode(0o777)).await.unwrap();
         let file = client.file(&secret, "file").await;
-        client.directory(&secret, "pub").await;
+        let public = client.directory(&secret, "pub").await;
         let deep = client.directory(&root, "deep").await;
         let down = client.directory(&deep, "down").await;
         client.directory(&down, "inner").await;
         client.directory(&root, "plain").await;
         client.file(&root, "own").await;
-        Tree { root, secret, file }
+        Tree { root, secret, file, public }
     });
     stage.gateway.export(exports(TABLE));
     (stage, tree)
@@ -140,6 +141,10 @@ fn a_client_of_the_outer_export_does_not_see_into_the_inner_one() {
             assert!(shown.name_handle.is_some() && shown.name_attributes.is_some());
             // As documented: nothing tells where a file is whose handle is older.
             assert_eq!(status(&client.getattr(&tree.file).await), NFS3_OK);
+            assert_eq!(status(&client.lookup(&tree.public, b".").await), NFS3_OK);
+            assert_eq!(status(&client.lookup(&tree.public, b"..").await), NFS3ERR_ACCES);
+            let above = entry(&mut client, &tree.public, b"..").await;
+            assert!(above.name_handle.is_none() && above.name_attributes.is_none());
         });
     });
 }
@@ -164,6 +169,7 @@ fn who_may_use_both_crosses_with_the_rights_of_the_inner_export() {
             let inside = both.file(&tree.secret, "by the old handle").await;
             assert_eq!(owner(both.attributes(&inside).await), (77, 78), "squashed");
             assert_eq!(both.lookup(&inner, b"..").await.unwrap().object, inner);
+            assert_eq!(both.lookup(&tree.public, b"..").await.unwrap().object, inner);
             assert_eq!(status(&both.link(&outside, &inner, b"link").await), NFS3ERR_XDEV);
             let moved = both.rename((&tree.root, b"outside"), (&inner, b"moved")).await;
             assert_eq!(status(&moved), NFS3ERR_XDEV);
@@ -393,18 +399,14 @@ fn version_4_crosses_with_the_rights_of_the_inner_export_or_not_at_all() {
             assert_eq!(run(outer, at(&[]).op(33).opaque(b"secret")).await, ACCESS, "SECINFO");
             assert_eq!(run(outer, at(&[]).op(33).opaque(b"plain")).await, OK);
             // LOOKUPP from a file's directory that the inner export has, known by an older handle.
-            let mut admin = stage.client_at(BOTH);
-            stage.gateway.export(exports(&TABLE.replace("\"/secret\"", "\"/elsewhere\"")));
-            let inside = admin.lookup(&tree.secret, b"pub").await.unwrap().object;
-            stage.gateway.export(exports(TABLE));
-            assert_eq!(run(outer, put(&inside).op(16)).await, ACCESS);
+            assert_eq!(run(outer, put(&tree.public).op(16)).await, ACCESS);
 
             let mut both = Session::new(both, b"both").await;
             let both = &mut both;
             let inner = version_3.mount("/secret").await.data.into_owned();
             assert_eq!(handle(both, at(&[b"secret"]), 2).await.as_ref(), Ok(&inner));
             assert_eq!(handle(both, put(&tree.secret), 1).await.as_ref(), Ok(&inner));
-            assert_eq!(handle(both, put(&inside).op(16), 2).await.as_ref(), Ok(&inner));
+            assert_eq!(handle(both, put(&tree.public).op(16), 2).await.as_ref(), Ok(&inner));
             let root = tree.root.data.to_vec();
             assert_eq!(handle(both, at(&[b"secret"]).op(16), 3).await, Ok(root), "and back");
             // CREATE of a directory: its owner (attribute 36) is the inner export's.
