@@ -67,6 +67,11 @@ impl CurrentExports {
         if let Some(roots) = self.roots.borrow().clone() {
             return (exports, Ok(roots));
         }
+        // Boxed: what is rare would make the future of each call larger.
+        Box::pin(self.wait_for_roots()).await
+    }
+
+    async fn wait_for_roots(&self) -> (Rc<Exports>, Result<Rc<ExportRoots>, nfsstat3>) {
         let failures = self.failures.get();
         let _alone = self.looking.exclusive(()).await;
         let exports = self.exports.borrow().clone();

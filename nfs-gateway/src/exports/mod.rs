@@ -11,6 +11,7 @@
 mod network;
 mod roots;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use fileio::protocol::Credentials;
@@ -197,13 +198,12 @@ impl Exports {
 
     /// Those that lie inside another one.
     pub(crate) fn nested(&self) -> impl Iterator<Item = &Export> {
-        let is_nested = |inner: &&Export| {
-            let contains = |outer: &Export| {
-                outer.parts.len() < inner.parts.len() && inner.parts.starts_with(&outer.parts)
-            };
-            self.0.iter().any(contains)
+        let paths: BTreeSet<&[Vec<u8>]> = self.iter().map(|export| &export.parts[..]).collect();
+        let is_nested = move |inner: &&Export| {
+            let parts = &inner.parts;
+            (0..parts.len()).any(|length| paths.contains(&parts[..length]))
         };
-        self.0.iter().filter(is_nested)
+        self.iter().filter(is_nested)
     }
 
     /// The innermost one that contains the directory `parts`.
@@ -299,5 +299,11 @@ mod tests {
         assert_eq!(around(b"/a/b/.."), b"/");
         assert_eq!(around(b"/a/d/x"), b"/a/d");
         assert_eq!(Export::new(b"/a/d", vec![]).id, export(b"/a//d/").id);
+        let nested = |exports: &Exports| exports.nested().map(Export::path).collect::<Vec<_>>();
+        assert_eq!(nested(&exports), [b"/a/b", b"/a/d"]);
+        assert_eq!(
+            nested(&Exports(vec![export(b"/a"), export(b"/ab"), export(b"/b/a")])),
+            [b""; 0]
+        );
     }
 }

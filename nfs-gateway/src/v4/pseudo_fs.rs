@@ -121,8 +121,8 @@ pub(super) fn cross(
         Some(name) => roots.export_of_entry(fh.file, name.as_bytes(), file),
         None => roots.export_of(file),
     };
-    let entered = fh.context.export().map(|export| export.id);
-    let Some(nested) = nested.filter(|nested| Some(*nested) != entered) else {
+    let is_entered = |nested| fh.context.export().is_some_and(|export| export.id == nested);
+    let Some(nested) = nested.filter(|nested| !is_entered(*nested)) else {
         return Ok(CurrentFh { file, ..fh.clone() });
     };
     let exports = fh.context.exports.clone();
