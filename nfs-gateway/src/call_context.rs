@@ -12,7 +12,7 @@ use runtime::{Call, Context};
 
 use crate::callback_link::CallbackLink;
 use crate::exported_volume::ExportedVolume;
-use crate::exports::{ANONYMOUS, Clients, Export, Exports};
+use crate::exports::{ANONYMOUS, Clients, Export, ExportRoots, Exports};
 use crate::groups::HostGroups;
 use crate::handle::{self, ExportFile};
 use crate::handle_keys::HandleKeys;
@@ -27,6 +27,8 @@ pub(crate) struct CallContext {
     /// The keys of file handles, or the status if the volume did not return them.
     keys: Result<Rc<HandleKeys>, nfsstat3>,
     pub(crate) exports: Rc<Exports>,
+    /// Where nested exports are, or the status if the nodes did not say so.
+    roots: Result<Rc<ExportRoots>, nfsstat3>,
     address: Option<SocketAddr>,
     credential: Option<AuthSys>,
     groups: HostGroups,
@@ -70,6 +72,8 @@ pub(crate) struct CallParts<'a> {
     /// The keys of file handles.
     pub(crate) keys: Result<Rc<HandleKeys>, nfsstat3>,
     pub(crate) exports: Rc<Exports>,
+    /// Where nested exports are.
+    pub(crate) roots: Result<Rc<ExportRoots>, nfsstat3>,
     /// The caller's host.
     pub(crate) peer: &'a RpcPeer,
     /// The credential of `AUTH_SYS`, if there is one.
@@ -85,12 +89,14 @@ pub(crate) struct CallParts<'a> {
 impl CallContext {
     /// The context of a call outside all exports.
     pub(crate) fn new(parts: CallParts<'_>) -> Self {
-        let CallParts { volume, keys, exports, peer, credential, groups, changes, id } = parts;
+        let CallParts { volume, keys, exports, roots, peer, .. } = parts;
+        let CallParts { credential, groups, changes, id, .. } = parts;
         let is_retransmission = Rc::new(Cell::new(volume.is_outcome_unknown(id)));
         Self {
             volume,
             keys,
             exports,
+            roots,
             address: peer.address,
             credential,
             groups,
@@ -109,6 +115,7 @@ impl CallContext {
             volume: self.volume.clone(),
             keys,
             exports: self.exports.clone(),
+            roots: self.roots.clone(),
             address: self.address,
             credential: self.credential.clone(),
             groups: self.groups.clone(),
@@ -129,6 +136,17 @@ impl CallContext {
     /// The credential of `AUTH_SYS`, if the caller sent one.
     pub(crate) fn credential(&self) -> Option<&AuthSys> {
         self.credential.as_ref()
+    }
+
+    /// Where nested exports are.
+    pub(crate) fn roots(&self) -> Result<&ExportRoots, nfsstat3> {
+        self.roots.as_deref().map_err(|status| *status)
+    }
+
+    /// The rights of this peer in the export with this number.
+    pub(crate) fn clients_of(&self, export: u32) -> Result<&Clients, nfsstat3> {
+        let export = self.exports.of_id(export).ok_or(nfsstat3::NFS3ERR_STALE)?;
+        export.clients_of(self.address).ok_or(nfsstat3::NFS3ERR_ACCES)
     }
 
     /// May this peer use `export`?
@@ -171,19 +189,35 @@ impl CallContext {
         Ok(())
     }
 
-    /// The file handle of `file` in the export that was entered.
+    /// The file handle of `file` in the export that was entered, or in the nested export whose root
+    /// it is, if this peer may use that.
     pub(crate) fn handle(&self, file: Handle) -> Result<nfs_fh3, nfsstat3> {
-        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id;
-        self.handle_in(export, file)
+        let entered = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id;
+        match self.roots()?.export_of(file) {
+            Some(export) if export != entered => {
+                self.clients_of(export)?;
+                self.handle_in(export, file)
+            }
+            _ => self.handle_in(entered, file),
+        }
     }
 
-    /// Returns an encoder for handles of many files of the export that was entered.
+    /// Returns an encoder for handles of many entries of `directory`: of their names and files. It
+    /// returns `None` for the root of a nested export that this peer may not use.
     pub(crate) fn handle_encoder(
         &self,
-    ) -> Result<impl Fn(Handle) -> [u8; handle::HANDLE_BYTES] + '_, nfsstat3> {
+        directory: Handle,
+    ) -> Result<impl Fn(&[u8], Handle) -> Option<[u8; handle::HANDLE_BYTES]> + '_, nfsstat3> {
         let keys = self.keys.as_ref().map_err(|status| *status)?;
-        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id;
-        Ok(move |file| handle::bytes(keys, self.volume.id, ExportFile { export, file }))
+        let roots = self.roots()?;
+        let entered = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id;
+        Ok(move |name: &[u8], file| {
+            let nested = roots.export_of_entry(directory, name, file);
+            let export = nested.unwrap_or(entered);
+            let is_permitted = export == entered || self.clients_of(export).is_ok();
+            let target = ExportFile { export, file };
+            is_permitted.then(|| handle::bytes(keys, self.volume.id, target))
+        })
     }
 
     /// The file handle of `file` in the export with this number.
@@ -192,10 +226,17 @@ impl CallContext {
         Ok(handle::encode(keys, self.volume.id, ExportFile { export, file }))
     }
 
-    /// The file that a handle names, if a gateway of the volume made the handle.
+    /// The file that a handle names, if a gateway of the volume made the handle. The root of a
+    /// nested export is in that export, whichever one the handle names.
     pub(crate) fn decode_handle(&self, handle: &[u8]) -> Result<ExportFile, nfsstat3> {
         let keys = self.keys.as_ref().map_err(|status| *status)?;
-        handle::decode(keys, self.volume.id, handle)
+        let target = handle::decode(keys, self.volume.id, handle)?;
+        if target.export == handle::PSEUDO {
+            // It shows only the names that lead to usable exports.
+            return Ok(target);
+        }
+        let export = self.roots()?.export_of(target.file).unwrap_or(target.export);
+        Ok(ExportFile { export, ..target })
     }
 
     /// The file of a handle, if the export allows what the procedure does.

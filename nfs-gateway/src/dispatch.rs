@@ -1,6 +1,5 @@
 //! Dispatches a call to its program.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use fileio::protocol::CallId;
@@ -9,6 +8,7 @@ use runtime::Context;
 
 use crate::call_context::{CallContext, CallParts};
 use crate::config::Config;
+use crate::current_exports::CurrentExports;
 use crate::exported_volume::ExportedVolume;
 use crate::exports::Exports;
 use crate::groups::GroupCache;
@@ -28,7 +28,7 @@ use crate::xdr::ReplyBody;
 pub(crate) struct RpcPrograms {
     volume: Rc<ExportedVolume>,
     keys: Rc<KeyRing>,
-    exports: RefCell<Rc<Exports>>,
+    exports: Rc<CurrentExports>,
     mounts: MountList,
     groups: GroupCache,
     v4: Nfs4Server,
@@ -41,7 +41,7 @@ impl RpcPrograms {
         Self {
             volume: Rc::new(ExportedVolume::new(ctx.clone(), config.volume)),
             keys: keys.clone(),
-            exports: RefCell::new(Rc::new(config.exports.clone())),
+            exports: CurrentExports::new(ctx.clone(), config.exports.clone()),
             mounts: MountList::default(),
             groups: GroupCache::new(ctx.clone(), config.groups.clone()),
             v4: Nfs4Server::new(ctx, keys, metrics),
@@ -50,7 +50,7 @@ impl RpcPrograms {
 
     /// Replaces the exports from the next call on.
     pub(crate) fn export(&self, exports: Exports) {
-        *self.exports.borrow_mut() = Rc::new(exports);
+        self.exports.replace(exports);
     }
 
     /// Answers one call of `peer`; `None` if its outcome is unknown: the client must then
@@ -107,7 +107,7 @@ impl RpcPrograms {
             key_id = handle::first_of(call.arguments.head()).and_then(handle::key_id);
         }
         let keys = self.keys.keys(key_id).await.map_err(translate::status);
-        let exports = self.exports.borrow().clone();
+        let (exports, roots) = self.exports.current().await;
         let groups = match &call.credential {
             Some(caller) if exports.manage_gids() => self.groups.of(caller.uid).await,
             _ => None,
@@ -116,6 +116,7 @@ impl RpcPrograms {
             volume: self.volume.clone(),
             keys,
             exports,
+            roots,
             peer,
             credential: call.credential.clone(),
             groups,

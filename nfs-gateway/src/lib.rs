@@ -41,7 +41,8 @@
 //! | `lookup.rs` | lookups that all programs share |
 //! | `exported_volume.rs` | the volume, and calls of unknown outcome |
 //! | `handle.rs`, `handle_keys.rs` | file handles, and the keys that authenticate them |
-//! | `exports/` | exports, clients and their rights |
+//! | `exports/`, `current_exports.rs` | exports, clients and their rights; the table in force |
+//! | `nested_exports.rs` | crossing into an export that lies inside another one |
 //! | `groups.rs` | groups of users that the host knows |
 //! | `config.rs`, `settings.rs`, `limits.rs` | the configuration, its TOML form, default limits |
 //! | `record.rs` | record marking (RFC 5531 section 11) |
@@ -58,6 +59,7 @@ mod call_context;
 mod callback_link;
 mod config;
 mod connection;
+mod current_exports;
 mod dispatch;
 mod exported_volume;
 mod exports;
@@ -68,6 +70,7 @@ pub mod limits;
 mod lookup;
 mod metrics;
 mod mount3;
+mod nested_exports;
 mod nfs3;
 mod peer;
 mod placement;

@@ -6,14 +6,18 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `network.rs` | networks of clients |
+//! | `roots.rs` | where nested exports are in the tree |
 
 mod network;
+mod roots;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use fileio::protocol::Credentials;
 
 pub use network::ClientNetwork;
+pub(crate) use roots::{ExportRoots, PathName};
 
 use crate::rpc::AuthSys;
 
@@ -192,6 +196,16 @@ impl Exports {
         self.0.iter().find(|export| export.id == id)
     }
 
+    /// Those that lie inside another one.
+    pub(crate) fn nested(&self) -> impl Iterator<Item = &Export> {
+        let paths: BTreeSet<&[Vec<u8>]> = self.iter().map(|export| &export.parts[..]).collect();
+        let is_nested = move |inner: &&Export| {
+            let parts = &inner.parts;
+            (0..parts.len()).any(|length| paths.contains(&parts[..length]))
+        };
+        self.iter().filter(is_nested)
+    }
+
     /// The innermost one that contains the directory `parts`.
     pub(crate) fn around(&self, parts: &[&[u8]]) -> Option<&Export> {
         let holds = |export: &&Export| {
@@ -285,5 +299,11 @@ mod tests {
         assert_eq!(around(b"/a/b/.."), b"/");
         assert_eq!(around(b"/a/d/x"), b"/a/d");
         assert_eq!(Export::new(b"/a/d", vec![]).id, export(b"/a//d/").id);
+        let nested = |exports: &Exports| exports.nested().map(Export::path).collect::<Vec<_>>();
+        assert_eq!(nested(&exports), [b"/a/b", b"/a/d"]);
+        assert_eq!(
+            nested(&Exports(vec![export(b"/a"), export(b"/ab"), export(b"/b/a")])),
+            [b""; 0]
+        );
     }
 }

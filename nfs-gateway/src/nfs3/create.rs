@@ -1,13 +1,17 @@
 //! CREATE, MKDIR, SYMLINK and MKNOD. The results of all four have the same form.
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, Change, Create, Existing, MakeNode, NewNode, TARGET_MAX};
+use fileio::protocol::{
+    Attributes, Change, Create, Existing, MakeNode, NewNode, TARGET_MAX, handle_of,
+};
 use nfs3_types::nfs3::{
-    CREATE3resfail, CREATE3resok, createhow3, devicedata3, mknoddata3, nfsstat3, sattr3,
+    CREATE3resfail, CREATE3resok, Nfs3Option, createhow3, devicedata3, mknoddata3, nfsstat3,
+    post_op_fh3, sattr3,
 };
 
-use super::results::{DirOpArgs, current_wcc, pack, post_op_attr, post_op_fh};
+use super::results::{DirOpArgs, current_wcc, pack, post_op_attr};
 use crate::call_context::CallContext;
+use crate::nested_exports;
 use crate::translate::change;
 use crate::xdr::{CallArguments, ProcedureResult};
 
@@ -29,6 +33,7 @@ async fn create_file(
     how: &createhow3,
 ) -> Result<Attributes, nfsstat3> {
     let (directory, name) = dir_op.entry(context, DOTS)?;
+    nested_exports::check_not_root(context, directory, &name)?;
     let (existing, change) = match how {
         createhow3::UNCHECKED(attributes) => (Existing::Use {}, change(attributes)?),
         createhow3::GUARDED(attributes) => (Existing::Refuse {}, change(attributes)?),
@@ -115,6 +120,11 @@ async fn make_node(
     attributes: &sattr3,
 ) -> Result<Attributes, nfsstat3> {
     let (directory, name) = dir_op.entry(context, DOTS)?;
+    if node == (NewNode::Directory {}) {
+        nested_exports::check_new_directory(context, directory, &name)?;
+    } else {
+        nested_exports::check_not_root(context, directory, &name)?;
+    }
     let change = change(attributes)?;
     let (who, call, durable) = (context.credentials(), context.id, context.is_sync());
     context.request_once(MakeNode { who, call, directory, name, node, change, durable }).await
@@ -128,10 +138,21 @@ async fn reply(
     let dir_wcc = current_wcc(context, &dir_op.directory, made.is_ok()).await;
     pack(match made {
         Ok(attributes) => Ok(CREATE3resok {
-            obj: post_op_fh(context, &attributes),
+            obj: new_handle(context, dir_op, &attributes),
             obj_attributes: post_op_attr(context, &attributes),
             dir_wcc,
         }),
         Err(status) => Err((status, CREATE3resfail { dir_wcc })),
     })
+}
+
+/// The handle of what was made.
+fn new_handle(context: &CallContext, dir_op: &DirOpArgs, made: &Attributes) -> post_op_fh3 {
+    let handle = dir_op.entry(context, DOTS).and_then(|(directory, name)| {
+        nested_exports::entry_handle(context, directory, &name, handle_of(made))
+    });
+    match handle {
+        Ok(handle) => Nfs3Option::Some(handle),
+        Err(_) => Nfs3Option::None,
+    }
 }

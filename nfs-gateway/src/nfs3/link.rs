@@ -7,6 +7,7 @@ use nfs3_types::nfs3::{LINK3resfail, LINK3resok, nfsstat3};
 
 use super::results::{DirOpArgs, current_attr, current_wcc, pack, post_op_attr, take_handle};
 use crate::call_context::CallContext;
+use crate::nested_exports::check_link;
 use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.15
@@ -35,6 +36,7 @@ async fn link(
 ) -> Result<Attributes, nfsstat3> {
     let file = context.file(file)?;
     let (directory, name) = dir_op.entry(context, nfsstat3::NFS3ERR_EXIST)?;
+    check_link(context, directory, &name)?;
     let (who, call, durable) = (context.credentials(), context.id, context.is_sync());
     context.request_once(Link { who, call, file, directory, name, durable }).await
 }

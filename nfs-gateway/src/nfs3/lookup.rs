@@ -1,13 +1,14 @@
 //! LOOKUP.
 
-use fileio::protocol::{Attributes, Handle};
+use fileio::protocol::{Attributes, handle_of};
 use futures::future::join;
 use nfs3_types::nfs3::{LOOKUP3resfail, LOOKUP3resok, nfs_fh3, nfsstat3};
 
 use super::results::{DirOpArgs, current_attr, pack, post_op_attr};
 use crate::call_context::CallContext;
+use crate::translate::{self, Component};
 use crate::xdr::{CallArguments, ProcedureResult};
-use crate::{lookup, translate};
+use crate::{lookup, nested_exports};
 
 //= rfc1813 3.3.3
 pub(super) async fn serve(context: &CallContext, mut arguments: CallArguments) -> ProcedureResult {
@@ -30,7 +31,15 @@ async fn look_up(
 ) -> Result<(nfs_fh3, Attributes), nfsstat3> {
     let directory = context.file(&what.directory)?;
     let component = translate::component(what.name.clone())?;
+    let nested = match &component {
+        Component::Entry(name) => nested_exports::export_at(context, directory, name)?,
+        Component::Dot | Component::DotDot => None,
+    };
     let found = lookup::component(context, directory, component).await?;
-    let file = Handle { ino: found.ino, generation: found.generation };
-    Ok((context.handle(file)?, found))
+    let file = handle_of(&found);
+    let object = match nested {
+        Some(export) => context.handle_in(export, file)?,
+        None => context.handle(file)?,
+    };
+    Ok((object, found))
 }

@@ -5,7 +5,7 @@
 //! of cookies never changes.
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, DirectoryPage, ENTRIES_MAX, Handle, ReadDirectory};
+use fileio::protocol::{Attributes, DirectoryPage, ENTRIES_MAX, Handle, ReadDirectory, handle_of};
 use nfs3_types::nfs3::{READDIR3resfail, READDIRPLUS3resfail, cookieverf3, nfsstat3, post_op_attr};
 
 use super::results::{current_attr, pack, post_op_attr, take_handle};
@@ -99,7 +99,8 @@ pub(super) async fn readdirplus(
     let most = (dircount / ENTRY_BYTES_MIN).min(maxcount / (ENTRY_BYTES_MIN + PLUS_BYTES));
     let result = match page(context, &cursor, most, true).await {
         Ok(page) => {
-            match (page.fitting(&mut plus_room(dircount, maxcount)), context.handle_encoder()) {
+            let handle = context.handle_encoder(handle_of(&page.found.directory));
+            match (page.fitting(&mut plus_room(dircount, maxcount)), handle) {
                 (Ok(fitting), Ok(handle)) => Ok((page, fitting, handle)),
                 (Err(status), _) | (_, Err(status)) => Err(status),
             }
@@ -108,11 +109,14 @@ pub(super) async fn readdirplus(
     };
     match result {
         Ok((page, fitting, handle)) => reply(context, &page, fitting, |item, out| {
-            out.push(
-                &item.attributes.map_or(post_op_attr::None, |known| post_op_attr(context, known)),
-            )?;
-            out.bool(true);
-            out.opaque(&handle(item.file));
+            let handle = handle(item.name, item.file);
+            // Of the root of an export that the caller may not use only the name is told.
+            let attributes = item.attributes.filter(|_| handle.is_some());
+            out.push(&attributes.map_or(post_op_attr::None, |known| post_op_attr(context, known)))?;
+            out.bool(handle.is_some());
+            if let Some(handle) = handle {
+                out.opaque(&handle);
+            }
             Ok(())
         }),
         Err(status) => {

@@ -5,6 +5,7 @@ use nfs3_types::nfs3::{REMOVE3resfail, REMOVE3resok, nfsstat3};
 
 use super::results::{DirOpArgs, current_wcc, pack};
 use crate::call_context::CallContext;
+use crate::nested_exports::check_not_root;
 use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.12
@@ -17,6 +18,7 @@ pub(super) async fn remove(context: &CallContext, mut arguments: CallArguments) 
 
 async fn remove_file(context: &CallContext, object: &DirOpArgs) -> Result<(), nfsstat3> {
     let (directory, name) = object.entry(context, nfsstat3::NFS3ERR_INVAL)?;
+    check_not_root(context, directory, &name)?;
     let (who, call) = (context.credentials(), context.id);
     context.request_once(Remove { who, call, directory, name, durable: context.is_sync() }).await
 }
@@ -34,6 +36,7 @@ async fn remove_directory(context: &CallContext, object: &DirOpArgs) -> Result<(
     let above = &object.name[..] == b"..";
     let dots = if above { nfsstat3::NFS3ERR_EXIST } else { nfsstat3::NFS3ERR_INVAL };
     let (directory, name) = object.entry(context, dots)?;
+    check_not_root(context, directory, &name)?;
     let (who, call) = (context.credentials(), context.id);
     let durable = context.is_sync();
     context.request_once(RemoveDirectory { who, call, directory, name, durable }).await

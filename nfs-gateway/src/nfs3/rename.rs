@@ -6,6 +6,7 @@ use nfs3_types::nfs3::{RENAME3resfail, RENAME3resok, nfsstat3};
 
 use super::results::{DirOpArgs, current_wcc, pack};
 use crate::call_context::CallContext;
+use crate::nested_exports::check_rename;
 use crate::xdr::{CallArguments, ProcedureResult};
 
 //= rfc1813 3.3.14
@@ -28,6 +29,8 @@ async fn rename(context: &CallContext, from: &DirOpArgs, to: &DirOpArgs) -> Resu
     //= rfc1813 3.3.14: "." and ".." are NFS3ERR_INVAL, as old name and as new name
     let (from_directory, from_name) = from.entry(context, nfsstat3::NFS3ERR_INVAL)?;
     let (to_directory, to_name) = to.entry(context, nfsstat3::NFS3ERR_INVAL)?;
+    check_rename(context, from_directory, &from_name)?;
+    check_rename(context, to_directory, &to_name)?;
     let (who, call) = (context.credentials(), context.id);
     context
         .request_once(Rename {

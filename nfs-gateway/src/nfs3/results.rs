@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use fileio::protocol::{Attributes, GetAttributes, Handle, Name, WccAttr};
 use nfs3_types::nfs3::{
-    NFS3_FHSIZE, Nfs3Option, Nfs3Result, fattr3, nfsstat3, post_op_attr, post_op_fh3, wcc_attr,
-    wcc_data,
+    NFS3_FHSIZE, Nfs3Option, Nfs3Result, fattr3, nfsstat3, post_op_attr, wcc_attr, wcc_data,
 };
 use nfs3_types::xdr_codec::Pack;
 
@@ -15,15 +14,6 @@ use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 /// `attributes` as a reply carries them.
 pub(super) fn post_op_attr(context: &CallContext, attributes: &Attributes) -> post_op_attr {
     Nfs3Option::Some(context.volume.fattr(attributes))
-}
-
-/// The handle of the file of `attributes` as a reply carries it.
-pub(super) fn post_op_fh(context: &CallContext, attributes: &Attributes) -> post_op_fh3 {
-    let file = Handle { ino: attributes.ino, generation: attributes.generation };
-    match context.handle(file) {
-        Ok(handle) => Nfs3Option::Some(handle),
-        Err(_) => Nfs3Option::None,
-    }
 }
 
 /// The attributes of the file of `handle`, if the export allows what the procedure does.

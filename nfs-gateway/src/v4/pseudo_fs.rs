@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fileio::protocol::{Attributes, Handle, handle_of};
+use fileio::protocol::{Handle, Name, handle_of};
 
 use super::current_fh::CurrentFh;
 use super::server::Nfs4Server;
@@ -108,27 +108,29 @@ async fn innermost(context: &CallContext, path: &[Vec<u8>]) -> Result<CurrentFh,
     }
 }
 
-/// The file `found` under `name`: in the export whose root it is, or in that of its directory.
-pub(super) async fn enter_nested_export(
+/// The file `file`, found under `name` if it was looked up in `fh`: in the nested export whose root
+/// it is, or in the export of `fh`. If only exports below the nested one are usable, it shows the
+/// way to them.
+pub(super) fn cross(
     fh: &CurrentFh,
-    name: &[u8],
-    found: &Attributes,
+    name: Option<&Name>,
+    file: Handle,
 ) -> Result<CurrentFh, Status> {
-    let outer = fh.context.export().ok_or(Status::STALE)?.parts.clone();
-    let is_nested = |export: &&Export| {
-        let parts = &export.parts;
-        parts.len() > outer.len()
-            && parts.starts_with(&outer)
-            && parts.last().is_some_and(|last| last == name)
+    let roots = fh.context.roots()?;
+    let nested = match name {
+        Some(name) => roots.export_of_entry(fh.file, name.as_bytes(), file),
+        None => roots.export_of(file),
+    };
+    let is_entered = |nested| fh.context.export().is_some_and(|export| export.id == nested);
+    let Some(nested) = nested.filter(|nested| !is_entered(*nested)) else {
+        return Ok(CurrentFh { file, ..fh.clone() });
     };
     let exports = fh.context.exports.clone();
-    for export in exports.iter().filter(is_nested) {
-        let context = fh.context.outside_exports(fh.context.keys());
-        let file: Handle = handle_of(&from_root(&context, &export.parts).await?);
-        if file == handle_of(found) {
-            context.enter(export)?;
-            return Ok(CurrentFh { context: Rc::new(context), file, pseudo: false });
-        }
+    let export = exports.of_id(nested).ok_or(Status::STALE)?;
+    let context = fh.context.outside_exports(fh.context.keys());
+    let pseudo = !context.may_enter(export) && leads_to_export(&context, &export.parts);
+    if !pseudo {
+        context.enter(export)?;
     }
-    Ok(fh.with_file(found))
+    Ok(CurrentFh { context: Rc::new(context), file, pseudo })
 }

@@ -42,7 +42,8 @@ anon_uid = 77
 anon_gid = 78
 "#;
 
-fn exports(table: &str) -> Exports {
+/// The exports of a table.
+pub(crate) fn exports(table: &str) -> Exports {
     Settings::parse(table, "table").expect("a good table").exports
 }
 
@@ -51,7 +52,8 @@ fn stage(rng: &mut runtime::seed::Rng) -> Stage {
     Stage::with(rng, Config { exports: exports(TABLE), ..config(VOLUME) })
 }
 
-async fn mounted(client: &mut Client, path: &str) -> Result<nfs_fh3, u32> {
+/// The handle of a directory, or the status of MOUNT.
+pub(crate) async fn mounted(client: &mut Client, path: &str) -> Result<nfs_fh3, u32> {
     let path = mount::dirpath(Opaque::borrowed(path.as_bytes()));
     match client.mount3(MOUNTPROC3_MNT, &path).await {
         mount::mountres3::Ok(mounted) => Ok(nfs_fh3 { data: mounted.fhandle.0 }),
@@ -59,13 +61,16 @@ async fn mounted(client: &mut Client, path: &str) -> Result<nfs_fh3, u32> {
     }
 }
 
-/// `/pub`, which all may write, with a file, made by a trusted host; and its handle and the file's
-/// in `/`.
-async fn made(admin: &mut Client) -> (nfs_fh3, nfs_fh3) {
+/// `/pub`, which all may write, with a file, made by a trusted host before it was exported; and its
+/// handle and the file's in `/`.
+async fn made(stage: &Stage, admin: &mut Client) -> (nfs_fh3, nfs_fh3) {
+    stage.gateway.export(exports(&TABLE.replace("\"/pub\"", "\"/other\"")));
     let root = admin.mount("/").await;
     let public = admin.directory(&root, "pub").await;
     admin.setattr(&public, mode(0o777)).await.unwrap();
-    (admin.file(&public, "file").await, public)
+    let file = admin.file(&public, "file").await;
+    stage.gateway.export(exports(TABLE));
+    (file, public)
 }
 
 #[test]
@@ -75,7 +80,7 @@ fn a_stranger_can_neither_mount_nor_use_the_handle_of_another_host() {
         let (mut admin, mut stranger) =
             (stage.client_at("10.0.0.1:700"), stage.client_at("10.9.0.1:700"));
         stage.world.run(async {
-            let (file, public) = made(&mut admin).await;
+            let (file, public) = made(&stage, &mut admin).await;
             let refused = mount::mountstat3::MNT3ERR_ACCES as u32;
             assert_eq!(mounted(&mut stranger, "/").await, Err(refused));
             assert_eq!(mounted(&mut stranger, "/pub").await, Err(refused));
@@ -96,7 +101,7 @@ fn a_host_of_an_inner_export_gets_nothing_of_the_outer_one() {
         let (mut admin, mut guest) =
             (stage.client_at("10.0.0.1:700"), stage.client_at("10.1.0.1:700"));
         stage.world.run(async {
-            let (file, _) = made(&mut admin).await;
+            let (file, _) = made(&stage, &mut admin).await;
             let refused = mount::mountstat3::MNT3ERR_ACCES as u32;
             assert_eq!(mounted(&mut guest, "/").await, Err(refused));
             assert_eq!(mounted(&mut admin, "/pub").await, Err(refused), "the inner table decides");
@@ -123,12 +128,13 @@ fn a_call_about_two_exports_is_refused() {
         let (mut admin, mut both) =
             (stage.client_at("10.0.0.1:700"), stage.client_at("10.0.0.9:700"));
         stage.world.run(async {
-            let (file, outer) = made(&mut admin).await;
+            let (file, outer) = made(&stage, &mut admin).await;
             stage.gateway.export(exports(&table));
             let inner = both.mount("/pub").await;
             assert_ne!(inner, outer, "the same directory, another export");
             assert_eq!(status(&both.link(&file, &inner, b"link").await), NFS3ERR_XDEV);
-            let renamed = both.rename((&outer, b"file"), (&inner, b"other")).await;
+            let root = both.mount("/").await;
+            let renamed = both.rename((&inner, b"file"), (&root, b"other")).await;
             assert_eq!(status(&renamed), NFS3ERR_XDEV);
             let still = both.lookup(&inner, b"file").await;
             assert_eq!(status(&still), NFS3_OK, "nothing was moved");
@@ -144,7 +150,7 @@ fn root_of_a_workstation_is_squashed_unless_the_table_trusts_it() {
         let (mut guest, mut anonymous) =
             (stage.client_at("10.1.0.1:700"), stage.client_at("[fd00::1]:700"));
         stage.world.run(async {
-            let (outer, _) = made(&mut admin).await;
+            let (outer, _) = made(&stage, &mut admin).await;
             let public = guest.mount("/pub").await;
             let owner = |attributes: fattr3| (attributes.uid, attributes.gid);
             let file = guest.lookup(&public, b"file").await.unwrap().object;
@@ -171,7 +177,7 @@ fn a_read_only_export_refuses_every_change() {
         let (mut admin, mut reader) =
             (stage.client_at("10.0.0.1:700"), stage.client_at("10.2.0.1:40000"));
         stage.world.run(async {
-            let (outer, _) = made(&mut admin).await;
+            let (outer, _) = made(&stage, &mut admin).await;
             admin.setattr(&outer, mode(0o777)).await.unwrap();
             let public = reader.mount("/pub").await;
             let file = reader.lookup(&public, b"file").await.unwrap().object;
@@ -207,7 +213,7 @@ fn a_port_that_any_user_can_have_is_refused_where_the_table_says_so() {
         let mut user = stage.client_at("10.1.0.1:1024");
         let mut admin = stage.client_at("10.0.0.1:700");
         stage.world.run(async {
-            made(&mut admin).await;
+            made(&stage, &mut admin).await;
             let refused = mount::mountstat3::MNT3ERR_ACCES as u32;
             assert_eq!(mounted(&mut user, "/pub").await, Err(refused));
         });
@@ -221,7 +227,7 @@ fn a_new_table_counts_from_the_next_call_on() {
         let (mut admin, mut guest) =
             (stage.client_at("10.0.0.1:700"), stage.client_at("10.1.0.1:700"));
         stage.world.run(async {
-            made(&mut admin).await;
+            made(&stage, &mut admin).await;
             let public = guest.mount("/pub").await;
             assert_eq!(status(&guest.getattr(&public).await), NFS3_OK);
             stage.gateway.export(exports(&TABLE.replace("10.1.0.0/16", "10.3.0.0/16")));

@@ -17,6 +17,7 @@ mod kit;
 mod metrics;
 mod mount;
 mod names;
+mod nested_exports;
 mod objects;
 mod v4;
 mod xattrs;

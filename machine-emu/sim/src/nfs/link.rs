@@ -18,7 +18,7 @@ use runtime::net::{Address, ByteStream, StreamReader, StreamWriter};
 use runtime::seed::Rng;
 use runtime::sync::Event;
 
-use super::rpc;
+use super::rpc::{self, GatewayMessage};
 use crate::cluster::OBSERVER;
 use crate::harness::{Harness, PowerCut, RETRY_PAUSE, TRIES_MAX, WorkResult};
 
@@ -61,6 +61,14 @@ struct PendingCall {
     reply: oneshot::Sender<Bytes>,
 }
 
+/// A call of the gateway.
+pub(super) struct GatewayCallback {
+    connection: u16,
+    xid: u32,
+    pub(super) procedure: u32,
+    pub(super) arguments: Bytes,
+}
+
 /// A client host.
 pub(super) struct HostLink<'a> {
     harness: &'a Harness,
@@ -74,6 +82,9 @@ pub(super) struct HostLink<'a> {
     waiting: RefCell<BTreeMap<u32, PendingCall>>,
     queue: RefCell<VecDeque<Bytes>>,
     queued: Event,
+    /// Calls of the gateway that the host has not taken yet.
+    callbacks: RefCell<VecDeque<GatewayCallback>>,
+    called: Event,
 }
 
 /// Makes one call at a time, over the link of a host.
@@ -104,6 +115,8 @@ impl<'a> HostLink<'a> {
             waiting: RefCell::default(),
             queue: RefCell::default(),
             queued: Event::default(),
+            callbacks: RefCell::default(),
+            called: Event::default(),
         }
     }
 
@@ -192,6 +205,30 @@ impl<'a> HostLink<'a> {
         result.map_err(|_| PowerCut)
     }
 
+    /// The number of the connection, if there is one.
+    pub(super) fn connection(&self) -> Option<u16> {
+        self.connected.get().then(|| self.connections.get())
+    }
+
+    /// The next call of the gateway.
+    pub(super) async fn next_callback(&self) -> GatewayCallback {
+        loop {
+            let called = self.called.next();
+            if let Some(callback) = self.callbacks.borrow_mut().pop_front() {
+                return callback;
+            }
+            called.await;
+        }
+    }
+
+    /// Answers a call of the gateway, over the connection by which it came.
+    pub(super) fn answer(&self, callback: &GatewayCallback, result: &[u8]) {
+        if self.connection() == Some(callback.connection) {
+            self.queue.borrow_mut().push_back(rpc::reply_record(callback.xid, result));
+            self.queued.tell();
+        }
+    }
+
     fn transmit(&self, call: &NfsCall) {
         call.sent.set(call.sent.get() + 1);
         self.queue.borrow_mut().push_back(call.record.clone());
@@ -253,12 +290,26 @@ impl<'a> HostLink<'a> {
     async fn read(&self, mut reader: Box<dyn StreamReader>) {
         let mut received = BytesMut::new();
         while reader.read(&mut received).await.unwrap_or(0) > 0 {
-            while let Some((xid, result)) = rpc::next_reply(&mut received) {
+            while let Some(message) = rpc::next_message(&mut received) {
+                self.received(message);
+            }
+        }
+    }
+
+    fn received(&self, message: GatewayMessage) {
+        match message {
+            GatewayMessage::Reply(xid, result) => {
                 // A call that was sent twice may be answered twice.
                 let waiting = self.waiting.borrow_mut().remove(&xid);
                 if let Some(waiting) = waiting {
                     let _ = waiting.reply.send(result);
                 }
+            }
+            GatewayMessage::Call(xid, procedure, arguments) => {
+                let connection = self.connections.get();
+                let callback = GatewayCallback { connection, xid, procedure, arguments };
+                self.callbacks.borrow_mut().push_back(callback);
+                self.called.tell();
             }
         }
     }

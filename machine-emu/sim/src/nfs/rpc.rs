@@ -51,8 +51,35 @@ pub(super) fn renumbered(record: &Bytes, xid: u32) -> Bytes {
     bytes.into()
 }
 
-/// The next whole reply in `received`: the number of its call, and the result.
-pub(super) fn next_reply(received: &mut BytesMut) -> Option<(u32, Bytes)> {
+/// What a gateway sends.
+pub(super) enum GatewayMessage {
+    /// A reply: the number of its call, and the result.
+    Reply(u32, Bytes),
+    /// A call: its number, its procedure, and the arguments.
+    Call(u32, u32, Bytes),
+}
+
+/// The record of the reply to call `xid` of a gateway.
+pub(super) fn reply_record(xid: u32, result: &[u8]) -> Bytes {
+    let words = [xid].into_iter().chain(ACCEPTED);
+    let head: Vec<u8> = words.flat_map(u32::to_be_bytes).collect();
+    let mark = (head.len() + result.len()) as u32 | LAST;
+    [&mark.to_be_bytes()[..], &head, result].concat().into()
+}
+
+/// What follows the number of a call of a gateway.
+fn call(xid: u32, mut call: Bytes) -> GatewayMessage {
+    assert_eq!([call.get_u32(), call.get_u32()], [0, RPC_VERSION_2], "a call");
+    let _program_and_version = call.get_u64();
+    let procedure = call.get_u32();
+    let (flavour, length) = (call.get_u32(), call.get_u32());
+    assert_eq!((flavour, length), (0, 0), "the credential that the host wants");
+    assert_eq!(call.get_u64(), 0, "an empty verifier");
+    GatewayMessage::Call(xid, procedure, call)
+}
+
+/// The next whole message in `received`.
+pub(super) fn next_message(received: &mut BytesMut) -> Option<GatewayMessage> {
     let mark = u32::from_be_bytes(*received.first_chunk()?);
     assert!(mark & LAST != 0, "replies come in one fragment");
     let length = (mark & !LAST) as usize;
@@ -62,10 +89,13 @@ pub(super) fn next_reply(received: &mut BytesMut) -> Option<(u32, Bytes)> {
     received.advance(MARK_BYTES);
     let mut reply = received.split_to(length).freeze();
     let xid = reply.get_u32();
+    if reply.starts_with(&[0; 4]) {
+        return Some(call(xid, reply));
+    }
     for expected in ACCEPTED {
         assert_eq!(reply.get_u32(), expected, "the reply to call {xid} is not an accepted one");
     }
-    Some((xid, reply))
+    Some(GatewayMessage::Reply(xid, reply))
 }
 
 /// A result as exactly one `T`.

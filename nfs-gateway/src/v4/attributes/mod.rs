@@ -8,4 +8,4 @@ mod table;
 pub(crate) use bitmap::Bitmap;
 pub(crate) use numbers::{FILEHANDLE, RDATTR_ERROR, SIZE};
 pub(crate) use settable::{NewAttributes, take_attributes};
-pub(crate) use table::{AttrSource, encode, readable, wants_space};
+pub(crate) use table::{AttrSource, encode, encode_error, readable, wants_space};

@@ -8,6 +8,7 @@ use crate::call_context::CallContext;
 use crate::limits::{FILE_BYTES_MIN, NAME_BYTES_MAX};
 use crate::translate;
 use crate::v4::limits::{DATA_BYTES_MAX, LEASE};
+use crate::v4::status::Status;
 use crate::xdr::XdrEncoder;
 
 /// The source of attribute values.
@@ -144,6 +145,12 @@ pub(crate) fn encode(wanted: &Bitmap, source: &AttrSource, out: &mut XdrEncoder)
             (row.encode)(source, out);
         }
     });
+}
+
+/// Encodes the error of an entry of a directory, and no other attribute of it.
+pub(crate) fn encode_error(status: Status, out: &mut XdrEncoder) {
+    Bitmap::of(&[RDATTR_ERROR]).encode(out);
+    out.sized(|out| out.u32(status.0));
 }
 
 fn time(time: Time, out: &mut XdrEncoder) {

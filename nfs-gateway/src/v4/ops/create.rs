@@ -1,12 +1,14 @@
 //! CREATE: all kinds but regular files.
 
-use fileio::protocol::{MakeNode, NewNode};
+use fileio::protocol::{MakeNode, NewNode, handle_of};
 
+use crate::nested_exports;
 use crate::nfs3::check_target;
 use crate::v4::attributes::{NewAttributes, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::name;
 use crate::v4::exactly_once::RemoveTarget;
+use crate::v4::pseudo_fs;
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::xdr::CallArguments;
 
@@ -17,16 +19,21 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     let new = take_attributes(&mut xdr.arguments)?;
     let fh = compound.current_fh()?.clone();
     let name = name(entry)?;
-    let NewAttributes { which, change } = new?;
+    let (NewAttributes { which, change }, node) = (new?, node?);
+    if node == (NewNode::Directory {}) {
+        nested_exports::check_new_directory(&fh.context, fh.file, &name)?;
+    } else {
+        nested_exports::check_not_root(&fh.context, fh.file, &name)?;
+    }
     let before = fh.change_attribute().await;
     let (who, call, directory) =
         (fh.context.credentials(), compound.call(RemoveTarget::File)?, fh.file);
     let durable = fh.context.is_sync();
-    let request = MakeNode { who, call, directory, name, node: node?, change, durable };
+    let request = MakeNode { who, call, directory, name: name.clone(), node, change, durable };
     let made = fh.context.request_once(request).await?;
     fh.change_info(before).await.encode(&mut xdr.out);
     which.encode(&mut xdr.out);
-    compound.set_current(fh.with_file(&made));
+    compound.set_current(pseudo_fs::cross(&fh, Some(&name), handle_of(&made))?);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! PUTFH, PUTROOTFH, GETFH, SAVEFH, RESTOREFH, LOOKUP and LOOKUPP.
 
-use fileio::protocol::Kind;
+use fileio::protocol::{Kind, handle_of};
 
 use crate::lookup;
 use crate::translate::Component;
@@ -67,7 +67,7 @@ pub(super) async fn look_up_name(
     }
     let entry = Component::Entry(name.clone());
     match lookup::component(&fh.context, fh.file, entry).await.map_err(Status::from) {
-        Ok(found) => Ok(pseudo_fs::enter_nested_export(fh, name.as_bytes(), &found).await?),
+        Ok(found) => Ok(pseudo_fs::cross(fh, Some(&name), handle_of(&found))?),
         //= rfc8881 18.13.3: NFS4ERR_SYMLINK, if the current file handle is a symbolic link
         Err(Status::NOTDIR) => {
             let is_link = fh.attributes().await?.kind == (Kind::Symlink {});
@@ -98,5 +98,6 @@ pub(super) async fn parent(fh: &CurrentFh) -> Result<CurrentFh, OperationError> 
     if let Some(parent) = pseudo_fs::parent(fh).await? {
         return Ok(parent);
     }
-    Ok(fh.with_file(&lookup::parent(&fh.context, fh.file).await?))
+    let found = lookup::parent(&fh.context, fh.file).await?;
+    Ok(pseudo_fs::cross(fh, None, handle_of(&found))?)
 }

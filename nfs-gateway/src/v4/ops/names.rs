@@ -2,6 +2,7 @@
 
 use fileio::protocol::{Kind, Link, Name, ReadLink, Remove, RemoveDirectory, Rename};
 
+use crate::nested_exports;
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, name};
 use crate::v4::exactly_once::RemoveTarget;
@@ -11,6 +12,7 @@ use crate::v4::status::{OperationResult, Status};
 pub(super) async fn remove(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
     let name = name(xdr.arguments.opaque(usize::MAX)?)?;
     let fh = compound.current_fh()?;
+    nested_exports::check_not_root(&fh.context, fh.file, &name)?;
     let before = fh.change_attribute().await;
     // A retransmission repeats the request that was applied: the name may be that of a file now.
     let removed = if compound.has_removed_directory().await? {
@@ -49,6 +51,8 @@ pub(super) async fn rename(compound: &Compound<'_>, xdr: &mut OperationXdr) -> O
     let (from, to) = (compound.saved_fh()?, compound.current_fh()?);
     from.check_same_export(to)?;
     let (from_name, to_name) = (name(from_name)?, name(to_name)?);
+    nested_exports::check_rename(&from.context, from.file, &from_name)?;
+    nested_exports::check_rename(&to.context, to.file, &to_name)?;
     let (before_from, before_to) = (from.change_attribute().await, to.change_attribute().await);
     let rename = Rename {
         who: to.context.credentials(),
@@ -72,6 +76,7 @@ pub(super) async fn link(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Ope
     let (saved, fh) = (compound.saved_fh()?, compound.current_fh()?);
     saved.check_same_export(fh)?;
     let name = name(bytes)?;
+    nested_exports::check_link(&fh.context, fh.file, &name)?;
     let before = fh.change_attribute().await;
     let (who, call, durable) =
         (fh.context.credentials(), compound.call(RemoveTarget::File)?, fh.context.is_sync());

@@ -11,10 +11,12 @@ use fileio::protocol::{
 use runtime::Context;
 
 use super::delegations::{self, DelegationReclaim, DelegationWish, WANT_BITS};
+use crate::nested_exports;
 use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::{CurrentFh, name};
+use crate::v4::pseudo_fs;
 use crate::v4::state::{READ, ShareReservation, StateidTable, WRITE};
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
@@ -87,6 +89,7 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     let opened = match &args.claim {
         OpenClaim::Null(bytes) => {
             let name = name(bytes.clone())?;
+            check_entry(compound, &args.how, &name).await?;
             match &args.how {
                 OpenHow::NoCreate => open_entry(compound, name).await?,
                 OpenHow::OrCreate(existing, new) => {
@@ -95,7 +98,11 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
                 }
             }
         }
-        OpenClaim::DelegateCur(_, bytes) => open_entry(compound, name(bytes.clone())?).await?,
+        OpenClaim::DelegateCur(_, bytes) => {
+            let name = name(bytes.clone())?;
+            check_entry(compound, &args.how, &name).await?;
+            open_entry(compound, name).await?
+        }
         OpenClaim::Fh | OpenClaim::Previous(_) | OpenClaim::DelegateCurFh(_) => {
             open_current(compound).await?
         }
@@ -228,6 +235,22 @@ fn check_delegation(
             _ => Ok(()),
         }
     })
+}
+
+/// May an entry of the current directory be opened? Above the exports there are only the
+/// directories that lead to them. The root of a nested export is a directory, and no file can be
+/// made in its place.
+async fn check_entry(compound: &Compound<'_>, how: &OpenHow, name: &Name) -> Result<(), Status> {
+    let fh = compound.current_fh()?;
+    if fh.pseudo {
+        pseudo_fs::look_up(fh, name.as_bytes()).await?;
+        return Err(Status::ISDIR);
+    }
+    match (nested_exports::export_at(&fh.context, fh.file, name)?, how) {
+        (None, _) => Ok(()),
+        (Some(_), OpenHow::NoCreate) => Err(Status::ISDIR),
+        (Some(_), OpenHow::OrCreate(..)) => Err(Status::ACCESS),
+    }
 }
 
 /// A file that would be truncated must not be open with a reservation that denies it.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fileio::protocol::{Attributes, ENTRIES_MAX, ReadDirectory};
 
 use super::attributes::{encode_attributes, space};
-use crate::v4::attributes::Bitmap;
+use crate::v4::attributes::{Bitmap, RDATTR_ERROR, encode_error};
 use crate::v4::compound::{Compound, OperationXdr};
 use crate::v4::current_fh::CurrentFh;
 use crate::v4::pseudo_fs;
@@ -23,7 +23,8 @@ const PSEUDO_COOKIES: u64 = 3;
 struct ReaddirEntry {
     cookie: u64,
     name: Bytes,
-    fh: CurrentFh,
+    /// The error if it is the root of a nested export that the caller may not use.
+    fh: Result<CurrentFh, Status>,
     /// `None` if the file was removed meanwhile.
     attributes: Option<Attributes>,
 }
@@ -95,7 +96,7 @@ async fn entries(
     let entry = |entry: fileio::protocol::DirectoryEntry| ReaddirEntry {
         cookie: entry.cookie,
         name: Bytes::copy_from_slice(entry.name.as_bytes()),
-        fh: CurrentFh { file: entry.handle, ..fh.clone() },
+        fh: pseudo_fs::cross(fh, Some(&entry.name), entry.handle),
         attributes: entry.attributes.map(|attributes| *attributes),
     };
     Ok((page.entries.into_iter().map(entry).collect(), page.end))
@@ -111,7 +112,7 @@ async fn pseudo_entries(
         if cookie > args.cookie {
             let found = pseudo_fs::look_up(fh, &name).await?;
             let attributes = Some(found.attributes().await?);
-            entries.push(ReaddirEntry { cookie, name: name.into(), fh: found, attributes });
+            entries.push(ReaddirEntry { cookie, name: name.into(), fh: Ok(found), attributes });
         }
     }
     Ok((entries, true))
@@ -128,14 +129,27 @@ fn encode_entries(
     let begin = out.length();
     let mut has_entries = false;
     for ReaddirEntry { cookie, name, fh, attributes } in entries {
-        let Some(attributes) = attributes.or(args.wanted.is_empty().then(|| blank(fh))) else {
-            continue;
-        };
         let before = out.mark();
         out.bool(true);
         out.u64(*cookie);
         out.opaque(name);
-        encode_attributes(fh, &attributes, &args.wanted, (args.minor, space), out)?;
+        match fh {
+            Ok(fh) => {
+                let blank = || args.wanted.is_empty().then(|| blank(fh));
+                let Some(attributes) = attributes.or_else(blank) else {
+                    out.cut(before);
+                    continue;
+                };
+                encode_attributes(fh, &attributes, &args.wanted, (args.minor, space), out)?;
+            }
+            //= rfc8881 5.8.1.12: with this attribute the error replaces all others of the entry
+            Err(status) if args.wanted.has(RDATTR_ERROR) => encode_error(*status, out),
+            // Otherwise the error would be that of the whole listing.
+            Err(_) => {
+                out.cut(before);
+                continue;
+            }
+        }
         if out.length() - begin > bytes_max {
             out.cut(before);
             //= rfc8881 18.23.3: not even one entry: NFS4ERR_TOOSMALL

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
+use super::back_channel_v4::{CALLBACK_PROGRAM, CallbackPath, HostBackChannel};
 use super::wire::{
     COMPOUND, CompoundOps, ReplyReader, WireOpenClaim, WireSessionId, WireStateid, op, status,
 };
@@ -103,6 +104,8 @@ pub(super) struct V4Host<'a> {
     after_power: Cell<bool>,
     opens: RefCell<BTreeMap<u64, V4Open>>,
     next_open: Cell<u64>,
+    /// It is called back.
+    pub(super) back_channel: HostBackChannel,
 }
 
 impl<'a> V4Host<'a> {
@@ -127,6 +130,7 @@ impl<'a> V4Host<'a> {
             after_power: Cell::new(false),
             opens: RefCell::default(),
             next_open: Cell::new(0),
+            back_channel: HostBackChannel::new(harness),
         }
     }
 
@@ -410,7 +414,9 @@ impl<'a> V4Host<'a> {
         };
         let create =
             CompoundOps::default().op(op::CREATE_SESSION).long(client).word(number).word(0);
-        let mut reader = self.alone(&channel(channel(create)).word(0).word(0)).await?;
+        // Callbacks are without a credential.
+        let back = channel(channel(create)).word(CALLBACK_PROGRAM).word(1).word(0);
+        let mut reader = self.alone(&back).await?;
         if reader.status == status::STALE_CLIENTID {
             return Ok(None);
         }
@@ -430,6 +436,33 @@ impl<'a> V4Host<'a> {
             }
             self.link.harness().pass(RETRY_PAUSE).await;
         }
+    }
+
+    /// Binds the connection to the back channel of the session, unless it is.
+    pub(super) async fn bind(&self) -> WorkResult<Option<CallbackPath>> {
+        let id = self.session.borrow().as_ref().map(|session| session.id);
+        let (Some(id), Some(connection)) = (id, self.link.connection()) else { return Ok(None) };
+        let path = CallbackPath {
+            session: self.sessions.get(),
+            start: self.gateways.starts(self.gateway),
+            connection,
+        };
+        if self.back_channel.is_bound(&path) {
+            return Ok(Some(path));
+        }
+        let bind = CompoundOps::default().op(op::BIND_CONN_TO_SESSION).fixed(&id);
+        // To be called, too; without RDMA.
+        let reader = self.alone(&bind.word(3).word(0)).await?;
+        let is_done = reader.status == status::OK && self.is_path(&path);
+        Ok(is_done.then(|| self.back_channel.bound(path)))
+    }
+
+    /// Has nothing broken since the connection was bound?
+    pub(super) fn is_path(&self, path: &CallbackPath) -> bool {
+        self.sessions.get() == path.session
+            && self.gateways.starts(self.gateway) == path.start
+            && self.link.connection() == Some(path.connection)
+            && self.recovering.is_open(&())
     }
 
     /// Opens and locks again what the gateway has forgotten, and says that this is all.

@@ -10,12 +10,16 @@
 //! | `names.rs` | names: made, linked, moved, removed |
 //! | `open_unlinked_v4.rs` | files that lose their name while they are open |
 //! | `conflicts.rs` | locks and share modes |
+//! | `back_channel_v4.rs` | calls of a gateway to a host, and what is recalled |
+//! | `delegations_v4.rs` | files that hosts keep while they have a delegation |
 //!
 //! A host that is alive keeps its lease, also between rounds; now and then one starts again and has
 //! forgotten everything.
 
+mod back_channel_v4;
 mod conflicts;
 mod content;
+mod delegations_v4;
 mod host;
 mod names;
 mod open_unlinked_v4;
@@ -37,6 +41,7 @@ use crate::files::Habits;
 use crate::harness::{Harness, RoundEnd};
 use conflicts::ConflictingOpens;
 use content::V4Files;
+use delegations_v4::DelegatedFilesV4;
 use host::{LEASE, RENEW_PAUSE, V4Host};
 use names::V4Names;
 use open_unlinked_v4::OpenUnlinkedV4;
@@ -60,6 +65,7 @@ struct Nfs4<'a> {
     names: V4Names,
     open_unlinked_v4: OpenUnlinkedV4,
     conflicts: ConflictingOpens,
+    delegations: DelegatedFilesV4,
 }
 
 /// Runs the workload to its end.
@@ -96,6 +102,7 @@ pub(crate) async fn run(harness: &Harness, habits: Habits) {
         names,
         open_unlinked_v4,
         conflicts,
+        delegations: DelegatedFilesV4::default(),
     };
     for _ in 0..habits.rounds {
         if rng.chance(1, 2) {
@@ -148,7 +155,8 @@ impl<'a> Nfs4<'a> {
             let working = self.workers.iter().filter(is_own);
             join_all(working.map(|worker| self.work(worker, self.harness.fork_rng()))).await;
         };
-        host.link.run(working).await;
+        let called = pin!(host.back_channel.serve(&host.link));
+        host.link.run(select(pin!(working), called)).await;
     }
 
     async fn work(&self, worker: &V4Worker<'_>, mut rng: Rng) {
@@ -159,7 +167,8 @@ impl<'a> Nfs4<'a> {
                 40..65 => self.names.step(worker, &mut rng).await,
                 65..73 => self.open_unlinked_v4.step(worker, &mut rng).await,
                 73..86 => self.conflicts.lock_ranges(self, worker, &mut rng).await,
-                86..98 => self.conflicts.share(self, worker, &mut rng).await,
+                86..93 => self.conflicts.share(self, worker, &mut rng).await,
+                93..98 => self.delegations.step(worker, &mut rng).await,
                 _ => {
                     self.harness.pass(Duration::from_millis(rng.below(1_000))).await;
                     Ok(())
@@ -182,7 +191,10 @@ impl<'a> Nfs4<'a> {
                     select(pin!(end), pin!(self.harness.pass(RENEW_PAUSE))).await;
                 }
             };
-            host.link.run(renewing)
+            async move {
+                let called = pin!(host.back_channel.serve(&host.link));
+                host.link.run(select(pin!(renewing), called)).await;
+            }
         });
         let working = async {
             let done = work.await;
@@ -208,6 +220,7 @@ impl<'a> Nfs4<'a> {
     fn forget_twins(&self) {
         self.files.forget_twins();
         self.names.forget_twins();
+        self.delegations.settle();
     }
 
     fn on_checker(&self) -> V4Worker<'_> {

@@ -13,6 +13,7 @@ pub(super) mod op {
     pub(in super::super) const CLOSE: u32 = 4;
     pub(in super::super) const COMMIT: u32 = 5;
     pub(in super::super) const CREATE: u32 = 6;
+    pub(in super::super) const DELEGRETURN: u32 = 8;
     pub(in super::super) const GETATTR: u32 = 9;
     pub(in super::super) const GETFH: u32 = 10;
     pub(in super::super) const LINK: u32 = 11;
@@ -31,6 +32,7 @@ pub(super) mod op {
     pub(in super::super) const SAVEFH: u32 = 32;
     pub(in super::super) const SETATTR: u32 = 34;
     pub(in super::super) const WRITE: u32 = 38;
+    pub(in super::super) const BIND_CONN_TO_SESSION: u32 = 41;
     pub(in super::super) const EXCHANGE_ID: u32 = 42;
     pub(in super::super) const CREATE_SESSION: u32 = 43;
     pub(in super::super) const SEQUENCE: u32 = 53;
@@ -49,6 +51,8 @@ pub(super) mod status {
     pub(in super::super) const EXPIRED: u32 = 10_011;
     pub(in super::super) const GRACE: u32 = 10_013;
     pub(in super::super) const SHARE_DENIED: u32 = 10_015;
+    pub(in super::super) const BAD_STATEID: u32 = 10_025;
+    pub(in super::super) const DELEG_REVOKED: u32 = 10_087;
     pub(in super::super) const STALE_CLIENTID: u32 = 10_022;
     pub(in super::super) const NO_GRACE: u32 = 10_033;
     pub(in super::super) const RECLAIM_CONFLICT: u32 = 10_035;
@@ -69,6 +73,13 @@ const CHANGE: u32 = 1 << 3;
 const SIZE: u32 = 1 << 4;
 const MODE: u32 = 1 << (33 - 32);
 const LINKS: u32 = 1 << (35 - 32);
+
+/// Wishes for delegations in what a file is opened for: one to read, or none.
+pub(super) const WANT_READ: u32 = 0x100;
+const WANT_NONE: u32 = 0x400;
+/// `open_delegation_type4`: to read, and none with the reason.
+const READ_DELEGATION: u32 = 1;
+const NONE_BECAUSE: u32 = 3;
 
 /// How OPEN treats a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,13 +173,15 @@ impl CompoundOps {
         self.op(op::GETATTR).word(1).word(CHANGE)
     }
 
-    /// OPEN by `owner`, with what it is to be opened for and what others may not do.
+    /// OPEN by `owner`, with what it is to be opened for and what others may not do; without a
+    /// delegation unless it is wanted.
     pub(super) fn open(
         self,
         owner: &[u8],
         (access, deny): (u32, u32),
         claim: WireOpenClaim<'_>,
     ) -> Self {
+        let access = if access & WANT_READ == 0 { access | WANT_NONE } else { access };
         let ops = self.op(op::OPEN).word(0).word(access).word(deny).long(0).opaque(owner);
         match claim {
             WireOpenClaim::Name(name, how) => ops.how(how).word(0).opaque(name.as_bytes()),
@@ -184,6 +197,11 @@ impl CompoundOps {
             CreateMode::Guarded => self.word(1).word(1).mode(0o644),
             CreateMode::Exclusive(mark) => self.word(1).word(3).long(mark).mode(0o644),
         }
+    }
+
+    /// The bytes alone.
+    pub(super) fn encoded(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// The arguments of the call.
@@ -263,8 +281,15 @@ impl ReplyReader {
         let _limits_and_flags: [u8; 12] = rest.fixed();
     }
 
-    /// The state id of an OPEN, whatever else it says.
+    /// The state id of an OPEN that wants no delegation.
     pub(super) fn opened(&mut self) -> WireStateid {
+        let (stateid, delegation) = self.opened_or_delegated();
+        assert_eq!(delegation, None, "it wants no delegation");
+        stateid
+    }
+
+    /// The state id of an OPEN, and of the delegation that comes with it.
+    pub(super) fn opened_or_delegated(&mut self) -> (WireStateid, Option<WireStateid>) {
         let rest = self.done(op::OPEN);
         let stateid = rest.fixed();
         let _directory: [u8; 20] = rest.fixed();
@@ -272,8 +297,22 @@ impl ReplyReader {
         for _ in 0..rest.word() {
             rest.word();
         }
-        assert_eq!(rest.word(), 0, "there are no delegations");
-        stateid
+        match rest.word() {
+            READ_DELEGATION => {
+                let delegation = rest.fixed();
+                let _recalled_and_entry: [u8; 16] = rest.fixed();
+                rest.opaque();
+                (stateid, Some(delegation))
+            }
+            NONE_BECAUSE => {
+                // Contention and a lack of resources say whether the client will be told.
+                if matches!(rest.word(), 1 | 2) {
+                    rest.word();
+                }
+                (stateid, None)
+            }
+            other => panic!("a delegation of type {other}"),
+        }
     }
 
     /// The same behind a PUTFH.
