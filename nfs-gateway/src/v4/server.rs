@@ -24,6 +24,6 @@ impl Nfs4Server {
 
     /// The number of valid delegations, and what became of earlier ones.
     pub(crate) fn delegation_totals(&self) -> (usize, DelegationTotals) {
-        self.state.tables().states.delegation_totals()
+        self.state.tables().states.delegated.summary()
     }
 }

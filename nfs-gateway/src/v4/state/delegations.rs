@@ -38,7 +38,7 @@ pub(crate) struct DelegationTotals {
 
 /// Counts of delegations, and those that are to be recalled.
 #[derive(Debug, Default)]
-pub(super) struct DelegationCounts {
+pub(crate) struct DelegationCounts {
     pub(super) totals: DelegationTotals,
     total: usize,
     of_client: BTreeMap<u64, usize>,
@@ -48,6 +48,12 @@ pub(super) struct DelegationCounts {
 }
 
 impl DelegationCounts {
+    /// The number of valid delegations, and what became of earlier ones.
+    pub(crate) fn summary(&self) -> (usize, DelegationTotals) {
+        let revoked: usize = self.revoked.values().sum();
+        (self.total - revoked, self.totals)
+    }
+
     /// Counts a delegation that was added or removed.
     pub(super) fn count(&mut self, delegation: &ClientDelegation, is_added: bool) {
         self.total = if is_added { self.total + 1 } else { self.total - 1 };
@@ -178,12 +184,6 @@ impl StateidTable {
     /// Has `client` stateids of revoked delegations?
     pub(crate) fn has_revoked(&self, client: u64) -> bool {
         self.delegated.revoked.contains_key(&client)
-    }
-
-    /// The number of valid delegations, and what became of earlier ones.
-    pub(crate) fn delegation_totals(&self) -> (usize, DelegationTotals) {
-        let revoked: usize = self.delegated.revoked.values().sum();
-        (self.delegated.total - revoked, self.delegated.totals)
     }
 
     /// The number of delegations of `client`.
