@@ -36,14 +36,19 @@ const INIT: &str = include_str!("guest-init.sh");
 
 /// What a job has said.
 #[derive(Debug)]
-pub struct Told {
+pub struct JobOutput {
     /// Its exit code; `None` if the machine stopped before, or the time was over.
     pub code: Option<i32>,
     /// Its standard output and standard error.
     pub text: String,
 }
 
-impl Told {
+impl JobOutput {
+    fn of(text: String) -> Self {
+        let code = text.lines().find_map(|line| line.strip_prefix("the job ends with "));
+        Self { code: code.and_then(|code| code.trim().parse().ok()), text }
+    }
+
     /// What it has said, if all went well.
     #[track_caller]
     pub fn ok(self) -> String {
@@ -87,7 +92,7 @@ fn build_helper(folder: &Path) -> PathBuf {
 /// Runs `job`, lines for a shell, in a guest of its own for at most `seconds`. In the lines
 /// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what is served at `port`; a line that fails
 /// ends the job.
-pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> Told {
+pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> JobOutput {
     Guest::start(site, port, seconds, job).end()
 }
 
@@ -149,12 +154,10 @@ impl Guest {
     }
 
     /// Waits until the job has ended.
-    pub fn end(mut self) -> Told {
+    pub fn end(mut self) -> JobOutput {
         while self.next_line().is_some() {}
         let _ = self.process.wait();
-        let mut lines = self.text.lines();
-        let code = lines.find_map(|line| line.strip_prefix("the job ends with "));
-        Told { code: code.and_then(|code| code.trim().parse().ok()), text: self.text.clone() }
+        JobOutput::of(std::mem::take(&mut self.text))
     }
 
     /// Stops its kernel, or lets it go on: its network stays as it is.

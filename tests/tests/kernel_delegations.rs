@@ -25,9 +25,15 @@ const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// and for a busy host.
 const RECALL_MARGIN: Duration = Duration::from_secs(5);
 
-/// What the guest understands: `read FILE` says its content, `often FILE COUNT` reads it so often
-/// and says how many different contents there were and the last; `open`, `again` and `close` keep
-/// one file open; `lock` locks that for readers.
+/// A client renews its lease within this time.
+const LEASE: Duration = fileio::protocol::LEASE;
+
+/// Opens in a measurement.
+const OPENS: u32 = 1_000;
+
+/// What the guest understands: `read FILE` says its content, `often FILE COUNT` reads it COUNT
+/// times and says how many different contents there were and the last; `open`, `again` and `close`
+/// keep one file open; `lock` locks that for readers.
 const READER: &str = r#"
 stty -echo
 echo ready
@@ -426,5 +432,74 @@ fn a_kernel_reclaims_the_delegation_of_an_open_file_after_a_restart() {
     guest.say("close");
     guest.hear("closed");
     drop((file, volume));
+    end(guest, stage);
+}
+
+/// A guest that has nothing open reclaims nothing after a restart: what it kept it reads until it
+/// hears of the restart, when it renews its lease at the latest.
+#[test]
+fn a_kernel_with_nothing_to_reclaim_reads_what_is_new_within_its_lease_after_a_restart() {
+    if !may_boot() {
+        return;
+    }
+    let stage = Stage::new();
+    let volume = stage.site.open();
+    write(&volume, "/file", "first");
+    drop(volume);
+    let mut guest = stage.guest("4.2", "");
+    read_delegated(&stage, &mut guest, "file", "first");
+    let stage = stage.restart();
+    let volume = stage.site.open();
+    let file = volume.open("/file", OpenOptions::new().write(true)).unwrap();
+    file.write_at(0, "second\n").unwrap();
+    let begun = Instant::now();
+    loop {
+        let content = read(&mut guest, "file");
+        if content == "second" {
+            break;
+        }
+        assert_eq!(content, "first");
+        assert!(begun.elapsed() < LEASE, "it reads what is gone");
+        thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("after a restart it reads what it kept for {:?}", begun.elapsed());
+    // It is delegated again, and recalled.
+    stage.await_totals("the file is delegated again", |totals| totals.now == 1);
+    file.write_at(0, "third \n").unwrap();
+    assert_eq!(read(&mut guest, "file").trim(), "third");
+    assert_eq!(stage.totals().revoked, 0);
+    drop((file, volume));
+    end(guest, stage);
+}
+
+/// How often a guest opens, reads and closes a file, with a delegation and without.
+#[test]
+fn a_kernel_opens_more_often_what_is_delegated_to_it() {
+    if !may_boot() {
+        return;
+    }
+    let stage = Stage::new();
+    let volume = stage.site.open();
+    for path in ["/file", "/locked"] {
+        write(&volume, path, "first");
+    }
+    let mut guest = stage.guest("4.2", "");
+    read_delegated(&stage, &mut guest, "file", "first");
+    // So it is not delegated.
+    let locked = volume.open("/locked", OpenOptions::new().read(true).write(true)).unwrap();
+    let lock = locked.try_lock(ByteRange::ALL, LockKind::Exclusive {}).unwrap().unwrap();
+    let [with, without] = ["file", "locked"].map(|file| {
+        let mut rates = [0.0; 3];
+        for rate in &mut rates {
+            let begun = Instant::now();
+            guest.say(&format!("often {file} {OPENS}"));
+            assert_eq!(guest.hear("read: "), "1 first");
+            *rate = f64::from(OPENS) / begun.elapsed().as_secs_f64();
+        }
+        eprintln!("open, read, close of {file}: {rates:.0?} per second");
+        rates[1]
+    });
+    assert!(with > without, "{with} {without}");
+    drop((lock, locked, volume));
     end(guest, stage);
 }
