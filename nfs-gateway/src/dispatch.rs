@@ -53,6 +53,11 @@ impl RpcPrograms {
         self.exports.replace(exports);
     }
 
+    /// The number of valid delegations, and what became of earlier ones.
+    pub(crate) fn delegation_totals(&self) -> (usize, v4::DelegationTotals) {
+        self.v4.delegation_totals()
+    }
+
     /// Answers one call of `peer`; `None` if its outcome is unknown: the client must then
     /// retransmit it on another connection.
     pub(crate) async fn answer(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use runtime::Context;
+use runtime::metrics::MetricKind;
 use runtime::net::{Address, ByteStream, Listener};
 use runtime::sync::Event;
 
@@ -15,7 +16,7 @@ use crate::config::Config;
 use crate::connection::{ClientConnection, GatewayShared};
 use crate::dispatch::RpcPrograms;
 use crate::exports::Exports;
-use crate::metrics::{Gauge, Metrics, SlowCallLog};
+use crate::metrics::{GatewayMetric, Metrics, SlowCallLog};
 use crate::peer::RpcPeer;
 use crate::signal::{Signal, WakerSlot};
 
@@ -129,24 +130,34 @@ impl Server {
         let sum = |count: fn(&ClientConnection) -> usize| {
             connections.values().map(|connection| count(connection) as u64).sum()
         };
-        let gauges = [
-            Gauge {
-                name: "connections",
-                help: "Open connections of clients.",
-                value: connections.len() as u64,
-            },
-            Gauge {
-                name: "outstanding_calls",
-                help: "Calls whose reply is not sent yet.",
-                value: sum(ClientConnection::outstanding_calls),
-            },
-            Gauge {
-                name: "outstanding_bytes",
-                help: "Bytes of such calls and of their replies, at most.",
-                value: sum(ClientConnection::outstanding_bytes),
-            },
+        let (delegated, totals) = self.shared.programs.delegation_totals();
+        let gauge =
+            |name, help, value| GatewayMetric { kind: MetricKind::Gauge, name, help, value };
+        let counter =
+            |name, help, value| GatewayMetric { kind: MetricKind::Counter, name, help, value };
+        let gateway = [
+            gauge("connections", "Open connections of clients.", connections.len() as u64),
+            gauge(
+                "outstanding_calls",
+                "Calls whose reply is not sent yet.",
+                sum(ClientConnection::outstanding_calls),
+            ),
+            gauge(
+                "outstanding_bytes",
+                "Bytes of such calls and of their replies, at most.",
+                sum(ClientConnection::outstanding_bytes),
+            ),
+            gauge("delegations", "Delegations that clients have.", delegated as u64),
+            counter("delegations_granted_total", "Delegations granted.", totals.granted),
+            counter("delegations_recalled_total", "Delegations recalled.", totals.recalled),
+            counter("delegations_returned_total", "Delegations returned.", totals.returned),
+            counter(
+                "delegations_revoked_total",
+                "Delegations of clients that were silent for too long.",
+                totals.revoked,
+            ),
         ];
-        self.shared.metrics.text(&gauges)
+        self.shared.metrics.text(&gateway)
     }
 
     async fn accept(self: Rc<Self>, mut listener: Box<dyn Listener>) {

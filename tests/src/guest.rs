@@ -12,9 +12,12 @@
 )]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use tempfile::TempDir;
 
 use crate::site::Site;
 
@@ -33,14 +36,19 @@ const INIT: &str = include_str!("guest-init.sh");
 
 /// What a job has said.
 #[derive(Debug)]
-pub struct Told {
+pub struct JobOutput {
     /// Its exit code; `None` if the machine stopped before, or the time was over.
     pub code: Option<i32>,
     /// Its standard output and standard error.
     pub text: String,
 }
 
-impl Told {
+impl JobOutput {
+    fn of(text: String) -> Self {
+        let code = text.lines().find_map(|line| line.strip_prefix("the job ends with "));
+        Self { code: code.and_then(|code| code.trim().parse().ok()), text }
+    }
+
     /// What it has said, if all went well.
     #[track_caller]
     pub fn ok(self) -> String {
@@ -84,28 +92,122 @@ fn build_helper(folder: &Path) -> PathBuf {
 /// Runs `job`, lines for a shell, in a guest of its own for at most `seconds`. In the lines
 /// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what is served at `port`; a line that fails
 /// ends the job.
-pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> Told {
-    let folder = tempfile::TempDir::with_prefix_in("guest-", site.path(".")).unwrap();
-    let init = folder.path().join("init");
-    fs::write(&init, INIT).unwrap();
-    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(folder.path().join("job"), job).unwrap();
-    let folder = folder.path().canonicalize().unwrap();
-    let helper = build_helper(&folder);
-    let folder = folder.to_str().unwrap();
-    let output = Command::new("timeout")
-        .arg(seconds.to_string())
-        .args(["env", &format!("LD_PRELOAD={}", helper.display())])
-        .args(["linux.uml", &format!("mem={MEMORY}"), &format!("uml_dir={folder}/")])
-        .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"])
-        .arg(format!("init={folder}/init"))
-        .args(["con=null", "con0=null,fd:1", "eth0=slirp,,slirp-fullbolt", "quiet", "loglevel=1"])
-        .args([format!("FOLDER={folder}"), format!("PORT={port}")])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
-    let code = text.lines().find_map(|line| line.strip_prefix("the job ends with "));
-    Told { code: code.and_then(|code| code.trim().parse().ok()), text }
+pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> JobOutput {
+    Guest::start(site, port, seconds, job).end()
+}
+
+/// A guest that runs a job, which [`run`] explains. It is gone when dropped.
+#[derive(Debug)]
+pub struct Guest {
+    process: Child,
+    /// The job's standard input.
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+    /// What it has said so far.
+    text: String,
+    _folder: TempDir,
+}
+
+impl Guest {
+    /// Starts a guest.
+    pub fn start(site: &Site, port: u16, seconds: u32, job: &str) -> Self {
+        let kept = TempDir::with_prefix_in("guest-", site.path(".")).unwrap();
+        let init = kept.path().join("init");
+        fs::write(&init, INIT).unwrap();
+        fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(kept.path().join("job"), job).unwrap();
+        let folder = kept.path().canonicalize().unwrap();
+        let helper = build_helper(&folder);
+        let folder = folder.to_str().unwrap();
+        let mut process = Command::new("timeout")
+            .arg(seconds.to_string())
+            .args(["env", &format!("LD_PRELOAD={}", helper.display())])
+            .args(["linux.uml", &format!("mem={MEMORY}"), &format!("uml_dir={folder}/")])
+            .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"])
+            .arg(format!("init={folder}/init"))
+            .args(["con=null", "con0=fd:0,fd:1", "eth0=slirp,,slirp-fullbolt"])
+            .args(["quiet", "loglevel=1", &format!("FOLDER={folder}"), &format!("PORT={port}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap()).lines();
+        let input = process.stdin.take();
+        Self { process, input, output, text: String::new(), _folder: kept }
+    }
+
+    /// Gives the job a line to read.
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Waits until the job says a line that begins with `head`; returns the rest of it.
+    #[track_caller]
+    pub fn hear(&mut self, head: &str) -> String {
+        while let Some(line) = self.next_line() {
+            if let Some(rest) = line.strip_prefix(head) {
+                return rest.trim().to_owned();
+            }
+        }
+        panic!("the job ends without '{head}': {}", self.text);
+    }
+
+    /// Waits until the job has ended.
+    pub fn end(mut self) -> JobOutput {
+        while self.next_line().is_some() {}
+        let _ = self.process.wait();
+        JobOutput::of(std::mem::take(&mut self.text))
+    }
+
+    /// Stops its kernel, or lets it go on: its network stays as it is.
+    pub fn freeze(&self, is_frozen: bool) {
+        signal(self.kernel(), is_frozen);
+    }
+
+    /// Stops its network, or lets it go on.
+    pub fn cut(&self, is_cut: bool) {
+        let network = children(self.kernel()).into_iter().find(|id| {
+            fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|it| it.starts_with("slirp"))
+        });
+        signal(network.unwrap(), is_cut);
+    }
+
+    /// The process of its kernel: `timeout` has become its parent.
+    fn kernel(&self) -> u32 {
+        children(self.process.id())[0]
+    }
+
+    fn next_line(&mut self) -> Option<String> {
+        let line = self.output.next()?.ok()?.replace('\r', "");
+        self.text.push_str(&line);
+        self.text.push('\n');
+        Some(line)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Gone already, if it was waited for. Its kernel ends with it, and the network with that.
+        if self.process.try_wait().is_ok_and(|ended| ended.is_none()) {
+            for id in children(self.process.id()) {
+                let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
+            }
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// The processes that `parent` has started.
+fn children(parent: u32) -> Vec<u32> {
+    let list = format!("/proc/{parent}/task/{parent}/children");
+    let list = fs::read_to_string(list).unwrap_or_default();
+    list.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// Stops a process, or lets it go on.
+fn signal(id: u32, is_stopped: bool) {
+    let name = if is_stopped { "-STOP" } else { "-CONT" };
+    let done = Command::new("kill").args([name, &id.to_string()]).status();
+    assert!(done.unwrap().success(), "{name} {id}");
 }

@@ -18,7 +18,7 @@ use nfs3_types::mount;
 use nfs3_types::nfs3 as nfs;
 
 pub(crate) use slow::{SlowCall, SlowCallLog};
-pub(crate) use text::Gauge;
+pub(crate) use text::GatewayMetric;
 
 use crate::rpc::CallBody;
 use crate::v4::operation::{self, Nfs4Operation};

@@ -8,9 +8,10 @@ use runtime::metrics::{Metric, MetricKind, MetricsPage};
 
 use super::{LATENCY_BUCKETS, Metrics, OperationCounters, OperationKey};
 
-/// A value that goes up and down.
+/// A value of the gateway as a whole.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct GatewayMetric {
+    pub(crate) kind: MetricKind,
     /// Its name, without the prefix.
     pub(crate) name: &'static str,
     /// Its help text.
@@ -31,11 +32,11 @@ const COLUMNS: [CounterColumn; 4] = [
 ];
 
 impl Metrics {
-    /// The counters of all operations that were called, and `gauges`.
-    pub(crate) fn text(&self, gauges: &[Gauge]) -> String {
+    /// The counters of all operations that were called, and those of the gateway.
+    pub(crate) fn text(&self, gateway: &[GatewayMetric]) -> String {
         let mut page = MetricsPage::new("mdfs_nfs_");
-        for Gauge { name, help, value } in gauges {
-            page.metric(name, MetricKind::Gauge, help).is(value);
+        for GatewayMetric { kind, name, help, value } in gateway {
+            page.metric(name, *kind, help).is(value);
         }
         let called: Vec<(String, &OperationCounters)> = OperationKey::all()
             .map(|what| (what.name(), &self.operations[what.index()]))
@@ -126,8 +127,8 @@ mod tests {
         metrics.note(OperationKey::Nfs3(1), outcome(0, false));
         metrics.note(OperationKey::Nfs3(1), outcome(3, true));
         metrics.note(OperationKey::Nfs4(Nfs4Operation::Read), outcome(100_000_000, false));
-        let gauges = [Gauge { name: "connections", help: "Open connections.", value: 7 }];
-        let text = metrics.text(&gauges);
+        let (kind, help) = (MetricKind::Gauge, "Open connections.");
+        let text = metrics.text(&[GatewayMetric { kind, name: "connections", help, value: 7 }]);
         for line in [
             "# TYPE mdfs_nfs_connections gauge",
             "mdfs_nfs_connections 7",

@@ -37,7 +37,7 @@ pub(crate) const SESSIONS_WITH_MANY_SLOTS: usize = 512;
 pub(crate) const FEW_SLOTS: u32 = 8;
 /// Slots of a back channel: concurrent callbacks of one session.
 pub(crate) const BACK_SLOTS_MAX: u32 = 16;
-/// Bytes of a callback, and of its reply.
+/// Bytes of a callback.
 pub(crate) const BACK_BYTES_MAX: u32 = 4 << 10;
 /// Operations of a callback.
 pub(crate) const BACK_OPERATIONS_MAX: u32 = 16;

@@ -48,6 +48,7 @@ use crate::rpc::CallBody;
 use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
 use operation::{COMPOUND, Nfs4Operation};
 pub(crate) use server::Nfs4Server;
+pub(crate) use state::DelegationTotals;
 
 const NULL: u32 = 0;
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use runtime::Context;
 
-use super::state::Nfs4State;
+use super::state::{DelegationTotals, Nfs4State};
 use crate::handle_keys::KeyRing;
 use crate::metrics::Metrics;
 
@@ -20,5 +20,10 @@ impl Nfs4Server {
     /// A server without state of any client.
     pub(crate) fn new(ctx: Context, keys: Rc<KeyRing>, metrics: Rc<Metrics>) -> Self {
         Self { keys, state: Nfs4State::new(ctx), metrics }
+    }
+
+    /// The number of valid delegations, and what became of earlier ones.
+    pub(crate) fn delegation_totals(&self) -> (usize, DelegationTotals) {
+        self.state.tables().states.delegated.summary()
     }
 }

@@ -164,6 +164,19 @@ async fn test_stateid(session: &mut Session, stateid: &[u8]) -> u32 {
     (&told.bytes[RESULT + 4..]).get_u32()
 }
 
+/// The metrics of delegations: those that there are, those granted, recalled, returned, revoked.
+#[track_caller]
+fn check_totals(stage: &Stage, totals: [u64; 5]) {
+    let text = stage.gateway.metrics();
+    let names = ["", "_granted_total", "_recalled_total", "_returned_total", "_revoked_total"];
+    let told = names.map(|name| {
+        let name = format!("mdfs_nfs_delegations{name} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.and_then(|value| value.parse().ok()).unwrap_or(u64::MAX)
+    });
+    assert_eq!(told, totals);
+}
+
 #[test]
 fn a_delegation_is_granted_recalled_and_returned() {
     with_seed(|rng| {
@@ -191,6 +204,7 @@ fn a_delegation_is_granted_recalled_and_returned() {
             assert_eq!(give_back(&mut session, b"file", &stateid).await, BAD_STATEID);
             ctx.sleep(Duration::from_millis(10)).await;
             assert_eq!((delegator.returned(), session.flags), (1, 0));
+            check_totals(&stage, [0, 1, 1, 1, 0]);
         });
     });
 }
@@ -343,6 +357,7 @@ fn what_is_not_returned_in_time_is_revoked() {
             assert_eq!(session.flags, RECALLABLE_STATE_REVOKED);
             assert_eq!(test_stateid(&mut session, &stateid).await, DELEG_REVOKED);
             assert_eq!(give_back(&mut session, b"file", &stateid).await, DELEG_REVOKED);
+            check_totals(&stage, [0, 1, 1, 0, 1]);
             let free = Ops::default().op(45).raw(&stateid);
             assert_eq!(session.run(&free).await.status, OK);
             assert_eq!(test_stateid(&mut session, &stateid).await, BAD_STATEID);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::hand_over::DelegationHandover;
 use crate::protocol::{
-    BreakDelegations, DELEGATION_TRUST, Delegate, DelegationRecall, GetRecalls, Handle, Request,
-    ReturnDelegation,
+    BreakDelegations, DELEGATION_TRUST, Delegate, DelegationRecall, GetRecalls, Handle, LockKind,
+    Request, ReturnDelegation,
 };
 
 /// Delegations at one node, at most. Past it the oldest are recalled.
@@ -97,7 +97,9 @@ impl Drop for ChangeGuard {
     }
 }
 
-/// The file that a request of a client changes, if it names one of this node: not by its name.
+//= rfc8881 10.4: Linux grants shared locks of what is delegated to it itself
+/// The file that a request of a client changes, or locks against readers, if it names one of this
+/// node: not by its name.
 pub(super) fn changed_file(request: &Request) -> Option<u64> {
     let file = match request {
         Request::SetAttributes(r) => r.file,
@@ -112,6 +114,8 @@ pub(super) fn changed_file(request: &Request) -> Option<u64> {
         Request::Allocate(r) => r.file,
         Request::SetXattr(r) => r.file,
         Request::RemoveXattr(r) => r.file,
+        Request::Lock(r) if r.kind == (LockKind::Exclusive {}) => r.file,
+        Request::TestLock(r) if r.kind == (LockKind::Exclusive {}) => r.file,
         _ => return None,
     };
     Some(file.ino)

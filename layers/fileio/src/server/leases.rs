@@ -225,6 +225,12 @@ impl LeaseTable {
         self.locks.borrow().conflict(ino, owner, range, kind)
     }
 
+    /// Has any client an exclusive lock on bytes of the file?
+    pub(super) fn is_locked_exclusively(&self, ino: u64) -> bool {
+        let exclusive = LockKind::Exclusive {};
+        self.locks.borrow().of(ino).iter().any(|lock| lock.kind == exclusive)
+    }
+
     /// Releases all locks of a client on a file.
     pub(super) fn release_locks(&self, ino: u64, client: u64) {
         self.locks.borrow_mut().release(ino, client);

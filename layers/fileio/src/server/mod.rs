@@ -300,6 +300,9 @@ runtime::handlers! { FileServer;
     Delegate => |server, _, request| {
         let context = &server.base.context;
         let new_lease = context.random() | 1;
+        if server.open_files.leases.is_locked_exclusively(request.file.ino) {
+            return Ok(None);
+        }
         Ok(server.base.delegations.delegate(&request, new_lease, context.now()))
     };
     ReturnDelegation => |server, _, request| {

@@ -77,11 +77,12 @@ pub(crate) enum SlotOutcome {
 
 impl ChannelAttrs {
     //= rfc8881 18.36.3: the server may reduce what the client offers, never raise it
-    /// The limits of a back channel for which the client offers `self`.
+    /// The limits of a back channel for which the client offers `self`. Linux gives up a mount if
+    /// its replies, which are of a page, shall be shorter.
     pub(crate) fn as_back(self) -> Self {
         Self {
             request_bytes_max: self.request_bytes_max.min(BACK_BYTES_MAX),
-            reply_bytes_max: self.reply_bytes_max.min(BACK_BYTES_MAX),
+            reply_bytes_max: self.reply_bytes_max,
             cached_bytes_max: 0,
             operations_max: self.operations_max.min(BACK_OPERATIONS_MAX),
             slots: self.slots.min(BACK_SLOTS_MAX),

@@ -333,7 +333,10 @@ impl StateTables {
             match state {
                 // Its locks go with the last open.
                 StateEntry::Open(open) => client.leases.close(ctx, open.file),
-                StateEntry::Delegation(known) => self.release_undelegated(ctx, known.file),
+                StateEntry::Delegation(known) => {
+                    self.states.delegated.totals.revoked += u64::from(!known.is_revoked);
+                    self.release_undelegated(ctx, known.file);
+                }
                 StateEntry::Locks(_) => {}
             }
         }

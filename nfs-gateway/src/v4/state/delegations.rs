@@ -25,9 +25,21 @@ pub(crate) struct ClientDelegation {
     pub(crate) is_revoked: bool,
 }
 
+/// How often delegations were granted and ended, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DelegationTotals {
+    pub(crate) granted: u64,
+    pub(crate) recalled: u64,
+    /// By their clients, recalled or not.
+    pub(crate) returned: u64,
+    /// Not returned in time, or by a client whose lease is over.
+    pub(crate) revoked: u64,
+}
+
 /// Counts of delegations, and those that are to be recalled.
 #[derive(Debug, Default)]
-pub(super) struct DelegationCounts {
+pub(crate) struct DelegationCounts {
+    pub(super) totals: DelegationTotals,
     total: usize,
     of_client: BTreeMap<u64, usize>,
     revoked: BTreeMap<u64, usize>,
@@ -36,6 +48,12 @@ pub(super) struct DelegationCounts {
 }
 
 impl DelegationCounts {
+    /// The number of valid delegations, and what became of earlier ones.
+    pub(crate) fn summary(&self) -> (usize, DelegationTotals) {
+        let revoked: usize = self.revoked.values().sum();
+        (self.total - revoked, self.totals)
+    }
+
     /// Counts a delegation that was added or removed.
     pub(super) fn count(&mut self, delegation: &ClientDelegation, is_added: bool) {
         self.total = if is_added { self.total + 1 } else { self.total - 1 };
@@ -91,6 +109,7 @@ impl StateidTable {
         if self.delegated.total >= DELEGATIONS_MAX {
             return Err(Status::DELAY);
         }
+        self.delegated.totals.granted += 1;
         Ok(self.insert(StateEntry::Delegation(granted)))
     }
 
@@ -117,6 +136,7 @@ impl StateidTable {
     pub(crate) fn return_delegation(&mut self, number: u64) -> Result<(), Status> {
         self.delegation(number)?;
         self.remove(number);
+        self.delegated.totals.returned += 1;
         Ok(())
     }
 
@@ -128,6 +148,7 @@ impl StateidTable {
             if let Some(StateEntry::Delegation(known)) = self.states.get_mut(number)
                 && !std::mem::replace(&mut known.is_recalled, true)
             {
+                self.delegated.totals.recalled += 1;
                 self.delegated.recall_queue.push_back(*number);
                 self.recall_begun.tell();
             }
@@ -155,6 +176,7 @@ impl StateidTable {
             return None;
         }
         count(&mut self.delegated.revoked, known.client, true);
+        self.delegated.totals.revoked += 1;
         self.delegation_ended.tell();
         Some(known.file)
     }

@@ -22,7 +22,7 @@ use runtime::sync::Event;
 
 pub(crate) use back_channel::{BackChannel, CallbackAttrs, SlotOutcome, TakenSlot};
 pub(crate) use clients::{ExchangeIdArgs, ExchangeIdResult, StateTables};
-pub(crate) use delegations::ClientDelegation;
+pub(crate) use delegations::{ClientDelegation, DelegationTotals};
 pub(crate) use lock_owners::{Locker, owner_id};
 pub(crate) use sessions::{ChannelAttrs, Nfs4Session, SlotLookup, UnknownOutcome};
 pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};

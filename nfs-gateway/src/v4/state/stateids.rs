@@ -113,7 +113,7 @@ pub(crate) struct StateidTable {
     by_client: BTreeMap<u64, usize>,
     /// Open states that deny others something.
     pub(super) denials: usize,
-    pub(super) delegated: DelegationCounts,
+    pub(crate) delegated: DelegationCounts,
     /// Recalls have begun.
     pub(crate) recall_begun: Event,
     /// A delegation was returned or revoked.
