@@ -188,9 +188,15 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Gone already, if it was waited for. Its kernel ends with it, and the network with that.
+        // Gone already, if it was waited for. The helpers of a kernel do not end with it.
         if self.process.try_wait().is_ok_and(|ended| ended.is_none()) {
-            for id in children(self.process.id()) {
+            let mut all = children(self.process.id());
+            let mut index = 0;
+            while let Some(id) = all.get(index) {
+                all.extend(children(*id));
+                index += 1;
+            }
+            for id in all {
                 let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
             }
             let _ = self.process.wait();
