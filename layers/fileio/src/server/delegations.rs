@@ -69,6 +69,8 @@ struct HolderRecord {
     /// When it has last asked for its recalls.
     heard: Duration,
     files: BTreeSet<u64>,
+    /// Those of them that it shall return: few, and asked for ten times a second.
+    recalled: BTreeSet<u64>,
 }
 
 /// A file that was recalled.
@@ -137,7 +139,7 @@ impl DelegationTable {
             if tables.holders.get(&holder).is_some_and(|known| number <= known.last) {
                 return None;
             }
-            tables.add_holder(holder, new_lease, now)?;
+            tables.add_holder(holder, (new_lease, number), now)?;
         }
         let lease = if lease == 0 { new_lease } else { lease };
         let known = tables.holders.get_mut(&holder).filter(|known| known.lease == lease)?;
@@ -168,14 +170,9 @@ impl DelegationTable {
         let mut tables = self.0.borrow_mut();
         let known = tables.holders.get_mut(&holder).filter(|known| known.lease == lease)?;
         known.heard = now;
-        let known = &tables.holders[&holder];
-        let grants = known.files.iter().filter_map(|ino| tables.files.get(ino)).flatten();
-        let recalled = grants.filter(|grant| grant.holder == holder && grant.recalled.is_some());
-        Some(
-            recalled
-                .map(|grant| DelegationRecall { file: grant.file, number: grant.number })
-                .collect(),
-        )
+        let recalled = tables.holders[&holder].recalled.iter();
+        let grants = recalled.filter_map(|ino| tables.grant_to(*ino, holder));
+        Some(grants.map(|it| DelegationRecall { file: it.file, number: it.number }).collect())
     }
 
     /// Answers [`BreakDelegations`]: false while others have the file.
@@ -198,9 +195,8 @@ impl DelegationTable {
     pub(super) fn handed(&self) -> Vec<DelegationHandover> {
         let tables = self.0.borrow();
         let of = |(&holder, known): (&u64, &HolderRecord)| {
-            let grants = known.files.iter().filter_map(|ino| tables.files.get(ino)).flatten();
-            let own = grants.filter(|grant| grant.holder == holder);
-            let files = own.map(|grant| (grant.file, grant.number)).collect();
+            let grants = known.files.iter().filter_map(|ino| tables.grant_to(*ino, holder));
+            let files = grants.map(|grant| (grant.file, grant.number)).collect();
             DelegationHandover { holder, lease: known.lease, last: known.last, files }
         };
         tables.holders.iter().map(of).collect()
@@ -210,10 +206,7 @@ impl DelegationTable {
     pub(super) fn resume(&self, handed: Vec<DelegationHandover>, now: Duration) {
         let mut tables = self.0.borrow_mut();
         for DelegationHandover { holder, lease, last, files } in handed {
-            if tables.add_holder(holder, lease, now).is_some() {
-                if let Some(known) = tables.holders.get_mut(&holder) {
-                    known.last = last;
-                }
+            if tables.add_holder(holder, (lease, last), now).is_some() {
                 for (file, number) in files {
                     tables.grant(Grant { holder, file, number, recalled: None });
                 }
@@ -224,7 +217,7 @@ impl DelegationTable {
 
 impl DelegationState {
     /// Adds a holder that has nothing; what one of its number had is void.
-    fn add_holder(&mut self, holder: u64, lease: u64, now: Duration) -> Option<()> {
+    fn add_holder(&mut self, holder: u64, (lease, last): (u64, u64), now: Duration) -> Option<()> {
         self.forget(holder);
         if self.holders.len() >= HOLDERS_MAX {
             let silent: Vec<u64> = self.silent(now).collect();
@@ -235,8 +228,8 @@ impl DelegationState {
         if self.holders.len() >= HOLDERS_MAX {
             return None;
         }
-        let record = HolderRecord { lease, last: 0, heard: now, files: BTreeSet::new() };
-        self.holders.insert(holder, record);
+        let (files, recalled) = Default::default();
+        self.holders.insert(holder, HolderRecord { lease, last, heard: now, files, recalled });
         Some(())
     }
 
@@ -285,7 +278,13 @@ impl DelegationState {
         }
         if let Some(known) = self.holders.get_mut(&holder) {
             known.files.remove(&ino);
+            known.recalled.remove(&ino);
         }
+    }
+
+    /// What a holder has of a file.
+    fn grant_to(&self, ino: u64, holder: u64) -> Option<&Grant> {
+        self.files.get(&ino)?.iter().find(|grant| grant.holder == holder)
     }
 
     /// Recalls a file from all but one holder. True if none of them has it.
@@ -296,7 +295,10 @@ impl DelegationState {
             is_free = false;
             is_new |= grant.recalled.is_none();
             let since = *grant.recalled.get_or_insert(now);
-            let known = self.holders.get(&grant.holder);
+            let mut known = self.holders.get_mut(&grant.holder);
+            if let Some(known) = &mut known {
+                known.recalled.insert(ino);
+            }
             if now >= since + RECALL_TIME_MAX || known.is_none_or(|known| is_silent(known, now)) {
                 gone.push(grant.holder);
             }
@@ -339,10 +341,13 @@ impl DelegationState {
             return true;
         }
         while let Some(oldest) = self.order.pop_front() {
-            if let Some(grant) = self.grant_of(oldest) {
-                grant.recalled = Some(now);
-                return false;
+            let Some(grant) = self.grant_of(oldest) else { continue };
+            grant.recalled = Some(now);
+            let (ino, holder, _) = oldest;
+            if let Some(known) = self.holders.get_mut(&holder) {
+                known.recalled.insert(ino);
             }
+            return false;
         }
         // All were recalled, and no holder returns them.
         let holders: Vec<u64> = self.holders.keys().copied().collect();
