@@ -114,7 +114,7 @@ impl RpcPrograms {
         let keys = self.keys.keys(key_id).await.map_err(translate::status);
         let (exports, roots) = self.exports.current().await;
         let groups = match &call.credential {
-            Some(caller) if exports.manage_gids() => self.groups.of(caller.uid).await,
+            Some(caller) if exports.manages_gids() => self.groups.of(caller.uid).await,
             _ => None,
         };
         Ok(CallContext::new(CallParts {

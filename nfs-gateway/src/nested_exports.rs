@@ -57,10 +57,7 @@ pub(crate) fn check_not_root(
     directory: Handle,
     name: &Name,
 ) -> Result<(), nfsstat3> {
-    match context.roots()?.name(directory, name.as_bytes()) {
-        Some(PathName::Root(_)) => Err(nfsstat3::NFS3ERR_ACCES),
-        Some(PathName::Ancestor) | None => Ok(()),
-    }
+    refuse_root(context, directory, name, nfsstat3::NFS3ERR_ACCES)
 }
 
 /// May this entry be renamed, or replaced by another? Not if it is on the path to a nested export:
@@ -83,8 +80,18 @@ pub(crate) fn check_link(
     directory: Handle,
     name: &Name,
 ) -> Result<(), nfsstat3> {
+    refuse_root(context, directory, name, nfsstat3::NFS3ERR_XDEV)
+}
+
+/// The error `refusal` for the name of the root of a nested export.
+fn refuse_root(
+    context: &CallContext,
+    directory: Handle,
+    name: &Name,
+    refusal: nfsstat3,
+) -> Result<(), nfsstat3> {
     match context.roots()?.name(directory, name.as_bytes()) {
-        Some(PathName::Root(_)) => Err(nfsstat3::NFS3ERR_XDEV),
+        Some(PathName::Root(_)) => Err(refusal),
         Some(PathName::Ancestor) | None => Ok(()),
     }
 }

@@ -158,12 +158,18 @@ impl Export {
 
 /// All exports of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exports(Vec<Export>);
+pub struct Exports {
+    all: Vec<Export>,
+    /// Do groups of callers have to be looked up? Asked for each call.
+    manages_gids: bool,
+}
 
 impl Exports {
     /// These exports.
-    pub(crate) fn new(exports: Vec<Export>) -> Self {
-        Self(exports)
+    pub(crate) fn new(all: Vec<Export>) -> Self {
+        let is_managed = |clients: &Clients| clients.groups == CallerGroups::OfHost;
+        let manages_gids = all.iter().any(|export| export.clients.iter().any(is_managed));
+        Self { all, manages_gids }
     }
 
     /// The whole volume, to clients on this host, without squashing: the default.
@@ -172,28 +178,27 @@ impl Exports {
             ClientNetwork::of(IpAddr::from([127, 0, 0, 0]), 8),
             ClientNetwork::of(IpAddr::from(std::net::Ipv6Addr::LOCALHOST), 128),
         ];
-        Self(vec![Export::new(b"/", networks.into_iter().map(Clients::trusted).collect())])
+        Self::new(vec![Export::new(b"/", networks.into_iter().map(Clients::trusted).collect())])
     }
 
     /// The whole volume, to all clients, without squashing: for emulated networks.
     pub fn all_clients() -> Self {
-        Self(vec![Export::new(b"/", vec![Clients::trusted(ClientNetwork::Any)])])
+        Self::new(vec![Export::new(b"/", vec![Clients::trusted(ClientNetwork::Any)])])
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Export> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// Do groups of callers have to be looked up?
-    pub(crate) fn manage_gids(&self) -> bool {
-        let is_managed = |clients: &Clients| clients.groups == CallerGroups::OfHost;
-        self.0.iter().any(|export| export.clients.iter().any(is_managed))
+    pub(crate) fn manages_gids(&self) -> bool {
+        self.manages_gids
     }
 
     /// The one with this number.
     pub(crate) fn of_id(&self, id: u32) -> Option<&Export> {
-        self.0.iter().find(|export| export.id == id)
+        self.all.iter().find(|export| export.id == id)
     }
 
     /// Those that lie inside another one.
@@ -212,7 +217,7 @@ impl Exports {
             let Some(first) = parts.get(..export.parts.len()) else { return false };
             export.parts.iter().map(Vec::as_slice).eq(first.iter().copied())
         };
-        self.0.iter().filter(holds).max_by_key(|export| export.parts.len())
+        self.all.iter().filter(holds).max_by_key(|export| export.parts.len())
     }
 }
 
@@ -292,7 +297,7 @@ mod tests {
     #[test]
     fn the_innermost_export_holds_a_path() {
         let export = |path: &[u8]| Export::new(path, vec![]);
-        let exports = Exports(vec![export(b"/"), export(b"/a/b"), export(b"//a/./c/../d/")]);
+        let exports = Exports::new(vec![export(b"/"), export(b"/a/b"), export(b"//a/./c/../d/")]);
         let around = |path: &[u8]| exports.around(&parts(path)).unwrap().path();
         assert_eq!(around(b"/a/b/c"), b"/a/b");
         assert_eq!(around(b"/a/bb"), b"/");
@@ -302,7 +307,7 @@ mod tests {
         let nested = |exports: &Exports| exports.nested().map(Export::path).collect::<Vec<_>>();
         assert_eq!(nested(&exports), [b"/a/b", b"/a/d"]);
         assert_eq!(
-            nested(&Exports(vec![export(b"/a"), export(b"/ab"), export(b"/b/a")])),
+            nested(&Exports::new(vec![export(b"/a"), export(b"/ab"), export(b"/b/a")])),
             [b""; 0]
         );
     }
