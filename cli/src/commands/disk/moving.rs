@@ -132,25 +132,29 @@ impl MoveArguments {
         change(session, volume, DiskChange::SetPace { pace: pace.to_owned() })
     }
 
-    /// Waits while `left` tells how many bytes are left to move, and tells people what was done to
-    /// `disk`, or to all. `None` if it does not wait. Fails if `left` says why it never ends.
+    /// Makes a change by which data moves, waits while `left` tells how many bytes are left to
+    /// move, and tells people what was done to `disk`, or to all. `None` if it does not wait.
+    /// Fails if `left` says why it never ends.
     #[allow(clippy::disallowed_methods, reason = "a command waits for the servers")]
-    pub(super) fn wait(
+    pub(super) fn carry_out(
         &self,
         session: &mut CommandSession,
         address: &VolumeAddress,
-        (disk, done): (Option<DiskArgument>, &str),
+        (asked, disk, done): (DiskChange, Option<DiskArgument>, &str),
         left: impl Fn(&DiskList) -> Result<Option<u64>, CommandFailure>,
     ) -> Result<Option<Moved>, CommandFailure> {
         if self.no_wait {
+            change(session, address, asked)?;
             return Ok(None);
         }
         let volume = session.open(address)?;
         let look = || volume.disks().map_err(|error| CommandFailure::inside(address, error));
+        // Data begins to move before the change is answered.
         let (begun, first) = (Instant::now(), look()?);
-        let most = left(&first)?.unwrap_or(0);
+        change(session, address, asked)?;
+        let mut now = look()?;
+        let most = left(&now)?.unwrap_or(0);
         let progress = Progress::of_work(most);
-        let mut now = first.clone();
         let mut shown_trouble = String::new();
         while let Some(left_bytes) = left(&now)? {
             let moved = now.moved_bytes.saturating_sub(first.moved_bytes);
@@ -239,8 +243,8 @@ pub(crate) fn drain(
     moves: &MoveArguments,
 ) -> Result<Option<Moved>, CommandFailure> {
     let DiskArgument { disk_node, disk } = of;
-    change(session, volume, DiskChange::Drain { disk_node, disk })?;
-    moves.wait(session, volume, (Some(of), "is drained"), |list| {
+    let asked = DiskChange::Drain { disk_node, disk };
+    moves.carry_out(session, volume, (asked, Some(of), "is drained"), |list| {
         let report = list.disks.iter().find(|report| is(report, of));
         match report.map(|report| (report.condition, report.used_bytes)) {
             Some((

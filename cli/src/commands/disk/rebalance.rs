@@ -38,9 +38,9 @@ impl Rebalance {
             }
             return session.print(format!("the rebalance of {} is cancelled\n", self.volume));
         }
-        change(session, &self.volume, DiskChange::Balance {})?;
         let left = |list: &DiskList| Ok(list.balancing.then(|| excess(list)));
-        let moved = self.moves.wait(session, &self.volume, (None, "is balanced"), left)?;
+        let asked = (DiskChange::Balance {}, None, "is balanced");
+        let moved = self.moves.carry_out(session, &self.volume, asked, left)?;
         if !self.moves.json {
             return Ok(());
         }
