@@ -19,8 +19,8 @@ pub const BUSY_TRIES_MAX: u32 = 12;
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
 /// Rounds of [`send_with_retries`], each of almost half a second if a node is down: together longer
-/// than a fail-over or the restart of a server takes.
-pub const RETRY_ROUNDS_MAX: u32 = 20;
+/// than a fail-over or the restart of a server takes, and than a change waits for delegations.
+pub const RETRY_ROUNDS_MAX: u32 = 40;
 
 /// The pause after a round whose reply was lost; each later one is twice as long, up to the last.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
@@ -110,8 +110,10 @@ where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
-    let request: Request = call.clone().into();
-    if let Some(reply) = from.try_shared::<FileIo>(&request) {
+    // Nothing else is answered from shared memory; a write need not be cloned for it.
+    if C::RETRY == Retry::Idempotent
+        && let Some(reply) = from.try_shared::<FileIo>(&call.clone().into())
+    {
         return C::answer(reply);
     }
     let to = to.unwrap_or_else(|| hash::owner(call.route(), from.fs_nodes()));
