@@ -63,6 +63,10 @@ pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// was answered.
 pub const DELEGATION_TRUST: Duration = Duration::from_secs(2);
 
+/// Those to whom a holder of delegations has passed on what it holds ask it at least this often
+/// whether it still knows them. Until then they trust it, even if it is gone.
+pub const DELEGATION_LEASE: Duration = Duration::from_secs(10);
+
 /// A holder of delegations asks for its recalls this often.
 pub const RECALLS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -145,7 +149,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// File I/O: files and directories by handle and name.
-    FileIo id 4 version 8;
+    FileIo id 4 version 9;
 
     /// Find a name.
     1 Control Lookup {

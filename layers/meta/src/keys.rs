@@ -225,6 +225,11 @@ pub(crate) fn open_files() -> Vec<u8> {
     key(KeyTable::OpenFiles, &[1])
 }
 
+/// Files of this node may be delegated.
+pub(crate) fn delegated_files() -> Vec<u8> {
+    key(KeyTable::OpenFiles, &[2])
+}
+
 /// The disk sets of which the node has taken over its groups.
 pub(crate) fn adopted() -> Vec<u8> {
     key(KeyTable::Adopted, &[1])
@@ -290,6 +295,7 @@ mod tests {
         assert!(position(1, &name) < 1 << POSITION_BITS);
         assert_eq!(unlinked(0x0102), [9, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(open_files(), [10, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(delegated_files(), [10, 0, 0, 0, 0, 0, 0, 0, 2]);
     }
 
     #[test]
@@ -310,6 +316,7 @@ mod tests {
             (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), KeyTable::Xattr),
             (unlinked(1), KeyTable::Unlinked),
             (open_files(), KeyTable::OpenFiles),
+            (delegated_files(), KeyTable::OpenFiles),
             (wide_stripe(1, 2), KeyTable::WideStripe),
             (scrub_progress(), KeyTable::ScrubProgress),
             (adopted(), KeyTable::Adopted),

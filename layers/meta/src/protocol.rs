@@ -260,7 +260,7 @@ runtime::choice! {
 
 runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
-    Meta id 3 version 8;
+    Meta id 3 version 9;
 
     /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not
     /// be removed. Returns it, and the record that made it.
@@ -624,6 +624,16 @@ runtime::protocol! {
         /// The remote locks that it took before have numbers below this.
         below: u64,
     } -> (), by caller, retry never, from servers, during recovery;
+
+    /// Files of this node may be delegated (ADR 101), which a later start finds; or none is any
+    /// more. What is said last counts.
+    71 Control NoteDelegations { may_be: bool } -> (),
+        by caller, retry idempotent, from servers, after recovery;
+
+    /// Files with numbers below this may have been delegated before the node started. Zero if none
+    /// was.
+    72 Control DelegatedBelow {} -> u64,
+        by caller, retry idempotent, from servers, after recovery;
 
     /// At the end of a clean stop, after [`Flush`]: one root more, so that a disk which is put back
     /// from before the last one is known to be old.

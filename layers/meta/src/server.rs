@@ -13,6 +13,7 @@
 mod audit;
 mod base;
 mod content;
+mod delegation_mark;
 mod effects;
 mod find_reply;
 mod flush;
@@ -50,6 +51,7 @@ pub use self::hand_over::MetaHandover;
 
 use self::base::NodeBase;
 use self::content::FileContent;
+use self::delegation_mark::DelegationMark;
 use self::effects::Effects;
 use self::find_reply::ReplyLookup;
 use self::flush::{Flusher, flush_dependency};
@@ -75,14 +77,14 @@ use crate::memory::{MemoryBudget, MemoryShare};
 use crate::move_pace::MovePace;
 use crate::protocol::{
     AckGroups, AddFile, AdoptRecord, Allocate, AllocateMirrors, ApplyIntent, ChangeInode,
-    ChangeXattr, CheckLoss, CloseHandle, Commit, ConfirmGroups, EndGrace, EndRecovery, Execute,
-    FinalCheckpoint, FindChunks, FindName, FindReply, FindWideStripe, FinishIntents, Flush,
-    FlushApplied, FlushNames, FlushTo, GetDirty, GetInode, GetMoves, GetOccupancy, GetSpace,
-    GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, HealChunk, Install, ListUntrimmed,
-    ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted,
-    OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack,
-    ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive,
-    UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
+    ChangeXattr, CheckLoss, CloseHandle, Commit, ConfirmGroups, DelegatedBelow, EndGrace,
+    EndRecovery, Execute, FinalCheckpoint, FindChunks, FindName, FindReply, FindWideStripe,
+    FinishIntents, Flush, FlushApplied, FlushNames, FlushTo, GetDirty, GetInode, GetMoves,
+    GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, GroupUrgency, HasNames, HealChunk,
+    Install, ListUntrimmed, ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map,
+    Meta, NodeRestarted, NoteDelegations, OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply,
+    Request, RequestGroups, RollBack, ScanNames, Scrub, Seal, SetOccupancy, SyncNames, Trim,
+    Truncate, UnlockDirExclusive, UnlockDirShared, UnlockName, UnlockRename, WaitForIntents,
 };
 use crate::shared_attrs::SharedAttrCache;
 use crate::store::{Batch, Store, StoreError, mount_to_read, refuse_changes};
@@ -99,6 +101,7 @@ pub struct MetaServer {
     intents: IntentManager,
     replies: ReplyLookup,
     open_files: Rc<OpenFileRequests>,
+    delegations: DelegationMark,
     verifiers: Rc<WriteVerifiers>,
     xattrs: Rc<Xattrs>,
     flusher: Flusher,
@@ -252,6 +255,8 @@ runtime::handlers! { MetaServer;
     CloseHandle => |server, _, request| server.open_files.close_handle(request.ino).await;
     GraceBelow => |server, _, _request| Ok(server.open_files.grace_below());
     EndGrace => |server, _, _request| server.open_files.end_grace().await;
+    NoteDelegations => |server, _, request| server.delegations.note(request.may_be).await;
+    DelegatedBelow => |server, _, _request| Ok(server.delegations.below());
     Rejoin => |server, _, _request| server.intents.recovery.rejoin().await;
     NodeRestarted => |server, _, request| server.intents.recovery.node_restarted(request).await;
     FinalCheckpoint => |server, _, _request| server.flusher.final_checkpoint().await;
@@ -325,6 +330,7 @@ impl MetaServer {
         server.space.reclaim.finish_trims().await?;
         server.intents.recovery.load_intents().await?;
         server.open_files.load_open_files().await?;
+        server.delegations.load().await?;
         server.space.groups.retry_offers();
         server.space.disks.start();
         let groups = Rc::downgrade(&server.space.groups);
@@ -419,6 +425,7 @@ impl MetaServer {
             flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),
             housekeeping: Housekeeping::new(&base, locks.directories.clone()),
             scrubs: PeriodicScrub::new(&base, scrubber, space.disks.clone()),
+            delegations: DelegationMark::new(&base),
             base,
             locks,
             content,

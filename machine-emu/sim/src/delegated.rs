@@ -3,8 +3,8 @@
 //! answered. Front ends die, forget to return files, and return them late.
 //!
 //! A file holds the number of its last change, once for each eight bytes. One client changes it at
-//! a time, durably. A node that restarts alone has forgotten who holds its files: what is kept
-//! over that is not judged, since in a cluster such a node comes back later than any trust lasts.
+//! a time, durably. A node that restarts alone has forgotten who holds its files. A client of the
+//! front end, which does not hear of that, trusts what it was given for [`CLIENT_TRUST`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::delegations::DelegationHolder;
 use fileio::protocol::{
-    Change, Credentials, DELEGATION_TRUST, Error, FileIo, Handle, PunchHole, ROOT, Read,
-    SetAttributes, Write, handle_of,
+    Change, Credentials, DELEGATION_LEASE, DELEGATION_TRUST, Error, FileIo, Flush, Handle,
+    PunchHole, ROOT, Read, SetAttributes, Write, handle_of,
 };
 use futures::FutureExt as _;
 use runtime::seed::Rng;
-use runtime::{Call, Context};
+use runtime::{Call, Context, NodeId};
 
 use crate::harness::{CallFailure, Harness, PowerCut, RETRY_PAUSE, RoundEnd, WorkResult};
 use crate::names::name;
@@ -33,6 +33,8 @@ const FILE_BYTES: usize = 6_000;
 const LOOKS_MAX: u64 = 20;
 /// The pause between two of them, at most.
 const LOOK_PAUSE_MS_MAX: u64 = 120;
+/// A client of a front end asks it within this time whether its lease goes on.
+const CLIENT_TRUST: Duration = Duration::from_secs(DELEGATION_LEASE.as_secs() - 2);
 /// A front end trusts no file of a node that has restarted, or is away, after this.
 const DISTRUST_WITHIN: Duration = Duration::from_secs(2 * DELEGATION_TRUST.as_secs());
 
@@ -98,6 +100,11 @@ impl Delegated<'_> {
             };
             if done.is_err() {
                 return;
+            }
+            if rng.chance(1, 20) {
+                // Whether it succeeds or not: others work on.
+                let node = NodeId::fs(rng.below(u64::from(context.fs_nodes())) as u32);
+                let _ = context.spawn(node, Flush {}).await;
             }
             if rng.chance(1, 30) {
                 // It dies: it returns nothing any more, and asks for no recalls.
@@ -208,29 +215,46 @@ impl Delegated<'_> {
             "{kept} is before {answered}"
         );
         for _ in 0..=rng.below(LOOKS_MAX) {
-            self.look(holder, file, kept, restarts);
+            self.look(file, kept);
             if !holder.holds(file.handle) {
                 break;
             }
-            self.harness.pass(Duration::from_millis(rng.below(LOOK_PAUSE_MS_MAX))).await;
-            if self.harness.is_power_off() {
-                return Err(PowerCut);
-            }
+            self.pass(rng.below(LOOK_PAUSE_MS_MAX)).await?;
+        }
+        let is_lost = self.harness.restarts() > restarts || !holder.holds(file.handle);
+        if is_lost && rng.chance(1, 3) {
+            self.trust_on(file, kept, rng).await?;
         }
         self.let_go(&context, holder, file, rng).await
     }
 
-    /// Who trusts what it keeps has seen each change that was answered.
-    fn look(&self, holder: &DelegationHolder, file: &DelegatedFile, kept: u64, restarts: u64) {
-        if !holder.holds(file.handle) || self.harness.restarts() > restarts {
-            return;
+    async fn pass(&self, millis: u64) -> WorkResult {
+        self.harness.pass(Duration::from_millis(millis)).await;
+        if self.harness.is_power_off() { Err(PowerCut) } else { Ok(()) }
+    }
+
+    /// What a client of the front end does that hears of no recall.
+    async fn trust_on(&self, file: &DelegatedFile, kept: u64, rng: &mut Rng) -> WorkResult {
+        let until = self.now() + CLIENT_TRUST;
+        while self.now() < until {
+            self.look(file, kept);
+            self.pass(1 + rng.below(10 * LOOK_PAUSE_MS_MAX)).await?;
         }
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.harness.cluster.world().now()
+    }
+
+    /// What was read of a file that was not returned since has each change that was answered.
+    fn look(&self, file: &DelegatedFile, kept: u64) {
         let answered = file.answered.get();
-        let now = self.harness.cluster.world().now();
         assert!(
             kept >= answered,
-            "{:?} is held with change {kept} at {now:?}, and change {answered} was answered",
-            file.handle
+            "{:?} is held with change {kept} at {:?}, and change {answered} was answered",
+            file.handle,
+            self.now()
         );
     }
 

@@ -8,6 +8,17 @@ use crate::limits::{RECORD_BYTES, TRANSFER_BYTES};
 /// that clients notice a restart in time to reclaim their locks (ADR 10).
 pub(crate) const LEASE: Duration = fileio::protocol::LEASE;
 
+/// The lease time that clients see. They are heard of more often than they need be, so that after
+/// a restart they learn soon that their delegations are void: before files change again (ADR 101).
+pub(crate) const LEASE_SHOWN: Duration =
+    fileio::protocol::DELEGATION_LEASE.saturating_sub(Duration::from_secs(2));
+
+/// How long a client that is silent keeps open files that are not in the way of others.
+pub(crate) const COURTESY_MAX: Duration = Duration::from_hours(24);
+/// Open files of one such client, at most, and of all: half of what one node may have open.
+pub(crate) const COURTESY_STATES_PER_CLIENT_MAX: usize = 1 << 10;
+pub(crate) const COURTESY_STATES_MAX: usize = 1 << 17;
+
 /// The grace period after the start of a gateway, at most.
 pub(crate) const GRACE: Duration = Duration::from_secs(2 * LEASE.as_secs());
 
@@ -50,6 +61,12 @@ pub(crate) const RECALLS_CONCURRENCY_MAX: usize = 256;
 /// A client returns a recalled delegation within this time, or it is revoked: sooner than a node
 /// takes the gateway to be gone (15 s).
 pub(crate) const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Clients that wait for a lock, of all files; others ask again by themselves.
+pub(crate) const LOCK_WAITERS_MAX: usize = 1024;
+/// A client that waits for a lock is told within this time, or asks again: Linux does after 30 s.
+pub(crate) const LOCK_WAIT_MAX: Duration = Duration::from_secs(90);
+/// Bytes of the name of a lock owner that is told: the smallest back channel has room for it.
+pub(crate) const LOCK_WAITER_NAME_BYTES_MAX: usize = 128;
 /// Delegations of one client, before it is asked to return some.
 pub(crate) const DELEGATIONS_PER_CLIENT_MAX: usize = 1 << 12;
 /// Delegations of all clients: they leave room for open files.
@@ -68,8 +85,18 @@ pub(crate) const CACHED_BYTES_MAX: u32 = 4 << 10;
 pub(crate) const CHANGE_RESULT_BYTES_MAX: usize = 128;
 /// The same of a denied LOCK, with the name of the conflicting owner.
 pub(crate) const LOCK_RESULT_BYTES_MAX: usize = 64 + OWNER_BYTES_MAX;
-/// Bytes around the data of a READ.
+/// Bytes around the data of a READ, and of a `READ_PLUS` without holes: each hole makes the result
+/// shorter.
 pub(crate) const AROUND_DATA_BYTES: usize = 16;
+pub(crate) const AROUND_SEGMENT_BYTES: usize = 32;
+
+/// Bytes that one COPY copies, at most: it is answered in bounded time, and the client asks for the
+/// rest.
+pub(crate) const COPY_BYTES_MAX: u64 = 16 << 20;
+/// Pieces of one COPY that are under way, of [`DATA_BYTES_MAX`] each.
+pub(crate) const COPY_PIECES_MAX: usize = 2;
+/// COPYs under way; more must wait.
+pub(crate) const COPIES_MAX: usize = 32;
 
 /// Bytes of data in one READ or WRITE.
 pub(crate) const DATA_BYTES_MAX: u32 = TRANSFER_BYTES;

@@ -34,7 +34,7 @@ async fn remove(cluster: &Cluster, number: u64, name: &Name) {
 const HERE: NodeId = NodeId::fs(0);
 
 /// Two names of the root that are on one node.
-fn two_names_at(node: NodeId) -> [Name; 2] {
+pub(crate) fn two_names_at(node: NodeId) -> [Name; 2] {
     let name = |number: u32| Name::new(number.to_string().into_bytes()).expect("a name");
     let is_there = |name: &Name| meta::hash::name_node(ROOT.ino, name, FS_NODES) == node;
     let mut names = (0..).map(name).filter(is_there);

@@ -5,6 +5,7 @@ mod blocks;
 mod chunks;
 mod cluster;
 mod crash_points;
+mod delegations;
 mod grace;
 mod groups;
 mod lost_writes;

@@ -13,6 +13,7 @@ use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
 use super::changed_ranges::RangeChange;
+use super::delegation_hold::DelegationHold;
 use super::delegations::DelegationTable;
 use super::partitions::Partitions;
 use super::replays::ReplayTable;
@@ -37,6 +38,8 @@ pub(super) struct MetadataAccess {
     pub(super) rights: Rc<OpenRights>,
     /// Who may keep what it has read.
     pub(super) delegations: Rc<DelegationTable>,
+    /// For how long changes wait for those to whom files were delegated before the start.
+    pub(super) delegation_hold: Rc<DelegationHold>,
     pub(super) partitions: Rc<Partitions>,
     /// The volume is only read, with what is there of it.
     pub(super) is_read_only: bool,
@@ -49,7 +52,7 @@ impl MetadataAccess {
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Self {
         let replays = Rc::new(ReplayTable::new(context.clone()));
-        let (rights, delegations) = Default::default();
+        let (rights, delegations, delegation_hold) = Default::default();
         let partitions = Partitions::new(context.clone(), information.clone());
         let is_read_only = false;
         Self {
@@ -59,6 +62,7 @@ impl MetadataAccess {
             replays,
             rights,
             delegations,
+            delegation_hold,
             partitions,
             is_read_only,
         }

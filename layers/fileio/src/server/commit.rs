@@ -144,6 +144,7 @@ impl FileCommits {
     /// Makes everything of this node durable and writes a checkpoint.
     pub(super) async fn flush(&self) -> Result<(), Error> {
         self.commit_dirty(0).await?;
+        self.base.note_undelegated().await?;
         self.base.meta_here(metadata::Flush {}).await
     }
 

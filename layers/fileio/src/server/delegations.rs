@@ -12,20 +12,25 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::hand_over::DelegationHandover;
+use crate::client::RETRY_ROUNDS_MAX;
 use crate::protocol::{
-    BreakDelegations, DELEGATION_TRUST, Delegate, DelegationRecall, GetRecalls, Handle, LockKind,
-    Request, ReturnDelegation,
+    BreakDelegations, DELEGATION_LEASE, DELEGATION_TRUST, Delegate, DelegationRecall, GetRecalls,
+    Handle, LockKind, Request, ReturnDelegation,
 };
 
 /// Delegations at one node, at most. Past it the oldest are recalled.
 const DELEGATIONS_MAX: usize = 1 << 16;
 /// Holders at one node, at most. Past it others get no delegations.
 const HOLDERS_MAX: usize = 1 << 10;
-/// A holder that has not asked for its recalls for this long has stopped to trust what it holds:
-/// clocks differ by less.
-const SILENCE_MAX: Duration = DELEGATION_TRUST.saturating_add(Duration::from_secs(1));
+/// A holder that has not asked for its recalls for this long has stopped to trust what it holds,
+/// and so have its clients, whether it is there or not: clocks differ by less.
+const SILENCE_MAX: Duration =
+    DELEGATION_TRUST.saturating_add(DELEGATION_LEASE).saturating_add(Duration::from_secs(1));
 /// A holder that asks, but does not return a file for this long, loses all that it holds.
 const RECALL_TIME_MAX: Duration = Duration::from_secs(15);
+/// Programs wait for longer than a change may wait for holders.
+const _: () = assert!(400 * RETRY_ROUNDS_MAX as u128 > RECALL_TIME_MAX.as_millis());
+
 /// A file that was recalled is not delegated for this long; twice as long each time it is recalled
 /// again soon.
 const CONTENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -135,8 +140,12 @@ impl DelegationTable {
         let &Delegate { holder, lease, number, file } = request;
         let mut tables = self.0.borrow_mut();
         if lease == 0 {
-            // Not by a request that was overtaken: the holder trusts what it got later.
-            if tables.holders.get(&holder).is_some_and(|known| number <= known.last) {
+            // Not by a request that was overtaken: the holder trusts what it got later. Nor while
+            // those to whom it has passed on what it had may trust that.
+            let trusts = |known: &HolderRecord| {
+                number <= known.last || !known.files.is_empty() && !is_silent(known, now)
+            };
+            if tables.holders.get(&holder).is_some_and(trusts) {
                 return None;
             }
             tables.add_holder(holder, (new_lease, number), now)?;
@@ -189,6 +198,11 @@ impl DelegationTable {
         }
         *tables.changing.entry(ino).or_default() += 1;
         Some(ChangeGuard { table: self.clone(), ino })
+    }
+
+    /// Does no holder have any file?
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().files.is_empty()
     }
 
     /// For the successor of this node.
@@ -420,19 +434,19 @@ mod tests {
     fn a_holder_that_is_silent_or_never_returns_loses_all() {
         let table = Rc::new(DelegationTable::default());
         assert_eq!(ask(&table, 1, 0, 10, 0.0), Some(71));
-        assert!(table.begin_change(5, seconds(2.9)).is_none(), "it may trust what it has");
-        assert!(table.begin_change(5, seconds(3.0)).is_some());
-        assert_eq!(recalls(&table, 1, 3.1), None);
-        assert_eq!(ask(&table, 1, 71, 11, 9.0), None, "an unknown lease");
-        assert_eq!(ask(&table, 1, 0, 12, 9.0), Some(71));
-        assert!(table.begin_change(5, seconds(10.0)).is_none());
-        for tenth in 100..250 {
+        assert!(table.begin_change(5, seconds(12.9)).is_none(), "it may trust what it has");
+        assert!(table.begin_change(5, seconds(13.0)).is_some());
+        assert_eq!(recalls(&table, 1, 13.1), None);
+        assert_eq!(ask(&table, 1, 71, 11, 19.0), None, "an unknown lease");
+        assert_eq!(ask(&table, 1, 0, 12, 19.0), Some(71));
+        assert!(table.begin_change(5, seconds(20.0)).is_none());
+        for tenth in 200..350 {
             let now = f64::from(tenth) / 10.0;
             assert_eq!(recalls(&table, 1, now), Some(vec![12]));
             assert!(table.begin_change(5, seconds(now)).is_none(), "{now}");
         }
-        assert!(table.begin_change(5, seconds(25.0)).is_some());
-        assert_eq!(recalls(&table, 1, 25.1), None);
+        assert!(table.begin_change(5, seconds(35.0)).is_some());
+        assert_eq!(recalls(&table, 1, 35.1), None);
     }
 
     #[test]
@@ -498,6 +512,16 @@ mod tests {
         assert_eq!(ask(&table, 1, 0, 10, 0.1), None);
         assert!(table.begin_change(5, seconds(0.2)).is_none());
         assert_eq!(recalls(&table, 1, 0.3), Some(vec![10]));
+    }
+
+    #[test]
+    fn a_holder_that_has_lost_its_trust_voids_nothing_that_it_has_passed_on() {
+        let table = Rc::new(DelegationTable::default());
+        assert_eq!(ask(&table, 1, 0, 10, 0.0), Some(71));
+        assert_eq!(ask(&table, 1, 0, 11, 3.0), None);
+        assert!(table.begin_change(5, seconds(12.0)).is_none(), "a client of it trusts that");
+        assert!(table.begin_change(5, seconds(14.0)).is_some());
+        assert_eq!(ask(&table, 1, 0, 13, 24.0), Some(71));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The state that moves with a node to another process: open files, locks, leases.
 
-use crate::protocol::{FileLock, Handle, LEASE};
+use crate::protocol::{DELEGATION_LEASE, FileLock, Handle, LEASE};
 
 runtime::record! {
     /// A client that has files of a node open.
@@ -107,6 +107,9 @@ runtime::record! {
         rights: Vec<RightHandover>,
         /// Who may keep what it has read.
         delegations: Vec<DelegationHandover>,
+        /// What is left of the time for which changes wait for those who had files before an
+        /// earlier start, in milliseconds.
+        hold_left_ms: u64,
     }
 }
 
@@ -115,6 +118,7 @@ impl FilesHandover {
     #[must_use]
     pub fn without_holders(&self) -> Self {
         let grace_left_ms = LEASE.as_millis() as u64;
-        Self { grace_left_ms, replays: self.replays.clone(), ..Self::default() }
+        let hold_left_ms = DELEGATION_LEASE.as_millis() as u64;
+        Self { grace_left_ms, hold_left_ms, replays: self.replays.clone(), ..Self::default() }
     }
 }

@@ -20,6 +20,8 @@ mod commit;
 mod content;
 mod create;
 mod degraded;
+mod delegated;
+mod delegation_hold;
 mod delegations;
 mod direct;
 mod directory;
@@ -80,7 +82,6 @@ use self::base::MetadataAccess;
 use self::calls::CallTable;
 use self::commit::FileCommits;
 use self::content::ContentAccess;
-use self::delegations::changed_file;
 use self::direct::BlockSender;
 use self::errors::warn_of_retry;
 use self::list::{ListReader, ListWriter};
@@ -170,12 +171,9 @@ impl Server<FileIo> for FileServer {
 
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         let context = &self.base.context;
-        let change = match changed_file(&request) {
-            None => None,
-            Some(ino) => match self.base.delegations.begin_change(ino, context.now()) {
-                None => return ready(Undelivered::Busy.into()).boxed_local(),
-                change => change,
-            },
+        let change = match self.base.begin_change_by(&request) {
+            Ok(change) => change,
+            Err(busy) => return ready(busy.into()).boxed_local(),
         };
         let begin = || self.base.information.pace().begin_request(context.now());
         let work = is_work(&request).then(begin).flatten();
@@ -298,12 +296,9 @@ runtime::handlers! { FileServer;
     };
     ClaimSpace => |server, _, request| server.base.partitions.claim(request).await;
     Delegate => |server, _, request| {
-        let context = &server.base.context;
-        let new_lease = context.random() | 1;
-        if server.open_files.leases.is_locked_exclusively(request.file.ino) {
-            return Ok(None);
-        }
-        Ok(server.base.delegations.delegate(&request, new_lease, context.now()))
+        let leases = &server.open_files.leases;
+        let is_locked = || leases.is_locked_exclusively(request.file.ino);
+        server.base.delegate(&request, is_locked).await
     };
     ReturnDelegation => |server, _, request| {
         server.base.delegations.take_back(&request);
@@ -314,7 +309,7 @@ runtime::handlers! { FileServer;
         Ok(server.base.delegations.recalls(&request, server.base.context.now()))
     };
     BreakDelegations => |server, _, request| {
-        let is_broken = server.base.delegations.is_broken(&request, server.base.context.now());
+        let is_broken = server.base.is_broken(&request);
         is_broken.then_some(()).ok_or(Error::from(Undelivered::Busy))
     };
 }
@@ -447,7 +442,11 @@ impl FileServer {
             self.base.context.task(async move { partitions.resume().await });
         }
         let open_files = self.open_files.clone();
-        self.base.context.task(async move { open_files.wait_for_grace_end().await });
+        self.base.delegation_hold.begin();
+        self.base.context.task(async move {
+            open_files.base.load_delegation_hold().await;
+            open_files.wait_for_grace_end().await;
+        });
         let remote_locks = self.remote_locks.clone();
         self.base.context.task(async move { remote_locks.release_orphaned_locks().await });
     }

@@ -73,7 +73,7 @@ impl Names {
         let (file, context) = (handle_of(dentry), &self.base.context);
         let node = self.base.node_of(file.ino);
         if node == context.node() {
-            let begun = self.base.delegations.begin_change(file.ino, context.now());
+            let begun = self.base.begin_change(file.ino);
             return begun.map(Some).ok_or(Error::from(Undelivered::Busy));
         }
         context.spawn(node, BreakDelegations { file, except: 0 }).await?;

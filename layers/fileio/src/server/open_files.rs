@@ -169,17 +169,22 @@ impl OpenFiles {
     /// What the successor of this node needs.
     pub(super) fn hand_over(&self) -> FilesHandover {
         let (rights, delegations) = (self.base.rights.handed(), self.base.delegations.handed());
-        FilesHandover { rights, delegations, ..self.leases.handed(self.base.context.now()) }
+        let now = self.base.context.now();
+        let hold_left_ms = self.base.delegation_hold.left(now).as_millis() as u64;
+        FilesHandover { rights, delegations, hold_left_ms, ..self.leases.handed(now) }
     }
 
     /// Continues with what the predecessor of this node had.
     pub(super) fn resume(self: &Rc<Self>, mut predecessor: FilesHandover) {
         let delegations = std::mem::take(&mut predecessor.delegations);
-        self.base.delegations.resume(delegations, self.base.context.now());
+        let now = self.base.context.now();
+        self.base.delegations.resume(delegations, now);
+        let hold_left = Duration::from_millis(predecessor.hold_left_ms);
+        self.base.delegation_hold.resume(hold_left, now);
         for right in &predecessor.rights {
             self.base.rights.resume(right);
         }
-        self.leases.resume(predecessor, self.base.context.now());
+        self.leases.resume(predecessor, now);
         self.expire_leases_later();
     }
 

@@ -258,7 +258,10 @@ impl NodeAudit {
                 Some(partition) => drop(self.partition_uses.insert(partition, value(raw)?)),
                 None => self.inode_count = value(raw)?,
             },
-            keys::KeyTable::OpenFiles => drop(self.holding_nodes.insert(self.node)),
+            keys::KeyTable::OpenFiles if key == keys::open_files() => {
+                self.holding_nodes.insert(self.node);
+            }
+            keys::KeyTable::OpenFiles => {}
             keys::KeyTable::Adopted => {
                 let (set, _): (u64, u64) = value(raw)?;
                 self.adopted_sets = set;

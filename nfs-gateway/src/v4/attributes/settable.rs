@@ -6,7 +6,6 @@ use fileio::protocol::{Change, SetTime, Time};
 use super::bitmap::Bitmap;
 use super::numbers::{MODE, OWNER, OWNER_GROUP, SETTABLE, SIZE, TIME_ACCESS_SET, TIME_MODIFY_SET};
 use super::table::supported;
-use crate::v4::operation::MINOR_MAX;
 use crate::v4::status::{OperationError, Status};
 use crate::xdr::{CallArguments, ProcedureError};
 
@@ -22,15 +21,17 @@ pub(crate) struct NewAttributes {
     pub(crate) change: Change,
 }
 
-/// Takes attributes to set from the arguments (`fattr4`). The inner error is about their values.
+/// Takes attributes to set from the arguments (`fattr4`) of a request of minor version `minor`. The
+/// inner error is about their values.
 pub(crate) fn take_attributes(
     arguments: &mut CallArguments,
+    minor: u32,
 ) -> Result<Result<NewAttributes, Status>, ProcedureError> {
     let which = Bitmap::take(arguments)?;
     let values = arguments.opaque(usize::MAX)?;
     if !which.is_within(&SETTABLE) {
         //= rfc8881 18.30.3: read-only attributes are NFS4ERR_INVAL, unknown ones ATTRNOTSUPP
-        let known = which.is_within(&supported(MINOR_MAX));
+        let known = which.is_within(&supported(minor));
         return Ok(Err(if known { Status::INVAL } else { Status::ATTRNOTSUPP }));
     }
     match change(&which, values) {

@@ -7,7 +7,7 @@ use super::numbers::{CHANGE, FILEHANDLE, RDATTR_ERROR, SETTABLE, SIZE};
 use crate::call_context::CallContext;
 use crate::limits::{FILE_BYTES_MIN, NAME_BYTES_MAX};
 use crate::translate;
-use crate::v4::limits::{DATA_BYTES_MAX, LEASE};
+use crate::v4::limits::{DATA_BYTES_MAX, LEASE_SHOWN};
 use crate::v4::status::Status;
 use crate::xdr::XdrEncoder;
 
@@ -50,7 +50,7 @@ const ROWS: &[AttrRow] = &[
     }),
     // A file has one handle.
     row(9, |_, out| out.bool(true)),
-    row(10, |_, out| out.u32(LEASE.as_secs() as u32)),
+    row(10, |_, out| out.u32(LEASE_SHOWN.as_secs() as u32)),
     // No error.
     row(RDATTR_ERROR, |_, out| out.u32(0)),
     // No access control lists.
