@@ -34,6 +34,17 @@ pub struct Config {
     /// Bytes of such calls and of their replies, at most ([`limits::OUTSTANDING_BYTES`]); a single
     /// call is always admitted.
     pub outstanding_bytes_max: usize,
+    /// The same of all connections of one peer, at most ([`limits::OUTSTANDING_BYTES_PER_PEER`]);
+    /// a single small call of a connection is always admitted.
+    pub outstanding_bytes_per_peer_max: usize,
+    /// The same of all peers together ([`limits::OUTSTANDING_BYTES_TOTAL`]).
+    pub outstanding_bytes_total_max: usize,
+    /// Bytes of all half-received records, at most ([`limits::INCOMPLETE_BYTES`]). Each counts with
+    /// all of its length; small ones, of up to 32 KiB, do not count. Past it connections wait, and
+    /// those that send too slowly are closed.
+    pub incomplete_bytes_max: usize,
+    /// The same of one peer ([`limits::INCOMPLETE_BYTES_PER_PEER`]).
+    pub incomplete_bytes_per_peer_max: usize,
     /// When a silent or stuck connection is closed ([`limits::IDLE`]).
     pub idle: Duration,
     /// The time that running calls have to end when the gateway stops or the peer has closed its
@@ -69,6 +80,10 @@ impl Config {
             connections_per_peer_max: limits::CONNECTIONS_PER_PEER,
             outstanding_calls_max: limits::OUTSTANDING_CALLS,
             outstanding_bytes_max: limits::OUTSTANDING_BYTES,
+            outstanding_bytes_per_peer_max: limits::OUTSTANDING_BYTES_PER_PEER,
+            outstanding_bytes_total_max: limits::OUTSTANDING_BYTES_TOTAL,
+            incomplete_bytes_max: limits::INCOMPLETE_BYTES,
+            incomplete_bytes_per_peer_max: limits::INCOMPLETE_BYTES_PER_PEER,
             idle: limits::IDLE,
             drain: limits::DRAIN,
             stripe_bytes: limits::STRIPE_BYTES,

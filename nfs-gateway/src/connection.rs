@@ -13,6 +13,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -26,10 +27,13 @@ use runtime::net::{ByteStream, StreamReader, StreamWriter};
 use runtime::sync::Event;
 use tracing::Instrument as _;
 
+use crate::byte_quota::{ByteReservation, QuotaShare};
 use crate::config::Config;
 use crate::dispatch::{self, RpcPrograms};
 use crate::metrics::{Metrics, OperationKey, OperationSample, SlowCall, SlowCallLog};
 use crate::peer::RpcPeer;
+use crate::peer_log::PeerLog;
+use crate::peer_usage::{PeerUsage, PeerUsages};
 use crate::placement::DirectPlacement;
 use crate::record::{RecordAssembler, RecordError, RpcRecord};
 use crate::recv_buffers::RecvBufferPool;
@@ -44,6 +48,16 @@ const REPLIES_PER_WRITE: usize = 64;
 /// another piece for the kernel.
 const JOINED_BYTES_MAX: usize = 1 << 10;
 
+/// A call of up to this weight is admitted past the bounds of all connections if it is the only one
+/// of its own: others that do not take their replies cannot hold it up.
+const SOLE_CALL_BYTES: usize = 64 << 10;
+/// While others wait for its bytes, a record has this time to come, and longer by what was
+/// received of it at [`RECORD_BYTES_PER_SECOND`]; none of it may take as long to come as this.
+const RECORD_TIME: Duration = Duration::from_secs(1);
+const RECORD_BYTES_PER_SECOND: u64 = 128 << 10;
+/// While others wait for their bytes, replies have this time to be sent.
+const REPLY_TIME: Duration = Duration::from_secs(10);
+
 /// What all connections of a gateway share.
 pub(crate) struct GatewayShared {
     /// The node.
@@ -55,6 +69,10 @@ pub(crate) struct GatewayShared {
     pub(crate) slow: SlowCallLog,
     /// The receive buffers.
     pub(crate) recv_buffers: Rc<RecvBufferPool>,
+    /// The log lines about peers.
+    pub(crate) log: Rc<PeerLog>,
+    /// What each peer uses.
+    pub(crate) usages: PeerUsages,
     /// The trace id of the next call; the first is random, so that those of two gateways differ.
     pub(crate) next_trace: Cell<u64>,
 }
@@ -62,6 +80,7 @@ pub(crate) struct GatewayShared {
 pub(crate) struct ClientConnection {
     shared: Rc<GatewayShared>,
     peer: RpcPeer,
+    usage: Rc<PeerUsage>,
     /// No more calls are accepted; outstanding ones end.
     draining: Signal,
     /// Nothing more is sent.
@@ -75,6 +94,8 @@ pub(crate) struct ClientConnection {
     replies: RefCell<VecDeque<Reply>>,
     /// The writer, while it waits for something to send.
     writer: Rc<WakerSlot>,
+    /// When bytes were reserved for the record that is received, and how many came since.
+    receiving: Cell<Option<(Duration, usize)>>,
     /// When bytes were last received, or began to be sent.
     moved: Cell<Duration>,
     /// When the write in progress began.
@@ -89,15 +110,13 @@ struct AdmittedCall {
     what: OperationKey,
     began: Duration,
     bytes_in: usize,
-    /// The bytes of the call and its reply, at most.
-    weight_bytes: usize,
 }
 
 /// A reply to be sent.
 struct Reply {
     parts: Vec<Bytes>,
     /// The bytes that its call was admitted with.
-    weight_bytes: usize,
+    held: ByteReservation,
 }
 
 /// Why the reader stops.
@@ -114,12 +133,19 @@ enum ReadEnd {
 }
 
 impl ClientConnection {
-    /// The connection to `peer`, whose calls to the client wake `writer`.
-    pub(crate) fn new(shared: Rc<GatewayShared>, peer: RpcPeer, writer: Rc<WakerSlot>) -> Rc<Self> {
+    /// The connection to `peer`, whose calls to the client wake `writer`; with others it shares
+    /// `usage`.
+    pub(crate) fn new(
+        shared: Rc<GatewayShared>,
+        peer: RpcPeer,
+        usage: Rc<PeerUsage>,
+        writer: Rc<WakerSlot>,
+    ) -> Rc<Self> {
         let moved = Cell::new(shared.ctx.now());
         Rc::new(Self {
             shared,
             peer,
+            usage,
             draining: Signal::default(),
             closed: Signal::default(),
             has_called: Cell::default(),
@@ -128,6 +154,7 @@ impl ClientConnection {
             released: Event::default(),
             replies: RefCell::default(),
             writer,
+            receiving: Cell::default(),
             moved,
             sending_since: Cell::default(),
         })
@@ -153,6 +180,28 @@ impl ClientConnection {
         self.outstanding_bytes.get()
     }
 
+    /// What its peer uses.
+    pub(crate) fn usage(&self) -> &PeerUsage {
+        &self.usage
+    }
+
+    /// Is it too slow to send a record, or to receive replies, while others wait for their bytes?
+    pub(crate) fn is_overdue(&self, now: Duration) -> bool {
+        let record = self.receiving.get().is_some_and(|(since, received)| {
+            let millis = received as u64 * 1000 / RECORD_BYTES_PER_SECOND;
+            now > since + RECORD_TIME + Duration::from_millis(millis)
+                || now > since.max(self.moved.get()) + RECORD_TIME
+        });
+        record || self.sending_since.get().is_some_and(|since| now > since + REPLY_TIME)
+    }
+
+    /// Logs a line about the peer, unless there are too many.
+    pub(crate) fn warn(&self, cause: &dyn Display) {
+        if self.shared.log.admits(self.host()) {
+            tracing::warn!(target: "mdfs::nfs", host = self.host(), "{cause}");
+        }
+    }
+
     /// Accepts no more calls; ends when the running ones are answered, or after the drain time.
     pub(crate) fn stop(&self) {
         self.draining.raise();
@@ -176,7 +225,7 @@ impl ClientConnection {
             Err(ReadEnd::Broken(error)) => {
                 tracing::debug!(target: "mdfs::nfs", host = self.host(), %error, "connection lost");
             }
-            Err(end) => tracing::warn!(target: "mdfs::nfs", host = self.host(), "{end}"),
+            Err(end) => self.warn(&end),
         }
         // Their replies would not be read any more.
         self.peer.callbacks.close();
@@ -211,7 +260,7 @@ impl ClientConnection {
             let is_waiting = self.outstanding_calls.get() > 0;
             pause = match self.sending_since.get().map(left) {
                 Some(Duration::ZERO) => {
-                    tracing::warn!(target: "mdfs::nfs", host = self.host(), "closed: the peer receives no replies");
+                    self.warn(&"closed: the peer receives no replies");
                     return self.close();
                 }
                 Some(left) => left,
@@ -247,11 +296,15 @@ impl ClientConnection {
         let mut stopped = pin!(self.draining.wait());
         // The allocation of a completed future is reused for the next one: they are large.
         let mut spare = None;
+        // The bytes of the record that is being received, until its call is admitted.
+        let mut reserved = None;
         loop {
             while let Some(record) = assembler.next()? {
+                let _reserved: Option<ByteReservation> = reserved.take();
+                self.receiving.set(None);
                 let Some(record) = self.peer.callbacks.take_reply(record) else { continue };
-                let (message, admitted) = self.take(record).await?;
-                let answering = self.clone().answer(message, admitted);
+                let (message, admitted, held) = self.take(record).await?;
+                let answering = self.clone().answer(message, admitted, held);
                 let mut place = match spare.take() {
                     None => Box::pin(answering),
                     Some(place) => in_place(place, answering),
@@ -262,6 +315,13 @@ impl ClientConnection {
                 } else {
                     self.finish(place);
                 }
+            }
+            let unreserved = assembler.unreserved_bytes();
+            if unreserved > 0 {
+                reserved = Some(self.reserve(&self.usage.incomplete, unreserved).await?);
+                self.receiving.set(Some((self.shared.ctx.now(), 0)));
+                assembler.reserved(unreserved);
+                continue;
             }
             let received = pin!(self.receive(&mut *reader, &mut assembler));
             match select(received, &mut stopped).await {
@@ -286,6 +346,7 @@ impl ClientConnection {
             _ => reader.read(assembler.receive_buffer()).await?,
         };
         self.moved.set(self.shared.ctx.now());
+        self.receiving.set(self.receiving.get().map(|(since, before)| (since, before + received)));
         if received == 0 { Err(ReadEnd::RpcPeer) } else { Ok(()) }
     }
 
@@ -299,7 +360,10 @@ impl ClientConnection {
     }
 
     /// Admits the call in `record` as soon as the limits permit.
-    async fn take(&self, record: RpcRecord) -> Result<(CallMessage, AdmittedCall), ReadEnd> {
+    async fn take(
+        &self,
+        record: RpcRecord,
+    ) -> Result<(CallMessage, AdmittedCall, ByteReservation), ReadEnd> {
         let bytes_in = record.length();
         let mut weight_bytes = bytes_in;
         let message = CallMessage::parse(record)?;
@@ -309,14 +373,14 @@ impl ClientConnection {
             weight_bytes += dispatch::reply_bytes_max(call);
             what = OperationKey::of(call);
         }
-        self.admit(weight_bytes).await?;
+        let held = self.admit(weight_bytes).await?;
         let trace = self.shared.next_trace.get();
         self.shared.next_trace.set(trace.wrapping_add(1));
         let (xid, began) = (message.xid, self.moved.get());
-        Ok((message, AdmittedCall { trace, xid, what, began, bytes_in, weight_bytes }))
+        Ok((message, AdmittedCall { trace, xid, what, began, bytes_in }, held))
     }
 
-    async fn admit(&self, weight_bytes: usize) -> Result<(), ReadEnd> {
+    async fn admit(&self, weight_bytes: usize) -> Result<ByteReservation, ReadEnd> {
         let config = &self.shared.config;
         loop {
             if self.draining.is_raised() {
@@ -327,26 +391,50 @@ impl ClientConnection {
             let room =
                 calls < config.outstanding_calls_max && bytes <= config.outstanding_bytes_max;
             if room || calls == 0 {
-                self.outstanding_calls.set(calls + 1);
-                self.outstanding_bytes.set(bytes);
-                return Ok(());
+                break;
             }
             self.released.next().await;
         }
+        let share = &self.usage.outstanding;
+        let held = if self.outstanding_calls.get() == 0 && weight_bytes <= SOLE_CALL_BYTES {
+            share.take(weight_bytes)
+        } else {
+            self.reserve(share, weight_bytes).await?
+        };
+        self.outstanding_calls.set(self.outstanding_calls.get() + 1);
+        self.outstanding_bytes.set(self.outstanding_bytes.get() + weight_bytes);
+        Ok(held)
     }
 
-    fn release(&self, weight_bytes: usize) {
-        self.release_all((1, weight_bytes));
+    /// Reserves `bytes` of `share`, unless the connection is to be closed first.
+    async fn reserve(
+        &self,
+        share: &Rc<QuotaShare>,
+        bytes: usize,
+    ) -> Result<ByteReservation, ReadEnd> {
+        let reserved = pin!(share.reserve(bytes));
+        match select(reserved, pin!(self.draining.wait())).await {
+            Either::Left((Some(reserved), _)) => Ok(reserved),
+            Either::Left((None, _)) | Either::Right(_) => Err(ReadEnd::Stopped),
+        }
     }
 
-    fn release_all(&self, (calls, weight_bytes): (usize, usize)) {
-        self.outstanding_calls.set(self.outstanding_calls.get() - calls);
-        self.outstanding_bytes.set(self.outstanding_bytes.get() - weight_bytes);
+    /// The replies of these calls were sent, or are not needed any more.
+    fn release(&self, held: impl IntoIterator<Item = ByteReservation>) {
+        for held in held {
+            self.outstanding_calls.set(self.outstanding_calls.get() - 1);
+            self.outstanding_bytes.set(self.outstanding_bytes.get() - held.bytes());
+        }
         self.released.tell();
     }
 
-    async fn answer(self: Rc<Self>, message: CallMessage, admitted: AdmittedCall) {
-        let AdmittedCall { trace, xid, weight_bytes, .. } = admitted;
+    async fn answer(
+        self: Rc<Self>,
+        message: CallMessage,
+        admitted: AdmittedCall,
+        held: ByteReservation,
+    ) {
+        let AdmittedCall { trace, xid, .. } = admitted;
         let answer = match message.body {
             Ok(call) => {
                 let span = tracing::debug_span!(
@@ -363,18 +451,20 @@ impl ClientConnection {
             Err(refusal) => Some(Err(refusal)),
         };
         let Some(answer) = answer else {
-            tracing::warn!(target: "mdfs::nfs", host = self.host(), xid, "closed: the outcome of a call is unknown, the client must retransmit it");
+            self.warn(&format_args!(
+                "closed: the outcome of call {xid:#x} is unknown, the client must retransmit it"
+            ));
             self.close();
-            return self.release(weight_bytes);
+            return self.release([held]);
         };
         if let Err(refusal) = &answer {
             tracing::debug!(target: "mdfs::nfs", host = self.host(), xid, ?refusal, "refused");
         }
         self.count(admitted, &answer);
         if self.closed.is_raised() {
-            return self.release(weight_bytes);
+            return self.release([held]);
         }
-        let reply = Reply { parts: rpc::reply(xid, answer), weight_bytes };
+        let reply = Reply { parts: rpc::reply(xid, answer), held };
         self.replies.borrow_mut().push_back(reply);
     }
 
@@ -409,7 +499,7 @@ impl ClientConnection {
             if let Either::Right(_) = select(pin!(sent), &mut closed).await {
                 return;
             }
-            self.release_all(released);
+            self.release(released);
         }
     }
 
@@ -417,19 +507,19 @@ impl ClientConnection {
         !self.replies.borrow().is_empty() || self.peer.callbacks.has_calls()
     }
 
-    /// The calls and the next replies to send, and what the replies release: calls and bytes. Calls
-    /// to the client go first: others wait for what they recall.
-    fn next_batch(&self) -> (Vec<Bytes>, (usize, usize)) {
+    /// The calls and the next replies to send, and what the replies release. Calls to the
+    /// client go first: others wait for what they recall.
+    fn next_batch(&self) -> (Vec<Bytes>, Vec<ByteReservation>) {
         let mut replies = self.replies.borrow_mut();
         let calls = replies.len().min(REPLIES_PER_WRITE);
         let batch = replies.drain(..calls);
-        let mut weight_bytes = 0;
+        let mut released = Vec::with_capacity(calls);
         let parts = batch.flat_map(|reply| {
-            weight_bytes += reply.weight_bytes;
+            released.push(reply.held);
             reply.parts
         });
         let callbacks = self.peer.callbacks.take_calls();
-        (joined(callbacks.into_iter().chain(parts)), (calls, weight_bytes))
+        (joined(callbacks.into_iter().chain(parts)), released)
     }
 
     /// Sends `parts`; closes the connection if they cannot be sent.

@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::mount3::{self, MountList};
 use crate::nfs3;
 use crate::peer::RpcPeer;
+use crate::peer_log::PeerLog;
 use crate::rpc::{CallBody, RpcError};
 use crate::translate;
 use crate::v4::{self, Nfs4Server, operation};
@@ -35,14 +36,19 @@ pub(crate) struct RpcPrograms {
 }
 
 impl RpcPrograms {
-    /// The programs that serve the volume of `config`.
-    pub(crate) fn new(ctx: Context, config: &Config, metrics: Rc<Metrics>) -> Self {
+    /// The programs that serve the volume of `config`, with lines about peers in `log`.
+    pub(crate) fn new(
+        ctx: Context,
+        config: &Config,
+        metrics: Rc<Metrics>,
+        log: Rc<PeerLog>,
+    ) -> Self {
         let keys = Rc::new(KeyRing::new(ctx.clone(), config.entropy));
         Self {
             volume: Rc::new(ExportedVolume::new(ctx.clone(), config.volume)),
             keys: keys.clone(),
             exports: CurrentExports::new(ctx.clone(), config.exports.clone()),
-            mounts: MountList::default(),
+            mounts: MountList::new(log),
             groups: GroupCache::new(ctx.clone(), config.groups.clone()),
             v4: Nfs4Server::new(ctx, keys, metrics),
         }

@@ -7,15 +7,16 @@
 //!   name the section that the code below them implements (`grep -r '//='` is the list).
 //! - Of RFC 8881 (version 4.1) all that workstations use: sessions with exactly-once semantics,
 //!   open files, share reservations, byte-range locks, leases, reclaim, read delegations with their
-//!   callbacks; of RFC 7862 (4.2) sparse files.
+//!   callbacks; of RFC 7862 (4.2) sparse files and copies.
 //! - The result of a stable WRITE, a COMMIT, or a change of a directory is durable before the reply
 //!   (the last one unless the export has `sync = false`).
 //! - File handles are persistent: they stay valid as long as the file exists, also over a restart.
 //! - A request has the rights that the export in its handle grants to its peer; a handle that no
 //!   gateway of the volume made is refused.
 //! - Any bytes on the wire result in a reply or a closed connection: never in a panic, and never in
-//!   memory out of proportion to the bytes received. Every queue has a limit; at the limit the
-//!   gateway stops reading.
+//!   memory out of proportion to the bytes received. Every queue has a limit, and so have
+//!   the bytes of each peer and of all; at the limit the gateway stops reading, and closes
+//!   connections that hold up others.
 //! - Payloads are not copied: a WRITE passes on slices of the receive buffers, a READ is sent from
 //!   the slices that file I/O returned.
 //!
@@ -51,10 +52,14 @@
 //! | `rpc.rs` | headers of calls and replies (RFC 5531 section 9) |
 //! | `xdr.rs` | decoding of arguments, encoding of results |
 //! | `peer.rs` | the client at the other end of a connection |
+//! | `peer_log.rs` | bounds the log lines about a peer |
+//! | `peer_usage.rs`, `byte_quota.rs` | what each peer uses; bounds of bytes |
 //! | `metrics/` | metrics of operations, log lines about slow calls |
 //! | `translate.rs` | attributes, errors, times and names of NFS |
 //! | `signal.rs` | a one-shot event |
+//! | `zeros.rs` | holes in data |
 
+mod byte_quota;
 mod call_context;
 mod callback_link;
 mod config;
@@ -73,6 +78,8 @@ mod mount3;
 mod nested_exports;
 mod nfs3;
 mod peer;
+mod peer_log;
+mod peer_usage;
 mod placement;
 mod record;
 mod recv_buffers;
@@ -84,6 +91,7 @@ mod translate;
 mod v4;
 mod write_data;
 mod xdr;
+mod zeros;
 
 pub use config::Config;
 pub use exports::{CallerGroups, ClientNetwork, Clients, Export, Exports, Squash};

@@ -16,6 +16,14 @@ pub const CONNECTIONS_PER_PEER: usize = 32;
 pub const OUTSTANDING_CALLS: usize = 64;
 /// Bytes of such calls and of their replies.
 pub const OUTSTANDING_BYTES: usize = 16 << 20;
+/// The same of all connections of one peer.
+pub const OUTSTANDING_BYTES_PER_PEER: usize = 128 << 20;
+/// The same of all peers together.
+pub const OUTSTANDING_BYTES_TOTAL: usize = 512 << 20;
+/// Bytes of all records together of which a part was received; small ones are not counted.
+pub const INCOMPLETE_BYTES: usize = 128 << 20;
+/// The same of one peer.
+pub const INCOMPLETE_BYTES_PER_PEER: usize = 32 << 20;
 /// An idle connection is closed after this time.
 pub const IDLE: Duration = Duration::from_mins(6);
 /// Running calls have this time to end when the gateway stops.

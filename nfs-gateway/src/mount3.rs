@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use nfs3_types::xdr_codec::{List, Opaque};
 use crate::call_context::CallContext;
 use crate::exports::{self, ClientNetwork, Export};
 use crate::lookup::{self, from_root};
+use crate::peer_log::PeerLog;
 use crate::rpc::AUTH_SYS;
 use crate::translate::component;
 use crate::xdr::{CallArguments, ProcedureError, ProcedureResult, ReplyBody};
@@ -30,12 +32,18 @@ const RETRY_TIME: Duration = Duration::from_secs(8);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The mounts of clients, as far as known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MountList {
+    log: Rc<PeerLog>,
     list: RefCell<VecDeque<(String, Bytes)>>,
 }
 
 impl MountList {
+    /// An empty list; what is not mounted goes to `log`.
+    pub(crate) fn new(log: Rc<PeerLog>) -> Self {
+        Self { log, list: RefCell::default() }
+    }
+
     fn add(&self, host: &str, path: &[u8]) {
         self.remove(host, path);
         let mut list = self.list.borrow_mut();
@@ -103,8 +111,10 @@ async fn mount(
             mountres3::Ok(mountres3_ok { fhandle, auth_flavors: vec![AUTH_SYS] })
         }
         Err(status) => {
-            let path = String::from_utf8_lossy(&path);
-            tracing::info!(target: "mdfs::nfs", host, %path, ?status, "not mounted");
+            if mounts.log.admits(host) {
+                let path = String::from_utf8_lossy(&path[..path.len().min(MNTPATHLEN)]);
+                tracing::info!(target: "mdfs::nfs", host, %path, ?status, "not mounted");
+            }
             mountres3::Err(status)
         }
     };

@@ -20,6 +20,9 @@ use crate::recv_buffers::RecvBufferPool;
 /// less than twice the bytes received plus this is allocated.
 const CHUNK_BYTES: usize = 32 << 10;
 
+/// No memory is reserved for records of up to this length: each connection has a buffer for one.
+pub(crate) const SMALL_RECORD_BYTES: usize = CHUNK_BYTES;
+
 /// A buffer with less free space than this is not received into any more.
 const FREE_BYTES_MIN: usize = 512;
 
@@ -118,6 +121,8 @@ pub(crate) struct RecordAssembler {
     stripes: Option<StripeBuffers>,
     /// Some stripes of the record were placed.
     has_placed: bool,
+    /// Bytes that are reserved for the record.
+    reserved_bytes: usize,
 }
 
 impl RecordAssembler {
@@ -140,12 +145,30 @@ impl RecordAssembler {
             inspected: false,
             stripes: None,
             has_placed: false,
+            reserved_bytes: 0,
         }
     }
 
     /// Places whole stripes of data by `placement`.
     pub(crate) fn with_placement(self, placement: DirectPlacement) -> Self {
         Self { placement: Some(placement), ..self }
+    }
+
+    /// Bytes to [reserve](Self::reserved) before more of the record is received: none for a small
+    /// one, else its length, or that of the largest if the length is not known yet.
+    pub(crate) fn unreserved_bytes(&self) -> usize {
+        let Some(fragment) = self.fragment else { return 0 };
+        let announced = self.gathered_bytes + fragment.length;
+        if announced <= SMALL_RECORD_BYTES {
+            return 0;
+        }
+        let needed = if fragment.last { announced } else { self.record_bytes_max };
+        if needed <= self.reserved_bytes { 0 } else { needed }
+    }
+
+    /// Records that `bytes` are reserved for the record.
+    pub(crate) fn reserved(&mut self, bytes: usize) {
+        self.reserved_bytes = bytes;
     }
 
     /// Where to receive the next bytes, if they belong to stripes that are placed;
@@ -190,6 +213,9 @@ impl RecordAssembler {
 
     /// Looks for stripes in the fragment that is being received, and places their first bytes.
     fn place_stripes(&mut self, fragment: FragmentHeader) {
+        if self.unreserved_bytes() > 0 {
+            return;
+        }
         if let Some(placement) = &self.placement
             && !self.inspected
             && !self.awaits_inspection()
@@ -258,7 +284,12 @@ impl RecordAssembler {
             // Stripes still expected came with the rest of it, and belong to no other record.
             (self.fragment, self.stripes) = (None, None);
             if fragment.last {
+                if self.buffer.is_empty() && self.gathered_bytes > SMALL_RECORD_BYTES {
+                    // What is left of a large buffer would keep all of it.
+                    self.buffer = BytesMut::new();
+                }
                 (self.fragments, self.gathered_bytes, self.inspected) = (0, 0, false);
+                self.reserved_bytes = 0;
                 let is_headed = std::mem::take(&mut self.has_placed);
                 return Ok(Some(RpcRecord::new(std::mem::take(&mut self.pieces), is_headed)));
             }
@@ -343,8 +374,14 @@ mod tests {
                 part
             };
             at += part;
-            while let Some(record) = assembler.next()? {
-                records.push(record);
+            loop {
+                while let Some(record) = assembler.next()? {
+                    records.push(record);
+                }
+                match assembler.unreserved_bytes() {
+                    0 => break,
+                    bytes => assembler.reserved(bytes),
+                }
             }
         }
         Ok(records)
@@ -458,6 +495,22 @@ mod tests {
     }
 
     #[test]
+    fn no_stripe_is_placed_before_the_record_is_reserved() {
+        let data = 3 * STRIPE;
+        let head = [1, 0, 2, 100_003, 3, 7, 0, 0, 0, 0, 8, 1, 2, 0, 0, data as u32, 0];
+        let record = [words(&head), words(&[data as u32]), vec![7; data]].concat();
+        let mut assembler = RecordAssembler::new(1 << 20, 64, Rc::default())
+            .with_placement(placement(Pool::new(64 * STRIPE)));
+        let part = &fragment(&record, true)[..STRIPE / 2];
+        assembler.receive_buffer().extend_from_slice(part);
+        assert!(assembler.next().unwrap().is_none());
+        assert!(assembler.placement_slices().is_none(), "nothing is reserved");
+        assembler.reserved(assembler.unreserved_bytes());
+        assert!(assembler.next().unwrap().is_none());
+        assert!(assembler.placement_slices().is_some());
+    }
+
+    #[test]
     fn without_room_in_the_pool_stripes_do_not_land() {
         with_seed(|rng| {
             let (write, _) = write(rng);
@@ -495,6 +548,35 @@ mod tests {
         let record = assembler.next().unwrap().unwrap();
         assert_eq!(record.length(), 1 << 20);
         assert!(record.rest.len() < 16, "few pieces, not one per read");
+    }
+
+    #[test]
+    fn large_records_are_reserved_with_all_of_their_length() {
+        let (small, large) = (SMALL_RECORD_BYTES, SMALL_RECORD_BYTES + 1);
+        let mark = |length: usize, last| fragment(&vec![0; length], last)[..4].to_vec();
+        for (mark, needed) in
+            [(mark(small, true), 0), (mark(large, true), large), (mark(large, false), 1 << 20)]
+        {
+            let mut assembler = RecordAssembler::new(1 << 20, 64, Rc::default());
+            assembler.receive_buffer().extend_from_slice(&mark);
+            assert!(assembler.next().unwrap().is_none());
+            assert_eq!(assembler.unreserved_bytes(), needed);
+            assembler.reserved(needed);
+            assert_eq!(assembler.unreserved_bytes(), 0);
+        }
+        let mut assembler = RecordAssembler::new(1 << 20, 64, Rc::default());
+        assembler.receive_buffer().extend_from_slice(&fragment(&vec![0; 20_000], false));
+        assert!(assembler.next().unwrap().is_none());
+        assert_eq!(assembler.unreserved_bytes(), 0);
+        assembler.receive_buffer().extend_from_slice(&mark(20_000, true));
+        assert!(assembler.next().unwrap().is_none());
+        assert_eq!(assembler.unreserved_bytes(), 40_000, "fragments add up");
+        assembler.reserved(40_000);
+        assembler.receive_buffer().extend_from_slice(&[0; 10_000]);
+        assert!(assembler.next().unwrap().is_none());
+        assembler.receive_buffer().extend_from_slice(&[0; 10_000]);
+        assert!(assembler.next().unwrap().is_some());
+        assert_eq!(assembler.reserved_bytes, 0, "none is left for the next record");
     }
 
     #[test]

@@ -18,10 +18,15 @@ use crate::dispatch::RpcPrograms;
 use crate::exports::Exports;
 use crate::metrics::{GatewayMetric, Metrics, SlowCallLog};
 use crate::peer::RpcPeer;
+use crate::peer_log::PeerLog;
+use crate::peer_usage::{PeerUsage, PeerUsages};
 use crate::signal::{Signal, WakerSlot};
 
 /// The pause after a failed accept, so that a lack of file descriptors does not become a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often slow connections are looked for while others wait for their bytes.
+const RELIEF_PAUSE: Duration = Duration::from_millis(250);
 
 /// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +66,12 @@ impl Gateway {
     pub fn serve(ctx: &Context, listener: Box<dyn Listener>, config: Config) -> Self {
         let address = listener.address();
         let metrics = Rc::new(Metrics::default());
-        let programs = RpcPrograms::new(ctx.clone(), &config, metrics.clone());
+        let log = PeerLog::new(ctx.clone());
+        let programs = RpcPrograms::new(ctx.clone(), &config, metrics.clone(), log.clone());
         let slow = SlowCallLog::new(config.slow);
         let next_trace = Cell::new(ctx.random());
         let (ctx_of_all, recv_buffers) = (ctx.clone(), Rc::default());
+        let usages = PeerUsages::new(&config);
         let shared = GatewayShared {
             ctx: ctx_of_all,
             config,
@@ -72,6 +79,8 @@ impl Gateway {
             metrics,
             slow,
             recv_buffers,
+            usages,
+            log,
             next_trace,
         };
         let server = Rc::new(Server {
@@ -83,6 +92,7 @@ impl Gateway {
             ended: Event::default(),
         });
         ctx.task(server.clone().accept(listener));
+        ctx.task(server.clone().relieve());
         Self { server, address }
     }
 
@@ -179,52 +189,94 @@ impl Server {
     fn connect(self: &Rc<Self>, stream: ByteStream) {
         let writer = Rc::<WakerSlot>::default();
         let peer = RpcPeer::new(&stream.peer, self.shared.ctx.random(), writer.clone());
-        if let Err(limit) = self.check_limits(&peer.host) {
+        let usage = self.shared.usages.of(&peer.host, self.connections.borrow().len());
+        if let Err(limit) = self.check_limits(&usage, &peer.host) {
             // Dropping the stream closes it.
-            tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
+            if self.shared.log.admits(&peer.host) {
+                tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
+            }
             return;
         }
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let connection = ClientConnection::new(self.shared.clone(), peer, writer);
+        usage.connections.set(usage.connections.get() + 1);
+        let connection = ClientConnection::new(self.shared.clone(), peer, usage, writer);
         self.connections.borrow_mut().insert(id, connection.clone());
         let server = self.clone();
         self.shared.ctx.task(async move {
             connection.run(stream).await;
-            server.connections.borrow_mut().remove(&id);
+            server.remove(id);
             server.ended.tell();
         });
     }
 
     /// Checks that `host` may have one more connection. At a limit the oldest connection without
     /// any call is closed: unused connections must not keep others out.
-    fn check_limits(&self, host: &str) -> Result<(), &'static str> {
+    fn check_limits(&self, usage: &PeerUsage, host: &str) -> Result<(), &'static str> {
         let config = &self.shared.config;
-        let of_peer = |connection: &ClientConnection| connection.host() == host;
-        self.evict_unused(config.connections_per_peer_max, of_peer)
-            .then_some(())
-            .ok_or("too many connections of one peer")?;
-        let of_any = |_: &ClientConnection| true;
-        self.evict_unused(config.connections_max, of_any)
-            .then_some(())
-            .ok_or("too many connections")
+        let is_full = usage.connections.get() >= config.connections_per_peer_max;
+        if is_full && !self.evict_unused(|connection| connection.host() == host) {
+            return Err("too many connections of one peer");
+        }
+        let is_full = self.connections.borrow().len() >= config.connections_max;
+        if is_full && !self.evict_unused(|_| true) {
+            return Err("too many connections");
+        }
+        Ok(())
     }
 
-    /// True if there are fewer than `most` connections `among` all, if need be by closing an unused
-    /// one.
-    fn evict_unused(&self, most: usize, among: impl Fn(&ClientConnection) -> bool) -> bool {
-        let mut connections = self.connections.borrow_mut();
-        if connections.values().filter(|connection| among(connection)).count() < most {
-            return true;
-        }
+    /// Closes the oldest unused connection `among` all; false if there is none.
+    fn evict_unused(&self, among: impl Fn(&ClientConnection) -> bool) -> bool {
+        let connections = self.connections.borrow();
         let is_unused = |connection: &ClientConnection| among(connection) && connection.is_unused();
         let oldest = connections.iter().find(|(_, connection)| is_unused(connection));
-        let Some(oldest) = oldest.map(|(id, _)| *id) else { return false };
-        if let Some(connection) = connections.remove(&oldest) {
+        let oldest = oldest.map(|(id, _)| *id);
+        drop(connections);
+        let Some(oldest) = oldest else { return false };
+        if let Some(connection) = self.remove(oldest) {
             tracing::debug!(target: "mdfs::nfs", host = connection.host(), "closed: unused, and at the limit of connections");
             connection.close();
         }
         true
+    }
+
+    fn remove(&self, id: u64) -> Option<Rc<ClientConnection>> {
+        let connection = self.connections.borrow_mut().remove(&id)?;
+        let count = &connection.usage().connections;
+        count.set(count.get() - 1);
+        Some(connection)
+    }
+
+    /// Closes connections that are too slow while others wait for the bytes that they use.
+    async fn relieve(self: Rc<Self>) {
+        let usages = &self.shared.usages;
+        let mut stopping = pin!(self.stopping.wait());
+        loop {
+            let waiting = pin!(async {
+                while !usages.has_waiters() {
+                    usages.pressure.next().await;
+                }
+                self.shared.ctx.sleep(RELIEF_PAUSE).await;
+            });
+            if let Either::Right(_) = select(waiting, &mut stopping).await {
+                return;
+            }
+            self.close_overdue();
+        }
+    }
+
+    fn close_overdue(&self) {
+        let now = self.shared.ctx.now();
+        let connections = self.connections.borrow();
+        let overdue = connections.values().filter(|connection| connection.is_overdue(now));
+        // Before any is closed: what it gives back changes who waits.
+        let in_the_way: Vec<_> =
+            overdue.filter(|connection| connection.usage().is_in_the_way()).cloned().collect();
+        drop(connections);
+        for connection in in_the_way {
+            connection.warn(&"closed: too slow, while others wait for memory");
+            connection.close();
+        }
     }
 
     async fn stop(&self) {

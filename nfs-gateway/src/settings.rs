@@ -117,6 +117,10 @@ struct Limits {
     connections_per_peer: Option<InRange<1, { 1 << 20 }>>,
     outstanding_calls: Option<InRange<1, { 1 << 16 }>>,
     outstanding_bytes: Option<InRange<{ 1 << 20 }, { 1 << 30 }>>,
+    outstanding_bytes_per_peer: Option<InRange<{ 1 << 20 }, { 1 << 40 }>>,
+    outstanding_bytes_total: Option<InRange<{ 1 << 20 }, { 1 << 40 }>>,
+    incomplete_bytes: Option<InRange<{ 1 << 20 }, { 1 << 40 }>>,
+    incomplete_bytes_per_peer: Option<InRange<{ 1 << 20 }, { 1 << 40 }>>,
     idle_seconds: Option<InRange<1, { 7 * 24 * 3600 }>>,
     drain_seconds: Option<InRange<0, 3600>>,
     slow_milliseconds: Option<InRange<1, { 3600 * 1000 }>>,
@@ -153,6 +157,8 @@ impl Settings {
     pub fn apply(&self, config: &Config) -> Config {
         let Limits { record_bytes, fragments, connections, .. } = self.limits;
         let Limits { connections_per_peer, outstanding_calls, outstanding_bytes, .. } = self.limits;
+        let Limits { outstanding_bytes_per_peer, outstanding_bytes_total, .. } = self.limits;
+        let Limits { incomplete_bytes, incomplete_bytes_per_peer, .. } = self.limits;
         let Limits { idle_seconds, drain_seconds, slow_milliseconds, .. } = self.limits;
         Config {
             exports: self.exports.clone(),
@@ -162,6 +168,19 @@ impl Settings {
             connections_per_peer_max: size(connections_per_peer, config.connections_per_peer_max),
             outstanding_calls_max: size(outstanding_calls, config.outstanding_calls_max),
             outstanding_bytes_max: size(outstanding_bytes, config.outstanding_bytes_max),
+            outstanding_bytes_per_peer_max: size(
+                outstanding_bytes_per_peer,
+                config.outstanding_bytes_per_peer_max,
+            ),
+            outstanding_bytes_total_max: size(
+                outstanding_bytes_total,
+                config.outstanding_bytes_total_max,
+            ),
+            incomplete_bytes_max: size(incomplete_bytes, config.incomplete_bytes_max),
+            incomplete_bytes_per_peer_max: size(
+                incomplete_bytes_per_peer,
+                config.incomplete_bytes_per_peer_max,
+            ),
             idle: seconds(idle_seconds, config.idle),
             drain: seconds(drain_seconds, config.drain),
             slow: slow_milliseconds
@@ -229,6 +248,10 @@ connections = 4
 connections_per_peer = 5
 outstanding_calls = 6
 outstanding_bytes = 2000000
+outstanding_bytes_per_peer = 3000000
+outstanding_bytes_total = 4000000
+incomplete_bytes = 6000000
+incomplete_bytes_per_peer = 5000000
 idle_seconds = 7
 drain_seconds = 8
 slow_milliseconds = 9
@@ -281,6 +304,10 @@ network = "fd00::/8"
         assert_eq!((config.record_bytes_max, config.fragments_max), (2_097_152, 3));
         assert_eq!((config.connections_max, config.connections_per_peer_max), (4, 5));
         assert_eq!((config.outstanding_calls_max, config.outstanding_bytes_max), (6, 2_000_000));
+        let of_peers = (config.outstanding_bytes_per_peer_max, config.outstanding_bytes_total_max);
+        assert_eq!(of_peers, (3_000_000, 4_000_000));
+        let incomplete = (config.incomplete_bytes_max, config.incomplete_bytes_per_peer_max);
+        assert_eq!(incomplete, (6_000_000, 5_000_000));
         assert_eq!((config.idle, config.drain), (Duration::from_secs(7), Duration::from_secs(8)));
         assert_eq!(config.slow, Duration::from_millis(9));
     }

@@ -4,6 +4,7 @@
 //! Method: an allocator that keeps the peak; one stream at a time sends a beginning that promises
 //! much more than ever comes.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use fileio::model::Model;
@@ -13,10 +14,14 @@ use nfs_gateway::{Config, Gateway, limits};
 use peak_alloc::PeakAlloc;
 use runtime::net::Address;
 use runtime::seed::with_seed;
+use runtime::sync::lock;
 use runtime::{NodeId, VolumeId};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// The allocator counts what all threads take, so the tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// What the emulated stream and the bookkeeping of one connection take by themselves.
 const STREAM_BYTES: usize = 24 << 10;
@@ -69,6 +74,7 @@ fn promises() -> Vec<Vec<u8>> {
 
 #[test]
 fn no_promise_is_paid_in_advance() {
+    let _turn = lock(&TURN);
     with_seed(|rng| {
         let world = World::new(rng.bits(), WorldShape { fs_nodes: 1, disk_nodes: 0 });
         world.context(NodeId::fs(0)).serve::<FileIo>(std::rc::Rc::new(Model::default()));
@@ -95,5 +101,69 @@ fn no_promise_is_paid_in_advance() {
             drop(stream);
             world.advance(Duration::from_secs(1));
         }
+    });
+}
+
+/// Limits of the test below, so low that few connections reach them.
+const INCOMPLETE_BYTES: usize = 4 << 20;
+const GREEDY_PEERS: usize = 8;
+const CONNECTIONS_OF_EACH: usize = 5;
+/// What the emulated network holds of one stream, and the first buffer of a connection.
+const CONNECTION_BYTES: usize = (256 << 10) + (64 << 10) + STREAM_BYTES;
+
+#[test]
+fn half_received_records_have_one_bound_and_others_are_served_meanwhile() {
+    let _turn = lock(&TURN);
+    with_seed(|rng| {
+        let world = World::new(rng.bits(), WorldShape { fs_nodes: 1, disk_nodes: 0 });
+        world.context(NodeId::fs(0)).serve::<FileIo>(std::rc::Rc::new(Model::default()));
+        let ctx = world.context(NodeId::application(0));
+        let config = Config {
+            incomplete_bytes_max: INCOMPLETE_BYTES,
+            incomplete_bytes_per_peer_max: INCOMPLETE_BYTES / 2,
+            ..Config::new(VolumeId(1), [1; 32])
+        };
+        let address = Address::Tcp("gateway:2049".into());
+        let gateway = world.run(Gateway::start(ctx.clone(), &address, config)).unwrap();
+        // All of a record but its last word.
+        let length = 1 << 20;
+        let most =
+            bytes::Bytes::from([words(&[1 << 31 | length]), vec![0; length as usize - 4]].concat());
+        let connections = GREEDY_PEERS * CONNECTIONS_OF_EACH;
+        let before = ALLOCATOR.current_usage();
+        ALLOCATOR.reset_peak_usage();
+        for index in 0..connections {
+            let peer = format!("10.0.0.{}:{}", index % GREEDY_PEERS, 700 + index);
+            let mut stream = world.connect_from(&peer, gateway.address()).unwrap();
+            let most = most.clone();
+            ctx.task(async move {
+                let _ = stream.writer.write(vec![most]).await;
+                let _ = stream.reader.read(&mut bytes::BytesMut::new()).await;
+            });
+            world.advance(Duration::from_millis(1));
+        }
+        let mut clean = world.connect_from("10.0.1.1:700", gateway.address()).unwrap();
+        let mut ask = |sent: Vec<u8>, within: Duration| {
+            let began = world.now();
+            world.run(async {
+                clean.writer.write(vec![sent.into()]).await.unwrap();
+                let mut reply = bytes::BytesMut::new();
+                assert!(clean.reader.read(&mut reply).await.unwrap() > 0, "hung up");
+            });
+            let took = world.now().saturating_sub(began);
+            assert!(took <= within, "answered after {took:?}");
+        };
+        for _ in 0..100 {
+            ask(call(0, &[]), Duration::from_millis(10));
+            world.advance(Duration::from_millis(5));
+        }
+        let peak = ALLOCATOR.peak_usage().saturating_sub(before);
+        let allowed = 2 * INCOMPLETE_BYTES + connections * CONNECTION_BYTES;
+        assert!(peak <= allowed && allowed < connections << 20, "{peak} of {allowed} bytes");
+        // A large call waits until slow ones are closed, not until all are.
+        let large =
+            record(&[words(&[9, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]), vec![0; 300_000]].concat());
+        ask(large, Duration::from_secs(2));
+        assert!(gateway.connections() < connections);
     });
 }

@@ -29,9 +29,10 @@
 //! | `content.rs` | files of random bytes, made and compared as streams |
 //! | `libnfs.rs` | the NFS client of the system: `nfs-ls`, `nfs-cp`, `nfs-cat` |
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
+//! | `raw_nfs4.rs` | its sessions of version 4.1 |
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
-//! `far_links.rs`,
+//! `far_links.rs`, `nfs_load.rs`,
 //! `cluster/`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `mount_helper.rs`,
 //! `kernel_nfs.rs`, `remote_clients.rs`, `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
 
@@ -46,6 +47,7 @@ pub mod libnfs;
 pub mod mount_helper;
 pub mod mounted;
 pub mod raw_nfs;
+pub mod raw_nfs4;
 pub mod served;
 pub mod site;
 

@@ -185,6 +185,16 @@ impl RawNfs {
         Self { stream, call: first_number() }
     }
 
+    /// Connects from this address of the host: another peer.
+    pub fn connect_from(served: &Served, source: Ipv4Addr) -> io::Result<Self> {
+        let stream = socket();
+        rustix::net::bind(&stream, &SocketAddrV4::new(source, 0))?;
+        rustix::net::connect(&stream, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, served.port()))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { stream, call: first_number() })
+    }
+
     /// By a connection that stands already; no answer takes longer than `patience`.
     pub fn over(stream: TcpStream, patience: Duration) -> Self {
         stream.set_read_timeout(Some(patience)).unwrap();
@@ -266,7 +276,12 @@ impl RawNfs {
         self.ask(NFS, procedure, args)
     }
 
-    fn ask(&mut self, program: (u32, u32), procedure: u32, args: &Args) -> (u32, Results) {
+    pub(crate) fn ask(
+        &mut self,
+        program: (u32, u32),
+        procedure: u32,
+        args: &Args,
+    ) -> (u32, Results) {
         let record = self.record(program, procedure, args);
         self.send(&record).unwrap();
         let reply = self.receive().expect("the gateway hangs up");

@@ -299,6 +299,24 @@ pub(super) fn read_settings(file: &Path) -> Result<Settings, CommandFailure> {
         .map_err(|error| CommandFailure::Wrong(error.to_string()))
 }
 
+/// Open files that remain for disks and files, at least.
+const OTHER_FILES_MIN: usize = 256;
+
+/// How many of `wanted` connections of NFS clients there may be; a warning if that is fewer.
+fn nfs_connections(wanted: usize) -> usize {
+    let possible = nfs_connections_beside(connections_within_limit(usize::MAX)).min(wanted);
+    if possible < wanted {
+        tracing::warn!(wanted, possible, "fewer NFS connections: raise the limit of open files");
+    }
+    possible
+}
+
+/// The same if each of the two other kinds of connections has `others` at most, a fifth of the
+/// limit: half of the limit, or what leaves enough for disks and files.
+fn nfs_connections_beside(others: usize) -> usize {
+    (3 * others).saturating_sub((others / 2).max(OTHER_FILES_MIN)).max(others)
+}
+
 /// A gateway at its node.
 pub(super) struct VolumeServer {
     address: Address,
@@ -331,7 +349,7 @@ impl VolumeServer {
             Some(settings) => settings.apply(&config),
             None => config,
         };
-        let connections_max = connections_within_limit(config.connections_max);
+        let connections_max = nfs_connections(config.connections_max);
         let config = Config { connections_max, ..config };
         let wanted = Address::Tcp(address.to_string());
         let map = running.map().clone();
@@ -381,5 +399,24 @@ impl VolumeServer {
     pub(super) fn stop(self) -> Result<(), ServeError> {
         drop(self.exports);
         block_on(self.stopped)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nfs_clients_may_have_half_of_the_open_files_and_leave_enough_for_disks() {
+        assert_eq!(nfs_connections_beside(20_000 / 5), 10_000);
+        for limit in [1024, 4096, 20_000, 1 << 20] {
+            let others = limit / 5;
+            let nfs = nfs_connections_beside(others);
+            assert!(
+                nfs >= others && nfs + 2 * others + OTHER_FILES_MIN <= limit,
+                "{nfs} of {limit}"
+            );
+        }
+        assert_eq!(nfs_connections_beside(1), 1, "some connection is always possible");
     }
 }

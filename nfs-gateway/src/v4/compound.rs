@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use client::leases::Leases;
-use fileio::protocol::{CallId, Credentials, FileIo};
+use fileio::protocol::{CallId, Credentials, FileIo, Handle};
 use runtime::Call;
 
 use super::current_fh::CurrentFh;
@@ -267,6 +267,12 @@ impl<'a> Compound<'a> {
         self.tables(|tables, client| Ok(tables.client(client)?.reclaim_complete))
     }
 
+    /// Has the client answered a call over a connection that is open?
+    pub(super) fn has_proven_path(&self) -> Result<bool, Status> {
+        let CompoundSlot { id, client, .. } = self.slot()?;
+        Ok(self.state().tables().sessions.has_proven_path(*client, id))
+    }
+
     /// The stateid that `stateid` stands for.
     pub(super) fn resolve_stateid(&self, stateid: Stateid) -> Result<Stateid, Status> {
         if stateid == Stateid::CURRENT {
@@ -279,8 +285,19 @@ impl<'a> Compound<'a> {
     /// mode does not matter.
     //= rfc8881 8.2.3, 18.22.3 and 18.32.3
     pub(super) fn check_access(&self, stateid: Stateid, access: u32) -> Result<bool, Status> {
-        let file = self.current_fh()?.file;
-        let stateid = self.resolve_stateid(stateid)?;
+        self.check_access_to(self.current_fh()?.file, self.resolve_stateid(stateid)?, access)
+    }
+
+    /// The same of the saved file; the current stateid is that which was saved with it.
+    pub(super) fn check_saved_access(&self, stateid: Stateid, access: u32) -> Result<bool, Status> {
+        let stateid = match stateid {
+            Stateid::CURRENT => self.saved_stateid.ok_or(Status::BAD_STATEID)?,
+            stateid => stateid,
+        };
+        self.check_access_to(self.saved_fh()?.file, stateid, access)
+    }
+
+    fn check_access_to(&self, file: Handle, stateid: Stateid, access: u32) -> Result<bool, Status> {
         if stateid == Stateid::ANONYMOUS || stateid == Stateid::BYPASS {
             let denied = self.state().tables().states.denies(file, access);
             return if denied { Err(Status::LOCKED) } else { Ok(false) };
@@ -304,8 +321,7 @@ impl<'a> Compound<'a> {
         Ok(true)
     }
 
-    /// Sends a request with the caller's rights; if the file is `open` for it, its mode does not
-    /// matter.
+    /// Sends a request about the current file, as [`CurrentFh::request_as_opener`].
     pub(super) async fn request_as_opener<C>(
         &self,
         open: bool,
@@ -314,10 +330,6 @@ impl<'a> Compound<'a> {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        let context = &self.current_fh()?.context;
-        match context.request(call(context.credentials())).await.map_err(Status::from) {
-            Err(Status::ACCESS) if open => Ok(context.request(call(Credentials::root())).await?),
-            answer => answer,
-        }
+        self.current_fh()?.request_as_opener(open, call).await
     }
 }

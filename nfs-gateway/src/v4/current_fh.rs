@@ -3,8 +3,11 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, GetAttributes, Handle, Name, NameError, handle_of};
+use fileio::protocol::{
+    Attributes, Credentials, FileIo, GetAttributes, Handle, Kind, Name, NameError, handle_of,
+};
 use nfs3_types::nfs3::nfs_fh3;
+use runtime::Call;
 
 use super::server::Nfs4Server;
 use super::status::Status;
@@ -72,6 +75,23 @@ impl CurrentFh {
         ChangeInfo { before, after: self.change_attribute().await }
     }
 
+    /// Sends a request with the caller's rights; if the file is `open` for it, its mode does not
+    /// matter.
+    pub(super) async fn request_as_opener<C>(
+        &self,
+        open: bool,
+        call: impl Fn(Credentials) -> C,
+    ) -> Result<C::Reply, Status>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        let context = &self.context;
+        match context.request(call(context.credentials())).await.map_err(Status::from) {
+            Err(Status::ACCESS) if open => Ok(context.request(call(Credentials::root())).await?),
+            answer => answer,
+        }
+    }
+
     /// May the file be changed in this export?
     pub(super) fn check_writable(&self) -> Result<(), Status> {
         if self.pseudo || !self.context.may_write() {
@@ -87,6 +107,17 @@ impl CurrentFh {
             return Err(Status::XDEV);
         }
         Ok(())
+    }
+}
+
+//= rfc8881 18.10.3, 18.16.3: NFS4ERR_ISDIR, NFS4ERR_SYMLINK, and NFS4ERR_WRONG_TYPE for the others
+/// Checks that `kind` is that of a regular file.
+pub(super) fn check_regular(kind: Kind) -> Result<(), Status> {
+    match kind {
+        Kind::File {} => Ok(()),
+        Kind::Directory {} => Err(Status::ISDIR),
+        Kind::Symlink {} => Err(Status::SYMLINK),
+        _ => Err(Status::WRONG_TYPE),
     }
 }
 

@@ -22,8 +22,8 @@
 //! | `server.rs` | what all calls share |
 //!
 //! Not implemented: delegations for writing or of directories, layouts (pNFS), access control
-//! lists, server-side copy. Such operations return `NOTSUPP`; such attributes are not among the
-//! supported ones.
+//! lists, copies between servers or in the background, CLONE (files share no blocks). Such
+//! operations return `NOTSUPP`; such attributes are not among the supported ones.
 
 mod attributes;
 mod callbacks;
@@ -52,6 +52,8 @@ pub(crate) use state::DelegationTotals;
 
 const NULL: u32 = 0;
 
+/// Operations with the arguments of a READ.
+const READS: [u32; 2] = [Nfs4Operation::Read as u32, Nfs4Operation::ReadPlus as u32];
 /// Words from the number of a READ to its count, and from that of a READDIR or a LISTXATTRS to its
 /// maxcount.
 const READ_COUNT_AT: usize = 7;
@@ -85,7 +87,7 @@ pub(crate) fn reply_bytes_max(call: &CallBody) -> usize {
     let head = call.arguments.head();
     let of_word = |(at, bytes): (usize, &[u8])| {
         let count_at = match word(bytes) {
-            number if number == Nfs4Operation::Read as u32 => at + READ_COUNT_AT,
+            number if READS.contains(&number) => at + READ_COUNT_AT,
             number if number == Nfs4Operation::Readdir as u32 => at + READDIR_COUNT_AT,
             number if number == Nfs4Operation::Listxattrs as u32 => at + LISTXATTRS_COUNT_AT,
             number if number == Nfs4Operation::Getxattr as u32 => return XATTR_VALUE_MAX,

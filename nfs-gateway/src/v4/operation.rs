@@ -56,7 +56,10 @@ macro_rules! with_operations {
             57 DestroyClientid 1 Alone, session::destroy_client now;
             58 ReclaimComplete 1 ChangesState, session::reclaim_complete now;
             59 Allocate 2 ChangesFiles, holes::allocate boxed;
+            60 Copy 2 ChangesFiles, copy::serve boxed;
             62 Deallocate 2 ChangesFiles, holes::deallocate boxed;
+            63 IoAdvise 2 Reads, data::advise boxed;
+            68 ReadPlus 2 Reads, data::read_plus boxed;
             69 Seek 2 Reads, holes::seek boxed;
             72 Getxattr 2 Reads, xattrs::get boxed;
             73 Setxattr 2 ChangesNames, xattrs::set boxed;

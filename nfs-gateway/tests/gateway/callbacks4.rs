@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
+use fileio::protocol::{ByteRange, FileLock, LockKind, LockOwner, LockResult, Reply, Request};
 use nfs3_types::nfs3::PROGRAM;
 use runtime::NodeId;
 use runtime::seed::with_seed;
 
 use crate::delegations4::Delegator;
-use crate::kit::{Callback, Client, Stage, Verdict};
-use crate::v4::{CALLBACK_PROGRAM, DELAY, OK, Ops, PROGRAM_4, RESULT, Session, compound};
+use crate::kit::{Act, Callback, Client, Stage, Verdict};
+use crate::v4::{CALLBACK_PROGRAM, DELAY, DENIED, OK, Ops, PROGRAM_4, RESULT, Session, compound};
 
 const NOENT: u32 = 2;
 const INVAL: u32 = 22;
@@ -24,6 +25,10 @@ const BACKCHANNEL_FAULT: u32 = 0x400;
 
 const CB_RECALL: u32 = 4;
 const CB_SEQUENCE: u32 = 11;
+const CB_NOTIFY_LOCK: u32 = 13;
+
+/// `OPEN4_RESULT_MAY_NOTIFY_LOCK`.
+const MAY_NOTIFY_LOCK: u32 = 0x20;
 
 /// `callback_sec_parms4` of `AUTH_NONE`, of `AUTH_SYS` with this user, of `RPCSEC_GSS`.
 fn none(ops: Ops) -> Ops {
@@ -452,6 +457,120 @@ fn a_callback_goes_out_before_the_replies_that_wait() {
                 received.push(session.client.has_calls());
             }
             assert_eq!(received, [false, true, true]);
+        });
+    });
+}
+
+/// LOCK of all bytes by a new owner: with type 4 the client waits for the lock, to write.
+fn lock(ops: Ops, kind: u32, open: &[u8], owner: &[u8]) -> Ops {
+    let ops = ops.op(12).word(kind).word(0).long(0).long(u64::MAX);
+    ops.word(1).word(0).raw(open).word(0).long(0).opaque(owner)
+}
+
+#[test]
+fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let second = stage.client();
+        let ctx = stage.world.context(NodeId::fs(0));
+        stage.run(async |client, _| {
+            let mut holder = Session::new(client, b"holder").await;
+            let held = holder.open(b"owner", b"file", 0).await.unwrap();
+            assert_eq!(holder.on(b"file", |ops| ops.lock(&held, b"holder", false)).await, OK);
+            let mut waiter = reachable(second, b"waiter").await;
+            let ops = Ops::default().root().open(b"owner", b"file", 0).op(10);
+            let told = waiter.run(&ops).await;
+            let open = told.bytes[2 * RESULT..2 * RESULT + 16].to_vec();
+            // Behind the stateid and the change_info4.
+            let flags = (&told.bytes[2 * RESULT + 16 + 20..]).get_u32();
+            assert_eq!(flags & MAY_NOTIFY_LOCK, MAY_NOTIFY_LOCK);
+            let denied = waiter.on(b"file", |ops| lock(ops, 4, &open, b"waiter")).await;
+            assert_eq!(denied, DENIED);
+            // As long as the lock is held, nothing is told; then at once.
+            ctx.sleep(Duration::from_secs(5)).await;
+            ping(&mut waiter.client).await;
+            assert!(!waiter.client.has_calls());
+            let began = ctx.now();
+            assert_eq!(holder.on(b"file", |ops| ops.close(&held)).await, OK);
+            let (call, notice) = called(&mut waiter.client).await;
+            assert!(ctx.now() < began + Duration::from_millis(500));
+            assert_eq!(notice.operation, CB_NOTIFY_LOCK);
+            let mut arguments = notice.arguments.clone();
+            let length = arguments.get_u32() as usize;
+            let handle = arguments.split_to(length);
+            arguments.advance(length.wrapping_neg() % 4);
+            assert!(told.bytes.windows(length).any(|bytes| bytes == handle), "that of GETFH");
+            assert_eq!(arguments.get_u64(), waiter.number);
+            assert_eq!(arguments, Ops::default().opaque(b"waiter").encoded());
+            waiter.client.answer(&call, &notice.result(OK)).await;
+            assert_eq!(waiter.on(b"file", |ops| lock(ops, 4, &open, b"waiter")).await, OK);
+        });
+    });
+}
+
+#[test]
+fn a_free_lock_causes_no_call_to_who_does_not_wait_or_cannot_be_reached() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let (second, third) = (stage.client(), stage.client());
+        let ctx = stage.world.context(NodeId::fs(0));
+        stage.run(async |client, _| {
+            let mut holder = Session::new(client, b"holder").await;
+            let held = holder.open(b"owner", b"file", 0).await.unwrap();
+            assert_eq!(holder.on(b"file", |ops| ops.lock(&held, b"holder", false)).await, OK);
+            let mut other = reachable(second, b"other").await;
+            let open = other.open(b"owner", b"file", 0).await.unwrap();
+            let status = other.on(b"file", |ops| lock(ops, 2, &open, b"other")).await;
+            assert_eq!(status, DENIED, "it does not wait");
+            let mut deaf = Session::new(third, b"deaf").await;
+            let told = deaf.run(&Ops::default().root().open(b"owner", b"file", 0)).await;
+            let flags = (&told.bytes[2 * RESULT + 16 + 20..]).get_u32();
+            assert_eq!(flags & MAY_NOTIFY_LOCK, 0);
+            let open = told.bytes[2 * RESULT..2 * RESULT + 16].to_vec();
+            let status = deaf.on(b"file", |ops| lock(ops, 4, &open, b"deaf")).await;
+            assert_eq!(status, DENIED);
+            assert_eq!(holder.on(b"file", |ops| ops.close(&held)).await, OK);
+            ctx.sleep(Duration::from_secs(5)).await;
+            ping(&mut other.client).await;
+            ping(&mut deaf.client).await;
+            assert!(!other.client.has_calls() && !deaf.client.has_calls());
+        });
+    });
+}
+
+#[test]
+fn a_lock_that_becomes_free_elsewhere_is_told_soon() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let second = stage.client();
+        let ctx = stage.world.context(NodeId::fs(0));
+        let is_held = std::rc::Rc::new(std::cell::Cell::new(true));
+        let held = is_held.clone();
+        // A lock of a client of another gateway.
+        let range = ByteRange { first: 0, last: 9 };
+        let owner = LockOwner { client: 1, id: 1 };
+        let conflict = FileLock { owner, range, kind: LockKind::Exclusive {} };
+        stage.service.rule(move |request| match request {
+            Request::Lock(_) if held.get() => {
+                let lock = LockResult::Conflict { lock: conflict };
+                Act::AnswerWith(Reply::Lock(Ok(lock)))
+            }
+            Request::TestLock(_) if held.get() => {
+                Act::AnswerWith(Reply::TestLock(Ok(Some(conflict))))
+            }
+            _ => Act::Answer,
+        });
+        stage.run(async |_, _| {
+            let mut waiter = reachable(second, b"waiter").await;
+            let open = waiter.open(b"owner", b"file", 0).await.unwrap();
+            let status = waiter.on(b"file", |ops| lock(ops, 4, &open, b"waiter")).await;
+            assert_eq!(status, DENIED);
+            ctx.sleep(Duration::from_secs(3)).await;
+            is_held.set(false);
+            let began = ctx.now();
+            let (_, notice) = called(&mut waiter.client).await;
+            assert_eq!(notice.operation, CB_NOTIFY_LOCK);
+            assert!(ctx.now() < began + Duration::from_secs(2));
         });
     });
 }

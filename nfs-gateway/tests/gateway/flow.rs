@@ -124,6 +124,60 @@ fn a_peer_that_takes_no_replies_cannot_pile_them_up() {
     });
 }
 
+/// Sends READs of 1 MiB of `file` whose replies the client does not take.
+async fn read_in_vain(client: &mut Client, file: &nfs_fh3) {
+    for _ in 0..16 {
+        let read = READ3args { file: file.clone(), offset: 0, count: 1 << 20 };
+        client.send(NFSPROC3_READ, &read).await;
+    }
+}
+
+#[test]
+fn replies_that_are_not_taken_have_a_bound_for_each_peer_and_one_for_all() {
+    with_seed(|rng| {
+        let (of_peer, total) = (5 << 20, 12 << 20);
+        let stage = Stage::with(
+            rng,
+            Config {
+                outstanding_bytes_per_peer_max: of_peer,
+                outstanding_bytes_total_max: total,
+                ..config()
+            },
+        );
+        let service = stage.service.clone();
+        let reads = || service.asked().iter().filter(|asked| is_read(asked)).count();
+        let mut clean = stage.client_at("10.9.0.1:700");
+        let root = stage.world.run(clean.mount("/"));
+        let file = stage.world.run(clean.file(&root, "file"));
+        let size = Nfs3Option::Some(1 << 20);
+        stage.world.run(clean.setattr(&file, sattr3 { size, ..sattr3::default() })).unwrap();
+        let mut greedy: Vec<Client> =
+            (0..6).map(|index| stage.client_at(&format!("10.0.0.{}:{index}", index / 2))).collect();
+        stage.world.run(read_in_vain(&mut greedy[0], &file));
+        stage.world.run(read_in_vain(&mut greedy[1], &file));
+        stage.world.advance(Duration::from_secs(1));
+        assert_eq!(reads(), (of_peer >> 20) - 1, "two connections of one peer share its bound");
+        for client in &mut greedy[2..] {
+            stage.world.run(read_in_vain(client, &file));
+        }
+        stage.world.advance(Duration::from_secs(1));
+        let most = total >> 20;
+        assert!((most - 6..most).contains(&(4 + reads())), "all of them share one");
+        // A small call does not wait for them; a large one until the first is closed.
+        let began = stage.world.now();
+        assert_eq!(status(&stage.world.run(clean.getattr(&root))), nfsstat3::NFS3_OK);
+        assert!(stage.world.now().saturating_sub(began) < Duration::from_millis(10));
+        let read = READ3args { file, offset: 0, count: 1 << 20 };
+        let read = stage.world.run(clean.nfs::<READ3res>(NFSPROC3_READ, &read));
+        assert_eq!(read.unwrap().count, 1 << 20);
+        assert!(stage.world.now().saturating_sub(began) < Duration::from_secs(15));
+    });
+}
+
+fn is_read(asked: &Request) -> bool {
+    matches!(asked, Request::Read(_))
+}
+
 #[test]
 fn waiting_for_a_reply_is_not_being_idle() {
     with_seed(|rng| {

@@ -19,5 +19,6 @@ mod mount;
 mod names;
 mod nested_exports;
 mod objects;
+mod sparse4;
 mod v4;
 mod xattrs;

@@ -29,7 +29,7 @@ const NO_GRACE: u32 = 10_033;
 const BADXDR: u32 = 10_036;
 pub(crate) const OPENMODE: u32 = 10_038;
 pub(crate) const OP_ILLEGAL: u32 = 10_044;
-const BADSESSION: u32 = 10_052;
+pub(crate) const BADSESSION: u32 = 10_052;
 const BADSLOT: u32 = 10_053;
 const SEQ_MISORDERED: u32 = 10_063;
 const SEQUENCE_POS: u32 = 10_064;
@@ -244,8 +244,19 @@ impl Session {
         self.again(0, self.sequence, ops).await
     }
 
+    /// The same, with a reply that need not be kept, so that it may be long.
+    pub(crate) async fn run_uncached(&mut self, ops: &Ops) -> CompoundReply {
+        self.sequence += 1;
+        let ops = self.ops(0, self.sequence, ops).uncached();
+        self.results(ops).await
+    }
+
     async fn again(&mut self, slot: u32, sequence: u32, ops: &Ops) -> CompoundReply {
-        let ops = self.ops(slot, sequence, ops);
+        self.results(self.ops(slot, sequence, ops)).await
+    }
+
+    /// The reply to `ops`, without the result of SEQUENCE.
+    async fn results(&mut self, ops: Ops) -> CompoundReply {
         let mut told = compound(&mut self.client, 2, &ops).await;
         if told.results > 0 {
             let flags = told.bytes.get(RESULT + 32..RESULT + SEQUENCE_BYTES);

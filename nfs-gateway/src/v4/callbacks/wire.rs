@@ -11,6 +11,7 @@ use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
 const CB_RECALL: u32 = 4;
 const CB_RECALL_ANY: u32 = 8;
 const CB_SEQUENCE: u32 = 11;
+const CB_NOTIFY_LOCK: u32 = 13;
 
 /// `RCA4_TYPE_MASK_RDATA_DLG` and `RCA4_TYPE_MASK_WDATA_DLG`: delegations to read and to write.
 const ALL_DELEGATIONS: u32 = 0b11;
@@ -29,6 +30,9 @@ pub(crate) enum CallbackOperation<'a> {
     //= rfc8881 20.6
     /// Recalls all but some delegations, which the client chooses.
     RecallAny { keep: u32 },
+    //= rfc8881 20.11
+    /// A lock may be free for which the client waits, as this lock owner.
+    NotifyLock { handle: &'a [u8], client: u64, owner: &'a [u8] },
 }
 
 /// Why a callback has no result.
@@ -83,6 +87,12 @@ pub(super) fn encode(
             out.u32(1);
             out.u32(ALL_DELEGATIONS);
         }
+        CallbackOperation::NotifyLock { handle, client, owner } => {
+            out.u32(CB_NOTIFY_LOCK);
+            out.opaque(handle);
+            out.u64(client);
+            out.opaque(owner);
+        }
     }
     out.body(Vec::new()).head.into()
 }
@@ -90,7 +100,7 @@ pub(super) fn encode(
 fn referring(operation: CallbackOperation<'_>) -> Option<SessionRequest> {
     match operation {
         CallbackOperation::Recall { granted_by, .. } => granted_by,
-        CallbackOperation::RecallAny { .. } => None,
+        CallbackOperation::RecallAny { .. } | CallbackOperation::NotifyLock { .. } => None,
     }
 }
 

@@ -58,7 +58,8 @@ pub(super) fn encode_attributes(
 //= rfc8881 18.30
 pub(super) async fn set(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
     let stateid = Stateid::take(&mut xdr.arguments)?;
-    let NewAttributes { which, change } = take_attributes(&mut xdr.arguments)??;
+    let new = take_attributes(&mut xdr.arguments, compound.minor)?;
+    let NewAttributes { which, change } = new?;
     // A file that is open for writing may be truncated, whatever its mode.
     let open = change.size.is_some() && compound.check_access(stateid, WRITE)?;
     let only_size = change == Change { size: change.size, ..Change::default() };

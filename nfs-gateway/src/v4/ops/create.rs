@@ -16,7 +16,7 @@ use crate::xdr::CallArguments;
 pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
     let node = take_node(&mut xdr.arguments)?;
     let entry = xdr.arguments.opaque(usize::MAX)?;
-    let new = take_attributes(&mut xdr.arguments)?;
+    let new = take_attributes(&mut xdr.arguments, compound.minor)?;
     let fh = compound.current_fh()?.clone();
     let name = name(entry)?;
     let (NewAttributes { which, change }, node) = (new?, node?);

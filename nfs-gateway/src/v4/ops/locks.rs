@@ -1,11 +1,14 @@
 //! LOCK, LOCKT and LOCKU. The nodes keep the locks, so they exclude every client of the volume. The
-//! server never blocks: the client retries.
+//! server never blocks: the client retries, when it is told that the lock is free.
 
 use client::lock::LockAttempt;
-use fileio::protocol::{ByteRange, FileLock, Kind, LockKind, TestLock};
+use fileio::protocol::{ByteRange, FileLock, LockKind, TestLock};
 
+use crate::v4::callbacks;
 use crate::v4::compound::{Compound, OperationXdr};
-use crate::v4::state::{Locker, owner_id};
+use crate::v4::current_fh::check_regular;
+use crate::v4::limits::LOCK_WAITER_NAME_BYTES_MAX;
+use crate::v4::state::{AwaitedLock, LockWaiter, LockWaiters, Locker, owner_id, owner_name};
 use crate::v4::status::{OperationError, OperationResult, Status};
 use crate::v4::types::{Stateid, take_bool, take_owner};
 use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
@@ -14,11 +17,13 @@ use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 
-/// Takes an `nfs_lock_type4`; with 3 and 4 the client announces that it will retry.
-fn take_kind(arguments: &mut CallArguments) -> Result<LockKind, ProcedureError> {
+/// Takes an `nfs_lock_type4`: the kind, and whether the client will retry.
+fn take_kind(arguments: &mut CallArguments) -> Result<(LockKind, bool), ProcedureError> {
     match arguments.take::<u32>()? {
-        1 | 3 => Ok(LockKind::Shared {}),
-        2 | 4 => Ok(LockKind::Exclusive {}),
+        1 => Ok((LockKind::Shared {}, false)),
+        2 => Ok((LockKind::Exclusive {}, false)),
+        3 => Ok((LockKind::Shared {}, true)),
+        4 => Ok((LockKind::Exclusive {}, true)),
         _ => Err(ProcedureError::GarbageArguments),
     }
 }
@@ -39,7 +44,7 @@ fn take_range(arguments: &mut CallArguments) -> Result<Result<ByteRange, Status>
 
 //= rfc8881 18.10
 pub(super) async fn lock(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
-    let kind = take_kind(&mut xdr.arguments)?;
+    let (kind, will_retry) = take_kind(&mut xdr.arguments)?;
     let reclaim = take_bool(&mut xdr.arguments)?;
     let range = take_range(&mut xdr.arguments)?;
     let locker = take_locker(compound, &mut xdr.arguments)?;
@@ -52,12 +57,19 @@ pub(super) async fn lock(compound: &mut Compound<'_>, xdr: &mut OperationXdr) ->
         _ => {
             let ctx = compound.context.ctx();
             let wanted = (locker.owner_id, range, kind);
-            leases.lock_again_or_anew(ctx, locker.file, wanted, reclaim).await
+            match leases.lock_again_or_anew(ctx, locker.file, wanted, reclaim).await {
+                Ok(LockAttempt::Conflict(lock)) if end_silent_owner(compound, lock).await => {
+                    leases.lock_again_or_anew(ctx, locker.file, wanted, reclaim).await
+                }
+                tried => tried,
+            }
         }
     };
     let tried = tried.map_err(crate::translate::status);
+    note_waiter(compound, locker, (range, kind), will_retry && is_conflict(&tried))?;
     if tried != Ok(LockAttempt::Granted) {
-        compound.state().tables_mut().states.remove_unused(locker.number);
+        let mut tables = compound.state().tables_mut();
+        tables.states.note_failed_lock(locker.number, tried.is_err());
     }
     match tried? {
         LockAttempt::Granted => {
@@ -71,6 +83,54 @@ pub(super) async fn lock(compound: &mut Compound<'_>, xdr: &mut OperationXdr) ->
         LockAttempt::Later => Err(Status::GRACE.into()),
         LockAttempt::Late => Err(Status::NO_GRACE.into()),
     }
+}
+
+/// If the client that has `lock` through this gateway is silent, ends it; true if its locks are
+/// released then.
+async fn end_silent_owner(compound: &Compound<'_>, lock: FileLock) -> bool {
+    let ctx = compound.context.ctx();
+    let ended = {
+        let mut tables = compound.state().tables_mut();
+        let owner = tables.states.name_of(lock.owner);
+        owner.and_then(|(client, _)| tables.end_if_silent(ctx, client))
+    };
+    match ended {
+        Some(leases) => {
+            leases.wait_for_closes(ctx).await;
+            true
+        }
+        None => false,
+    }
+}
+
+fn is_conflict<E>(tried: &Result<LockAttempt, E>) -> bool {
+    matches!(tried, Ok(LockAttempt::Conflict(_)))
+}
+
+//= rfc8881 18.10.3, 20.11
+/// Records whether the lock owner waits for a lock on the file.
+fn note_waiter(
+    compound: &Compound<'_>,
+    locker: Locker,
+    (range, kind): (ByteRange, LockKind),
+    waits: bool,
+) -> Result<(), Status> {
+    let (slot, state) = (compound.slot()?, compound.state());
+    let mut tables = state.tables_mut();
+    let Some(owner) = owner_name(&tables.states, locker.number) else { return Ok(()) };
+    let is_short = owner.len() <= LOCK_WAITER_NAME_BYTES_MAX;
+    let waiter = LockWaiter { client: slot.client, file: locker.file, owner };
+    if waits && is_short && tables.sessions.has_path(slot.client) {
+        let owner = slot.leases.owner(locker.owner_id);
+        let until = LockWaiters::deadline(state.ctx.now());
+        let handle = compound.current_fh()?.handle()?.data.into_owned();
+        tables.lock_waiters.add(waiter, AwaitedLock { owner, range, kind, handle, until });
+        drop(tables);
+        callbacks::start_lock_notices(state);
+    } else {
+        tables.lock_waiters.remove(&waiter);
+    }
+    Ok(())
 }
 
 /// Takes a `locker4`: an owner that is new to an open file, or one with a lock state.
@@ -120,16 +180,11 @@ fn denied(compound: &Compound<'_>, lock: FileLock) -> OperationError {
 
 //= rfc8881 18.11
 pub(super) async fn test(compound: &Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
-    let kind = take_kind(&mut xdr.arguments)?;
+    let (kind, _) = take_kind(&mut xdr.arguments)?;
     let range = take_range(&mut xdr.arguments)?;
     let owner = take_owner(&mut xdr.arguments)?;
     let (fh, range) = (compound.current_fh()?, range?);
-    match fh.attributes().await?.kind {
-        Kind::File {} => {}
-        Kind::Directory {} => return Err(Status::ISDIR.into()),
-        Kind::Symlink {} => return Err(Status::SYMLINK.into()),
-        _ => return Err(Status::WRONG_TYPE.into()),
-    }
+    check_regular(fh.attributes().await?.kind)?;
     let owner = compound.tables(|tables, client| {
         Ok(tables.client(client)?.leases.owner(owner_id(client, &owner)))
     })?;
@@ -152,11 +207,11 @@ pub(super) async fn unlock(compound: &mut Compound<'_>, xdr: &mut OperationXdr) 
     let leases = compound.slot()?.leases.clone();
     let unlocked = leases.unlock(compound.context.ctx(), file, owner_id, range).await;
     unlocked.map_err(crate::translate::status)?;
-    let stateid = compound
-        .state()
-        .tables_mut()
-        .states
-        .set_has_locks(number, leases.has_locks(file, owner_id));
+    let stateid = {
+        let mut tables = compound.state().tables_mut();
+        tables.lock_waiters.note_release(file);
+        tables.states.set_has_locks(number, leases.has_locks(file, owner_id))
+    };
     stateid.encode(&mut xdr.out);
     compound.stateid = Some(stateid);
     Ok(())

@@ -3,6 +3,7 @@
 mod access;
 mod attributes;
 mod back_channel;
+mod copy;
 mod create;
 mod data;
 mod delegations;

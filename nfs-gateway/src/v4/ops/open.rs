@@ -5,8 +5,8 @@ use bytes::Bytes;
 use client::leases::{LeaseReply, OpenFileGuard};
 use fileio::protocol::access::{EXECUTE, READ as MAY_READ, WRITE as MAY_WRITE};
 use fileio::protocol::{
-    Attributes, ByteRange, Change, Existing, Handle, Kind, Lookup, Name, Open as OpenEntry,
-    OpenHandle, OpenNew, OpenedFile, OpenedNewFile, handle_of,
+    Attributes, ByteRange, Change, Existing, Handle, Lookup, Name, Open as OpenEntry, OpenHandle,
+    OpenNew, OpenedFile, OpenedNewFile, handle_of,
 };
 use runtime::Context;
 
@@ -15,7 +15,7 @@ use crate::nested_exports;
 use crate::translate;
 use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::{Compound, OperationXdr};
-use crate::v4::current_fh::{CurrentFh, name};
+use crate::v4::current_fh::{CurrentFh, check_regular, name};
 use crate::v4::pseudo_fs;
 use crate::v4::state::{READ, ShareReservation, StateidTable, WRITE};
 use crate::v4::status::{OperationError, OperationResult, Status};
@@ -29,6 +29,9 @@ const LOCKTYPE_POSIX: u32 = 4;
 /// An open file outlives its last name (`OPEN4_RESULT_PRESERVE_UNLINKED`), so clients need not
 /// rename it.
 const PRESERVE_UNLINKED: u32 = 8;
+/// The client is told when a lock for which it waits is free (`OPEN4_RESULT_MAY_NOTIFY_LOCK`).
+const MAY_NOTIFY_LOCK: u32 = 0x20;
+
 struct OpenArguments {
     share: ShareReservation,
     /// Which delegation is wanted ([`WANT_BITS`]).
@@ -84,7 +87,7 @@ struct OpenResult {
 
 //= rfc8881 18.16
 pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -> OperationResult {
-    let args = take(&mut xdr.arguments)?;
+    let args = take(&mut xdr.arguments, compound.minor)?;
     check(compound, &args)?;
     let opened = match &args.claim {
         OpenClaim::Null(bytes) => {
@@ -119,7 +122,7 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     let (share, owner) = (args.share, args.owner.clone());
     let added = compound.tables(|tables, client| {
         let open = |states: &mut StateidTable| states.open(client, owner.clone(), file, share);
-        tables.attempt(&compound.state().ctx, open)
+        tables.attempt(&compound.state().ctx, file, open)
     });
     let (number, again) = added.map_err(|status| match (status, &args.claim) {
         (Status::SHARE_DENIED, OpenClaim::Previous(_)) => Status::RECLAIM_CONFLICT,
@@ -133,7 +136,8 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     let stateid = compound.state().tables().states.stateid(number);
     stateid.encode(&mut xdr.out);
     opened.directory.encode(&mut xdr.out);
-    xdr.out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED);
+    let may_notify = if compound.has_proven_path()? { MAY_NOTIFY_LOCK } else { 0 };
+    xdr.out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED | may_notify);
     opened.attrset.encode(&mut xdr.out);
     offer.encode(&mut xdr.out);
     compound.set_current(fh);
@@ -141,13 +145,13 @@ pub(super) async fn serve(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
     Ok(())
 }
 
-fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> {
+fn take(arguments: &mut CallArguments, minor: u32) -> Result<OpenArguments, OperationError> {
     let _seqid = arguments.take::<u32>()?;
     let access = arguments.take::<u32>()?;
     let (access, want) = (access & ACCESS_BITS, access & WANT_BITS);
     let deny = arguments.take::<u32>()?;
     let owner = take_owner(arguments)?;
-    let how = take_how(arguments)?;
+    let how = take_how(arguments, minor)?;
     let claim = match arguments.take::<u32>()? {
         0 => OpenClaim::Null(arguments.opaque(usize::MAX)?),
         1 => OpenClaim::Previous(DelegationReclaim::of(arguments.take()?)?),
@@ -173,19 +177,19 @@ fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> 
 }
 
 /// Takes an `openflag4`.
-fn take_how(arguments: &mut CallArguments) -> Result<OpenHow, OperationError> {
+fn take_how(arguments: &mut CallArguments, minor: u32) -> Result<OpenHow, OperationError> {
     match arguments.take::<u32>()? {
         0 => return Ok(OpenHow::NoCreate),
         1 => {}
         _ => return Err(Status::BADXDR.into()),
     }
     Ok(match arguments.take::<u32>()? {
-        0 => OpenHow::OrCreate(Existing::Use {}, take_attributes(arguments)??),
-        1 => OpenHow::OrCreate(Existing::Refuse {}, take_attributes(arguments)??),
+        0 => OpenHow::OrCreate(Existing::Use {}, take_attributes(arguments, minor)??),
+        1 => OpenHow::OrCreate(Existing::Refuse {}, take_attributes(arguments, minor)??),
         2 => OpenHow::OrCreate(take_verifier(arguments)?, NewAttributes::default()),
         3 => {
             let existing = take_verifier(arguments)?;
-            OpenHow::OrCreate(existing, take_attributes(arguments)??)
+            OpenHow::OrCreate(existing, take_attributes(arguments, minor)??)
         }
         _ => return Err(Status::BADXDR.into()),
     })
@@ -272,7 +276,7 @@ async fn check_truncation(
         let file = handle_of(&found);
         let check =
             |states: &mut StateidTable| states.check_share(file, client, &args.owner, args.share);
-        tables.attempt(&compound.state().ctx, check)
+        tables.attempt(&compound.state().ctx, file, check)
     })
 }
 
@@ -339,13 +343,7 @@ async fn record_open(
     attributes: &Attributes,
     answered: LeaseReply,
 ) -> Result<OpenFileGuard<Context>, OperationError> {
-    //= rfc8881 18.16.3: NFS4ERR_ISDIR, NFS4ERR_SYMLINK, and NFS4ERR_WRONG_TYPE for the others
-    match attributes.kind {
-        Kind::File {} => {}
-        Kind::Directory {} => return Err(Status::ISDIR.into()),
-        Kind::Symlink {} => return Err(Status::SYMLINK.into()),
-        _ => return Err(Status::WRONG_TYPE.into()),
-    }
+    check_regular(attributes.kind)?;
     let (leases, ctx) = (&compound.slot()?.leases, compound.context.ctx());
     let held = leases.opened(ctx, handle_of(attributes), answered).await;
     Ok(held.map_err(translate::status)?)
@@ -389,6 +387,7 @@ pub(super) async fn close(compound: &mut Compound<'_>, xdr: &mut OperationXdr) -
         }
     }
     leases.close(ctx, closed.file);
+    compound.state().tables_mut().lock_waiters.note_release(closed.file);
     Stateid::INVALID.encode(&mut xdr.out);
     compound.stateid = None;
     Ok(())

@@ -76,7 +76,16 @@ fn encode_server(compound: &Compound<'_>, out: &mut XdrEncoder) {
     out.u64(0);
     out.opaque(&[&volume[..], &instance.to_be_bytes()].concat());
     out.opaque(&volume);
-    // No implementation id.
+    encode_implementation(out);
+}
+
+//= rfc8881 18.35.3: for diagnosis only
+/// One `nfs_impl_id4`: no domain, the program with its version, no date.
+fn encode_implementation(out: &mut XdrEncoder) {
+    out.u32(1);
+    out.opaque(&[]);
+    out.opaque(concat!("MDFS ", env!("CARGO_PKG_VERSION")).as_bytes());
+    out.u64(0);
     out.u32(0);
 }
 

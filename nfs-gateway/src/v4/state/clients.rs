@@ -11,9 +11,13 @@ use runtime::Context;
 use runtime::client_handle::CallNumbers;
 
 use super::back_channel::BackChannel;
+use super::lock_waiters::LockWaiters;
 use super::sessions::{ChannelAttrs, Nfs4Session, SessionTable};
-use super::stateids::{StateEntry, StateidTable};
-use crate::v4::limits::{CLIENTS_MAX, LEASE, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX};
+use super::stateids::{StateEntry, StateidTable, clients_in_the_way, clients_of};
+use crate::v4::limits::{
+    CLIENTS_MAX, COURTESY_MAX, COURTESY_STATES_MAX, COURTESY_STATES_PER_CLIENT_MAX, LEASE,
+    SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
+};
 use crate::v4::status::Status;
 use crate::v4::types::{SessionId, Verifier4};
 
@@ -49,12 +53,19 @@ pub(crate) struct Nfs4Client {
     pub(crate) reclaim_complete: bool,
     /// `CB_RECALL_ANY` is under way.
     is_recalling_any: bool,
+    /// Its lease is over, and its state is kept until then, since it is not in the way of others.
+    kept_until: Option<Duration>,
 }
 
 impl Nfs4Client {
     /// Is its lease over?
     fn has_expired(&self, now: Duration) -> bool {
         self.renewed + LEASE < now
+    }
+
+    fn renew(&mut self, now: Duration) {
+        self.renewed = now;
+        self.kept_until = None;
     }
 }
 
@@ -89,6 +100,8 @@ pub(crate) struct StateTables {
     pub(crate) sessions: SessionTable,
     /// Open files, lock owners and delegations.
     pub(crate) states: StateidTable,
+    /// Clients that wait for a lock.
+    pub(crate) lock_waiters: LockWaiters,
     /// What the gateway holds at the nodes, to delegate it to clients.
     pub(crate) holder: Arc<DelegationHolder>,
 }
@@ -100,6 +113,7 @@ impl StateTables {
             clients: BTreeMap::new(),
             sessions: SessionTable::default(),
             states: StateidTable::new(instance),
+            lock_waiters: LockWaiters::default(),
             holder: DelegationHolder::new(instance),
         }
     }
@@ -151,7 +165,7 @@ impl StateTables {
                 self.expire(ctx, id);
             }
             Some((id, client)) if client.verifier == args.verifier => {
-                client.renewed = now;
+                client.renew(now);
                 let next_session = client.next_session;
                 return Ok(ExchangeIdResult { client: id, next_session, confirmed: true });
             }
@@ -177,6 +191,7 @@ impl StateTables {
             instances: 1,
             reclaim_complete: false,
             is_recalling_any: false,
+            kept_until: None,
         };
         self.clients.insert(id, client);
         Ok(ExchangeIdResult { client: id, next_session: 1, confirmed: false })
@@ -216,7 +231,7 @@ impl StateTables {
             self.clients.remove(&id);
             return Err(Status::STALE_CLIENTID);
         }
-        client.renewed = now;
+        client.renew(now);
         if sequence.wrapping_add(1) == client.next_session {
             return client.last_session.clone().ok_or(Status::SEQ_MISORDERED);
         }
@@ -226,13 +241,12 @@ impl StateTables {
         if !client.confirmed && client.principal != principal {
             return Err(Status::CLID_INUSE);
         }
-        let is_full = self.sessions.len() >= SESSIONS_MAX;
-        if is_full || self.sessions.count_of(id) >= SESSIONS_PER_CLIENT_MAX {
-            return Err(Status::NOSPC);
-        }
+        self.check_session_room(ctx, id)?;
         let slots_max = self.sessions.slots_max();
         let session = Nfs4Session::new(id, (requested, slots_max), back)?;
-        if !client.confirmed {
+        if let Some(client) = self.clients.get_mut(&id)
+            && !client.confirmed
+        {
             client.began = client.renewed;
             self.replace_instance(ctx, id);
         }
@@ -247,6 +261,18 @@ impl StateTables {
             client.last_session = Some(result.clone());
         }
         Ok(result)
+    }
+
+    /// Is there room for one more session of `client`? Clients whose leases are over make some.
+    fn check_session_room(&mut self, ctx: &Context, client: u64) -> Result<(), Status> {
+        if self.sessions.len() >= SESSIONS_MAX {
+            self.expire_leases(ctx, ctx.now());
+        }
+        let is_full = self.sessions.len() >= SESSIONS_MAX;
+        if is_full || self.sessions.count_of(client) >= SESSIONS_PER_CLIENT_MAX {
+            return Err(Status::NOSPC);
+        }
+        Ok(())
     }
 
     /// If the client has restarted, expires its instance before.
@@ -274,7 +300,7 @@ impl StateTables {
     /// Renews the lease of a client.
     pub(crate) fn renew(&mut self, id: u64, now: Duration) {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.renewed = now;
+            client.renew(now);
         }
     }
 
@@ -341,31 +367,82 @@ impl StateTables {
             }
         }
         self.sessions.remove_of(id);
+        self.lock_waiters.remove_of(id);
         self.clients.remove(&id);
     }
 
-    /// Makes an attempt; again without the clients whose leases have expired, if it was denied.
+    /// Makes an attempt on `file`; if it was denied, again without the clients that are in the way
+    /// and whose leases are over.
     pub(crate) fn attempt<T>(
         &mut self,
         ctx: &Context,
+        file: Handle,
         attempt: impl Fn(&mut StateidTable) -> Result<T, Status>,
     ) -> Result<T, Status> {
         match attempt(&mut self.states) {
-            Err(Status::SHARE_DENIED | Status::DQUOT) => {
-                self.expire_leases(ctx, ctx.now());
-                attempt(&mut self.states)
+            Err(Status::SHARE_DENIED) => {
+                for client in clients_of(&self.states, file) {
+                    self.end_if_silent(ctx, client);
+                }
             }
-            done => done,
+            Err(Status::DQUOT) => self.expire_leases(ctx, ctx.now()),
+            done => return done,
         }
+        attempt(&mut self.states)
+    }
+
+    /// Ends a client whose lease is over; returns its files and locks at the nodes, which are being
+    /// closed.
+    pub(crate) fn end_if_silent(&mut self, ctx: &Context, id: u64) -> Option<Arc<Leases>> {
+        let client = self.clients.get(&id).filter(|client| client.has_expired(ctx.now()))?;
+        let leases = client.leases.clone();
+        self.end_silent(ctx, id);
+        Some(leases)
+    }
+
+    fn end_silent(&mut self, ctx: &Context, id: u64) {
+        tracing::info!(target: "mdfs::nfs", client = id, "the lease of an NFS client has expired");
+        self.expire(ctx, id);
     }
 
     /// Removes all clients whose leases have expired.
-    pub(super) fn expire_leases(&mut self, ctx: &Context, now: Duration) {
-        let expired = self.clients.iter().filter(|(_, client)| client.has_expired(now));
-        let expired: Vec<u64> = expired.map(|(id, _)| *id).collect();
-        for id in expired {
-            tracing::info!(target: "mdfs::nfs", client = id, "the lease of an NFS client has expired");
-            self.expire(ctx, id);
+    fn expire_leases(&mut self, ctx: &Context, now: Duration) {
+        for id in self.silent(|client| client.has_expired(now)) {
+            self.end_silent(ctx, id);
+        }
+    }
+
+    fn silent(&self, is_silent: impl Fn(&Nfs4Client) -> bool) -> Vec<u64> {
+        let silent = self.clients.iter().filter(|(_, client)| is_silent(client));
+        silent.map(|(id, _)| *id).collect()
+    }
+
+    //= rfc8881 8.4.2.4: a server may keep the state of a client whose lease is over
+    /// Ends the clients whose leases are over. One that has nothing but some open files which deny
+    /// others nothing stays until it is in the way at a limit, or until a day has passed. Locks and
+    /// delegations also keep clients elsewhere waiting, which this gateway does not hear of.
+    pub(super) fn expire_conflicting(&mut self, ctx: &Context, now: Duration) {
+        let is_new = |client: &Nfs4Client| client.has_expired(now) && client.kept_until.is_none();
+        let is_too_old = |client: &Nfs4Client| client.kept_until.is_some_and(|until| until < now);
+        let silent = self.silent(|client| is_new(client) || is_too_old(client));
+        if silent.is_empty() {
+            return;
+        }
+        let conflicting = clients_in_the_way(&self.states);
+        let kept = self.silent(|client| client.kept_until.is_some()).into_iter();
+        let mut kept_states: usize = kept.map(|id| self.states.count_of(id)).sum();
+        for id in silent {
+            let count = self.states.count_of(id);
+            let may_stay = (1..=COURTESY_STATES_PER_CLIENT_MAX).contains(&count)
+                && kept_states + count <= COURTESY_STATES_MAX
+                && !conflicting.contains(&id);
+            match self.clients.get_mut(&id) {
+                Some(client) if client.confirmed && !is_too_old(client) && may_stay => {
+                    client.kept_until = Some(client.renewed + COURTESY_MAX);
+                    kept_states += count;
+                }
+                _ => self.end_silent(ctx, id),
+            }
         }
     }
 }

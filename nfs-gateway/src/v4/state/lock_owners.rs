@@ -23,6 +23,14 @@ pub(crate) fn owner_id(client: u64, owner: &Bytes) -> u64 {
     runtime::hash::xxh3(&key)
 }
 
+/// The name of the owner of the lock state `number`.
+pub(crate) fn owner_name(states: &StateidTable, number: u64) -> Option<Bytes> {
+    match states.states.get(&number) {
+        Some(StateEntry::Locks(locks)) => Some(locks.owner.clone()),
+        _ => None,
+    }
+}
+
 impl StateidTable {
     /// The lock owner `owner` on the open file `open`; it is added if it is new there.
     pub(crate) fn locker_of_open(&mut self, open: u64, owner: Bytes) -> Result<Locker, Status> {
@@ -70,11 +78,12 @@ impl StateidTable {
         self.stateid(number)
     }
 
-    /// Removes a lock state that was never returned to the client.
-    pub(crate) fn remove_unused(&mut self, number: u64) {
-        let is_unused =
-            matches!(self.states.get(&number), Some(StateEntry::Locks(locks)) if locks.seqid == 0);
-        if is_unused {
+    /// A LOCK has failed: removes a lock state that was never returned to the client, unless the
+    /// node may have locked what was wanted.
+    pub(crate) fn note_failed_lock(&mut self, number: u64, may_be_locked: bool) {
+        let Some(StateEntry::Locks(locks)) = self.states.get_mut(&number) else { return };
+        locks.has_locks |= may_be_locked;
+        if locks.seqid == 0 && !may_be_locked {
             self.remove_locks(number);
         }
     }

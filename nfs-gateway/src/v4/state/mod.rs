@@ -9,6 +9,7 @@ mod clients;
 mod delegations;
 mod grace;
 mod lock_owners;
+mod lock_waiters;
 mod opens;
 mod sessions;
 mod stateids;
@@ -23,7 +24,8 @@ use runtime::sync::Event;
 pub(crate) use back_channel::{BackChannel, CallbackAttrs, SlotOutcome, TakenSlot};
 pub(crate) use clients::{ExchangeIdArgs, ExchangeIdResult, StateTables};
 pub(crate) use delegations::{ClientDelegation, DelegationTotals};
-pub(crate) use lock_owners::{Locker, owner_id};
+pub(crate) use lock_owners::{Locker, owner_id, owner_name};
+pub(crate) use lock_waiters::{AwaitedLock, LockWaiter, LockWaiters};
 pub(crate) use sessions::{ChannelAttrs, Nfs4Session, SlotLookup, UnknownOutcome};
 pub(crate) use stateids::{READ, ShareReservation, StateidTable, WRITE};
 
@@ -41,11 +43,15 @@ pub(crate) struct Nfs4State {
     grace: Rc<GracePeriod>,
     tables: RefCell<StateTables>,
     is_expiring: Cell<bool>,
+    /// COPYs under way.
+    pub(crate) copies: Cell<usize>,
     /// Callbacks that wait for a slot.
     pub(crate) callbacks_waiting: Cell<usize>,
     pub(crate) callback_slot_freed: Event,
     /// Delegations are recalled.
     pub(crate) is_recalling: Cell<bool>,
+    /// Clients wait for locks.
+    pub(crate) is_notifying: Cell<bool>,
 }
 
 impl Nfs4State {
@@ -58,9 +64,11 @@ impl Nfs4State {
             grace,
             tables,
             is_expiring: Cell::new(false),
+            copies: Cell::new(0),
             callbacks_waiting: Cell::new(0),
             callback_slot_freed: Event::default(),
             is_recalling: Cell::new(false),
+            is_notifying: Cell::new(false),
         })
     }
 
@@ -89,7 +97,7 @@ impl Nfs4State {
             while state.tables().has_clients() {
                 state.ctx.sleep(EXPIRY_INTERVAL).await;
                 let now = state.ctx.now();
-                state.tables_mut().expire_leases(&state.ctx, now);
+                state.tables_mut().expire_conflicting(&state.ctx, now);
             }
             state.is_expiring.set(false);
         });

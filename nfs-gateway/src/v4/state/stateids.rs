@@ -236,6 +236,22 @@ impl StateidTable {
     }
 }
 
+/// The clients with an open state on `file`, or a delegation of it.
+pub(super) fn clients_of(states: &StateidTable, file: Handle) -> BTreeSet<u64> {
+    let numbers = states.by_file.get(&file).into_iter().flatten();
+    numbers.filter_map(|number| Some(states.states.get(number)?.version().0)).collect()
+}
+
+/// The clients with byte-range locks or delegations, or opens that deny others something.
+pub(super) fn clients_in_the_way(states: &StateidTable) -> BTreeSet<u64> {
+    let of_state = |state: &StateEntry| match state {
+        StateEntry::Locks(locks) => locks.has_locks.then_some(locks.client),
+        StateEntry::Delegation(delegation) => Some(delegation.client),
+        StateEntry::Open(open) => open.denies().then_some(open.client),
+    };
+    states.states.values().filter_map(of_state).collect()
+}
+
 //= rfc8881 8.2.2: "wraps around to one"
 /// The seqid after `seqid`.
 pub(super) fn next_seqid(seqid: u32) -> u32 {
