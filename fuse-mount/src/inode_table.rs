@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use client::protocol::{Attributes, Credentials, Handle, ROOT};
+use client::protocol::{Attributes, Credentials, Handle, ROOT, WccAttr};
 use client::unsynced::UnsyncedMark;
 use fuser::{INodeNo, Notifier};
 use runtime::Table;
 
 use crate::page_version::{ContentVersion, OpenVerdict, PageVersion};
+use crate::write_behind::{Collected, WriteCollector};
+
+/// Files with collected writes at a time, at most.
+const BEHIND_MAX: usize = 64;
 
 /// Inodes and open files that the kernel refers to by number. The threads that read from the kernel
 /// and those of the workers share it; its lock is never held across a wait.
@@ -26,6 +30,10 @@ pub(crate) struct InodeTable {
 struct InodeTables {
     inodes: Table<u64, KernelInode>,
     files: Table<u64, Arc<OpenFile>>,
+    /// How often each inode is open.
+    opens: Table<u64, u32>,
+    /// By inode, those with writes that are not sent.
+    behind: Table<u64, Arc<OpenFile>>,
     /// The process of each lock owner that may have locks on an inode.
     lockers: Table<(u64, u64), u32>,
     /// The number of the last file opened.
@@ -50,6 +58,8 @@ pub(crate) struct OpenFile {
     pub(crate) opener: Arc<Credentials>,
     /// What was written through it since the last sync.
     pub(crate) unsynced: UnsyncedMark,
+    /// What was written through it and is not sent yet.
+    pub(crate) behind: WriteCollector,
     /// That of its [`OpenVerdict`].
     since: u64,
     /// A program has used it.
@@ -176,6 +186,63 @@ impl InodeTable {
         self.with_pages(file, |pages| pages.note_read(version));
     }
 
+    /// A write was done that has changed the kernel's pages too.
+    pub(crate) fn note_own_write(
+        &self,
+        file: Handle,
+        before: Option<WccAttr>,
+        after: ContentVersion,
+    ) {
+        if let Some(before) = before {
+            self.note_write(file, after.with(before), after);
+        }
+    }
+
+    /// The kernel's pages have a write that has failed: the next open drops them.
+    pub(crate) fn note_failed_write(&self, file: Handle) {
+        self.with_pages(file, PageVersion::forget);
+        self.invalidate(file.ino);
+    }
+
+    /// Collects a write through the open file `number`, if it need not be sent at once.
+    pub(crate) fn collect(&self, number: u64, offset: u64, data: &[u8]) -> Collected {
+        let Some(open) = self.used_file(number) else { return Collected::No };
+        let ino = open.handle.ino;
+        let may_wait = {
+            let tables = self.tables();
+            let has_place = tables.behind.len() < BEHIND_MAX || tables.behind.contains_key(&ino);
+            has_place && tables.opens.get(&ino) == Some(&1) && open.owners().is_empty()
+        };
+        let collected = open.behind.collect(offset, data, may_wait);
+        if collected != Collected::No {
+            // Only now: while nothing is collected it may be removed.
+            self.tables().behind.entry(ino).or_insert(open);
+        }
+        collected
+    }
+
+    /// The open file with writes to the inode that are not sent.
+    pub(crate) fn behind(&self, ino: u64) -> Option<Arc<OpenFile>> {
+        self.tables().behind.get(&ino).cloned()
+    }
+
+    /// Those of all inodes.
+    pub(crate) fn all_behind(&self) -> Vec<Arc<OpenFile>> {
+        self.tables().behind.values().cloned().collect()
+    }
+
+    /// Writes through this file were sent.
+    pub(crate) fn end_behind(&self, open: &OpenFile) {
+        let mut tables = self.tables();
+        let found = tables.behind.get(&open.handle.ino);
+        // Another one may have taken its place.
+        if found.is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), open))
+            && open.behind.is_empty()
+        {
+            tables.behind.remove(&open.handle.ino);
+        }
+    }
+
     /// This mount has changed a file from one version to the other, and the kernel's pages with it.
     pub(crate) fn note_write(&self, file: Handle, before: ContentVersion, after: ContentVersion) {
         self.with_pages(file, |pages| pages.note_write(before, after));
@@ -183,7 +250,15 @@ impl InodeTable {
 
     /// Removes an open file.
     pub(crate) fn close(&self, number: u64) -> Option<Arc<OpenFile>> {
-        self.tables().files.remove(&number)
+        let mut tables = self.tables();
+        let open = tables.files.remove(&number)?;
+        if let Some(opens) = tables.opens.get_mut(&open.handle.ino) {
+            *opens -= 1;
+            if *opens == 0 {
+                tables.opens.remove(&open.handle.ino);
+            }
+        }
+        Some(open)
     }
 
     /// Records that `owner`, of the process `pid`, may get locks.
@@ -237,7 +312,9 @@ impl InodeTables {
     fn add_file(&mut self, handle: Handle, opener: Credentials, since: u64) -> u64 {
         let (unsynced, owners) = (UnsyncedMark::default(), Mutex::default());
         let (opener, is_used) = (Arc::new(opener), AtomicBool::default());
-        let file = Arc::new(OpenFile { handle, opener, unsynced, since, is_used, owners });
+        let behind = WriteCollector::default();
+        let file = Arc::new(OpenFile { handle, opener, unsynced, behind, since, is_used, owners });
+        *self.opens.entry(handle.ino).or_default() += 1;
         self.last_file += 1;
         self.files.insert(self.last_file, file);
         self.last_file
@@ -309,6 +386,32 @@ mod tests {
         inodes.forget(9, 2);
         inodes.add_lookup(&file(9, 5));
         assert!(!open(5).1, "of this inode no pages are known");
+    }
+
+    #[test]
+    fn writes_are_collected_of_the_only_open_file_without_locks() {
+        let inodes = InodeTable::default();
+        let handle = Handle { ino: 9, generation: 4 };
+        let open = || inodes.open(handle, Credentials::root(), None).0;
+        let first = open();
+        let mut end = 0;
+        let mut write = || {
+            end += 4096;
+            inodes.collect(first, end - 4096, &[7; 4096])
+        };
+        assert_eq!([write(), write(), write()], [Collected::No, Collected::No, Collected::Untimed]);
+        assert!(inodes.behind(9).is_some() && inodes.all_behind().len() == 1);
+        let second = open();
+        assert_eq!(write(), Collected::No);
+        let file = inodes.file(first).unwrap();
+        inodes.end_behind(&file);
+        assert!(inodes.behind(9).is_some(), "it is not sent");
+        inodes.end_behind(&inodes.file(second).unwrap());
+        assert!(inodes.behind(9).is_some(), "that was another one");
+        inodes.close(second);
+        inodes.add_locker(&file, 77, 123);
+        assert_eq!(write(), Collected::No);
+        assert_eq!(inodes.collect(99, 0, &[7]), Collected::No, "it is not open");
     }
 
     #[test]

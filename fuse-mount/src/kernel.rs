@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use client::ByteRange;
 use client::protocol::{Change, NewNode, access};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
@@ -50,6 +49,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             // After all earlier tasks of the worker. The last worker drops the sender.
             let ended = ended.clone();
             worker.submit(move |operations| async move {
+                operations.volume.send_all_collected().await;
                 operations.volume.flush_closes().await;
                 if index == 0 {
                     operations.volume.sync_all().await;
@@ -259,7 +259,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
                     reply.error(Errno::EINTR);
                     if let Ok((file, opened)) = creating.await {
                         operations.inodes.forget(file.ino, 1);
-                        operations.close_unused(Some(opened)).await;
+                        operations.close(opened.number).await;
                     }
                 }
             }
@@ -297,10 +297,12 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let (length, source) = (data.len() as u32, write_source(write_flags, flags));
+        if self.collect((ino, file), offset, data, source, flags) {
+            return reply.written(length);
+        }
         // The kernel's bytes are in a buffer that the next request overwrites.
         let data = Bytes::copy_from_slice(data);
-        let length = data.len() as u32;
-        let source = write_source(write_flags, flags);
         self.dispatch_inode(request, ino, move |operations, _| async move {
             let written = if flags.0 & libc::O_APPEND == 0 {
                 operations.write(file.0, offset, data, source).await
@@ -322,21 +324,20 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.inodes().used_file(file.0);
-        if !self.inodes().has_locked(ino.0, file.0, owner.0) {
+        let caller = CallerProcess::of(request);
+        let used = self.inodes().used_file(file.0);
+        let is_behind = used.is_some_and(|open| open.behind.concerns_close());
+        if !is_behind && !self.inodes().has_locked(ino.0, file.0, owner.0) {
             return reply.ok();
         }
-        let caller = CallerProcess::of(request);
-        // POSIX: closing a file releases all locks of the process on it, whichever descriptor made
-        // them.
         self.dispatch_to_end(ino, move |operations, _| async move {
-            let mut unlocking = pin!(operations.unlock(file.0, owner.0, ByteRange::ALL));
-            if let Some(done) = operations.callers.until_killed(caller, &mut unlocking).await {
+            let mut flushing = pin!(operations.flush(file.0, owner.0));
+            if let Some(done) = operations.callers.until_killed(caller, &mut flushing).await {
                 reply_empty(reply, done);
             } else {
                 reply.error(Errno::EINTR);
                 // The locks are released with the file, if not now.
-                let _ = unlocking.await;
+                let _ = flushing.await;
             }
         });
     }

@@ -9,7 +9,8 @@
 //!   can, as it does not send requests for what it has cached), and the file system checks them
 //!   again with the user and groups of the calling process. What was permitted at open stays
 //!   permitted.
-//! - Writes are not delayed here: after a write has returned every other client sees it.
+//! - After a write has returned every other client sees it; with [`MountOptions::write_behind`]
+//!   after the file is closed or synced, or a lock is released.
 //! - An open file outlives its last name, whichever client removes that.
 //! - Locks (`fcntl`, `flock`) are locks of the volume: programs on several hosts exclude one
 //!   another, and the new holder of a lock reads what the previous one has written. If this host is
@@ -37,6 +38,7 @@
 //! | `volume_client.rs` | the requests and leases of a mount at the volume |
 //! | `inode_table.rs` | inodes and open files that the kernel refers to by number |
 //! | `page_version.rs` | which version of a file the kernel's pages belong to |
+//! | `write_behind.rs` | sequential writes, which are sent to the volume together |
 //! | `caller.rs` | the calling process; `caller_watch.rs` gives up what killed programs wait for |
 //! | `translate.rs` | attributes, times and errors of the kernel |
 //!
@@ -53,6 +55,7 @@ mod page_version;
 mod translate;
 mod volume_client;
 mod worker;
+mod write_behind;
 
 pub use mount::{FuseMount, MountEnded, MountError, MountOptions, clear_stale};
 pub use worker::{Worker, WorkerTasks, serve, workers};

@@ -1,9 +1,12 @@
 //! Mounting, unmounting, and clearing the mount of a killed process.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
@@ -33,6 +36,9 @@ pub struct MountOptions {
     /// How long the kernel may cache names and attributes. A change by another client may be seen
     /// this much later.
     pub cache: Duration,
+    /// Sequential writes are collected for some 100 ms, or until a program here asks for the file,
+    /// and other clients see them then. Otherwise each write is sent before it is answered.
+    pub write_behind: bool,
 }
 
 /// Why a volume is not mounted or unmounted, with the remedy.
@@ -77,11 +83,20 @@ pub enum MountError {
     Threads(#[source] io::Error),
 }
 
+/// Begins [`FuseMount::settle`]; the receiver hears when it is done.
+type Settler = Box<dyn Fn() -> mpsc::Receiver<()> + Send + Sync>;
+
 /// A mounted volume. Dropping it unmounts it if it is unused; see [`leave`](Self::leave).
-#[derive(Debug)]
 pub struct FuseMount {
     session: BackgroundSession,
     point: PathBuf,
+    settle: Settler,
+}
+
+impl fmt::Debug for FuseMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FuseMount").field("point", &self.point).finish_non_exhaustive()
+    }
 }
 
 /// Cancelled when the volume is unmounted, the nodes have received all closes, and what a server
@@ -106,13 +121,15 @@ impl FuseMount {
         }
         let (sender, ended) = oneshot::channel();
         let inodes = workers[0].inodes().clone();
-        let kernel = FuseFilesystem::new(workers, fs_nodes, options.cache, sender);
+        let collecting = Arc::new(AtomicBool::new(options.write_behind));
+        let settle = settler(&workers[0], collecting.clone());
+        let kernel = FuseFilesystem::new(workers, fs_nodes, options.cache, collecting, sender);
         let session =
             Session::new(kernel, &point, &config(options)).map_err(MountError::Refused)?;
         inodes.set_notifier(session.notifier());
         let session = session.spawn().map_err(MountError::Threads)?;
         set_read_ahead(&point);
-        Ok((Self { session, point }, ended))
+        Ok((Self { session, point, settle }, ended))
     }
 
     /// Unmounts it, if no file is open on it. With `even_in_use` it is detached immediately, and
@@ -128,11 +145,30 @@ impl FuseMount {
         }
     }
 
+    /// Sends all writes that were collected, and collects no more. Before the process ends though
+    /// programs use the mount. False if it takes longer than `within`.
+    pub fn settle(&self, within: Duration) -> bool {
+        (self.settle)().recv_timeout(within).is_ok()
+    }
+
     /// Drops it without unmounting: it has ended, or ends with this process.
     pub fn leave(self) {
         // The session would unmount any later mount at the same point.
         std::mem::forget(self.session);
     }
+}
+
+fn settler<S: Spawn>(worker: &Worker<S>, collecting: Arc<AtomicBool>) -> Settler {
+    let worker = worker.clone();
+    Box::new(move || {
+        collecting.store(false, Relaxed);
+        let (sender, settled) = mpsc::channel();
+        worker.submit(move |operations| async move {
+            operations.volume.send_all_collected().await;
+            let _ = sender.send(());
+        });
+        settled
+    })
 }
 
 /// Clears the mount of a killed process at `point`, which has no server. True if there was one.

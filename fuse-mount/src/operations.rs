@@ -26,6 +26,7 @@ use crate::caller_watch::CallerWatch;
 use crate::inode_table::InodeTable;
 use crate::translate::{KernelError, KernelResult};
 use crate::volume_client::VolumeClient;
+use crate::write_behind::CollectedWrites;
 
 /// The operations of one worker.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ impl<S: Spawn> MountOperations<S> {
         inodes.set_root(client::root_of(&machine));
         let callers = CallerWatch::default();
         let leases = unsynced.leases().clone();
-        Self { volume: VolumeClient { machine, leases, unsynced }, inodes, callers }
+        let collected = CollectedWrites { unsynced: unsynced.clone(), inodes: inodes.clone() };
+        Self { volume: VolumeClient { machine, leases, unsynced, collected }, inodes, callers }
     }
 
     /// The file with an inode number of the kernel.

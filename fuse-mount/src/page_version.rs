@@ -9,7 +9,8 @@
 //! 2. A later open finds *v* again. No version returns (a clock that is set back would have
 //!    to show the same nanosecond again), so the content was the same all the time.
 //! 3. A write of this mount, whose result says that the version before it was *v*, changes the
-//!    pages as it changes the file. So they are of the version after it.
+//!    pages as it changes the file. So they are of the version after it. They are changed first if
+//!    it is collected (`write_behind.rs`), and if it fails then, that ends the proof.
 //!
 //! Every other change makes a version that is not known here: of another client, to the size, of
 //! space, past the page cache, or of a mapped page. A crash of a server may bring an earlier
@@ -145,6 +146,11 @@ impl PageVersion {
         if self.known.as_ref().is_some_and(|known| known.version != version) {
             self.known = None;
         }
+    }
+
+    /// The pages may be of no version.
+    pub(crate) fn forget(&mut self) {
+        self.known = None;
     }
 
     /// This mount has made the version `after` of `before`, and the kernel's copy has the same

@@ -13,6 +13,7 @@ use runtime::{Call, Spawn};
 use crate::operations::AccessMask;
 use crate::page_version::ContentVersion;
 use crate::translate::{KernelError, KernelResult};
+use crate::write_behind::CollectedWrites;
 
 /// What is opened.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct VolumeClient<S> {
     pub(crate) leases: Arc<Leases>,
     /// Writes that are not durable yet.
     pub(crate) unsynced: Arc<UnsyncedWrites>,
+    /// Writes that were answered and not sent yet.
+    pub(crate) collected: CollectedWrites,
 }
 
 impl<S: Spawn> VolumeClient<S> {
@@ -69,11 +72,21 @@ impl<S: Spawn> VolumeClient<S> {
     /// Attributes that were found by a name, with all writes of this mount: after a loss the kernel
     /// would take the size from before them for the end.
     pub(crate) async fn with_own_writes(&self, found: Attributes) -> Attributes {
-        let file = Handle { ino: found.ino, generation: found.generation };
-        if self.unsynced.last_writer(file).is_none() {
+        let file = handle_of(&found);
+        if !self.send_collected(file.ino).await && self.unsynced.last_writer(file).is_none() {
             return found;
         }
         self.attributes(file).await.unwrap_or(found)
+    }
+
+    /// Sends what is collected of writes to a file; true if there was any.
+    pub(crate) async fn send_collected(&self, ino: u64) -> bool {
+        self.collected.send(&self.machine, ino).await
+    }
+
+    /// Sends what is collected of writes to all files, before others are shown that there is more.
+    pub(crate) async fn send_all_collected(&self) {
+        self.collected.send_all(&self.machine).await;
     }
 
     /// The attributes of a file, with all writes of this mount.

@@ -21,7 +21,8 @@ type WorkerTask<S> = Box<dyn FnOnce(Rc<MountOperations<S>>) -> LocalBoxFuture<'s
 
 /// The sending side of a worker. After it is dropped the worker ends with its last task.
 pub struct Worker<S> {
-    // Bounded by the kernel: each task is a request that a process waits for.
+    // Bounded by the kernel: each task is a request that a process waits for, or has to do with one
+    // of the open files with collected writes, which have a limit.
     tasks: UnboundedSender<WorkerTask<S>>,
     inodes: Arc<InodeTable>,
 }
@@ -56,6 +57,12 @@ pub async fn serve<S: Spawn>(machine: S, tasks: WorkerTasks<S>) {
     let tasks = queue.for_each_concurrent(None, |task| task(operations.clone()));
     let callers = operations.callers.look(&operations.volume.machine);
     select(pin!(tasks), pin!(callers)).await;
+}
+
+impl<S> Clone for Worker<S> {
+    fn clone(&self) -> Self {
+        Self { tasks: self.tasks.clone(), inodes: self.inodes.clone() }
+    }
 }
 
 impl<S> Worker<S> {

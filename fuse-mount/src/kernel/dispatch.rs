@@ -4,20 +4,23 @@ use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use client::hash;
 use client::protocol::Name;
-use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen, Request};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, OpenFlags, ReplyOpen, Request};
 use futures::channel::oneshot;
 use runtime::{NodeId, NodeKind, Spawn};
 
 use super::request::entry_name;
 use crate::caller::CallerProcess;
 use crate::inode_table::InodeTable;
-use crate::operations::{EntryName, MountOperations, OpenedNumber};
+use crate::operations::{EntryName, MountOperations, OpenedNumber, WriteSource};
 use crate::volume_client::OpenTarget;
 use crate::worker::Worker;
+use crate::write_behind::Collected;
 
 /// Flags of an open file. Without `FOPEN_KEEP_CACHE` the kernel drops its pages, so that a reader
 /// sees all earlier writes of other clients.
@@ -32,6 +35,8 @@ pub(crate) struct FuseFilesystem<S> {
     fs_nodes: u32,
     /// How long the kernel may keep names and attributes.
     pub(super) cache: Duration,
+    /// Sequential writes are collected.
+    collecting: Arc<AtomicBool>,
     /// Dropped when the mount has ended.
     pub(super) ended: Option<oneshot::Sender<Infallible>>,
 }
@@ -42,9 +47,10 @@ impl<S: Spawn> FuseFilesystem<S> {
         workers: Vec<Worker<S>>,
         fs_nodes: u32,
         cache: Duration,
+        collecting: Arc<AtomicBool>,
         ended: oneshot::Sender<Infallible>,
     ) -> Self {
-        Self { workers, fs_nodes, cache, ended: Some(ended) }
+        Self { workers, fs_nodes, cache, collecting, ended: Some(ended) }
     }
 
     /// The worker on the thread of `node`: node `i` and worker `i` are on thread `i mod threads`.
@@ -69,12 +75,51 @@ impl<S: Spawn> FuseFilesystem<S> {
     {
         let caller = CallerProcess::of(request);
         self.dispatch_to_end(ino, move |operations, ino| async move {
-            let work = pin!(work(operations.clone(), ino));
+            let work = pin!(async {
+                operations.volume.send_collected(ino).await;
+                work(operations.clone(), ino).await;
+            });
             operations.callers.until_killed(caller, work).await;
         });
     }
 
-    /// Dispatches an operation on a file that runs to its end.
+    /// Collects a write that need not be sent at once; false if it must.
+    pub(super) fn collect(
+        &self,
+        (ino, file): (INodeNo, FileHandle),
+        offset: u64,
+        data: &[u8],
+        source: WriteSource,
+        flags: OpenFlags,
+    ) -> bool {
+        const AT_ONCE: i32 = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC;
+        let collects = self.collecting.load(Relaxed);
+        if !collects || source != WriteSource::CachedWrite || flags.0 & AT_ONCE != 0 {
+            return false;
+        }
+        let collected = self.inodes().collect(file.0, offset, data);
+        if collected == Collected::No {
+            return false;
+        }
+        let is_full = match collected {
+            Collected::No | Collected::Yes => return true,
+            Collected::Untimed => false,
+            Collected::Full => true,
+        };
+        let node = hash::ino_node(ino.0, self.fs_nodes);
+        self.worker(node).submit(move |operations| async move {
+            if is_full {
+                operations.volume.send_collected(ino.0).await;
+            } else {
+                let machine = &operations.volume.machine;
+                operations.volume.collected.send_in_time(machine, file.0).await;
+            }
+        });
+        true
+    }
+
+    /// Dispatches an operation on a file that runs to its end. Writes that are
+    /// collected are not sent before.
     pub(super) fn dispatch_to_end<F>(
         &self,
         ino: INodeNo,
@@ -103,7 +148,9 @@ impl<S: Spawn> FuseFilesystem<S> {
                 Some(Err(error)) => reply.error(error.into()),
                 None => {
                     reply.error(Errno::EINTR);
-                    operations.close_unused(opening.await.ok()).await;
+                    if let Ok(opened) = opening.await {
+                        operations.close(opened.number).await;
+                    }
                 }
             }
         });

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use client::leases::OpenFileGuard;
-use client::protocol::{Credentials, Handle, Read, SyncDirectory, TRANSFER_MAX, WccAttr};
+use client::protocol::{Credentials, Read, SyncDirectory, TRANSFER_MAX};
 use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
-use crate::inode_table::{InodeTable, OpenFile};
+use crate::inode_table::OpenFile;
 use crate::page_version::ContentVersion;
 use crate::translate::{KernelError, KernelResult};
 use crate::volume_client::OpenTarget;
@@ -42,6 +42,7 @@ impl<S: Spawn> MountOperations<S> {
         target: OpenTarget,
     ) -> KernelResult<OpenedNumber> {
         let (file, opener) = (self.handle(ino)?, caller.credentials());
+        self.volume.send_collected(ino).await;
         let (holding, version) = self.volume.open(&opener, file, target).await?;
         if let OpenTarget::File(_) = target {
             return Ok(self.add_open_file(holding, opener, version));
@@ -70,6 +71,9 @@ impl<S: Spawn> MountOperations<S> {
 
     /// Closes an open file and releases the locks made through it.
     pub(crate) async fn close(&self, number: u64) {
+        if let Some(open) = self.inodes.file(number) {
+            self.volume.send_collected(open.handle.ino).await;
+        }
         let Some(open) = self.inodes.close(number) else { return };
         for owner in open.lockers() {
             if let Err(KernelError(number)) = self.unlock_all(&open, owner).await {
@@ -77,13 +81,6 @@ impl<S: Spawn> MountOperations<S> {
             }
         }
         self.volume.leases.close(&self.volume.machine, open.handle);
-    }
-
-    /// Closes a file that was opened for a program that has been killed.
-    pub(crate) async fn close_unused(&self, opened: Option<OpenedNumber>) {
-        if let Some(opened) = opened {
-            self.close(opened.number).await;
-        }
     }
 
     pub(super) fn open_file(&self, number: u64) -> KernelResult<Arc<OpenFile>> {
@@ -145,12 +142,15 @@ impl<S: Spawn> MountOperations<S> {
             WriteSource::MappedPage => self.inodes.file(number).ok_or(KernelError(libc::EBADF))?,
             _ => self.usable_file(number)?,
         };
+        if source != WriteSource::MappedPage {
+            open.behind.report_to_write()?;
+        }
         let (machine, place) = (&self.volume.machine, (open.handle, offset, vec![data]));
         let written = self.volume.unsynced.write(machine, &open.unsynced, &open.opener, place);
         let written = written.await?;
         if source == WriteSource::CachedWrite {
             let after = self.volume.version(&written.attributes);
-            note_write(&self.inodes, open.handle, written.before, after);
+            self.inodes.note_own_write(open.handle, written.before, after);
         }
         Ok(())
     }
@@ -165,6 +165,7 @@ impl<S: Spawn> MountOperations<S> {
         source: WriteSource,
     ) -> KernelResult<()> {
         let open = self.usable_file(number)?;
+        open.behind.report_to_write()?;
         let (machine, unsynced) = (&self.volume.machine, &self.volume.unsynced);
         let place = (open.handle, vec![data]);
         let appended =
@@ -173,7 +174,7 @@ impl<S: Spawn> MountOperations<S> {
             self.inodes.invalidate(open.handle.ino);
         } else if source == WriteSource::CachedWrite {
             let after = self.volume.version(&appended.written.attributes);
-            note_write(&self.inodes, open.handle, appended.written.before, after);
+            self.inodes.note_own_write(open.handle, appended.written.before, after);
         }
         Ok(())
     }
@@ -183,19 +184,26 @@ impl<S: Spawn> MountOperations<S> {
     pub(crate) async fn sync(&self, number: u64) -> KernelResult<()> {
         let open = self.open_file(number)?;
         let machine = &self.volume.machine;
-        Ok(self.volume.unsynced.sync(machine, &open.unsynced, open.handle).await?)
+        let synced = self.volume.unsynced.sync(machine, &open.unsynced, open.handle).await;
+        open.behind.report()?;
+        Ok(synced?)
+    }
+
+    /// A program closes the file. Fails if writes through it have failed since they were answered.
+    /// POSIX: the locks of `owner` on the file end, whichever descriptor made them.
+    pub(crate) async fn flush(&self, number: u64, owner: u64) -> KernelResult<()> {
+        let open = self.open_file(number)?;
+        self.volume.send_collected(open.handle.ino).await;
+        let shown = open.behind.shown();
+        if self.inodes.has_locked(open.handle.ino, number, owner) {
+            self.unlock_all(&open, owner).await?;
+        }
+        shown
     }
 
     /// Makes the entries of a directory durable.
     pub(crate) async fn sync_names(&self, ino: u64) -> KernelResult<()> {
         Ok(self.volume.request(SyncDirectory { directory: self.handle(ino)? }).await?)
-    }
-}
-
-/// A write was done that has changed the kernel's pages too.
-fn note_write(inodes: &InodeTable, file: Handle, before: Option<WccAttr>, after: ContentVersion) {
-    if let Some(before) = before {
-        inodes.note_write(file, after.with(before), after);
     }
 }
 

@@ -86,12 +86,14 @@ impl<S: Spawn> MountOperations<S> {
         if range == ByteRange::ALL {
             return self.unlock_all(&open, owner).await;
         }
+        self.volume.send_all_collected().await;
         self.volume.refresh(open.handle).await;
         Ok(self.volume.leases.unlock(&self.volume.machine, open.handle, owner, range).await?)
     }
 
     /// Releases all locks of `owner` on a file.
     pub(super) async fn unlock_all(&self, open: &OpenFile, owner: u64) -> KernelResult<()> {
+        self.volume.send_all_collected().await;
         self.volume.refresh(open.handle).await;
         self.volume.leases.unlock(&self.volume.machine, open.handle, owner, ByteRange::ALL).await?;
         self.inodes.remove_locker(open, owner);

@@ -52,6 +52,7 @@ impl<S: Spawn> MountOperations<S> {
         node: NewInodeKind,
         mode: Option<u32>,
     ) -> KernelResult<Attributes> {
+        self.volume.send_all_collected().await;
         let change = Change { mode, ..Change::default() };
         let node = match node {
             NewInodeKind::File => {
@@ -83,6 +84,7 @@ impl<S: Spawn> MountOperations<S> {
         new_only: bool,
         access_mask: AccessMask,
     ) -> KernelResult<(Attributes, OpenedNumber)> {
+        self.volume.send_all_collected().await;
         let (directory, name) = self.entry(entry)?;
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
@@ -114,6 +116,7 @@ impl<S: Spawn> MountOperations<S> {
         ino: u64,
         entry: EntryName,
     ) -> KernelResult<Attributes> {
+        self.volume.send_all_collected().await;
         let file = self.handle(ino)?;
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
@@ -123,6 +126,7 @@ impl<S: Spawn> MountOperations<S> {
 
     /// Removes a name of a file that is not a directory.
     pub(crate) async fn remove(&self, caller: CallerProcess, entry: EntryName) -> KernelResult<()> {
+        self.volume.send_all_collected().await;
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
         Ok(self.volume.request(Remove { who, call, directory, name, durable: false }).await?)
@@ -134,6 +138,7 @@ impl<S: Spawn> MountOperations<S> {
         caller: CallerProcess,
         entry: EntryName,
     ) -> KernelResult<()> {
+        self.volume.send_all_collected().await;
         let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.volume.call());
         Ok(self
@@ -152,6 +157,7 @@ impl<S: Spawn> MountOperations<S> {
     ) -> KernelResult<()> {
         let (from_directory, from_name) = self.entry(from)?;
         let (to_directory, to_name) = self.entry(to)?;
+        self.volume.send_all_collected().await;
         let (who, call) = (caller.credentials(), self.volume.call());
         let rename = Rename {
             who,

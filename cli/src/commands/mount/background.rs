@@ -17,6 +17,7 @@ pub(crate) fn start(mount: &MountCommand) -> Result<(), CommandFailure> {
     command.args(["mount", "--detach", "--cache-ms", &mount.cache_ms.to_string()]);
     command.args(mount.read_only.then_some("--read-only"));
     command.args(mount.allow_other.then_some("--allow-other"));
+    command.args(mount.write_behind.then_some("--write-behind"));
     if let Some(log) = &mount.log {
         command.arg("--log").arg(absolute(log).map_err(failed)?);
     }

@@ -158,8 +158,8 @@ impl HelperCall {
             if !known && !sloppy {
                 return Err(format!(
                     "there is no mount option '{option}'; there are ro, allow_other, \
-                     cache_ms=MILLISECONDS, log=FILE, token=FILE, timeout=SECONDS and those of all \
-                     file systems"
+                     cache_ms=MILLISECONDS, write_behind, log=FILE, token=FILE, timeout=SECONDS \
+                     and those of all file systems"
                 ));
             }
         }
@@ -173,6 +173,7 @@ impl HelperCall {
         }
         match option.split_once('=') {
             None if option == "allow_other" => self.mount.allow_other = true,
+            None if option == "write_behind" => self.mount.write_behind = true,
             // `mount(8)` adds the options of fstab: those of the program hold until it is
             // unmounted.
             None if option == "remount" => self.remount = true,
@@ -236,6 +237,7 @@ impl Default for MountCommand {
             read_only: false,
             allow_other: false,
             cache_ms: CACHE_MS,
+            write_behind: false,
             background: true,
             detach: false,
             log: None,
@@ -269,6 +271,8 @@ mod tests {
         assert!(call.remount);
         assert_eq!(call.changed(MountFlags::RDONLY | MountFlags::NODEV), MountFlags::NODEV);
         assert!(parse("/vol /mnt -fn").unwrap().fake);
+
+        assert!(parse("/vol /mnt -o write_behind").unwrap().mount.write_behind);
 
         let call = parse("mdfs://h,g:1/v /mnt -o token=/t,timeout=forever").unwrap();
         assert_eq!(call.mount.volume.to_string(), "mdfs://h:7400,g:1/v");
