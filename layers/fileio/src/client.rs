@@ -9,7 +9,7 @@ use runtime::protocol::Undelivered;
 use runtime::{Call, NodeId, Retry, SharedServer, Spawn};
 
 use crate::hash;
-use crate::protocol::{Error, FileIo, GetAttributes, Lookup, Reply, Request};
+use crate::protocol::{DELEGATION_LEASE, Error, FileIo, GetAttributes, Lookup, Reply, Request};
 use crate::rules;
 
 /// A node that is busy or away is asked at most this many times before the caller gets an error.
@@ -19,8 +19,10 @@ pub const BUSY_TRIES_MAX: u32 = 12;
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
 /// Rounds of [`send_with_retries`], each of almost half a second if a node is down: together longer
-/// than a fail-over or the restart of a server takes, and than a change waits for delegations.
-pub const RETRY_ROUNDS_MAX: u32 = 40;
+/// than a fail-over or the restart of a server takes.
+pub const RETRY_ROUNDS_MAX: u32 = 20;
+// And than a change waits after a crash.
+const _: () = assert!(400 * RETRY_ROUNDS_MAX as u128 > DELEGATION_LEASE.as_millis());
 
 /// The pause after a round whose reply was lost; each later one is twice as long, up to the last.
 const LOST_PAUSE: Duration = Duration::from_millis(10);

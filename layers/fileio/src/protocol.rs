@@ -65,7 +65,7 @@ pub const DELEGATION_TRUST: Duration = Duration::from_secs(2);
 
 /// Those to whom a holder of delegations has passed on what it holds ask it at least this often
 /// whether it still knows them. Until then they trust it, even if it is gone.
-pub const DELEGATION_LEASE: Duration = Duration::from_secs(10);
+pub const DELEGATION_LEASE: Duration = Duration::from_secs(7);
 
 /// A holder of delegations asks for its recalls this often.
 pub const RECALLS_INTERVAL: Duration = Duration::from_millis(100);

@@ -601,7 +601,10 @@ fn drive<'a>(
         Workload::OpenUnlinked => {
             open_unlinked::run(harness, clients, rounds, round_ms).boxed_local()
         }
-        Workload::Delegated => delegated::run(harness, clients, rounds, round_ms).boxed_local(),
+        Workload::Delegated => {
+            // Changes wait up to 13 s for those who are silent.
+            delegated::run(harness, clients, rounds, 4 * round_ms.max(1_000)).boxed_local()
+        }
         Workload::Damage => {
             damage::run(harness, clients, rounds, round_ms.min(2_000)).boxed_local()
         }

@@ -12,7 +12,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::hand_over::DelegationHandover;
-use crate::client::RETRY_ROUNDS_MAX;
 use crate::protocol::{
     BreakDelegations, DELEGATION_LEASE, DELEGATION_TRUST, Delegate, DelegationRecall, GetRecalls,
     Handle, LockKind, Request, ReturnDelegation,
@@ -22,15 +21,14 @@ use crate::protocol::{
 const DELEGATIONS_MAX: usize = 1 << 16;
 /// Holders at one node, at most. Past it others get no delegations.
 const HOLDERS_MAX: usize = 1 << 10;
-/// A holder that has not asked for its recalls for this long has stopped to trust what it holds,
-/// and so have its clients, whether it is there or not: clocks differ by less.
-const SILENCE_MAX: Duration =
-    DELEGATION_TRUST.saturating_add(DELEGATION_LEASE).saturating_add(Duration::from_secs(1));
+/// A holder that has not asked for its recalls for this long has stopped to trust what it holds
+/// ([`DELEGATION_TRUST`]), and so have those to whom it has passed that on: they have returned it
+/// within 10 s, or do not know whether it is there ([`DELEGATION_LEASE`]). Clocks differ by less
+/// than the rest.
+const SILENCE_MAX: Duration = DELEGATION_TRUST.saturating_add(Duration::from_secs(11));
+const _: () = assert!(DELEGATION_LEASE.as_secs() < 11);
 /// A holder that asks, but does not return a file for this long, loses all that it holds.
 const RECALL_TIME_MAX: Duration = Duration::from_secs(15);
-/// Programs wait for longer than a change may wait for holders.
-const _: () = assert!(400 * RETRY_ROUNDS_MAX as u128 > RECALL_TIME_MAX.as_millis());
-
 /// A file that was recalled is not delegated for this long; twice as long each time it is recalled
 /// again soon.
 const CONTENTION_PAUSE: Duration = Duration::from_secs(1);
