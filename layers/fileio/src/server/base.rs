@@ -13,10 +13,10 @@ use runtime::protocol::Undelivered;
 use runtime::{Call, Context, NodeId, Route};
 
 use super::changed_ranges::RangeChange;
-use super::delegation_hold::DelegationHold;
 use super::delegations::DelegationTable;
 use super::partitions::Partitions;
 use super::replays::ReplayTable;
+use super::restart_delay::RestartDelay;
 use super::rights::OpenRights;
 use crate::protocol::{Attributes, Credentials, Error, Handle, Time};
 use crate::rules;
@@ -39,7 +39,7 @@ pub(super) struct MetadataAccess {
     /// Who may keep what it has read.
     pub(super) delegations: Rc<DelegationTable>,
     /// For how long changes wait for those to whom files were delegated before the start.
-    pub(super) delegation_hold: Rc<DelegationHold>,
+    pub(super) restart_delay: Rc<RestartDelay>,
     pub(super) partitions: Rc<Partitions>,
     /// The volume is only read, with what is there of it.
     pub(super) is_read_only: bool,
@@ -52,7 +52,7 @@ impl MetadataAccess {
         shared_attrs: Option<Arc<SharedAttrCache>>,
     ) -> Self {
         let replays = Rc::new(ReplayTable::new(context.clone()));
-        let (rights, delegations, delegation_hold) = Default::default();
+        let (rights, delegations, restart_delay) = Default::default();
         let partitions = Partitions::new(context.clone(), information.clone());
         let is_read_only = false;
         Self {
@@ -62,7 +62,7 @@ impl MetadataAccess {
             replays,
             rights,
             delegations,
-            delegation_hold,
+            restart_delay,
             partitions,
             is_read_only,
         }

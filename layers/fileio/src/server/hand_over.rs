@@ -109,7 +109,7 @@ runtime::record! {
         delegations: Vec<DelegationHandover>,
         /// What is left of the time for which changes wait for those who had files before an
         /// earlier start, in milliseconds.
-        hold_left_ms: u64,
+        delay_left_ms: u64,
     }
 }
 
@@ -118,7 +118,7 @@ impl FilesHandover {
     #[must_use]
     pub fn without_holders(&self) -> Self {
         let grace_left_ms = LEASE.as_millis() as u64;
-        let hold_left_ms = DELEGATION_LEASE.as_millis() as u64;
-        Self { grace_left_ms, hold_left_ms, replays: self.replays.clone(), ..Self::default() }
+        let delay_left_ms = DELEGATION_LEASE.as_millis() as u64;
+        Self { grace_left_ms, delay_left_ms, replays: self.replays.clone(), ..Self::default() }
     }
 }

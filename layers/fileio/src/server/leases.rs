@@ -258,7 +258,7 @@ impl LeaseTable {
             replays: ReplayHandover::default(),
             rights: Vec::new(),
             delegations: Vec::new(),
-            hold_left_ms: 0,
+            delay_left_ms: 0,
         }
     }
 

@@ -6,7 +6,8 @@
 //! space   list/    locks        lookup   occupancy
 //! write/   read     open_files   names
 //! readahead   commit   sync   remote_locks   xattrs
-//! content   leases   call_requests   replays   rights   delegations
+//! content   leases   call_requests   replays   rights   delegation_requests
+//! delegations   restart_delay
 //! base
 //! ```
 
@@ -20,8 +21,7 @@ mod commit;
 mod content;
 mod create;
 mod degraded;
-mod delegated;
-mod delegation_hold;
+mod delegation_requests;
 mod delegations;
 mod direct;
 mod directory;
@@ -48,6 +48,7 @@ mod rename;
 mod replay;
 mod replays;
 mod reserve;
+mod restart_delay;
 mod rights;
 mod scrub;
 mod space;
@@ -442,9 +443,9 @@ impl FileServer {
             self.base.context.task(async move { partitions.resume().await });
         }
         let open_files = self.open_files.clone();
-        self.base.delegation_hold.begin();
+        self.base.restart_delay.begin();
         self.base.context.task(async move {
-            open_files.base.load_delegation_hold().await;
+            open_files.base.load_restart_delay().await;
             open_files.wait_for_grace_end().await;
         });
         let remote_locks = self.remote_locks.clone();

@@ -170,8 +170,8 @@ impl OpenFiles {
     pub(super) fn hand_over(&self) -> FilesHandover {
         let (rights, delegations) = (self.base.rights.handed(), self.base.delegations.handed());
         let now = self.base.context.now();
-        let hold_left_ms = self.base.delegation_hold.left(now).as_millis() as u64;
-        FilesHandover { rights, delegations, hold_left_ms, ..self.leases.handed(now) }
+        let delay_left_ms = self.base.restart_delay.left(now).as_millis() as u64;
+        FilesHandover { rights, delegations, delay_left_ms, ..self.leases.handed(now) }
     }
 
     /// Continues with what the predecessor of this node had.
@@ -179,8 +179,8 @@ impl OpenFiles {
         let delegations = std::mem::take(&mut predecessor.delegations);
         let now = self.base.context.now();
         self.base.delegations.resume(delegations, now);
-        let hold_left = Duration::from_millis(predecessor.hold_left_ms);
-        self.base.delegation_hold.resume(hold_left, now);
+        let delay_left = Duration::from_millis(predecessor.delay_left_ms);
+        self.base.restart_delay.resume(delay_left, now);
         for right in &predecessor.rights {
             self.base.rights.resume(right);
         }

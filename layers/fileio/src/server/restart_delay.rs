@@ -11,7 +11,7 @@ use crate::protocol::DELEGATION_LEASE;
 
 /// Changes that wait after a start.
 #[derive(Debug)]
-pub(super) struct DelegationHold {
+pub(super) struct RestartDelay {
     /// Until when; `None` before that is known.
     until: Cell<Option<Duration>>,
     /// Inodes that were there at the start have numbers below this one in their
@@ -23,7 +23,7 @@ pub(super) struct DelegationHold {
     pub(super) noting: KeyedLock<()>,
 }
 
-impl Default for DelegationHold {
+impl Default for RestartDelay {
     /// None waits.
     fn default() -> Self {
         let (until, below) = (Cell::new(Some(Duration::ZERO)), Cell::default());
@@ -31,7 +31,7 @@ impl Default for DelegationHold {
     }
 }
 
-impl DelegationHold {
+impl RestartDelay {
     /// The node starts: until it is known whether files were delegated before, all changes wait.
     pub(super) fn begin(&self) {
         self.until.set(None);
