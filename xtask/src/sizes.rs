@@ -10,7 +10,7 @@ const LIBRARY: &str = "cargo build --release --locked --package mdfs-c";
 
 /// Files of a release build and their size in bytes, at most. A commit that raises one says why.
 const SIZES_MAX: [(&str, u64); 2] =
-    [("target/release/mdfs", 23_300_000), ("target/release/libmdfs.so", 8_000_000)];
+    [("target/release/mdfs", 23_450_000), ("target/release/libmdfs.so", 8_000_000)];
 
 /// Builds in release and checks the sizes.
 pub(crate) fn steps(steps: &mut Steps) -> Result<(), StepFailed> {
