@@ -411,6 +411,7 @@ fn a_kernel_reclaims_the_delegation_of_an_open_file_after_a_restart() {
     let stage = Stage::new();
     let volume = stage.site.open();
     write(&volume, "/file", "first");
+    volume.sync().unwrap();
     drop(volume);
     let mut guest = stage.guest("4.2", "");
     read_delegated(&stage, &mut guest, "file", "first");
@@ -442,6 +443,7 @@ fn after_a_restart_a_change_waits_until_no_kernel_trusts_what_it_kept() {
     let stage = Stage::new();
     let volume = stage.site.open();
     write(&volume, "/file", "first");
+    volume.sync().unwrap();
     drop(volume);
     let mut guest = stage.guest("4.2", "");
     read_delegated(&stage, &mut guest, "file", "first");
