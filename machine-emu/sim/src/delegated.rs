@@ -223,7 +223,7 @@ impl Delegated<'_> {
         }
         let is_lost = self.harness.restarts() > restarts || !holder.holds(file.handle);
         if is_lost && rng.chance(1, 3) {
-            self.trust_on(file, kept, rng).await?;
+            self.trust_on(holder, file, kept, rng).await?;
         }
         self.let_go(&context, holder, file, rng).await
     }
@@ -233,10 +233,19 @@ impl Delegated<'_> {
         if self.harness.is_power_off() { Err(PowerCut) } else { Ok(()) }
     }
 
-    /// What a client of the front end does that hears of no recall.
-    async fn trust_on(&self, file: &DelegatedFile, kept: u64, rng: &mut Rng) -> WorkResult {
+    /// What a client of the front end does that hears of no recall, and the front end itself if it
+    /// has not noticed that its lease is lost.
+    async fn trust_on(
+        &self,
+        holder: &DelegationHolder,
+        file: &DelegatedFile,
+        kept: u64,
+        rng: &mut Rng,
+    ) -> WorkResult {
         let until = self.now() + CLIENT_TRUST;
-        while self.now() < until {
+        let trusts =
+            |now| now < until || holder.holds(file.handle) && now < until + DELEGATION_LEASE;
+        while trusts(self.now()) {
             self.look(file, kept);
             self.pass(1 + rng.below(10 * LOOK_PAUSE_MS_MAX)).await?;
         }
