@@ -142,23 +142,23 @@ impl QuotaShare {
             return Some(self.take(bytes));
         }
         let (turn, my_turn) = oneshot::channel();
-        let mut waiting = WaitingReservation { quota, turn: Some(my_turn) };
+        let mut waiting = WaitingReservation { quota, turn: my_turn };
         quota.waiting.borrow_mut().push_back(QuotaWaiter { share: self.clone(), bytes, turn });
         quota.grant();
         quota.pressure.tell();
-        waiting.turn.as_mut()?.await.ok()
+        (&mut waiting.turn).await.ok()
     }
 }
 
 /// Gives its place to those behind it when it is dropped.
 struct WaitingReservation<'a> {
     quota: &'a ByteQuota,
-    turn: Option<oneshot::Receiver<ByteReservation>>,
+    turn: oneshot::Receiver<ByteReservation>,
 }
 
 impl Drop for WaitingReservation<'_> {
     fn drop(&mut self) {
-        drop(self.turn.take());
+        self.turn.close();
         self.quota.grant();
     }
 }

@@ -97,12 +97,9 @@ impl<S: Spawn> FuseFilesystem<S> {
         if !collects || source != WriteSource::CachedWrite || flags.0 & AT_ONCE != 0 {
             return false;
         }
-        let collected = self.inodes().collect(file.0, offset, data);
-        if collected == Collected::No {
-            return false;
-        }
-        let is_full = match collected {
-            Collected::No | Collected::Yes => return true,
+        let is_full = match self.inodes().collect(file.0, offset, data) {
+            Collected::No => return false,
+            Collected::Yes => return true,
             Collected::Untimed => false,
             Collected::Full => true,
         };

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use client::leases::Leases;
-use fileio::protocol::{CallId, Credentials, FileIo, Handle};
-use runtime::Call;
+use fileio::protocol::{CallId, Handle};
 
 use super::current_fh::CurrentFh;
 use super::exactly_once::{self, RemoveTarget, SessionRequestId};
@@ -319,17 +318,5 @@ impl<'a> Compound<'a> {
             return Err(Status::OPENMODE);
         }
         Ok(true)
-    }
-
-    /// Sends a request about the current file, as [`CurrentFh::request_as_opener`].
-    pub(super) async fn request_as_opener<C>(
-        &self,
-        open: bool,
-        call: impl Fn(Credentials) -> C,
-    ) -> Result<C::Reply, Status>
-    where
-        C: Call<Protocol = FileIo> + Clone,
-    {
-        self.current_fh()?.request_as_opener(open, call).await
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Buf as _;
 use fileio::protocol::LEASE;
-use runtime::NodeId;
 use runtime::seed::with_seed;
+use runtime::{Context, NodeId};
 
 use crate::kit::{Client, Stage};
 use crate::v4::{BADSESSION, DENIED, OK, Ops, RESULT, SHARE_DENIED, Session, compound};
@@ -216,6 +216,23 @@ fn a_silent_client_ends_after_a_day() {
     });
 }
 
+/// Two clients with an open file, on which the second has a lock; the first one came `seconds`
+/// before it, when leases began to be checked every 5 s. Also returns the open stateid of the
+/// first.
+async fn two_at_a_lock(
+    ctx: &Context,
+    [client, second]: [Client; 2],
+    seconds: u64,
+) -> (Session, Session, Vec<u8>) {
+    let mut first = Session::new(client, b"first").await;
+    ctx.sleep(Duration::from_secs(seconds)).await;
+    let mut silent = Session::new(second, b"silent").await;
+    let open = silent.open(b"owner", b"file", 0).await.expect("it is there");
+    assert_eq!(silent.on(b"file", |ops| ops.lock(&open, b"locker", false)).await, OK);
+    let open = first.open(b"owner", b"file", 0).await.expect("it is there");
+    (first, silent, open)
+}
+
 #[test]
 fn a_lock_of_a_client_whose_lease_is_over_is_granted_to_another_at_once() {
     with_seed(|rng| {
@@ -223,13 +240,8 @@ fn a_lock_of_a_client_whose_lease_is_over_is_granted_to_another_at_once() {
         let second = stage.client();
         let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
-            // Leases are checked every 5 s from now on.
-            let mut first = Session::new(client, b"first").await;
-            ctx.sleep(Duration::from_secs(1)).await;
-            let mut silent = Session::new(second, b"silent").await;
-            let open = silent.open(b"owner", b"file", 0).await.unwrap();
-            assert_eq!(silent.on(b"file", |ops| ops.lock(&open, b"locker", false)).await, OK);
-            let open = first.open(b"owner", b"file", 0).await.unwrap();
+            let clients = [client, second];
+            let (mut first, mut silent, open) = two_at_a_lock(&ctx, clients, 1).await;
             let lock = |ops: Ops| ops.lock(&open, b"locker", false);
             ctx.sleep(LEASE.saturating_sub(Duration::from_secs(1))).await;
             assert_eq!(first.on(b"file", lock).await, DENIED);
@@ -247,13 +259,7 @@ fn the_locks_of_a_silent_client_end_soon_after_its_lease() {
         let second = stage.client();
         let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
-            // Leases are checked at intervals from now on.
-            let mut first = Session::new(client, b"first").await;
-            ctx.sleep(Duration::from_secs(2)).await;
-            let mut silent = Session::new(second, b"silent").await;
-            let open = silent.open(b"owner", b"file", 0).await.unwrap();
-            assert_eq!(silent.on(b"file", |ops| ops.lock(&open, b"locker", false)).await, OK);
-            let open = first.open(b"owner", b"file", 0).await.unwrap();
+            let (mut first, _silent, open) = two_at_a_lock(&ctx, [client, second], 2).await;
             let lock = |ops: Ops| ops.lock(&open, b"locker", false);
             assert_eq!(first.on(b"file", lock).await, DENIED);
             for _ in 0..4 {

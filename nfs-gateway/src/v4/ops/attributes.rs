@@ -67,7 +67,7 @@ pub(super) async fn set(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Oper
     let (file, durable) = (fh.file, fh.context.is_sync());
     let set =
         |who| SetAttributes { who, file, change: change.clone(), only_if_ctime: None, durable };
-    compound.request_as_opener(open && only_size, set).await?;
+    compound.current_fh()?.request_as_opener(open && only_size, set).await?;
     which.encode(&mut xdr.out);
     Ok(())
 }

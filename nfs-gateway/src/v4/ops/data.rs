@@ -72,7 +72,10 @@ async fn read_bytes(
         FILE_SIZE_MAX.saturating_sub(offset).min(DATA_BYTES_MAX.into()).min(reply_bytes_left);
     let length = u64::from(count).min(left) as u32;
     let offset = offset.min(FILE_SIZE_MAX);
-    let read = compound.request_as_opener(open, |who| Read { who, file, offset, length }).await?;
+    let read = compound
+        .current_fh()?
+        .request_as_opener(open, |who| Read { who, file, offset, length })
+        .await?;
     Ok((offset, read))
 }
 
@@ -95,7 +98,7 @@ pub(super) async fn write(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Op
     }
     let durable = stable != UNSTABLE;
     let write = |who| Write { who, file, offset, data: data.clone(), durable };
-    let written = compound.request_as_opener(open, write).await?;
+    let written = compound.current_fh()?.request_as_opener(open, write).await?;
     xdr.out.u32(count as u32);
     xdr.out.u32(if durable { FILE_SYNC } else { UNSTABLE });
     xdr.out.u64(written.write_verifier);

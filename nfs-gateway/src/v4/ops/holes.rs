@@ -27,7 +27,7 @@ pub(super) async fn allocate(compound: &Compound<'_>, xdr: &mut OperationXdr) ->
     let (open, offset, length) = take_range(compound, &mut xdr.arguments)?;
     let file = compound.current_fh()?.file;
     let allocate = |who| Allocate { who, file, offset, length, keep_size: false, durable: true };
-    compound.request_as_opener(open, allocate).await?;
+    compound.current_fh()?.request_as_opener(open, allocate).await?;
     Ok(())
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn deallocate(compound: &Compound<'_>, xdr: &mut OperationXdr) 
     let (open, offset, length) = take_range(compound, &mut xdr.arguments)?;
     let file = compound.current_fh()?.file;
     let punch = |who| PunchHole { who, file, offset, length, durable: true };
-    compound.request_as_opener(open, punch).await?;
+    compound.current_fh()?.request_as_opener(open, punch).await?;
     Ok(())
 }
 
@@ -56,7 +56,10 @@ pub(super) async fn seek(compound: &Compound<'_>, xdr: &mut OperationXdr) -> Ope
         return Err(Status::NXIO.into());
     }
     let file = fh.file;
-    let found = compound.request_as_opener(open, |who| Seek { who, file, offset, target }).await?;
+    let found = compound
+        .current_fh()?
+        .request_as_opener(open, |who| Seek { who, file, offset, target })
+        .await?;
     // The end of the file counts as a hole.
     let offset = found.unwrap_or(size);
     xdr.out.bool(offset >= size);
